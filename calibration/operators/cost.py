@@ -39,8 +39,7 @@ class Cost:
 
 def broadcast(*fields: object) -> tuple[FloatArray, ...]:
     """Return the fields as float64 arrays of their common shape."""
-    arrays = np.broadcast_arrays(*[np.asarray(f, dtype=np.float64) for f in fields])
-    return tuple(np.array(a) for a in arrays)
+    return tuple(map(np.array, np.broadcast_arrays(*[np.asarray(f, dtype=np.float64) for f in fields])))
 
 
 class CostSource(Protocol):

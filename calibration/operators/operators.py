@@ -7,7 +7,7 @@ the work of one rank: its sizes are those after the tensor-parallel split. Bytes
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -171,19 +171,7 @@ Operator = (
 )
 
 #: Operator class by family name.
-OPERATOR_OF: Final[dict[str, type[Operator]]] = {
-    op.family: op
-    for op in (
-        Gemm,
-        GroupedGemm,
-        PrefillAttention,
-        DecodeAttention,
-        MlaModule,
-        LinearAttentionScan,
-        Elementwise,
-        Collective,
-    )
-}
+OPERATOR_OF: Final[dict[str, type[Operator]]] = {op.family: op for op in get_args(Operator)}
 
 
 def window_pairs(q: Num, context: Num, window: Num | None) -> npt.NDArray[np.float64]:
@@ -196,5 +184,5 @@ def window_pairs(q: Num, context: Num, window: Num | None) -> npt.NDArray[np.flo
     if window is None:
         return everything
     rising = np.clip(window - np.asarray(context, dtype=np.float64), 0.0, q)  # queries that still attend to every key
-    seen = rising * (context + rising / 2.0) + (q - rising) * window
-    return np.where(np.asarray(window) > 0, seen, everything)
+    inside = rising * (context + rising / 2.0) + (q - rising) * window
+    return np.where(np.asarray(window) > 0, inside, everything)

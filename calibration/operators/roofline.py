@@ -4,11 +4,9 @@ roofline_s = max(flops / peak flops of the dtype, bytes / memory bandwidth); a c
 One multiply-add counts as two operations. Activations are 16 bit unless the operator has another dtype.
 """
 
-# ruff: noqa: ARG001 (the functions dispatched on the operator share one signature)
-
 from __future__ import annotations
 
-from functools import lru_cache, singledispatch
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -104,125 +102,88 @@ def mla_weights(op: MlaModule) -> float:
     return float(q + kv_down + kv_up + op.n_heads * op.v_head_dim * op.hidden_size)
 
 
-@singledispatch
 def flops(op: Operator) -> FloatArray:
-    """Return the floating-point operations of one execution on one rank, in the broadcast shape of the fields."""
-    raise TypeError(f"no flops for {type(op).__name__}")
+    """Return the floating-point operations of one execution on one rank, in the broadcast shape of the fields.
+
+    Raises:
+        TypeError: `op` is not an operator.
+    """
+    match op:
+        case Gemm():
+            m, n, k = broadcast(op.m, op.n, op.k)
+            return 2.0 * m * n * k
+        case GroupedGemm():
+            (tokens,) = broadcast(op.tokens)
+            return tokens * op.experts_per_token * 6.0 * op.hidden_size * op.intermediate_size / op.expert_ranks
+        case PrefillAttention():
+            _, _, pairs = broadcast(op.chunks, op.tokens, op.pairs)
+            return 4.0 * pairs * op.n_heads * op.head_dim
+        case DecodeAttention():
+            _, context, _ = broadcast(op.sequences, op.context_tokens, op.max_context_tokens)
+            return 4.0 * context * op.n_heads * op.head_dim
+        case MlaModule():
+            sequences, tokens, pairs, context = broadcast(op.sequences, op.tokens, op.pairs, op.context_tokens)
+            projections = 2.0 * (sequences if op.stage == "decode" else tokens) * mla_weights(op)
+            if op.stage == "decode":  # absorbed: scores over latent + rope, values over the latent
+                return projections + 2.0 * context * op.n_heads * (2 * op.kv_lora_rank + op.rope_head_dim)
+            return projections + 2.0 * pairs * op.n_heads * (op.nope_head_dim + op.rope_head_dim + op.v_head_dim)
+        case LinearAttentionScan():
+            tokens, _ = broadcast(op.tokens, op.sequences)
+            return 6.0 * tokens * op.n_heads * op.key_head_dim * op.value_head_dim  # read, update and query the state
+        case Elementwise():
+            return 0.0 * broadcast(op.tokens)[0]
+        case Collective():
+            return 0.0 * broadcast(op.message_bytes)[0]
+        case _:
+            raise TypeError(f"no flops for {type(op).__name__}")
 
 
-@flops.register
-def _(op: Gemm) -> FloatArray:
-    m, n, k = broadcast(op.m, op.n, op.k)
-    return 2.0 * m * n * k
-
-
-@flops.register
-def _(op: GroupedGemm) -> FloatArray:
-    (tokens,) = broadcast(op.tokens)
-    return tokens * op.experts_per_token * 6.0 * op.hidden_size * op.intermediate_size / op.expert_ranks
-
-
-@flops.register
-def _(op: PrefillAttention) -> FloatArray:
-    _, _, pairs = broadcast(op.chunks, op.tokens, op.pairs)
-    return 4.0 * pairs * op.n_heads * op.head_dim
-
-
-@flops.register
-def _(op: DecodeAttention) -> FloatArray:
-    _, context, _ = broadcast(op.sequences, op.context_tokens, op.max_context_tokens)
-    return 4.0 * context * op.n_heads * op.head_dim
-
-
-@flops.register
-def _(op: MlaModule) -> FloatArray:
-    sequences, tokens, pairs, context = broadcast(op.sequences, op.tokens, op.pairs, op.context_tokens)
-    rows = sequences if op.stage == "decode" else tokens
-    projections = 2.0 * rows * mla_weights(op)
-    if op.stage == "decode":  # absorbed: scores over latent + rope, values over the latent
-        return projections + 2.0 * context * op.n_heads * (2 * op.kv_lora_rank + op.rope_head_dim)
-    return projections + 2.0 * pairs * op.n_heads * (op.nope_head_dim + op.rope_head_dim + op.v_head_dim)
-
-
-@flops.register
-def _(op: LinearAttentionScan) -> FloatArray:
-    tokens, _ = broadcast(op.tokens, op.sequences)
-    return 6.0 * tokens * op.n_heads * op.key_head_dim * op.value_head_dim  # read, update and query the state
-
-
-@flops.register
-def _(op: Elementwise) -> FloatArray:
-    return 0.0 * broadcast(op.tokens)[0]
-
-
-@flops.register
-def _(op: Collective) -> FloatArray:
-    return 0.0 * broadcast(op.message_bytes)[0]
-
-
-@singledispatch
 def bytes_moved(op: Operator, accelerator: Accelerator) -> FloatArray:
     """Return the device-memory bytes of one execution on one rank, in the broadcast shape of the fields.
 
     Each operand counts once.
+
+    Raises:
+        TypeError: `op` is not an operator.
     """
-    raise TypeError(f"no bytes for {type(op).__name__}")
-
-
-@bytes_moved.register
-def _(op: Gemm, accelerator: Accelerator) -> FloatArray:
-    m, n, k = broadcast(op.m, op.n, op.k)
-    return n * k * dtype_bytes(op.dtype) + m * k * operand_bytes(op.dtype, accelerator) + m * n * ACTIVATION_BYTES
-
-
-@bytes_moved.register
-def _(op: GroupedGemm, accelerator: Accelerator) -> FloatArray:
-    (tokens,) = broadcast(op.tokens)
-    experts = distinct_experts(tokens, op.n_experts, op.experts_per_token) / op.expert_ranks
-    weights = experts * 3.0 * op.hidden_size * op.intermediate_size * dtype_bytes(op.dtype)
-    rows = tokens * op.experts_per_token / op.expert_ranks
-    return weights + rows * ACTIVATION_BYTES * (2.0 * op.hidden_size + 3.0 * op.intermediate_size)
-
-
-@bytes_moved.register
-def _(op: PrefillAttention, accelerator: Accelerator) -> FloatArray:
-    chunks, tokens, pairs = broadcast(op.chunks, op.tokens, op.pairs)
-    q = tokens / np.maximum(chunks, 1.0)
-    seen = pairs / np.maximum(q, 1.0) + 0.5 * tokens  # sum over chunks of context + q, as pairs = q (context + q/2)
-    kv = seen * 2.0 * op.n_kv_heads * op.head_dim * dtype_bytes(op.kv_dtype)
-    return kv + 2.0 * tokens * op.n_heads * op.head_dim * ACTIVATION_BYTES
-
-
-@bytes_moved.register
-def _(op: DecodeAttention, accelerator: Accelerator) -> FloatArray:
-    sequences, context, _ = broadcast(op.sequences, op.context_tokens, op.max_context_tokens)
-    kv = context * 2.0 * op.n_kv_heads * op.head_dim * dtype_bytes(op.kv_dtype)
-    return kv + 2.0 * sequences * op.n_heads * op.head_dim * ACTIVATION_BYTES
-
-
-@bytes_moved.register
-def _(op: MlaModule, accelerator: Accelerator) -> FloatArray:
-    sequences, tokens, _, context = broadcast(op.sequences, op.tokens, op.pairs, op.context_tokens)
-    rows, seen = (sequences, context) if op.stage == "decode" else (tokens, context + tokens)
-    latent = seen * (op.kv_lora_rank + op.rope_head_dim) * dtype_bytes(op.kv_dtype)
-    return mla_weights(op) * dtype_bytes(op.dtype) + latent + 2.0 * rows * op.hidden_size * ACTIVATION_BYTES
-
-
-@bytes_moved.register
-def _(op: LinearAttentionScan, accelerator: Accelerator) -> FloatArray:
-    tokens, sequences = broadcast(op.tokens, op.sequences)
-    state = 2.0 * sequences * op.n_heads * op.key_head_dim * op.value_head_dim * STATE_BYTES
-    return state + 2.0 * tokens * op.n_heads * (op.key_head_dim + op.value_head_dim) * ACTIVATION_BYTES
-
-
-@bytes_moved.register
-def _(op: Elementwise, accelerator: Accelerator) -> FloatArray:
-    return broadcast(op.tokens)[0] * op.bytes_per_token
-
-
-@bytes_moved.register
-def _(op: Collective, accelerator: Accelerator) -> FloatArray:
-    return 2.0 * broadcast(op.message_bytes)[0]  # read once, written once
+    match op:
+        case Gemm():
+            m, n, k = broadcast(op.m, op.n, op.k)
+            operands = n * k * dtype_bytes(op.dtype) + m * k * operand_bytes(op.dtype, accelerator)
+            return operands + m * n * ACTIVATION_BYTES
+        case GroupedGemm():
+            (tokens,) = broadcast(op.tokens)
+            experts = distinct_experts(tokens, op.n_experts, op.experts_per_token) / op.expert_ranks
+            weights = experts * 3.0 * op.hidden_size * op.intermediate_size * dtype_bytes(op.dtype)
+            rows = tokens * op.experts_per_token / op.expert_ranks
+            return weights + rows * ACTIVATION_BYTES * (2.0 * op.hidden_size + 3.0 * op.intermediate_size)
+        case PrefillAttention():
+            chunks, tokens, pairs = broadcast(op.chunks, op.tokens, op.pairs)
+            q = tokens / np.maximum(chunks, 1.0)
+            keys = (
+                pairs / np.maximum(q, 1.0) + 0.5 * tokens
+            )  # sum over chunks of context + q; pairs = q (context + q/2)
+            kv = keys * 2.0 * op.n_kv_heads * op.head_dim * dtype_bytes(op.kv_dtype)
+            return kv + 2.0 * tokens * op.n_heads * op.head_dim * ACTIVATION_BYTES
+        case DecodeAttention():
+            sequences, context, _ = broadcast(op.sequences, op.context_tokens, op.max_context_tokens)
+            kv = context * 2.0 * op.n_kv_heads * op.head_dim * dtype_bytes(op.kv_dtype)
+            return kv + 2.0 * sequences * op.n_heads * op.head_dim * ACTIVATION_BYTES
+        case MlaModule():
+            sequences, tokens, _, context = broadcast(op.sequences, op.tokens, op.pairs, op.context_tokens)
+            rows, keys = (sequences, context) if op.stage == "decode" else (tokens, context + tokens)
+            latent = keys * (op.kv_lora_rank + op.rope_head_dim) * dtype_bytes(op.kv_dtype)
+            return mla_weights(op) * dtype_bytes(op.dtype) + latent + 2.0 * rows * op.hidden_size * ACTIVATION_BYTES
+        case LinearAttentionScan():
+            tokens, sequences = broadcast(op.tokens, op.sequences)
+            state = 2.0 * sequences * op.n_heads * op.key_head_dim * op.value_head_dim * STATE_BYTES
+            return state + 2.0 * tokens * op.n_heads * (op.key_head_dim + op.value_head_dim) * ACTIVATION_BYTES
+        case Elementwise():
+            return broadcast(op.tokens)[0] * op.bytes_per_token
+        case Collective():
+            return 2.0 * broadcast(op.message_bytes)[0]  # read once, written once
+        case _:
+            raise TypeError(f"no bytes for {type(op).__name__}")
 
 
 def link_bytes(op: Collective) -> FloatArray:

@@ -75,9 +75,8 @@ class PowerCurve:
     def watts(self, compute_fraction: FloatArray, bytes_per_s: FloatArray, accelerator: Accelerator) -> FloatArray:
         """Return the demand in watts at full clocks, in the broadcast shape of the arguments."""
         span_w = accelerator.tdp_w - accelerator.idle_w
-        drawn = accelerator.idle_w + span_w * (self.base + self.compute * compute_fraction)
-        most_w = MOST_DEMAND * accelerator.tdp_w
-        return np.minimum(drawn + self.joules_per_byte * bytes_per_s, most_w)
+        without_memory = accelerator.idle_w + span_w * (self.base + self.compute * compute_fraction)
+        return np.minimum(without_memory + self.joules_per_byte * bytes_per_s, MOST_DEMAND * accelerator.tdp_w)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,24 +133,17 @@ def capped_w(accelerator: Accelerator) -> float:
 #: One file serves all hardware, because the coefficients are shares of each board's limit.
 FILE_NAME: Final = "power.json"
 
-#: Used without a fitted file: a third of the range for a busy device, and most of the range for arithmetic.
-_UNFITTED: Final = PowerCurve(base=0.35, joules_per_byte=60e-12, compute=0.9)
-
 
 @lru_cache(maxsize=1)
 def load_power() -> PowerModel:
     """Load the shipped power model.
 
     Raises:
-        InputError: The file is damaged.
+        InputError: The file is missing or damaged.
     """
     path = DATA / "calibrations" / FILE_NAME
-    if not path.is_file():
-        waiting = PowerCurve(COLLECTIVE_BASE, _UNFITTED.joules_per_byte, 0.0)
-        return PowerModel(dict.fromkeys(GROUPS, _UNFITTED) | {"collective": waiting}, {"source": "stated default"})
     try:
-        return PowerModel.from_json(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError("power model is not valid JSON", str(path)) from None
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise InputError("the power model cannot be read as JSON", str(path)) from None
+    return PowerModel.from_json(raw)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from calibration.bundles.files import (
     write_bundle,
     write_facts,
 )
-from calibration.families.base import FamilyModel, held_out
+from calibration.families.base import held_out
 from calibration.families.decode_attention import DecodeAttentionModel
 from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.families.registry import FAMILIES
@@ -70,10 +70,9 @@ def fit_profile(rows: list[Row], manifest: Manifest, accelerator: Accelerator, f
         raise InputError("no measured row obeys the peak rates of this machine", str(folder))
     with write_errors(folder):
         path = write_bundle(folder / "bundle", accelerator.name, version, [{"name": source}], fitted)
-    facts = read_bundle(path)[0]
     driver = (manifest.get("gpu") or {}).get("driver")
     update = {"engine": "torch", "driver": driver, "notices": notices(found, manifest)}
-    write_facts(facts.model_copy(update=update), path)
+    write_facts(read_bundle(path)[0].model_copy(update=update), path)
     return path
 
 
@@ -81,21 +80,16 @@ def notices(found: Tables, manifest: Manifest) -> list[str]:
     """Return the notices that every answer based on this bundle must show."""
     lines = []
     if found.contended_share > CONTENDED_WARNING:
-        share = f"{found.contended_share:.0%} {DISTURBED}"
         families = ", ".join(found.contended_families)
         fitted = f" (families fitted on such rows: {families})" if families else ""
-        lines.append(f"{share}{fitted}: times may be too long")
+        lines.append(f"{found.contended_share:.0%} {DISTURBED}{fitted}: times may be too long")
     spread = (manifest.get("drift") or {}).get("spread", 0.0)
     if spread > NOTABLE:
-        lines.append(
-            f"the machine was not steady: the time of a reference product varied by {spread:.0%} during profiling"
-        )
+        what = f"the time of a reference product varied by {spread:.0%} during profiling"
+        lines.append(f"the machine was not steady: {what}")
     if manifest["device"] == "cpu":
-        threads = (manifest.get("cpu") or {}).get("threads")
-        lines.append(
-            f"measured with {threads} threads of this CPU and torch's kernels; "
-            "run the engine with the same number of threads"
-        )
+        what = f"measured with {(manifest.get('cpu') or {}).get('threads')} threads of this CPU and torch's kernels"
+        lines.append(f"{what}; run the engine with the same number of threads")
     return lines
 
 
@@ -107,14 +101,19 @@ def fit_measured(family: str, found: Tables, accelerator: Accelerator) -> Fitted
         return None
     model = FAMILIES[family].fit(kept, accelerator)
     if isinstance(model, PrefillAttentionModel) and accelerator.kind == "cpu":
-        model = replace(model, serial={})  # torch's CPU kernel does not process keys in parallel lanes.
+        model = replace(model, serial={})  # torch's CPU kernel does not split the keys of a query between cores.
         if len(later):
             model = model.with_context(later, accelerator)
     remarks: list[str] = []
     if isinstance(model, DecodeAttentionModel) and family in found.check:
         model, remark = _with_skew(model, found.check[family], accelerator)
         remarks.append(remark)
-    errors = _held_out(model, found.held_out.get(family), accelerator)
+    errors = []
+    if family in found.held_out:  # Random batch and context, and sizes that were not fitted.
+        rows = gate(family, found.held_out[family], accelerator)[0]
+        if not rows.empty:
+            error = held_out(family, "inside", predict(model, rows, accelerator), rows.seconds.to_numpy(float))
+            errors.append(error.to_dict())
     if len(kept) >= FEWEST_FOR_GROUPS:
         lines = [e for e in cross_validate(family, kept, accelerator) if e.region == "inside"]
         errors += [replace(e, region="groups" if errors else "inside").to_dict() for e in lines]
@@ -137,31 +136,18 @@ def split_context_chunks(
     return rows[whole].reset_index(drop=True), rows[~whole].reset_index(drop=True)
 
 
-def _held_out(model: FamilyModel, rows: pd.DataFrame | None, accelerator: Accelerator) -> list[dict[str, Any]]:
-    """Return the errors on held-out shapes, which have random batch and context and sizes that were not fitted."""
-    if rows is None or rows.empty:
-        return []
-    kept, _ = gate(model.family, rows, accelerator)
-    if kept.empty:
-        return []
-    error = held_out(model.family, "inside", predict(model, kept, accelerator), kept.seconds.to_numpy(float))
-    return [error.to_dict()]
-
-
 def _with_skew(
     model: DecodeAttentionModel, rows: pd.DataFrame, accelerator: Accelerator
 ) -> tuple[DecodeAttentionModel, str]:
     """Fit alpha in t = t(mean) + alpha (t(longest) - t(mean)) as the median over the uneven batches measured."""
-    even = predict(replace(model, skew_alpha=0.0), rows, accelerator)
-    worst = predict(replace(model, skew_alpha=1.0), rows, accelerator)
+    even, worst = (predict(replace(model, skew_alpha=alpha), rows, accelerator) for alpha in (0.0, 1.0))
     seconds = rows.seconds.to_numpy(float)
     usable = worst > 1.05 * even
     if not usable.any():
         return model, "uneven batches: none was measured, alpha is that of the public tables"
     alpha = float(np.clip(np.median((seconds - even)[usable] / (worst - even)[usable]), 0.0, 1.0))
-    return replace(
-        model, skew_alpha=round(alpha, 4)
-    ), f"uneven batches: alpha {alpha:.3f} from {int(usable.sum())} rows"
+    remark = f"uneven batches: alpha {alpha:.3f} from {int(usable.sum())} rows"
+    return replace(model, skew_alpha=round(alpha, 4)), remark
 
 
 def worse_than_installed(bundle: Path, name: str) -> bool:

@@ -7,9 +7,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from calibration.bundles.bundle import user_folder
 from calibration.profile.kernels import collective, drift_reference, machine_rates
 from calibration.profile.machine.counters import open_counters, since, traffic
 from calibration.profile.machine.device import ProfiledDevice, open_device
@@ -19,12 +21,12 @@ from calibration.profile.peaks import measured
 from calibration.profile.run import ProfileJob, ProgressReporter, profile, start
 from calibration.profile.session import manifest
 from calibration.profile.session.session import Session
-from calibration.profile.session.shape import Shape
 from calibration.profile.shapes.queue import candidates, deduplicated, extra_shapes, user_model_shapes
 from calibration.profile.shapes.size_limits import CPU, CUDA
 from calibration.profile.shapes.sizes import catalog_sizes, user_model_sizes
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.local import MeasuredPeaks, cpu_hardware, local_hardware, read_cpu, save_measured_peaks
 from catalogs.hardware.specs import Accelerator
 from catalogs.models.catalog import load_model
 
@@ -79,8 +81,6 @@ def this_machine(text: str, device: ProfiledDevice) -> Accelerator:
     Raises:
         InputError: If `text` names other hardware than this machine's, or the GPU cannot be identified.
     """
-    from catalogs.hardware.local import cpu_hardware, local_hardware, read_cpu
-
     here = local_hardware().accelerator
     if device.is_cuda and here.kind == "cpu":
         raise InputError("the GPU cannot be identified without NVML", "pynvml", "pip install nvidia-ml-py")
@@ -102,29 +102,24 @@ def run_profile(options: ProfileOptions) -> ProfileResult:
     facts = manifest.describe(accelerator.name, device, options.budget_s, options.seed)
     facts |= {"models": list(options.models), "activation_dtype": device.activation}
     folder = options.out or default_folder(accelerator.name)
-    limit = limit_s(options.budget_s)
     meter = open_meter(device)
+    timer = ShapeTimer(device, meter, limit_s(options.budget_s), counters=counters)
+    no_collectives = collective.unavailable_reason(device, options.budget_s)
     with progress(options.budget_s) as reporter:
         session = start(folder, facts, reporter)
-        for unavailable_reason in (
-            meter.unavailable_reason,
-            counters.unavailable_reason,
-            collective.unavailable_reason(device, options.budget_s),
-        ):
-            if unavailable_reason:
-                reporter.line(unavailable_reason)
+        for reason in filter(None, (meter.unavailable_reason, counters.unavailable_reason, no_collectives)):
+            reporter.line(reason)
         try:
-            counts = profile(job, session, ShapeTimer(device, meter, limit, counters=counters), reporter)
+            counts = profile(job, session, timer, reporter)
         except KeyboardInterrupt:
-            reporter.line(
-                f"interrupted: {len(session.rows)} rows are kept; run the same command with --out {folder} to resume"
-            )
+            kept = f"{len(session.rows)} rows are kept"
+            reporter.line(f"interrupted: {kept}; run the same command with --out {folder} to resume")
             raise
     drifted = drift_reference.report(session.rows)
     reporter.line(drift_reference.line(drifted))
-    ended = {"finished_at": manifest.now(), "counts": counts, "power": meter.unavailable_reason, "drift": drifted}
-    ended["machine_traffic"] = since(before, traffic())
-    facts = (manifest.read(folder) or facts) | ended
+    facts = manifest.read(folder) or facts
+    facts |= {"finished_at": manifest.now(), "counts": counts, "power": meter.unavailable_reason, "drift": drifted}
+    facts |= {"machine_traffic": since(before, traffic())}
     manifest.write(folder, facts)
     unit = accelerator if accelerator.name != "local" else measured(accelerator, session.rows, device.cache_bytes)
     return ProfileResult(folder, session, facts, unit, counts, device)
@@ -149,43 +144,28 @@ def prepare(options: ProfileOptions) -> tuple[ProfiledDevice, Accelerator, Profi
         device = replace(device, activation="fp32")
     accelerator = this_machine(options.hardware, device)
     limits = CUDA if device.is_cuda else CPU
-    own: list[Shape] = []
-    if models:
-        served = (options.dtype,) if options.dtype else _served(device)
-        own = user_model_shapes(
-            user_model_sizes(models, device.memory_bytes, limits.splits), limits, served, options.seed
-        )
+    # By default the dtypes in which models are usually served on the device: never int8, and fp32 only on a CPU.
+    usual = (options.dtype,) if options.dtype else ("bf16", "fp8" if device.is_cuda else "fp32")
+    served = [d for d in device.dtypes if d in usual] or device.dtypes[:1]
+    own_sizes = user_model_sizes(models, device.memory_bytes, limits.splits)
+    own = user_model_shapes(own_sizes, limits, served, options.seed)
     sizes = catalog_sizes(device.memory_bytes, limits.splits, small=not device.is_cuda)
-    extra = extra_shapes(sizes, limits, device)
-    shapes = deduplicated([*own, *candidates(sizes, limits, device.dtypes, options.seed), *extra])
+    usual_shapes = candidates(sizes, limits, device.dtypes, options.seed)
+    shapes = deduplicated([*own, *usual_shapes, *extra_shapes(sizes, limits, device)])
+    machine = machine_rates.shapes(device)
     ranks = collective.shapes(device) if collective.unavailable_reason(device, options.budget_s) is None else []
-    found = ProfileJob(
-        accelerator,
-        machine_rates.shapes(device),
-        shapes,
-        options.budget_s,
-        device.cache_bytes,
-        device.dtypes[0],
-        (lambda: collective.rows(ranks, device)) if ranks else None,
-        frozenset(s.key for s in own),
-    )
-    return device, accelerator, found
-
-
-def _served(device: ProfiledDevice) -> tuple[str, ...]:
-    """Return the dtypes in which a model is usually served on the device: never int8, and fp32 only on a CPU."""
-    usual = ("bf16", "fp8") if device.is_cuda else ("bf16", "fp32")
-    return tuple(d for d in device.dtypes if d in usual) or device.dtypes[:1]
+    at_once = partial(collective.rows, ranks, device) if ranks else None
+    first = frozenset(s.key for s in own)
+    cache_bytes, dtype = device.cache_bytes, device.dtypes[0]
+    job = ProfileJob(accelerator, machine, shapes, options.budget_s, cache_bytes, dtype, at_once, first)
+    return device, accelerator, job
 
 
 def default_folder(name: str) -> Path:
     """Return the folder of the newest unfinished profile of this hardware, or a new folder named by the time."""
-    from calibration.bundles.bundle import user_folder
-
     root = user_folder().parent / "profiles"
     for folder in sorted(root.glob(f"{name}-*"), reverse=True):
-        found = manifest.read(folder)
-        if found is not None and found.get("finished_at") is None:
+        if (found := manifest.read(folder)) is not None and found.get("finished_at") is None:
             return folder
     return root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
@@ -200,7 +180,6 @@ def fit_and_install(done: ProfileResult) -> tuple[Path, Path | None, Path | None
         nothing was installed; the last is None where the catalog knows the peaks.
     """
     from calibration.profile.fitted import fit_profile, install, worse_than_installed
-    from catalogs.hardware import local as measured_peaks
 
     bundle = fit_profile(done.session.rows, done.facts, done.accelerator, done.folder)
     if worse_than_installed(bundle, done.accelerator.name):
@@ -208,8 +187,7 @@ def fit_and_install(done: ProfileResult) -> tuple[Path, Path | None, Path | None
     peaks = None
     if done.accelerator.name == "local":
         source = f"calibrate profile, torch {done.facts['libraries']['torch']}"
-        found = measured_peaks.MeasuredPeaks.of(done.accelerator, done.facts["started_at"][:10], source)
-        peaks = measured_peaks.save_measured_peaks(found)
+        peaks = save_measured_peaks(MeasuredPeaks.of(done.accelerator, done.facts["started_at"][:10], source))
     return bundle, install(bundle, done.accelerator.name), peaks
 
 
@@ -226,16 +204,17 @@ def progress(total_s: float) -> Iterator[ProgressReporter]:
     columns = (TextColumn("profiling"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=total_s)
-        reported = [0]
+        fifths_reported = 0
 
         def line(text: str) -> None:
             console.print(text, markup=False, highlight=False, soft_wrap=True)
 
         def step(spent_s: float, what: str) -> None:
+            nonlocal fifths_reported
             bar.update(task, completed=min(spent_s, total_s), description=what)
-            fifth = int(5 * spent_s / total_s)
-            if not console.is_terminal and fifth > reported[0]:
-                reported[0] = fifth
-                line(f"{min(fifth, 5) * 20} % of the profiling budget is spent")
+            fifths = int(5 * spent_s / total_s)
+            if not console.is_terminal and fifths > fifths_reported:
+                fifths_reported = fifths
+                line(f"{min(fifths, 5) * 20} % of the profiling budget is spent")
 
         yield ProgressReporter(line, step)

@@ -14,15 +14,13 @@ from typing import Any, Final
 
 from calibration.profile.kernels.inputs import DoesNotFit, Unavailable
 from calibration.profile.kernels.registry import WORK
-from calibration.profile.machine.contention import CONTENDED, Usage, others_share, usage
+from calibration.profile.machine.contention import CONTENDED, ContentionSample, others_share, usage
 from calibration.profile.machine.counters import Counters, since
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.energy import Meter
-from calibration.profile.machine.timing import Timing, measure
+from calibration.profile.machine.timing import measure
 from calibration.profile.session.session import Row
 from calibration.profile.session.shape import FIT, Shape
-
-SAMPLES_KEPT: Final = 300
 
 PREEMPTED_SHARE: Final = 0.5  # A row with a larger share of preempted samples is contended, whatever the counters show.
 
@@ -31,12 +29,12 @@ OUT_OF_MEMORY: Final = ("out of memory", "can't allocate memory", "not enough me
 
 @dataclass(frozen=True, slots=True)
 class ShapeTimer:
-    """Measures shapes on one device; the repeats of each take at most `limit_s` seconds."""
+    """A timer of shapes on one device; the repeats of each shape take at most `limit_s` seconds."""
 
     device: ProfiledDevice
     meter: Meter
     limit_s: float
-    read_usage: Callable[[], Usage] = usage
+    read_usage: Callable[[], ContentionSample] = usage
     counters: Counters = field(default_factory=lambda: Counters({}))
 
     def row(self, shape: Shape) -> Row:
@@ -45,7 +43,8 @@ class ShapeTimer:
         A shape that fails does not raise: its row has status "oom", "skipped" or "error", and a reason.
         """
         start, before, counted = time.perf_counter(), self.read_usage(), self.counters.read()
-        row = self._head(shape)
+        row: Row = {"key": shape.key, "family": shape.family, "role": shape.role, "status": "ok", **dict(shape.fields)}
+        row |= {"threads": self.device.threads, "at": round(time.time(), 3)}
         try:
             row |= self._timed(shape)
         except DoesNotFit as error:
@@ -54,54 +53,43 @@ class ShapeTimer:
             row |= {"status": "skipped", "reason": str(error)}
         except (RuntimeError, MemoryError, NotImplementedError, TypeError, ValueError, OSError) as error:
             text = str(error).splitlines()[0] if str(error) else type(error).__name__
-            out = isinstance(error, MemoryError) or any(w in str(error) for w in OUT_OF_MEMORY)
-            row |= {"status": "oom" if out else "error", "reason": text[:300]}
+            is_oom = isinstance(error, MemoryError) or any(w in str(error) for w in OUT_OF_MEMORY)
+            row |= {"status": "oom" if is_oom else "error", "reason": text[:300]}
         if row["status"] != "ok":
-            self._release()
+            gc.collect()
+            if self.device.is_cuda:
+                with contextlib.suppress(RuntimeError):  # After a fault, every call to the CUDA context raises it.
+                    self.device.torch.cuda.empty_cache()
         row |= self._disturbance(before, row) | since(counted, self.counters.read())
         row["elapsed_s"] = round(time.perf_counter() - start, 6)
         return row
 
-    def _head(self, shape: Shape) -> Row:
-        head = {"key": shape.key, "family": shape.family, "role": shape.role, "status": "ok"}
-        return {**head, **dict(shape.fields), "threads": self.device.threads, "at": round(time.time(), 3)}
-
     def _timed(self, shape: Shape) -> dict[str, Any]:
-        grad = self.device.torch.inference_mode()
-        with grad:
+        with self.device.torch.inference_mode():
             work = WORK[shape.family](shape, self.device)
-            with self.meter.sampling() as watch:
+            with self.meter.sampling() as sensors:
                 timing = measure(work, self.device, self.limit_s)
                 watts = self.meter.watts(timing, self.limit_s) if shape.role == FIT else None
-        found = _timing_fields(timing) | {"kernel": work.kernel, "input_sets": len(work.calls)}
-        found |= watch.mean
-        return found | ({"watts": round(watts, 2)} if watts is not None else {})
+        found = {
+            "seconds": timing.seconds,
+            "ci_fraction": round(timing.ci_fraction, 5),
+            "n_samples": len(timing.samples_s),
+            "samples_us": [round(s * 1e6, 4) for s in timing.samples_s],
+            "outliers": list(timing.outliers),
+            "preempted": list(timing.preempted),
+            "mode": timing.mode,
+            "kernel": work.kernel,
+            "input_sets": len(work.calls),
+        }
+        return found | sensors.mean | ({"watts": round(watts, 2)} if watts is not None else {})
 
-    def _disturbance(self, before: Usage, row: Row) -> dict[str, Any]:
+    def _disturbance(self, before: ContentionSample, row: Row) -> dict[str, Any]:
         after = self.read_usage()
         others = others_share(before, after, len(self.device.cores))
-        n, hit = row.get("n_samples", 0), len(row.get("preempted", ()))
+        n, preempted = row.get("n_samples", 0), len(row.get("preempted", ()))
         return {
             "others_share": round(others, 4),
-            "contended": bool(others > CONTENDED or (n and hit > PREEMPTED_SHARE * n)),
+            "contended": bool(others > CONTENDED or (n and preempted > PREEMPTED_SHARE * n)),
             "page_faults": after.page_faults - before.page_faults,
             "context_switches": after.switches - before.switches,
         }
-
-    def _release(self) -> None:
-        gc.collect()
-        if self.device.is_cuda:
-            with contextlib.suppress(RuntimeError):  # After a fault, every call to the CUDA context raises that fault.
-                self.device.torch.cuda.empty_cache()
-
-
-def _timing_fields(timing: Timing) -> dict[str, Any]:
-    return {
-        "seconds": timing.seconds,
-        "ci_fraction": round(timing.ci_fraction, 5),
-        "n_samples": len(timing.samples_s),
-        "samples_us": [round(s * 1e6, 4) for s in timing.samples_s[:SAMPLES_KEPT]],
-        "outliers": list(timing.outliers),
-        "preempted": list(timing.preempted),
-        "mode": timing.mode,
-    }

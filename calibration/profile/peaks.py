@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -12,6 +13,7 @@ from calibration.operators.roofline import bytes_moved, flops
 from calibration.profile.kernels import machine_rates
 from calibration.profile.session.session import Row
 from calibration.profile.session.shape import Shape
+from calibration.rows.dataset import OPERATOR_COLUMNS
 from catalogs.hardware.specs import Accelerator
 
 STREAMS: Final = 2.0  # Operands below this multiple of the cache size may be read from the cache.
@@ -21,47 +23,39 @@ DIGITS: Final = 4  # Significant digits of a stored peak.
 
 def shape_of(row: Row) -> Shape:
     """Return the shape that a row was measured for."""
-    from calibration.rows.dataset import OPERATOR_COLUMNS
-
-    own = OPERATOR_COLUMNS.get(row["family"])
-    if own is None:
-        own = tuple(c for c in ("kind", "dtype", "message_bytes", "number", "tokens") if c in row)
+    columns = ("kind", "dtype", "message_bytes", "number", "tokens")
+    own = OPERATOR_COLUMNS.get(row["family"]) or tuple(c for c in columns if c in row)
     return Shape(row["family"], tuple((c, row[c]) for c in own), row["role"])
 
 
 def measured(accelerator: Accelerator, rows: Iterable[Row], cache_bytes: float) -> Accelerator:
-    """Return `accelerator` with the peak rates that the rows reached; unmeasured peaks stay as they are.
+    """Return `accelerator` with the best rates of the rows as its peaks; unmeasured peaks stay as they are.
 
     The peak of a dtype is the best rate of any matrix product in it. The memory bandwidth is the best rate of plain
     streaming and of operators that move more than twice the size of the cache.
     """
-    rows = [r for r in rows if r["status"] == "ok"]
-    rates: dict[str, float] = {}
+    rates: dict[str, float] = defaultdict(float)
     bandwidth = 0.0
-    for row in rows:
-        shape = shape_of(row)
+    for row in (r for r in rows if r["status"] == "ok"):
+        shape, seconds = shape_of(row), row["seconds"]
         if shape.family == "peak":
-            rate = (
-                machine_rates.amount(shape, accelerator.kind if accelerator.kind == "cpu" else "cuda") / row["seconds"]
-            )
+            rate = machine_rates.amount(shape, "cpu" if accelerator.kind == "cpu" else "cuda") / seconds
             if shape["kind"] == "arithmetic":
-                rates[shape["dtype"]] = max(rates.get(shape["dtype"], 0.0), rate)
+                rates[shape["dtype"]] = max(rates[shape["dtype"]], rate)
             else:
                 bandwidth = max(bandwidth, rate)
             continue
         op = shape.operator
         if isinstance(op, Gemm):
-            rates[op.dtype] = max(rates.get(op.dtype, 0.0), float(flops(op)) / row["seconds"])
-        if isinstance(op, (Gemm, DecodeAttention)):
+            rates[op.dtype] = max(rates[op.dtype], float(flops(op)) / seconds)
+        if isinstance(op, Gemm | DecodeAttention):
             moved = float(bytes_moved(op, accelerator))
             if moved > STREAMS * cache_bytes:
-                bandwidth = max(bandwidth, moved / row["seconds"])
-    peaks = accelerator.peak_flops | {d: _up(r) for d, r in rates.items()}
-    found = _up(bandwidth) if bandwidth else accelerator.memory_bandwidth_bytes_per_s
+                bandwidth = max(bandwidth, moved / seconds)
     return replace(
         accelerator,
-        peak_flops=peaks,
-        memory_bandwidth_bytes_per_s=found,
+        peak_flops=accelerator.peak_flops | {d: _up(r) for d, r in rates.items()},
+        memory_bandwidth_bytes_per_s=_up(bandwidth) if bandwidth else accelerator.memory_bandwidth_bytes_per_s,
         cache_bytes=cache_bytes,
         source="measured by calibrate",
     )

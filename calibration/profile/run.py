@@ -40,7 +40,7 @@ EFFICIENCY: Final = 0.4  # Fraction of the roofline assumed to estimate the time
 
 
 class ShapeMeasurer(Protocol):
-    """Measures a shape as a row; implemented by `measure.ShapeTimer`."""
+    """An object that measures a shape as a row, as `measure.ShapeTimer` does."""
 
     def row(self, shape: Shape) -> Row:
         """Return the row of a shape, with a status and a reason where it failed."""
@@ -85,9 +85,10 @@ def profile(job: ProfileJob, session: Session, measurer: ShapeMeasurer, reporter
     if job.at_once is not None and not any(r["family"] == "collective" for r in session.rows):
         for row in job.at_once():
             session.append(row)
-    accelerator = measured(job.accelerator, _machine_rows(session), job.cache_bytes)
+    accelerator = measured(job.accelerator, [r for r in session.rows if r["family"] == "peak"], job.cache_bytes)
     choice = ShapeQueues.of(job.shapes, SHARES, job.first)
-    long = [s.key for s in job.shapes if _guess_s(s, accelerator) * REPEATS > LONGEST_SHARE * job.budget_s]
+    most_s = LONGEST_SHARE * job.budget_s
+    long = [s.key for s in job.shapes if s.roofline_s(accelerator) / EFFICIENCY * REPEATS > most_s]
     choice.drop(long)
     for row in session.rows:
         _observe(choice, row, job.shapes, accelerator)
@@ -95,13 +96,11 @@ def profile(job: ProfileJob, session: Session, measurer: ShapeMeasurer, reporter
     while session.spent_s < job.budget_s and time.monotonic() < ends_s:
         if drift_reference.due(session.rows):
             _measure(drift_reference.reference(session.rows, job.reference_dtype), session, measurer, reporter)
-            continue
-        chosen = choice.next()
-        if chosen is None:
+        elif (chosen := choice.next()) is not None:
+            _observe(choice, _measure(chosen, session, measurer, reporter), job.shapes, accelerator)
+            _stop_if_broken(session.rows)
+        else:
             break
-        row = _measure(chosen, session, measurer, reporter)
-        _observe(choice, row, job.shapes, accelerator)
-        _stop_if_broken(session.rows)
     return _counts(session.rows, choice, len(long))
 
 
@@ -114,8 +113,7 @@ def start(folder: Path, facts: manifest.Manifest, reporter: ProgressReporter) ->
     session = Session.open(folder, reporter.line)
     old = manifest.read(folder)
     if old is not None and session.rows:
-        other = manifest.mismatch(old, facts)
-        if other is not None:
+        if (other := manifest.mismatch(old, facts)) is not None:
             raise InputError(f"the folder holds another profile: {other}", str(folder), "another --out")
         reporter.line(f"resuming after {len(session.rows)} rows in {folder}")
     else:
@@ -128,7 +126,7 @@ def _measure(shape: Shape, session: Session, measurer: ShapeMeasurer, reporter: 
     session.append(row)
     if row["status"] != "ok":
         reporter.line(f"{row['status']}: {shape.key.replace('/fit/', ' ')}: {row.get('reason', '')}")
-    reporter.step(session.spent_s, f"{shape.queue}")
+    reporter.step(session.spent_s, shape.queue)
     return row
 
 
@@ -144,31 +142,21 @@ def _stop_if_broken(rows: list[Row]) -> None:
         raise InputError(f"the last {MAX_CONSECUTIVE_ERRORS} shapes failed, the device may be broken", reason)
 
 
-def _machine_rows(session: Session) -> list[Row]:
-    return [r for r in session.rows if r["family"] == "peak"]
-
-
-def _guess_s(shape: Shape, accelerator: Accelerator) -> float:
-    return shape.roofline_s(accelerator) / EFFICIENCY
-
-
 def _observe(choice: ShapeQueues, row: Row, shapes: list[Shape], accelerator: Accelerator) -> None:
     """Record a row; after a shape that ran out of memory, drop the larger shapes of its queue."""
     shape = shape_of(row)
     bound = shape.roofline_s(accelerator)
-    good = row["status"] == "ok" and bound > 0
-    choice.observe(row["key"], row["elapsed_s"], math.log(row["seconds"] / bound) if good else math.nan)
+    is_good = row["status"] == "ok" and bound > 0
+    choice.observe(row["key"], row["elapsed_s"], math.log(row["seconds"] / bound) if is_good else math.nan)
     if row["status"] == "oom":
         size = shape.bytes(accelerator)
         choice.drop([s.key for s in shapes if s.queue == shape.queue and s.bytes(accelerator) >= size])
 
 
 def _counts(rows: list[Row], choice: ShapeQueues, n_long: int) -> dict[str, Any]:
-    by_status = {s: sum(r["status"] == s for r in rows) for s in ("ok", "oom", "skipped", "error")}
-    contended = sum(bool(r.get("contended")) for r in rows)
     return {
-        **by_status,
-        "contended": contended,
+        **{s: sum(r["status"] == s for r in rows) for s in ("ok", "oom", "skipped", "error")},
+        "contended": sum(bool(r.get("contended")) for r in rows),
         "not_reached": len(choice.left),
         "longer_than_the_budget_allows": n_long,
         "measuring_s": round(float(sum(r["elapsed_s"] for r in rows)), 1),

@@ -5,6 +5,7 @@ The result goes to kernels.csv and kernels.parquet.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +13,7 @@ from calibration.operators.roofline import bytes_moved, flops
 from calibration.profile.kernels.inputs import DoesNotFit, Unavailable
 from calibration.profile.kernels.registry import WORK
 from calibration.profile.peaks import shape_of
+from calibration.profile.session.session import Row
 from calibration.profile.session.shape import FIT, Shape
 from calibration.profile.session.tables import write_errors
 
@@ -34,14 +36,11 @@ def write_kernels(done: ProfileResult) -> Path:
     import pandas as pd
 
     rows = [r for r in done.session.rows if r["status"] == "ok" and r["role"] == FIT and r["family"] in WORK]
-    by_queue: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        by_queue.setdefault(shape_of(row).queue, []).append(row)
-    found: list[dict[str, Any]] = []
-    for queue in sorted(by_queue):
-        of_queue = sorted(by_queue[queue], key=lambda r: r["seconds"])
-        row = of_queue[len(of_queue) // 2]
-        found += _kernels(queue, shape_of(row), row["seconds"], done)
+    by_queue: dict[str, list[Row]] = defaultdict(list)
+    for row in sorted(rows, key=lambda r: float(r["seconds"])):
+        by_queue[shape_of(row).queue].append(row)
+    medians = [(queue, of_queue[len(of_queue) // 2]) for queue, of_queue in sorted(by_queue.items())]
+    found = [kernel for queue, row in medians for kernel in _kernels(queue, shape_of(row), row["seconds"], done)]
     path = done.folder / f"{KERNELS_NAME}.csv"
     with write_errors(done.folder):
         frame = pd.DataFrame(found)

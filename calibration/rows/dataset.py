@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -57,9 +57,8 @@ def check_rows(family: str, rows: pd.DataFrame) -> pd.DataFrame:
 
 def rows_sha256(rows: pd.DataFrame) -> str:
     """Return a hash of the rows that does not depend on row order or on the parquet writer."""
-    text = rows.sort_values(sorted(rows.columns), kind="stable")[sorted(rows.columns)].to_csv(
-        index=False, float_format="%.9g"
-    )
+    columns = sorted(rows.columns)
+    text = rows.sort_values(columns, kind="stable")[columns].to_csv(index=False, float_format="%.9g")
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -96,31 +95,24 @@ def read_rows(folder: Path) -> dict[str, pd.DataFrame]:
 
 #: Fields that may be arrays; every other field has one value per operator.
 ARRAY_FIELDS = {
-    "m",
-    "n",
-    "k",
-    "tokens",
-    "chunks",
-    "pairs",
-    "sequences",
-    "context_tokens",
-    "max_context_tokens",
-    "message_bytes",
+    *("m", "n", "k", "tokens", "chunks", "pairs"),
+    *("sequences", "context_tokens", "max_context_tokens", "message_bytes"),
 }
 
 
 def operators_of(family: str, rows: pd.DataFrame) -> Iterator[tuple[Operator, npt.NDArray[np.int64]]]:
     """Yield (operator with array fields, positions of its rows) for every combination of scalar fields in `rows`."""
-    kind = OPERATOR_OF[family]
     columns = OPERATOR_COLUMNS[family]
     scalars = [c for c in columns if c not in ARRAY_FIELDS]
-    whole = {(): np.arange(len(rows))}
-    groups = rows.reset_index(drop=True).groupby(scalars, sort=True).indices if scalars else whole
-    for key, index in groups.items():
+    for key, index in rows.reset_index(drop=True).groupby(scalars, sort=True).indices.items():
         values = dict(zip(scalars, key if isinstance(key, tuple) else (key,), strict=True))
         values = {c: v.item() if isinstance(v, np.generic) else v for c, v in values.items()}
-        if "window_tokens" in values:
-            values["window_tokens"] = values["window_tokens"] or None
         arrays = {c: rows[c].to_numpy(float)[index] for c in columns if c in ARRAY_FIELDS}
-        known = {f.name for f in fields(kind)}
-        yield kind(**{c: v for c, v in {**values, **arrays}.items() if c in known}), np.asarray(index)
+        yield operator_of(family, values | arrays), np.asarray(index)
+
+
+def operator_of(family: str, values: dict[str, Any]) -> Operator:
+    """Return the operator with these fields, as rows hold them: a window of 0 tokens means that there is no window."""
+    if "window_tokens" in values:
+        values = values | {"window_tokens": values["window_tokens"] or None}
+    return OPERATOR_OF[family](**values)

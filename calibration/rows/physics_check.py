@@ -1,4 +1,4 @@
-"""Reject rows that claim more than a hardware peak: they are measurement errors.
+"""The check of measured rows against the peaks of the hardware: a row that exceeds one is a measurement error.
 
 A row is rejected for its arithmetic at more than 2 % over the peak of the dtype, and for its bytes at more than 2 %
 over the memory bandwidth. Where all operands fit in the second-level cache, repeated benchmark runs read from the
@@ -72,17 +72,11 @@ def faults(op: Operator, seconds: FloatArray, accelerator: Accelerator) -> tuple
     return over_flops, over_bytes & ~over_flops
 
 
-def report(over_flops: npt.NDArray[np.bool_], over_bytes: npt.NDArray[np.bool_]) -> GateReport:
-    """Count two fault masks over the same rows, each of shape (n,)."""
-    return GateReport(len(over_flops), int(over_flops.sum()), int(over_bytes.sum()))
-
-
 def gate(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> tuple[pd.DataFrame, GateReport]:
     """Return the rows of one family that respect the hardware peaks, and the counts of the rejected rows."""
-    over_flops = np.zeros(len(rows), dtype=bool)
-    over_bytes = np.zeros(len(rows), dtype=bool)
+    over_flops, over_bytes = np.zeros((2, len(rows)), dtype=bool)
     seconds = rows["seconds"].to_numpy(float)
     for op, index in operators_of(family, rows):
         over_flops[index], over_bytes[index] = faults(op, seconds[index], accelerator)
     kept = rows[~(over_flops | over_bytes)].reset_index(drop=True)
-    return kept, report(over_flops, over_bytes)
+    return kept, GateReport(len(rows), int(over_flops.sum()), int(over_bytes.sum()))

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
+import numpy as np
+
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.importers.results import measured_run_file
+from calibration.serve.server import log_tail
 from catalogs.errors import InputError
 from catalogs.io.output_files import make_folder, write_atomically
 from catalogs.workloads.request_set import RequestSet
@@ -23,8 +26,6 @@ if TYPE_CHECKING:
 BLOCK_TOKENS: Final = 16  # Tokens per content id of a trace.
 
 BASE_TIMEOUT_S: Final = 120.0  # Allowance of a replay in addition to the time that depends on its requests.
-
-LAST_LINES: Final = 8  # Lines of a client's log that an error shows.
 
 CLIENTS_KEY: Final = "OPENAI_API_KEY"  # The environment variable from which clients read a key, for any server.
 
@@ -60,15 +61,15 @@ class Endpoint:
 
 
 class IncompleteReplay(InputError):
-    """Some requests of a replay failed; a retry may succeed, for example after a closed idle connection."""
+    """The error that requests of a replay failed; a retry may succeed, for example after a closed connection."""
 
 
 class Client(Protocol):
-    """Replays requests against a server and measures their latencies."""
+    """A load client, which replays requests against a server and measures their latencies."""
 
     @property
     def name(self) -> str:
-        """The client's name in results."""
+        """Return the client's name in results."""
 
     def replay(self, requests: RequestSet, target: Endpoint, out: Path) -> MeasuredRun:
         """Send `requests` and return the measured run.
@@ -90,7 +91,7 @@ class InProcessEngine(Protocol):
 
     @property
     def engine_version(self) -> str:
-        """Version of the engine's package."""
+        """Return the version of the engine's package."""
 
     def steps(self) -> pd.DataFrame | None:
         """Return every engine step so far in the columns of an iteration log, or None where none are logged."""
@@ -117,7 +118,7 @@ class VllmBench:
         command += ["--result-dir", str(out), "--result-filename", result.name]
         run_client(self.name, command, target, timeout_s(requests), out / "client.log")
         if not result.is_file():
-            raise InputError(f"{self.name} wrote no result", _tail(out / "client.log"))
+            raise InputError(f"{self.name} wrote no result", log_tail(out / "client.log"))
         return complete(measured_run_file(result), requests, out)
 
     def _options(self, requests: RequestSet, target: Endpoint) -> list[str]:
@@ -143,15 +144,14 @@ _VLLM_BENCH: Final = (
 
 def trace_text(requests: RequestSet) -> str:
     """Return the requests as a trace of JSON lines with a timestamp in ms, lengths, and content ids that are unique."""
-    lines, used = [], 0
-    rows = (requests.arrival_s.tolist(), requests.input_tokens.tolist(), requests.output_tokens.tolist())
-    for arrival_s, n_in, n_out in zip(*rows, strict=True):
-        blocks = -(-n_in // BLOCK_TOKENS)
-        ids = list(range(used, used + blocks))
-        used += blocks
-        row = {"timestamp": arrival_s * 1e3, "input_length": n_in, "output_length": n_out, "hash_ids": ids}
-        lines.append(json.dumps(row))
-    return "\n".join(lines) + "\n"
+    blocks = -(-requests.input_tokens // BLOCK_TOKENS)
+    ends = np.cumsum(blocks)
+    columns = (requests.arrival_s * 1e3, requests.input_tokens, requests.output_tokens, ends - blocks, ends)
+    lines = []
+    for at_ms, n_in, n_out, first, end in zip(*(c.tolist() for c in columns), strict=True):
+        row = {"timestamp": at_ms, "input_length": n_in, "output_length": n_out, "hash_ids": list(range(first, end))}
+        lines.append(json.dumps(row) + "\n")
+    return "".join(lines)
 
 
 def timeout_s(requests: RequestSet) -> float:
@@ -182,9 +182,9 @@ def run_client(name: str, command: Sequence[str], target: Endpoint, timeout_s: f
         except OSError as error:
             raise InputError(f"{name} cannot be started", str(error)) from None
         except subprocess.TimeoutExpired:
-            raise InputError(f"{name} was stopped after {timeout_s:.0f} s", _tail(log)) from None
+            raise InputError(f"{name} was stopped after {timeout_s:.0f} s", log_tail(log)) from None
     if done.returncode:
-        raise InputError(f"{name} failed with status {done.returncode}", _tail(log))
+        raise InputError(f"{name} failed with status {done.returncode}", log_tail(log))
 
 
 def complete(run: MeasuredRun, requests: RequestSet, out: Path) -> MeasuredRun:
@@ -197,12 +197,6 @@ def complete(run: MeasuredRun, requests: RequestSet, out: Path) -> MeasuredRun:
     if run.n_failed or run.n != requests.n:
         raise IncompleteReplay(f"{run.n_failed or requests.n - run.n} of {requests.n} requests failed", str(out))
     if not (run.output_tokens == requests.output_tokens).all():
-        raise InputError(
-            "the server did not generate the requested output lengths", str(out), "a server that honours ignore_eos"
-        )
+        rule = "the server did not generate the requested output lengths"
+        raise InputError(rule, str(out), "a server that honours ignore_eos")
     return run
-
-
-def _tail(log: Path) -> str:
-    lines = [x for x in log.read_text("utf-8", "replace").splitlines() if x.strip() and "leaked" not in x]
-    return f"log {log} ends with:\n  " + "\n  ".join(lines[-LAST_LINES:])

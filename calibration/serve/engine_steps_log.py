@@ -36,40 +36,40 @@ class StepsLog:
     """
 
     on: bool = False
-    watched: bool = False
+    has_processor: bool = False
     rows: list[tuple[float, int, int, int, int, int, float]] = field(default_factory=list)
-    _began_s: float | None = None
-    _held: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
+    _start_s: float | None = None
+    _batch: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
 
-    def watch(self, processor: Any) -> None:
+    def attach(self, processor: Any) -> None:
         """Log the steps of a processor, which must not be running yet."""
         prepare = getattr(processor, "prepare_next_batch", None)
         update = getattr(processor, "update_batch", None)
-        held: Any = getattr(processor, "inputs_and_outputs", None)
-        if prepare is None or update is None or not hasattr(held, "requests_in_batch"):
+        source: Any = getattr(processor, "inputs_and_outputs", None)
+        if prepare is None or update is None or not hasattr(source, "requests_in_batch"):
             return
 
-        def preparing() -> bool:
-            began_s = time.perf_counter() if self.on else None
-            there = bool(prepare())
-            self._began_s = began_s if there else None
-            if self._began_s is not None:
-                self._held = _contents(held.requests_in_batch)
-            return there
+        def prepare_logged() -> bool:
+            start_s = time.perf_counter() if self.on else None
+            is_prepared = bool(prepare())
+            self._start_s = start_s if is_prepared else None
+            if self._start_s is not None:
+                self._batch = _contents(source.requests_in_batch)
+            return is_prepared
 
-        def updating() -> None:
+        def update_logged() -> None:
             update()
-            if self._began_s is not None:
-                self.rows.append((self._began_s, *self._held, time.perf_counter() - self._began_s))
+            if self._start_s is not None:
+                self.rows.append((self._start_s, *self._batch, time.perf_counter() - self._start_s))
 
-        processor.prepare_next_batch, processor.update_batch = preparing, updating
-        self.watched = True
+        processor.prepare_next_batch, processor.update_batch = prepare_logged, update_logged
+        self.has_processor = True
 
     def frame(self) -> pd.DataFrame | None:
         """Return one row per step with `at_s` counted from the first step, or None where no processor is logged."""
         import pandas as pd
 
-        if not self.watched:
+        if not self.has_processor:
             return None
         steps = pd.DataFrame(self.rows, columns=list(COLUMNS))
         return steps.assign(at_s=steps.at_s - steps.at_s.min())

@@ -16,6 +16,8 @@ from catalogs.errors import InputError
 
 SERVED_NAME: Final = "served-model"
 
+DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedLimits(Limits):
@@ -24,6 +26,17 @@ class ServedLimits(Limits):
     weight_dtype: str
     threads: int  # Threads on a CPU.
 
+    @property
+    def torch_dtype(self) -> str:
+        """Return the weight dtype under the name that torch gives it.
+
+        Raises:
+            InputError: If the weight dtype is quantised.
+        """
+        if self.weight_dtype not in DTYPES:
+            raise InputError("a comparison requires unquantised weights", self.weight_dtype, "fp32, bf16 or fp16")
+        return DTYPES[self.weight_dtype]
+
 
 def vllm(python: Path, model: Path, port: int, limits: ServedLimits, on_cpu: bool) -> Launch:
     """Return the launch of vLLM's API server, greedy, with the iteration log and without a prefix cache.
@@ -31,12 +44,10 @@ def vllm(python: Path, model: Path, port: int, limits: ServedLimits, on_cpu: boo
     Raises:
         InputError: If the weight dtype is quantised.
     """
-    dtype = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(limits.weight_dtype)
-    if dtype is None:
-        raise InputError("a comparison requires unquantised weights", limits.weight_dtype, "fp32, bf16 or fp16")
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
-    command += ["--served-model-name", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port), "--dtype", dtype]
-    command += ["--max-model-len", str(limits.max_model_len), "--max-num-seqs", str(limits.max_num_seqs)]
+    command += ["--served-model-name", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--dtype", limits.torch_dtype, "--max-model-len", str(limits.max_model_len)]
+    command += ["--max-num-seqs", str(limits.max_num_seqs)]
     command += ["--max-num-batched-tokens", str(limits.max_num_batched_tokens)]
     command += ["--block-size", str(limits.block_size), "--no-enable-prefix-caching"]
     command += ["--override-generation-config", '{"temperature": 0.0}', "--enable-logging-iteration-details"]

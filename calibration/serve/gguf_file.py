@@ -88,12 +88,8 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _head_size(config: dict[str, Any]) -> int:
-    return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
-
-
 def _add_shape(writer: GGUFWriter, config: dict[str, Any]) -> None:
-    head = _head_size(config)
+    head = int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
     rope = config.get("rope_parameters") or {}
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
@@ -125,13 +121,9 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: dict[str, Any], config: dict[s
     writer.add_token_list([tokens.get(i, f"[PAD{i}]") for i in order])
     writer.add_token_types([kinds.get(i, CONTROL) for i in order])
     writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in model["merges"]])
-    for add, key in (
-        (writer.add_bos_token_id, "bos_token_id"),
-        (writer.add_eos_token_id, "eos_token_id"),
-        (writer.add_pad_token_id, "pad_token_id"),
-    ):
-        if isinstance(config.get(key), int):
-            add(config[key])
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        if isinstance(config.get(name), int):
+            getattr(writer, f"add_{name}")(config[name])
     writer.add_add_bos_token(False)
 
 

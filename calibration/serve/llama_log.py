@@ -5,7 +5,7 @@ The lines (tools/server/server-context.cpp and server-queue.cpp, build of 2026-1
     0.02.527.148 D slot handle_last_: id  0 | task 9 | slot decode token, ..., n_tokens = 4, ...   one decode
     0.02.408.941 I slot   operator(): id  0 | task 9 | new prompt, ..., task.n_tokens = 4
     0.02.408.955 I slot   operator(): id  0 | task 9 | cached n_tokens = 0, ...                  a chunk from there
-    0.02.408.988 I slot init_sampler: id  0 | task 9 | init sampler, ...                        and its end is reached
+    0.02.408.988 I slot init_sampler: id  0 | task 9 | init sampler, ...                        which ends the prompt
     0.02.409.193 D srv        decode: n_batch (effective) = 512, off = 0                        llama_decode begins
     0.02.526.723 D que  yield_to_que: done yielding to queue                                    and ends
 A step lasts until the next begins or all slots are idle. Logging takes about 15 us per line, which is part of `seconds`

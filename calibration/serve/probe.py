@@ -80,10 +80,8 @@ def burst_requests(sizes: tuple[int, ...], first_s: float, token_s: float) -> Re
         first_s: Time to first token of a single request, in seconds.
         token_s: Time per output token of a single request, in seconds.
     """
-    arrivals: list[float] = []
-    at = 0.0
-    for n in sizes:
-        arrivals += [at] * n
-        at += SPACE * n * (first_s + 0.5 * OUTPUT_TOKENS * token_s) + OUTPUT_TOKENS * token_s + 0.3
-    inputs = np.full(len(arrivals), BURST_INPUT_TOKENS)
-    return RequestSet(np.array(arrivals), inputs, np.full(len(arrivals), OUTPUT_TOKENS), name="bursts")
+    n = np.array(sizes, dtype=np.int64)
+    spaces_s = SPACE * n * (first_s + 0.5 * OUTPUT_TOKENS * token_s) + OUTPUT_TOKENS * token_s + 0.3
+    arrivals_s = np.repeat(np.cumsum(np.append(0.0, spaces_s))[:-1], n)
+    inputs, outputs = (np.full(len(arrivals_s), tokens) for tokens in (BURST_INPUT_TOKENS, OUTPUT_TOKENS))
+    return RequestSet(arrivals_s, inputs, outputs, name="bursts")

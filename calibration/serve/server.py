@@ -14,7 +14,6 @@ import time
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 from urllib.request import urlopen
 
@@ -46,7 +45,7 @@ class Launch:
 
     @property
     def url(self) -> str:
-        """The address of the server."""
+        """Return the address of the server."""
         return f"http://127.0.0.1:{self.port}"
 
 
@@ -62,12 +61,12 @@ class EngineServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
     def pids(self) -> frozenset[int]:
-        """The ids of the live processes of the engine's session."""
+        """Return the ids of the live processes of the engine's session."""
         return frozenset() if self._process is None else _session(self._process.pid)
 
     def start(self, timeout_s: float = 300.0) -> None:
@@ -94,12 +93,11 @@ class EngineServer:
                 raise InputError(f"{self.launch.name} cannot be started", f"{error}") from None
         ends = time.monotonic() + timeout_s
         while not self._healthy():
-            code = self._process.poll()
-            if code is not None:
-                raise InputError(f"{self.launch.name} ended with status {code} before it served", self._tail())
+            if (code := self._process.poll()) is not None:
+                raise InputError(f"{self.launch.name} ended with status {code} before it served", log_tail(self.log))
             if time.monotonic() > ends:
                 self.stop()
-                raise InputError(f"{self.launch.name} was not healthy after {timeout_s:.0f} s", self._tail())
+                raise InputError(f"{self.launch.name} was not healthy after {timeout_s:.0f} s", log_tail(self.log))
             time.sleep(POLL_S)
 
     def restart(self) -> None:
@@ -116,7 +114,8 @@ class EngineServer:
             InputError: If the engine has ended. It shows the last lines of the log.
         """
         if self._process is not None and self._process.poll() is not None:
-            raise InputError(f"{self.launch.name} died (status {self._process.returncode})", self._tail())
+            status = self._process.returncode
+            raise InputError(f"{self.launch.name} ended with status {status} while it served", log_tail(self.log))
 
     def stop(self) -> None:
         """End the engine and every process of its session, first by SIGINT, then by SIGTERM and SIGKILL."""
@@ -135,10 +134,12 @@ class EngineServer:
         except (OSError, HTTPException, ValueError):
             return False
 
-    def _tail(self) -> str:
-        lines = self.log.read_bytes().decode("utf-8", "replace").splitlines()
-        last = [line.strip() for line in lines if line.strip()][-LAST_LINES:]
-        return f"log {self.log} ends with:\n  " + "\n  ".join(last) if last else f"log {self.log} is empty"
+
+def log_tail(log: Path) -> str:
+    """Return the last lines of a log, for an error message."""
+    lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines()]
+    last = [line for line in lines if line and "leaked" not in line][-LAST_LINES:]
+    return f"log {log} ends with:\n  " + "\n  ".join(last) if last else f"log {log} is empty"
 
 
 def check_port(port: int) -> None:
@@ -166,32 +167,30 @@ def free_port() -> int:
 def _session(leader: int) -> frozenset[int]:
     """Return the ids of the live processes of a session, by its leader."""
     found = set()
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
+    for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, IndexError, ValueError):
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            fields = stat.read_text().rpartition(")")[2].split()
             if int(fields[3]) == leader and fields[0] != "Z":
-                found.add(int(entry.name))
+                found.add(int(stat.parent.name))
     return frozenset(found)
 
 
 def _signal_all(leader: int, sign: signal.Signals) -> None:
     """Send SIGINT to the leader, which ends its workers, and other signals to every process of the session."""
-    targets = [leader] if sign == signal.SIGINT else [*_session(leader)]
-    for pid in targets:
+    for pid in [leader] if sign == signal.SIGINT else _session(leader):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, sign)
 
 
 def _gone(process: subprocess.Popen[bytes], grace_s: float) -> bool:
+    """Wait until every process of the session has ended, for ORPHANS_S at most after the end of the leader."""
     ends = time.monotonic() + grace_s
-    led = True
+    leader_lives = True
     while time.monotonic() < ends:
         if process.poll() is not None:
             if not _session(process.pid):
                 return True
-            if led:
-                led, ends = False, min(ends, time.monotonic() + ORPHANS_S)
+            if leader_lives:
+                leader_lives, ends = False, min(ends, time.monotonic() + ORPHANS_S)
         time.sleep(0.05)
     return False

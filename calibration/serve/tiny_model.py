@@ -8,9 +8,7 @@ one token, and text that a client tokenises again has the same number of tokens 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -33,29 +31,23 @@ END: Final = "<end>"
 
 @dataclass(frozen=True, slots=True)
 class TinyShape:
-    """Architecture of the model; the defaults give about 30 million parameters."""
+    """Architecture of the model, under the names of a Hugging Face configuration.
+
+    The defaults give about 30 million parameters.
+    """
 
     hidden_size: int = 512
-    n_layers: int = 8
+    num_hidden_layers: int = 8
     intermediate_size: int = 1408
-    n_heads: int = 8
-    n_kv_heads: int = 2
+    num_attention_heads: int = 8
+    num_key_value_heads: int = 2
     vocab_size: int = 8192
-    max_position: int = 4096
+    max_position_embeddings: int = 4096
 
     def config(self) -> dict[str, Any]:
         """Return the keys of a Hugging Face Llama configuration."""
-        return {
-            "hidden_size": self.hidden_size,
-            "num_hidden_layers": self.n_layers,
-            "intermediate_size": self.intermediate_size,
-            "num_attention_heads": self.n_heads,
-            "num_key_value_heads": self.n_kv_heads,
-            "head_dim": self.hidden_size // self.n_heads,
-            "vocab_size": self.vocab_size,
-            "max_position_embeddings": self.max_position,
-            "tie_word_embeddings": False,
-        }
+        head_dim = self.hidden_size // self.num_attention_heads
+        return asdict(self) | {"head_dim": head_dim, "tie_word_embeddings": False}
 
 
 def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0) -> Path:
@@ -73,14 +65,14 @@ def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0
         return folder
     try:
         import torch
-        from transformers import LlamaConfig, LlamaForCausalLM
+        from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
     except ImportError as error:
-        raise InputError(
-            "a test model requires torch and transformers", error.name, "pip install '.[calibration]'"
-        ) from None
+        rule = "a test model requires torch and transformers"
+        raise InputError(rule, error.name, "pip install '.[calibration]'") from None
     make_folder(folder)
     tokenizer = _tokenizer(shape.vocab_size, seed)
-    _save_tokenizer(tokenizer, folder)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, bos_token=END, pad_token=END)
+    fast.chat_template = TEMPLATE
     torch.manual_seed(seed)
     end = tokenizer.token_to_id(END)
     config = LlamaConfig(**shape.config(), bos_token_id=end, eos_token_id=end, pad_token_id=end, dtype="float32")
@@ -90,23 +82,13 @@ def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0
         raise RuntimeError("too few whole words in the vocabulary")
     with torch.no_grad():
         model.lm_head.weight[silent] = 0.0
-    with _one_line(folder):
+    try:
+        fast.save_pretrained(folder)
         model.save_pretrained(folder)
         done.write_text(json.dumps(wanted))
-    return folder
-
-
-@contextmanager
-def _one_line(folder: Path) -> Iterator[None]:
-    """Convert an error of writing to InputError.
-
-    The writers of the tokenizer and of the weights have no common error class: they raise a bare Exception on a full
-    disk.
-    """
-    try:
-        yield
-    except Exception as error:
+    except Exception as error:  # The writers share no error class; on a full disk one raises a bare Exception.
         raise InputError(f"cannot write the test model ({error})", str(folder)) from None
+    return folder
 
 
 def _tokenizer(vocab_size: int, seed: int) -> Tokenizer:
@@ -116,10 +98,8 @@ def _tokenizer(vocab_size: int, seed: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
-    )
+    options = {"initial_alphabet": pre_tokenizers.ByteLevel.alphabet(), "show_progress": False}
+    trainer = trainers.BpeTrainer(vocab_size=vocab_size, special_tokens=[END], **options)
     tokenizer.train_from_iterator(_sentences(Random(seed)), trainer)
     missing = vocab_size - tokenizer.get_vocab_size()
     tokenizer.add_tokens([AddedToken(f"<unused{i}>", normalized=False) for i in range(missing)])
@@ -137,13 +117,3 @@ def _whole_word(tokenizer: Tokenizer, token: int) -> bool:
     """Return whether a token is a space and letters only, so that it stays one token in any text."""
     text = tokenizer.id_to_token(token)
     return text is not None and text.startswith("Ġ") and text[1:].isalpha() and text[1:].isascii() and len(text) > 3
-
-
-def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    from transformers import PreTrainedTokenizerFast
-
-    make: Any = PreTrainedTokenizerFast
-    fast = make(tokenizer_object=tokenizer, eos_token=END, bos_token=END, pad_token=END)
-    fast.chat_template = TEMPLATE
-    with _one_line(folder):
-        fast.save_pretrained(folder)

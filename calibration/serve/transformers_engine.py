@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,8 +31,6 @@ from catalogs.workloads.request_set import RequestSet
 if TYPE_CHECKING:
     import pandas as pd
 
-
-DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 STOP_S: Final = 60.0  # Time to wait for the engine step in progress.
 
@@ -61,12 +59,10 @@ class TransformersEngine:
             InputError: If a package is missing or the weights cannot be loaded.
         """
         torch, transformers = _packages()
-        device = _device(torch, limits)
+        options = _options(torch, limits)
         try:
-            model = transformers.AutoModelForCausalLM.from_pretrained(
-                folder, dtype=_dtype(torch, limits), attn_implementation=_attention(), local_files_only=True
-            )
-            return cls(model.to(device).eval(), limits)
+            model = transformers.AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, **options)
+            return cls(model.to(_device(torch, limits)).eval(), limits)
         except (OSError, ValueError, RuntimeError) as error:
             raise InputError(f"transformers cannot load this model: {_first_line(error)}", str(folder)) from None
 
@@ -82,23 +78,22 @@ class TransformersEngine:
             InputError: If a package is missing or the model does not fit in memory.
         """
         torch, transformers = _packages()
-        device = _device(torch, limits)
+        device, options = _device(torch, limits), _options(torch, limits)
         settings = transformers.AutoConfig.for_model(**config)
         try:
             with torch.device(device):
-                model = transformers.AutoModelForCausalLM.from_config(
-                    settings, dtype=_dtype(torch, limits), attn_implementation=_attention()
-                )
+                model = transformers.AutoModelForCausalLM.from_config(settings, **options)
             return cls(model.to(device).eval(), limits)
         except RuntimeError as error:
-            raise InputError(
-                f"the model cannot be built on this machine: {_first_line(error)}", config.get("model_type")
-            ) from None
+            what = f"the model cannot be built on this machine: {_first_line(error)}"
+            raise InputError(what, config.get("model_type")) from None
 
     @property
     def engine_version(self) -> str:
-        """Version of transformers."""
-        return _version()
+        """Return the version of transformers, or an empty text where it is not known."""
+        with suppress(PackageNotFoundError):
+            return version("transformers")
+        return ""
 
     def steps(self) -> pd.DataFrame | None:
         """Return every engine step so far in the columns of an iteration log, or None where none are logged."""
@@ -115,12 +110,14 @@ class TransformersEngine:
             self._replays += 1
             prompts = _prompts(requests, int(self.model.config.vocab_size), self._replays)
             with self._manager() as manager:
-                sent, done = _Drive(manager, requests, prompts).run()
+                sent, done = _Replay(manager, requests, prompts).run()
         finally:
             self._busy.release()
         run = complete(_measured(requests, sent, done, self.name, str(out)), requests, out)
-        make_folder(out)
-        write_json(_document(run), str(out / "result.json"))
+        columns = ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "e2e_s", "itl_s")
+        result = {name: getattr(run, name).tolist() for name in columns} | {"n_gaps": list(run.n_gaps)}
+        result |= {"duration_s": run.duration_s, "client": run.client}
+        write_json(result, str(make_folder(out) / "result.json"))
         return run
 
     @contextmanager
@@ -128,16 +125,13 @@ class TransformersEngine:
         """Run a manager that has served one warm-up request, and end its thread on exit."""
         from transformers import GenerationConfig
 
-        settings: Any = GenerationConfig
-        greedy = settings(do_sample=False, eos_token_id=-1, pad_token_id=0)
-        manager = self.model.init_continuous_batching(
-            generation_config=greedy, continuous_batching_config=_batching(self.limits)
-        )
+        greedy, batching = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0), _batching(self.limits)
+        manager = self.model.init_continuous_batching(generation_config=greedy, continuous_batching_config=batching)
         try:
             manager.warmup()  # This makes the cache, which otherwise happens only in the thread.
-            self.log.watch(manager.batch_processor)
+            self.log.attach(manager.batch_processor)
             manager.start()
-            _Drive(manager, WARM_UP, _prompts(WARM_UP, int(self.model.config.vocab_size), 0)).run()
+            _Replay(manager, WARM_UP, _prompts(WARM_UP, int(self.model.config.vocab_size), 0)).run()
             self.log.on = True
             yield manager
         finally:
@@ -148,13 +142,13 @@ class TransformersEngine:
 
 
 @dataclass(slots=True)
-class _Drive:
-    """Submits requests when they are due, or when a client is free, and collects the results."""
+class _Replay:
+    """The replay of a request set: it submits requests when they are due and collects the results."""
 
     manager: Any
     requests: RequestSet
     prompts: list[list[int]]
-    sent: list[float] = field(default_factory=list)  # Time of submission of each request, by perf_counter.
+    sent: dict[str, float] = field(default_factory=dict)  # Time of submission of each request, by perf_counter.
     done: dict[str, Any] = field(default_factory=dict)
 
     def run(self) -> tuple[list[float], list[Any]]:
@@ -168,48 +162,35 @@ class _Drive:
         """
         started = time.perf_counter()
         ends = started + timeout_s(self.requests)
-        names: list[str] = []
         while len(self.done) < self.requests.n:
-            wait = self._send_due(started, names)
-            result = self.manager.get_result(timeout=wait)
+            result = self.manager.get_result(timeout=self._send_due(started))
+            if result is None and not self.manager.is_running():
+                raise InputError("the engine's thread ended", _stop_reason(self.manager))
+            if result is None and time.perf_counter() > ends:
+                finished = f"{len(self.done)} of {self.requests.n} requests finished"
+                raise InputError("the engine did not finish the replay in time", finished)
             if result is not None and result.is_finished():
-                self._take(result)
-            elif result is None:
-                self._check(ends)
-        return self.sent, [self.done[name] for name in names]
+                if result.error:
+                    raise InputError("a request failed in the engine", _first_line(result.error))
+                self.done[result.request_id] = result
+        return list(self.sent.values()), [self.done[name] for name in self.sent]
 
-    def _send_due(self, started: float, names: list[str]) -> float:
+    def _send_due(self, started: float) -> float:
         """Submit every request that is due, and return the seconds until the next one is due, at most TICK_S."""
-        while len(names) < self.requests.n:
-            i = len(names)
-            wait = self._wait_s(i, time.perf_counter() - started)
+        while (i := len(self.sent)) < self.requests.n:
+            now = time.perf_counter()
+            if self.requests.concurrency is None:
+                wait = float(self.requests.arrival_s[i]) - (now - started)
+            else:  # The next request is due when a client has its response.
+                wait = TICK_S if i - len(self.done) >= self.requests.concurrency else 0.0
             if wait > 0:
                 return min(wait, TICK_S)
-            self.sent.append(time.perf_counter())
             n_out = int(self.requests.output_tokens[i])
             name = self.manager.add_request(self.prompts[i], max_new_tokens=n_out, record_timestamps=True)
             if name is None:
                 raise InputError("the engine accepts no more requests", _stop_reason(self.manager))
-            names.append(name)
+            self.sent[name] = now
         return TICK_S
-
-    def _wait_s(self, i: int, now_s: float) -> float:
-        """Return the seconds until request `i` arrives, or TICK_S while every client waits for a response."""
-        if self.requests.concurrency is None:
-            return float(self.requests.arrival_s[i]) - now_s
-        return TICK_S if i - len(self.done) >= self.requests.concurrency else 0.0
-
-    def _take(self, result: Any) -> None:
-        if result.error:
-            raise InputError("a request failed in the engine", _first_line(result.error))
-        self.done[result.request_id] = result
-
-    def _check(self, ends: float) -> None:
-        if not self.manager.is_running():
-            raise InputError("the engine's thread ended", _stop_reason(self.manager))
-        if time.perf_counter() > ends:
-            finished = f"{len(self.done)} of {self.requests.n} requests finished"
-            raise InputError("the engine did not finish the replay in time", finished)
 
 
 def _measured(requests: RequestSet, sent: list[float], done: list[Any], client: str, source: str) -> MeasuredRun:
@@ -237,16 +218,6 @@ def _measured(requests: RequestSet, sent: list[float], done: list[Any], client: 
     )
 
 
-def _document(run: MeasuredRun) -> dict[str, Any]:
-    """Return the run as lists with one entry per request, in seconds."""
-    columns = ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "e2e_s", "itl_s")
-    return {name: getattr(run, name).tolist() for name in columns} | {
-        "n_gaps": list(run.n_gaps),
-        "duration_s": run.duration_s,
-        "client": run.client,
-    }
-
-
 def _prompts(requests: RequestSet, vocab_size: int, seed: int) -> list[list[int]]:
     rng = np.random.default_rng([requests.seed, seed])
     return [rng.integers(0, vocab_size, size=n).tolist() for n in requests.input_tokens.tolist()]
@@ -256,8 +227,7 @@ def _batching(limits: ServedLimits) -> Any:
     """Return the continuous-batching configuration for these limits, by the field names of the installed release."""
     from transformers import ContinuousBatchingConfig
 
-    config: Any = ContinuousBatchingConfig
-    known = {f.name for f in fields(config)}
+    known = _batching_fields()
     wanted: dict[str, Any] = {
         "page_size" if "page_size" in known else "block_size": limits.block_size,
         "num_blocks": limits.kv_blocks or None,
@@ -268,18 +238,22 @@ def _batching(limits: ServedLimits) -> Any:
         "use_cuda_graph": False,
         "auto_switch_to_flash": False,
     }
-    return config(**{name: value for name, value in wanted.items() if name in known})
+    return ContinuousBatchingConfig(**{name: value for name, value in wanted.items() if name in known})
 
 
-def _attention() -> str:
-    """Return the name of sdpa attention.
+def _batching_fields() -> set[str]:
+    from transformers import ContinuousBatchingConfig
+
+    return {f.name for f in fields(ContinuousBatchingConfig)}
+
+
+def _options(torch: Any, limits: ServedLimits) -> dict[str, Any]:
+    """Return the dtype and the name of sdpa attention.
 
     Releases that always switch to flash attention do not change a paged name; later ones accept only the plain name.
     """
-    from transformers import ContinuousBatchingConfig
-
-    config: Any = ContinuousBatchingConfig
-    return "sdpa" if "auto_switch_to_flash" in {f.name for f in fields(config)} else "paged|sdpa"
+    attention = "sdpa" if "auto_switch_to_flash" in _batching_fields() else "paged|sdpa"
+    return {"dtype": getattr(torch, limits.torch_dtype), "attn_implementation": attention}
 
 
 def _packages() -> tuple[Any, Any]:
@@ -288,9 +262,8 @@ def _packages() -> tuple[Any, Any]:
         import transformers
         from transformers import ContinuousBatchingConfig  # noqa: F401 (tests that the release has it)
     except ImportError as error:
-        raise InputError(
-            "this engine requires torch and transformers 5.17 or later", str(error), "pip install 'transformers>=5.17'"
-        ) from None
+        rule = "this engine requires torch and transformers 5.17 or later"
+        raise InputError(rule, str(error), "pip install 'transformers>=5.17'") from None
     noise: Any = transformers.utils.logging
     noise.set_verbosity_error()
     noise.disable_progress_bar()
@@ -302,19 +275,6 @@ def _device(torch: Any, limits: ServedLimits) -> str:
         return "cuda"
     torch.set_num_threads(limits.threads)
     return "cpu"
-
-
-def _dtype(torch: Any, limits: ServedLimits) -> Any:
-    if limits.weight_dtype not in DTYPES:
-        raise InputError("a comparison requires unquantised weights", limits.weight_dtype, "fp32, bf16 or fp16")
-    return getattr(torch, DTYPES[limits.weight_dtype])
-
-
-def _version() -> str:
-    try:
-        return version("transformers")
-    except PackageNotFoundError:
-        return ""
 
 
 def _stop_reason(manager: Any) -> str:

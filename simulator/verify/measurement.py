@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.importers.iteration_log import read_iteration_log
-from calibration.profile.machine.contention import ContentionSample
+from calibration.profile.machine.contention import ContentionSample, usage
 from calibration.serve.clients import Client, IncompleteReplay, InProcessEngine
 from calibration.serve.probe import Probe, probe
 from calibration.serve.server import EngineServer
@@ -117,4 +117,4 @@ class EngineUnderTest:
         return 0.0 if elsewhere else before.others_cores(self._moment())
 
     def _moment(self) -> ContentionSample:
-        return ContentionSample.now(self._server.pids if self._server is not None else ())
+        return usage(self._server.pids if self._server is not None else ())

@@ -1,4 +1,4 @@
-"""A bench that measures nothing: times are the roofline's over a fixed efficiency, the same whenever asked."""
+"""A measurer that measures nothing: every time is that of the roofline over a fixed efficiency."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Killed(BaseException):
 
 @dataclass
 class RooflineBench:
-    """Every shape takes elapsed_s to measure; `dies_at` kills after so many; shapes over `memory_bytes` fail."""
+    """Every shape takes elapsed_s to measure; `killed_at` kills it after that many; shapes over `memory_bytes` fail."""
 
-    dies_at: int | None = None
+    killed_at: int | None = None
     memory_bytes: float = 1e12
     elapsed_s: float = 1.0
-    asked: list[str] = field(default_factory=list)
+    measured: list[str] = field(default_factory=list)
 
     def row(self, shape: Shape) -> Row:
-        if self.dies_at is not None and len(self.asked) >= self.dies_at:
+        if self.killed_at is not None and len(self.measured) >= self.killed_at:
             raise Killed
-        self.asked.append(shape.key)
+        self.measured.append(shape.key)
         row: dict[str, Any] = {"key": shape.key, "family": shape.family, "role": shape.role, **dict(shape.fields)}
         row |= {"elapsed_s": self.elapsed_s, "contended": False, "status": "ok"}
         if shape.bytes(UNIT) > self.memory_bytes:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -63,20 +62,17 @@ def rows(wanted: list[Shape], device: ProfiledDevice, limit_s: float = LIMIT_S) 
     """Measure collectives and return one row per shape; where the child processes fail, the rows hold the reason."""
     found: list[Row] = []
     for ranks in sorted({s["ranks"] for s in wanted}):
-        mine = [s for s in wanted if s["ranks"] == ranks]
+        of_ranks = [s for s in wanted if s["ranks"] == ranks]
         start = time.perf_counter()
-        seconds, reason = _measured(mine, ranks, device, limit_s)
-        each = (time.perf_counter() - start) / len(mine)
-        found += [_row(s, seconds.get(s.key), reason, each, device) for s in mine]
+        measured, reason = _measured(of_ranks, ranks, device, limit_s)
+        elapsed_s = round((time.perf_counter() - start) / len(of_ranks), 6)
+        failed: Row = {"status": "error", "reason": reason or "no result"}
+        ok: Row = {"status": "ok", "kernel": "nccl" if device.is_cuda else "gloo"}
+        for s in of_ranks:
+            head: Row = {"key": s.key, "family": s.family, "role": s.role, **dict(s.fields), "threads": 1}
+            head |= {"at": round(time.time(), 3), "elapsed_s": elapsed_s, "contended": False}
+            found.append(head | (ok | measured[s.key] if s.key in measured else failed))
     return found
-
-
-def _row(shape: Shape, found: dict[str, Any] | None, reason: str, elapsed_s: float, device: ProfiledDevice) -> Row:
-    head: Row = {"key": shape.key, "family": shape.family, "role": shape.role, **dict(shape.fields)}
-    head |= {"threads": 1, "at": round(time.time(), 3), "elapsed_s": round(elapsed_s, 6), "contended": False}
-    if found is None:
-        return head | {"status": "error", "reason": reason or "no result"}
-    return head | {"status": "ok", "kernel": "nccl" if device.is_cuda else "gloo", **found}
 
 
 def _measured(wanted: list[Shape], ranks: int, device: ProfiledDevice, limit_s: float) -> tuple[dict[str, Any], str]:
@@ -85,43 +81,29 @@ def _measured(wanted: list[Shape], ranks: int, device: ProfiledDevice, limit_s: 
     Returns:
         The seconds and samples of each shape by key, and the reason where there are none.
     """
-    with tempfile.TemporaryDirectory(prefix="collective-") as folder:
-        out = Path(folder) / "rank0.json"
+    with tempfile.TemporaryDirectory(prefix="collective-") as name:
+        folder = Path(name)
         cells = [[s.key, s["kind"], s["message_bytes"], s["graph"]] for s in wanted]
-        plan = json.dumps({"kind": device.kind, "ranks": ranks, "port": _free_port(), "out": str(out), "cells": cells})
+        plan = {"is_cuda": device.is_cuda, "ranks": ranks, "cells": cells}
+        (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+        command = [sys.executable, "-m", "calibration.profile.kernels.collective_rank", name]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "calibration.profile.kernels.collective_rank"]
-        children = [
-            subprocess.Popen(
-                [*command, str(rank)], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
-            )
-            for rank in range(ranks)
-        ]
+        with (folder / "errors").open("wb") as errors:
+            children = [
+                subprocess.Popen([*command, str(rank)], stdin=subprocess.DEVNULL, stderr=errors, env=environment)
+                for rank in range(ranks)
+            ]
         try:
-            for child in children:
-                assert child.stdin is not None
-                child.stdin.write(plan)
-                child.stdin.close()
             ends = time.monotonic() + limit_s
             for child in children:
                 child.wait(max(ends - time.monotonic(), 0.1))
-        except (subprocess.TimeoutExpired, BrokenPipeError):
+        except subprocess.TimeoutExpired:
             return {}, f"the ranks did not finish within {limit_s:.0f} s"
         finally:
             for child in children:
                 child.kill()
                 child.wait()
-        if not out.is_file():
-            return {}, _last_line(children[0])
-        return json.loads(out.read_text()), ""
-
-
-def _last_line(child: subprocess.Popen[str]) -> str:
-    lines = (child.stderr.read() if child.stderr else "").strip().splitlines()
-    return lines[-1][:300] if lines else f"a rank ended with status {child.returncode}"
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+        if (folder / "rank0.json").is_file():
+            return json.loads((folder / "rank0.json").read_text(encoding="utf-8")), ""
+        lines = (folder / "errors").read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        return {}, lines[-1][:300] if lines else f"a rank ended with status {children[0].returncode}"

@@ -1,6 +1,6 @@
 """The process of one rank that collective.py starts.
 
-Run it with `python -m calibration.profile.kernels.collective_rank RANK`; it reads the plan from stdin as JSON.
+Run it with `python -m calibration.profile.kernels.collective_rank FOLDER RANK`; it reads FOLDER/plan.json.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import datetime
 import json
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+
+from calibration.profile.machine.timing import Call, event_s
 
 REPEATS: Final = 40
 
@@ -21,19 +22,22 @@ MOST_S: Final = 1.0  # Time limit of the repeats of one size.
 
 WARM: Final = 5  # Warm-up calls.
 
+INNER: Final = 20  # Calls between two CUDA events.
 
-def main(rank: int, plan: dict[str, Any]) -> None:
-    """Run every collective of the plan; rank 0 writes {key: {seconds, n_samples, mode}} as JSON."""
+
+def main(folder: Path, rank: int) -> None:
+    """Run every collective of the plan; rank 0 writes {key: {seconds, n_samples, mode}} to rank0.json."""
     import torch
     import torch.distributed as dist
 
-    ranks, is_cuda = int(plan["ranks"]), plan["kind"] == "cuda"
+    plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
+    ranks, is_cuda = int(plan["ranks"]), bool(plan["is_cuda"])
     if is_cuda:
         torch.cuda.set_device(rank)
     torch.set_num_threads(1)
     dist.init_process_group(
         "nccl" if is_cuda else "gloo",
-        init_method=f"tcp://127.0.0.1:{plan['port']}",
+        init_method=f"file://{folder / 'store'}",
         rank=rank,
         world_size=ranks,
         timeout=datetime.timedelta(seconds=60),
@@ -43,15 +47,14 @@ def main(rank: int, plan: dict[str, Any]) -> None:
     for key, kind, size, graph in plan["cells"]:
         call = _call(torch, dist, kind, int(size), ranks, device)
         samples, mode = _timed(torch, dist, call, is_cuda, bool(graph))
-        if samples:
-            found[key] = {"seconds": float(np.median(samples)), "n_samples": len(samples), "mode": mode}
+        found[key] = {"seconds": float(np.median(samples)), "n_samples": len(samples), "mode": mode}
     if rank == 0:
-        Path(plan["out"]).write_text(json.dumps(found), encoding="utf-8")
+        (folder / "rank0.json").write_text(json.dumps(found), encoding="utf-8")
     dist.barrier()
     dist.destroy_process_group()
 
 
-def _call(torch: Any, dist: Any, kind: str, size: int, ranks: int, device: str) -> Callable[[], object]:
+def _call(torch: Any, dist: Any, kind: str, size: int, ranks: int, device: str) -> Call:
     """Return a call of a collective.
 
     `size` is the bytes of the whole tensor: the reduced tensor, the gathered result, or the input of a reduce-scatter.
@@ -66,7 +69,7 @@ def _call(torch: Any, dist: Any, kind: str, size: int, ranks: int, device: str) 
     return lambda: dist.reduce_scatter_tensor(part, whole)
 
 
-def _timed(torch: Any, dist: Any, call: Callable[[], object], is_cuda: bool, graph: bool) -> tuple[list[float], str]:
+def _timed(torch: Any, dist: Any, call: Call, is_cuda: bool, graph: bool) -> tuple[list[float], str]:
     """Return samples in seconds and the timing mode; the ranks agree on the number of samples after the warm-up."""
     start = time.perf_counter()
     for _ in range(WARM):
@@ -87,28 +90,20 @@ def _timed(torch: Any, dist: Any, call: Callable[[], object], is_cuda: bool, gra
     return samples, "wall after a barrier"
 
 
-def _on_cuda(torch: Any, call: Callable[[], object], repeats: int, graph: bool, inner: int = 20) -> list[float]:
-    def body() -> None:
-        for _ in range(inner):
+def _on_cuda(torch: Any, call: Call, repeats: int, graph: bool) -> list[float]:
+    def run() -> None:
+        for _ in range(INNER):
             call()
 
-    run: Callable[[], object] = body
+    timed: Call = run
     if graph:
         captured = torch.cuda.CUDAGraph()
         with torch.cuda.graph(captured):
-            body()
-        run = captured.replay
-    run()
-    samples = []
-    for _ in range(repeats):
-        first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        first.record()
-        run()
-        last.record()
-        last.synchronize()
-        samples.append(float(first.elapsed_time(last)) * 1e-3 / inner)
-    return samples
+            run()
+        timed = captured.replay
+    timed()
+    return [event_s(timed, torch) / INNER for _ in range(repeats)]
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), json.load(sys.stdin))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -8,13 +8,12 @@ served in fp32, the kernels run in fp32 on the same number of values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from calibration.operators.operators import GREEDY_BYTES_PER_LOGIT
 from calibration.profile.kernels.inputs import input_sets, random, writable_random
 from calibration.profile.machine.device import ProfiledDevice
-from calibration.profile.machine.timing import Work
+from calibration.profile.machine.timing import Call, Work
 from calibration.profile.session.shape import Shape
 
 ACT: Final = 2.0  # Bytes of a 16-bit activation.
@@ -25,9 +24,8 @@ ROUTING_BYTES: Final = 6.0  # Per expert: 16-bit logits, fp32 scores.
 
 TOP_K: Final = 8
 
-CACHE_ROWS: Final = 8192  # Tokens of the key-value cache into which rows are written.
-
-TABLE_ROWS: Final = 16384  # Rows of the embedding table.
+#: Rows of the tables that are read or written at a few rows: tokens of the key-value cache, and embeddings.
+TABLE_ROWS: Final = {"kv_write": 8192, "embedding": 16384}
 
 OVER_VOCAB: Final = ("sampling", "greedy")  # Kinds with the vocabulary size as width.
 
@@ -54,89 +52,55 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:
     width = max(int(float(shape["bytes_per_token"]) / BYTES_PER_WIDTH[kind]), 2)
     dtype = device.sixteen_bit(device.activation)
     label = f"torch eager {kind}, {device.activation}"
-    if kind in ("kv_write", "embedding"):
-        rows = CACHE_ROWS if kind == "kv_write" else TABLE_ROWS
-        sets = input_sets(device, width * rows * float(dtype.itemsize))
-        return Work([MAKERS[kind](device, tokens, width, dtype) for _ in sets], label)
+    if kind in TABLE_ROWS:
+        sets = input_sets(device, width * TABLE_ROWS[kind] * float(dtype.itemsize))
+        return Work([_call(kind, device, tokens, width, dtype) for _ in sets], label)
     input_sets(device, 8.0 * tokens * width)  # This raises DoesNotFit for inputs that are too large.
-    return Work([MAKERS[kind](device, tokens, width, dtype)], label, graph=kind not in OVER_VOCAB)
+    return Work([_call(kind, device, tokens, width, dtype)], label, graph=kind not in OVER_VOCAB)
 
 
-def _norm(device: ProfiledDevice, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
-    """Return a residual addition and an RMS norm.
+def _call(kind: str, device: ProfiledDevice, tokens: int, width: int, dtype: Any) -> Call:
+    """Return a call of the kernels of one kind.
 
-    On a CPU it is a layer norm, for which torch has a fused kernel there, unlike for the RMS norm.
+    A norm adds the residual first. On a CPU it is a layer norm, because torch has a fused CPU kernel for that norm and
+    none for the RMS norm. Sampling is scaling, softmax and a draw by exponential noise, without a sort, as engines
+    sample without top-k.
     """
-    functional = device.torch.nn.functional
-    x, residual = random(device, (tokens, width), dtype), writable_random(device, (tokens, width), dtype)
-    weight = random(device, (width,), dtype)
-    norm = functional.rms_norm if device.is_cuda else functional.layer_norm
-    return lambda: norm(residual.add_(x, alpha=1e-4), (width,), weight)
+    torch, functional = device.torch, device.torch.nn.functional
+    if kind == "embedding":
+        table = random(device, (TABLE_ROWS[kind], width), dtype)
+        ids = torch.randint(TABLE_ROWS[kind], (tokens,), device=device.kind)
+        return lambda: functional.embedding(ids, table)
+    if kind == "kv_write":
+        n_slots = TABLE_ROWS[kind]
+        cache, rows = writable_random(device, (n_slots, width), dtype), random(device, (tokens, width), dtype)
+        slots = torch.randperm(max(n_slots, tokens), device=device.kind)[:tokens] % n_slots
+        return lambda: cache.index_copy_(0, slots, rows)
+    if kind == "activation":
+        x, silu = random(device, (tokens, 2 * width), dtype), functional.silu
+        return lambda: silu(x[:, :width]).mul_(x[:, width:])
+    if kind == "rotary":
+        half = max(width // 2, 1)
+        x = random(device, (tokens, 2 * half), dtype)
+        cos, sin = random(device, (tokens, half), dtype), random(device, (tokens, half), dtype)
 
+        def rotate() -> object:
+            a, b = x[:, :half], x[:, half:]
+            return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
-def _activation(device: ProfiledDevice, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
-    silu = device.torch.nn.functional.silu
-    x = random(device, (tokens, 2 * width), dtype)
-    return lambda: silu(x[:, :width]).mul_(x[:, width:])
+        return rotate
+    x = random(device, (tokens, width), dtype)
+    if kind == "norm":
+        residual, weight = writable_random(device, (tokens, width), dtype), random(device, (width,), dtype)
+        norm = functional.rms_norm if device.is_cuda else functional.layer_norm
+        return lambda: norm(residual.add_(x, alpha=1e-4), (width,), weight)
+    if kind == "greedy":
+        return lambda: x.float().argmax(dim=-1)
+    if kind == "routing":
+        return lambda: torch.softmax(x.float(), dim=-1).topk(min(TOP_K, width), dim=-1)
 
-
-def _rotary(device: ProfiledDevice, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
-    torch = device.torch
-    half = max(width // 2, 1)
-    x = random(device, (tokens, 2 * half), dtype)
-    cos, sin = random(device, (tokens, half), dtype), random(device, (tokens, half), dtype)
-
-    def run() -> object:
-        a, b = x[:, :half], x[:, half:]
-        return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
-
-    return run
-
-
-def _kv_write(device: ProfiledDevice, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
-    torch = device.torch
-    cache, rows = writable_random(device, (CACHE_ROWS, width), dtype), random(device, (tokens, width), dtype)
-    slots = torch.randperm(max(CACHE_ROWS, tokens), device=device.kind)[:tokens] % CACHE_ROWS
-    return lambda: cache.index_copy_(0, slots, rows)
-
-
-def _embedding(device: ProfiledDevice, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
-    torch = device.torch
-    table = random(device, (TABLE_ROWS, width), dtype)
-    ids = torch.randint(TABLE_ROWS, (tokens,), device=device.kind)
-    return lambda: torch.nn.functional.embedding(ids, table)
-
-
-def _sampling(device: ProfiledDevice, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
-    """Return scaling, softmax and a draw by exponential noise, without a sort, as engines sample without top-k."""
-    torch = device.torch
-    logits = random(device, (tokens, width), dtype)
-
-    def run() -> object:
-        p = torch.softmax(logits.float().div_(0.8), dim=-1)
+    def sample() -> object:
+        p = torch.softmax(x.float().div_(0.8), dim=-1)
         return p.div_(torch.empty_like(p).exponential_()).argmax(dim=-1)
 
-    return run
-
-
-def _greedy(device: ProfiledDevice, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
-    logits = random(device, (tokens, width), dtype)
-    return lambda: logits.float().argmax(dim=-1)
-
-
-def _routing(device: ProfiledDevice, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
-    torch = device.torch
-    logits = random(device, (tokens, width), dtype)
-    return lambda: torch.softmax(logits.float(), dim=-1).topk(min(TOP_K, width), dim=-1)
-
-
-MAKERS: Final[dict[str, Callable[[ProfiledDevice, int, int, Any], Callable[[], object]]]] = {
-    "norm": _norm,
-    "activation": _activation,
-    "rotary": _rotary,
-    "kv_write": _kv_write,
-    "embedding": _embedding,
-    "sampling": _sampling,
-    "greedy": _greedy,
-    "routing": _routing,
-}
+    return sample

@@ -7,13 +7,12 @@ for one row and of 1.04 for 256 rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from calibration.operators.roofline import dtype_bytes
 from calibration.profile.kernels.inputs import input_sets, random
 from calibration.profile.machine.device import ProfiledDevice
-from calibration.profile.machine.timing import Work
+from calibration.profile.machine.timing import Call, Work
 from calibration.profile.session.shape import Shape
 
 INT8_ROWS: Final = 16  # torch._int_mm on CUDA requires more rows than this.
@@ -26,43 +25,43 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:
     m, n, k, dtype = (shape[c] for c in ("m", "n", "k", "dtype"))
     sets = input_sets(device, n * k * dtype_bytes(dtype) + (m * k + m * n) * 2.0)
     if dtype == "int8":
-        return Work([_int8(device, m, n, k) for _ in sets], "torch._int_mm, input quantised")
-    if dtype == "fp8":
-        return Work([_fp8(device, m, n, k, dtype) for _ in sets], "torch._scaled_mm, input quantised")
-    if not device.is_cuda and device.torch.backends.mkldnn.is_available():
-        return Work([_packed(device, m, n, k, dtype) for _ in sets], "onednn, weights laid out before")
-    return Work([_plain(device, m, n, k, dtype) for _ in sets], "torch linear")
+        make, kernel = _int8, "torch._int_mm, input quantised"
+    elif dtype == "fp8":
+        make, kernel = _fp8, "torch._scaled_mm, input quantised"
+    elif not device.is_cuda and device.torch.backends.mkldnn.is_available():
+        make, kernel = _packed, "onednn, weights laid out before"
+    else:
+        make, kernel = _plain, "torch linear"
+    return Work([make(device, m, n, k, device.dtype(dtype)) for _ in sets], kernel)
 
 
-def _plain(device: ProfiledDevice, m: int, n: int, k: int, dtype: str) -> Callable[[], object]:
+def _plain(device: ProfiledDevice, m: int, n: int, k: int, dtype: Any) -> Call:
     linear = device.torch.nn.functional.linear
-    x, w = random(device, (m, k), device.dtype(dtype)), random(device, (n, k), device.dtype(dtype))
+    x, w = random(device, (m, k), dtype), random(device, (n, k), dtype)
     return lambda: linear(x, w)
 
 
-def _packed(device: ProfiledDevice, m: int, n: int, k: int, dtype: str) -> Callable[[], object]:
+def _packed(device: ProfiledDevice, m: int, n: int, k: int, dtype: Any) -> Call:
     ops = device.torch.ops.mkldnn
-    x = random(device, (m, k), device.dtype(dtype))
-    w = ops._reorder_linear_weight(random(device, (n, k), device.dtype(dtype)), None)
+    x, w = random(device, (m, k), dtype), ops._reorder_linear_weight(random(device, (n, k), dtype), None)
     return lambda: ops._linear_pointwise(x, w, None, "none", [], "")
 
 
-def _fp8(device: ProfiledDevice, m: int, n: int, k: int, dtype: str) -> Callable[[], object]:
+def _fp8(device: ProfiledDevice, m: int, n: int, k: int, dtype: Any) -> Call:
     """Return an fp8 product as engines run it: the 16-bit input is scaled, quantised and multiplied to 16 bits."""
     torch = device.torch
-    fp8 = device.dtype(dtype)
-    x, w = random(device, (m, k)), random(device, (n, k)).to(fp8).t()
+    x, w = random(device, (m, k)), random(device, (n, k)).to(dtype).t()
     one = torch.ones((), device=device.kind)
     inverse = torch.ones((), device=device.kind, dtype=x.dtype)
 
     def run() -> object:
-        narrow = (x * inverse).clamp_(-448.0, 448.0).to(fp8)
+        narrow = (x * inverse).clamp_(-448.0, 448.0).to(dtype)
         return torch._scaled_mm(narrow, w, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
 
     return run
 
 
-def _int8(device: ProfiledDevice, m: int, n: int, k: int) -> Callable[[], object]:
+def _int8(device: ProfiledDevice, m: int, n: int, k: int, dtype: Any) -> Call:
     """Return an int8 product as engines run W8A8.
 
     The 16-bit input is scaled and rounded, multiplied into int32, and scaled to 16 bits. CUDA requires more than
@@ -70,9 +69,9 @@ def _int8(device: ProfiledDevice, m: int, n: int, k: int) -> Callable[[], object
     """
     torch = device.torch
     x = random(device, (m, k), device.sixteen_bit("bf16"))
-    w = random(device, (n, k)).mul(INT8_SCALE).round_().to(torch.int8).t()
+    w = random(device, (n, k)).mul(INT8_SCALE).round_().to(dtype).t()
     padded = max(m, INT8_ROWS + 1) if device.is_cuda else m
-    narrow = torch.zeros((padded, k), dtype=torch.int8, device=device.kind)
+    narrow = torch.zeros((padded, k), dtype=dtype, device=device.kind)
     scale = torch.tensor(1.0 / INT8_SCALE**2, device=device.kind)
 
     def run() -> object:

@@ -11,8 +11,7 @@ from __future__ import annotations
 import importlib
 import mmap
 import threading
-from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Final
@@ -21,7 +20,7 @@ import numpy as np
 
 from calibration.profile.kernels.inputs import DoesNotFit, Unavailable
 from calibration.profile.machine.device import ProfiledDevice
-from calibration.profile.machine.timing import Work
+from calibration.profile.machine.timing import Call, Work
 from calibration.profile.session.shape import CHECKS, Shape
 from catalogs.units import GIB, KIB, MIB
 
@@ -53,30 +52,24 @@ def shapes(device: ProfiledDevice) -> list[Shape]:
     found = [Shape.of("host", CHECKS, kind=k, tokens=t) for k in ("tokenise", "detokenise") for t in TOKENS]
     found.append(Shape.of("host", CHECKS, kind="http round trip", tokens=1))
     way = "host to device" if device.is_cuda else "host to host"
-    copies = [
-        Shape.of("pages", CHECKS, kind=f"{way}, {p} pages", message_bytes=int(b)) for p in PAGES for b in COPY_BYTES
-    ]
-    return found + [s for s in copies if "1 GB" not in s["kind"] or s["message_bytes"] == COPY_BYTES[-1]]
+    copies = [(pages, size) for pages in PAGES for size in COPY_BYTES if "1 GB" not in pages or size == COPY_BYTES[-1]]
+    return found + [Shape.of("pages", CHECKS, kind=f"{way}, {p} pages", message_bytes=int(b)) for p, b in copies]
 
 
-def work(shape: Shape, device: ProfiledDevice) -> Work:
-    """Return the calls of a host shape.
+def work(shape: Shape, device: ProfiledDevice) -> Work:  # noqa: ARG001 (the signature of all families)
+    """Return tokenising, detokenising, or an HTTP round trip.
 
     Raises:
-        Unavailable: If this machine cannot run it.
-        DoesNotFit: If the host has too little memory.
+        Unavailable: If no tokenizer is installed.
     """
-    if shape.family == "pages":
-        return _page_copy(shape, device)
-    kind, tokens = str(shape["kind"]), int(shape["tokens"])
+    kind = shape["kind"]
     if kind == "http round trip":
         return Work([_round_trip()], "http.server on the loopback", graph=False)
     tokenizer, text = _tokenizer()
-    ids = tokenizer.encode(text).ids[:tokens]
+    ids = tokenizer.encode(text).ids[: shape["tokens"]]
     piece = tokenizer.decode(ids)
-    if kind == "tokenise":
-        return Work([lambda: tokenizer.encode(piece)], "tokenizers, byte-level BPE", graph=False)
-    return Work([lambda: tokenizer.decode(ids)], "tokenizers, byte-level BPE", graph=False)
+    call = partial(tokenizer.encode, piece) if kind == "tokenise" else partial(tokenizer.decode, ids)
+    return Work([call], "tokenizers, byte-level BPE", graph=False)
 
 
 @lru_cache(maxsize=1)
@@ -88,18 +81,17 @@ def _tokenizer() -> tuple[Any, str]:
         raise Unavailable("the tokenizers library is not installed") from None
     draw = np.random.default_rng(0)
     letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
-    lexicon = ["".join(draw.choice(letters, int(n))) for n in draw.integers(2, 9, 600)]
-    text = " ".join(draw.choice(np.array(lexicon), WORDS))
+    words = ["".join(draw.choice(letters, int(n))) for n in draw.integers(2, 9, 600)]
+    text = " ".join(draw.choice(np.array(words), WORDS))
     tokenizer = lib.Tokenizer(lib.models.BPE())
     tokenizer.pre_tokenizer = lib.pre_tokenizers.ByteLevel()
     tokenizer.decoder = lib.decoders.ByteLevel()
-    alphabet = lib.pre_tokenizers.ByteLevel.alphabet()
-    trainer = lib.trainers.BpeTrainer(vocab_size=VOCABULARY, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator([text], trainer)
+    options = {"initial_alphabet": lib.pre_tokenizers.ByteLevel.alphabet(), "show_progress": False}
+    tokenizer.train_from_iterator([text], lib.trainers.BpeTrainer(vocab_size=VOCABULARY, **options))
     return tokenizer, text
 
 
-class _Answer(BaseHTTPRequestHandler):
+class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
@@ -114,9 +106,9 @@ class _Answer(BaseHTTPRequestHandler):
 
 
 @lru_cache(maxsize=1)
-def _round_trip() -> Callable[[], object]:
+def _round_trip() -> Call:
     """Return a POST of a small JSON body over a persistent connection to a server in a thread of this process."""
-    server = HTTPServer(("127.0.0.1", 0), _Answer)
+    server = HTTPServer(("127.0.0.1", 0), _Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     connection = HTTPConnection("127.0.0.1", server.server_address[1], timeout=5)
     body = b'{"prompt": "a", "max_tokens": 1}'
@@ -128,24 +120,24 @@ def _round_trip() -> Callable[[], object]:
     return call
 
 
-def _page_copy(shape: Shape, device: ProfiledDevice) -> Work:
-    """Return a copy from memory with one page size, to a GPU's memory or to host memory with the same page size."""
-    pages, size = str(shape["kind"]).partition(", ")[2].removesuffix(" pages"), int(shape["message_bytes"])
-    source = _mapped(device, pages, size)
-    if device.is_cuda:
-        there = device.torch.empty(size, dtype=device.torch.uint8, device="cuda")
-        return Work([lambda: there.copy_(source)], "pageable copy", graph=False)
-    target = _mapped(device, pages, size)
-    return Work([lambda: target.copy_(source)], "memory copy", graph=False)
-
-
-def _mapped(device: ProfiledDevice, pages: str, size: int) -> Any:
-    """Return a byte tensor over anonymous memory with one page size.
+def page_copy(shape: Shape, device: ProfiledDevice) -> Work:
+    """Return a copy from memory with one page size, to a GPU's memory or to host memory with the same page size.
 
     Raises:
         DoesNotFit: If the host has too little memory.
         Unavailable: If the system grants no such pages.
     """
+    pages, size = str(shape["kind"]).partition(", ")[2].removesuffix(" pages"), int(shape["message_bytes"])
+    source = _mapped(device, pages, size)
+    if device.is_cuda:
+        target, kernel = device.torch.empty(size, dtype=device.torch.uint8, device="cuda"), "pageable copy"
+    else:
+        target, kernel = _mapped(device, pages, size), "memory copy"
+    return Work([lambda: target.copy_(source)], kernel, graph=False)
+
+
+def _mapped(device: ProfiledDevice, pages: str, size: int) -> Any:
+    """Return a byte tensor over anonymous memory with one page size."""
     page = {"2": 2 * MIB, "1": GIB}.get(pages[0], 4 * KIB)
     length = int(-(-size // page) * page)
     if length > 0.5 * device.host_free_bytes():
@@ -159,5 +151,4 @@ def _mapped(device: ProfiledDevice, pages: str, size: int) -> Any:
             memory.madvise(MADV_HUGEPAGE if page > 4 * KIB else MADV_NOHUGEPAGE)
     except (OSError, ValueError) as error:
         raise Unavailable(f"the system grants no {pages} pages ({error})") from None
-    found = device.torch.frombuffer(memory, dtype=device.torch.uint8)[:size]
-    return found.random_(0, 255)
+    return device.torch.frombuffer(memory, dtype=device.torch.uint8)[:size].random_(0, 255)

@@ -23,15 +23,15 @@ FREE_SHARE: Final = 0.5  # Share of the free memory that one shape may take.
 
 
 class DoesNotFit(Exception):
-    """A shape needs more memory than is free; its row has status "oom" and the profile continues."""
+    """The error that a shape needs more memory than is free; its row has status "oom" and the profile continues."""
 
 
 class Unavailable(Exception):
-    """This machine or its torch cannot run a shape; its row has status "skipped" and this one-line reason."""
+    """The error that this machine or its torch cannot run a shape; its row has status "skipped" and the reason."""
 
 
-def n_input_sets(set_bytes: float, device: ProfiledDevice) -> int:
-    """Return the number of input sets of `set_bytes` bytes to rotate.
+def input_sets(device: ProfiledDevice, set_bytes: float) -> range:
+    """Return one index per input set of `set_bytes` bytes to rotate.
 
     Raises:
         DoesNotFit: If not even one set fits in the memory that a shape may take.
@@ -40,7 +40,7 @@ def n_input_sets(set_bytes: float, device: ProfiledDevice) -> int:
     if set_bytes > usable:
         raise DoesNotFit(f"the shape needs {set_bytes / 1e9:.2g} GB, but only {usable / 1e9:.2g} GB may be used")
     wanted = int(CACHE_MULTIPLE * device.cache_bytes / max(set_bytes, 1.0)) + 1
-    return max(1, min(wanted, MOST_COPIES, int(usable / max(set_bytes, 1.0))))
+    return range(max(1, min(wanted, MOST_COPIES, int(usable / max(set_bytes, 1.0)))))
 
 
 def random(device: ProfiledDevice, shape: tuple[int, ...], dtype: Any = None) -> Any:
@@ -48,13 +48,14 @@ def random(device: ProfiledDevice, shape: tuple[int, ...], dtype: Any = None) ->
 
     The values are normally distributed and never zero, because zeros draw less power and kernels may skip them.
     """
-    torch = device.torch
-    dtype = dtype or torch.bfloat16
+    dtype = dtype or device.torch.bfloat16
     n = math.prod(shape)
     pool = device.pool.get(dtype)
     if pool is None or len(pool.values) < POOL_MULTIPLE * n:
         device.pool.pop(dtype, None)  # This frees the memory of the old pool first.
-        pool = device.pool[dtype] = InputPool(_drawn(device, max(POOL_MULTIPLE * n, _least(device, dtype)), dtype))
+        # At least the values that fill the rotated input sets of any shape smaller than the cache.
+        least = int((CACHE_MULTIPLE + 1) * device.cache_bytes / dtype.itemsize) + BLOCK
+        pool = device.pool[dtype] = InputPool(_drawn(device, max(POOL_MULTIPLE * n, least), dtype))
     return pool.take(n).view(shape)
 
 
@@ -77,24 +78,9 @@ class InputPool:
         return self.values[first : first + n]
 
 
-def _least(device: ProfiledDevice, dtype: Any) -> int:
-    """Return the number of values that fill the rotated input sets of any shape smaller than the cache."""
-    return int((CACHE_MULTIPLE + 1) * device.cache_bytes / dtype.itemsize) + BLOCK
-
-
 def _drawn(device: ProfiledDevice, n: int, dtype: Any) -> Any:
     torch = device.torch
     block = torch.randn(BLOCK, device=device.kind).mul_(0.1).to(dtype)
-    n = -(-n // BLOCK) * BLOCK
-    out = torch.empty(n, dtype=dtype, device=device.kind)
+    out = torch.empty(-(-n // BLOCK) * BLOCK, dtype=dtype, device=device.kind)
     out.view(-1, BLOCK).copy_(block)
     return out
-
-
-def input_sets(device: ProfiledDevice, set_bytes: float) -> range:
-    """Return one index per input set of `set_bytes` bytes.
-
-    Raises:
-        DoesNotFit: If not even one set fits in the memory that a shape may take.
-    """
-    return range(n_input_sets(set_bytes, device))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
+from calibration.profile.kernels import gemm
 from calibration.profile.kernels.inputs import DoesNotFit, random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Work
@@ -27,25 +27,11 @@ def shapes(device: ProfiledDevice) -> list[Shape]:
     found = [Shape.of("peak", CHECKS, kind=k, dtype="bf16") for k in ("copy", "read")]
     found += [Shape.of("peak", CHECKS, kind="arithmetic", dtype=d) for d in device.dtypes]
     if device.is_cuda:
-        found += [
-            Shape.of("copy", CHECKS, kind=f"{way} {memory}", message_bytes=int(size))
-            for way in ("host to device", "device to host")
-            for memory in ("pageable", "pinned")
-            for size in COPY_BYTES
-        ]
-        if device.torch.cuda.device_count() > 1:
-            found += [Shape.of("copy", CHECKS, kind=PEER, message_bytes=int(size)) for size in COPY_BYTES]
+        ways = [f"{way} {memory}" for way in ("host to device", "device to host") for memory in ("pageable", "pinned")]
+        ways += [PEER] if device.torch.cuda.device_count() > 1 else []
+        found += [Shape.of("copy", CHECKS, kind=way, message_bytes=int(size)) for way in ways for size in COPY_BYTES]
         found += [Shape.of("launch", CHECKS, kind=k) for k in ("eager", "graph replay", "graph of one")]
     return found
-
-
-def work(shape: Shape, device: ProfiledDevice) -> Work:
-    """Return the calls of a machine shape.
-
-    Raises:
-        DoesNotFit: If the device has too little free memory.
-    """
-    return {"peak": _peak, "copy": _copy, "launch": _launch}[shape.family](shape, device)
 
 
 def amount(shape: Shape, device_kind: str) -> float:
@@ -55,11 +41,14 @@ def amount(shape: Shape, device_kind: str) -> float:
     return STREAM_BYTES[device_kind] * (2.0 if shape["kind"] == "copy" else 1.0)
 
 
-def _peak(shape: Shape, device: ProfiledDevice) -> Work:
+def peak(shape: Shape, device: ProfiledDevice) -> Work:
+    """Return a plain read or copy of a large array, or a large square matrix product.
+
+    Raises:
+        DoesNotFit: If the device has too little free memory.
+    """
     torch, kind = device.torch, device.kind
     if shape["kind"] == "arithmetic":
-        from calibration.profile.kernels import gemm
-
         side = SQUARE[kind]
         return gemm.work(Shape.of("gemm", m=side, n=side, k=side, dtype=str(shape["dtype"])), device)
     size = int(STREAM_BYTES[kind])
@@ -72,7 +61,8 @@ def _peak(shape: Shape, device: ProfiledDevice) -> Work:
     return Work([lambda: y.copy_(x)], "torch copy")
 
 
-def _copy(shape: Shape, device: ProfiledDevice) -> Work:
+def copy(shape: Shape, device: ProfiledDevice) -> Work:
+    """Return a copy between the host and a GPU, or between two GPUs."""
     torch = device.torch
     way, _, memory = str(shape["kind"]).rpartition(" ")
     size = int(shape["message_bytes"])
@@ -81,26 +71,26 @@ def _copy(shape: Shape, device: ProfiledDevice) -> Work:
         direct = torch.cuda.can_device_access_peer(0, 1)
         return Work([lambda: target.copy_(source)], "peer copy" if direct else "copy through the host", graph=False)
     host = torch.empty(size, dtype=torch.uint8, pin_memory=memory == "pinned").random_(0, 255)
-    there = torch.empty(size, dtype=torch.uint8, device="cuda")
-    pair = (there, host) if way.startswith("host") else (host, there)
+    remote = torch.empty(size, dtype=torch.uint8, device="cuda")
+    pair = (remote, host) if way.startswith("host") else (host, remote)
     return Work([lambda: pair[0].copy_(pair[1], non_blocking=memory == "pinned")], f"{memory} copy", graph=False)
 
 
-def _launch(shape: Shape, device: ProfiledDevice) -> Work:
+def launch(shape: Shape, device: ProfiledDevice) -> Work:
     """Return LAUNCHES trivial kernels, launched one by one or replayed from a graph, or a graph of one kernel."""
     torch = device.torch
     x = torch.ones(32, device="cuda")
+    n = 1 if shape["kind"] == "graph of one" else LAUNCHES
 
     def launches() -> None:
-        for _ in range(LAUNCHES):
+        for _ in range(n):
             x.add_(1.0)
 
     if shape["kind"] == "eager":
-        return Work([launches], "add", LAUNCHES, graph=False)
-    body: Callable[[], object] = launches if shape["kind"] == "graph replay" else (lambda: x.add_(1.0))
-    body()
+        return Work([launches], "add", n, graph=False)
+    launches()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        body()
-    return Work([graph.replay], "graph", LAUNCHES if shape["kind"] == "graph replay" else 1, graph=False)
+        launches()
+    return Work([graph.replay], "graph", n, graph=False)

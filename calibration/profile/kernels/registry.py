@@ -5,35 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from calibration.profile.kernels import (
-    decode_attention,
-    drift_reference,
-    elementwise,
-    gemm,
-    grouped_gemm,
-    host,
-    linear_attention,
-    machine_rates,
-    prefill_attention,
-)
+from calibration.profile.kernels import attention, drift_reference, elementwise, gemm, grouped_gemm, host, machine_rates
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Work
 from calibration.profile.session.shape import Shape
 
 WORK: Final[dict[str, Callable[[Shape, ProfiledDevice], Work]]] = {
     "gemm": gemm.work,
-    "prefill_attention": prefill_attention.work,
-    "decode_attention": decode_attention.work,
+    "prefill_attention": attention.prefill,
+    "decode_attention": attention.decode,
     "elementwise": elementwise.work,
     "moe": grouped_gemm.work,
-    "peak": machine_rates.work,
-    "copy": machine_rates.work,
-    "launch": machine_rates.work,
+    "peak": machine_rates.peak,
+    "copy": machine_rates.copy,
+    "launch": machine_rates.launch,
     "drift": drift_reference.work,
-    "linear_attention": linear_attention.work,
+    "linear_attention": attention.linear,
     "host": host.work,
-    "pages": host.work,
+    "pages": host.page_copy,
 }
+
+OTHER_SHARE: Final = 0.05  # Share of the profiling time of a queue that SHARES does not name.
 
 #: Relative share of the profiling time of each queue of shapes.
 SHARES: Final[dict[str, float]] = {

@@ -27,82 +27,57 @@ TICK_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Counters at one moment.
+class ContentionSample:
+    """Counters at one moment, with times in seconds.
 
-    `busy_s` is the time all processors were busy or stolen, `own_s` the processor time of this process, in seconds.
+    `busy_s` is the time for which all processors were busy or stolen, and `own_s` the processor time of the
+    measurement: of this process, of its finished children, and of the processes that are given by id. The other counts
+    are those of this process.
     """
 
     at_s: float
     busy_s: float
     own_s: float
-    page_faults: int
-    switches: int
-    preemptions: int
+    page_faults: int = 0
+    switches: int = 0
+
+    def others_cores(self, later: ContentionSample) -> float:
+        """Return the average number of cores that other processes kept busy until `later`."""
+        wall_s = later.at_s - self.at_s
+        return max(0.0, (later.busy_s - self.busy_s) - (later.own_s - self.own_s)) / wall_s if wall_s > 0 else 0.0
 
 
-def usage(stat: Path = Path("/proc/stat")) -> Usage:
-    """Read the counters; `busy_s` is 0 where `stat` cannot be read."""
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    own_s = own.ru_utime + own.ru_stime
+def usage(pids: Iterable[int] = ()) -> ContentionSample:
+    """Read the counters; `busy_s` is 0 where /proc cannot be read.
+
+    Args:
+        pids: Running processes of the measurement. They must be the same at both moments that are compared.
+    """
+    own, children = (resource.getrusage(scope) for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    own_s = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime + sum(_cpu_s(pid) for pid in pids)
     faults, switches = own.ru_majflt + own.ru_minflt, own.ru_nvcsw + own.ru_nivcsw
-    return Usage(time.perf_counter(), busy_s(stat), own_s, faults, switches, own.ru_nivcsw)
+    return ContentionSample(time.perf_counter(), busy_s(Path("/proc/stat")), own_s, faults, switches)
 
 
 def busy_s(stat: Path) -> float:
-    """Return the busy seconds of all processors since boot.
+    """Return the busy seconds of all processors since boot, or 0 where `stat` cannot be read.
 
     These are user, nice, system and interrupt time, and time stolen by the hypervisor.
     """
-    try:
-        with open(stat, encoding="ascii") as file:
-            ticks = [int(x) for x in file.readline().split()[1:9]]
-    except (OSError, ValueError):
-        return 0.0
-    user, nice, system, _idle, _wait, irq, soft, stolen = ticks
-    return (user + nice + system + irq + soft + stolen) * TICK_S
+    with contextlib.suppress(OSError, ValueError), open(stat, encoding="ascii") as file:
+        user, nice, system, _idle, _wait, irq, soft, stolen = (int(x) for x in file.readline().split()[1:9])
+        return (user + nice + system + irq + soft + stolen) * TICK_S
+    return 0.0
 
 
-def others_share(before: Usage, after: Usage, n_cpus: int) -> float:
+def others_share(before: ContentionSample, after: ContentionSample, n_cpus: int) -> float:
     """Return the share (0 to 1) of the time of `n_cpus` processors that other processes used between two moments.
 
     The result is -1 where the interval is too short to resolve a share.
     """
-    wall = after.at_s - before.at_s
-    if wall * n_cpus < FEWEST_TICKS * TICK_S:
+    if (after.at_s - before.at_s) * n_cpus < FEWEST_TICKS * TICK_S:
         return -1.0
-    others = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
-    return min(max(others / (wall * n_cpus), 0.0), 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class ContentionSample:
-    """CPU seconds used until one moment, by all processes and by the measurement's own.
-
-    The measurement's own processes are this process, its finished children, and the processes given by id.
-    """
-
-    at_s: float
-    all_s: float
-    own_s: float
-
-    @classmethod
-    def now(cls, pids: Iterable[int] = ()) -> ContentionSample:
-        """Sample the CPU seconds used until now.
-
-        Args:
-            pids: Running processes of the measurement. They must be the same at both moments that are compared.
-        """
-        own = 0.0
-        for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
-            used = resource.getrusage(scope)
-            own += used.ru_utime + used.ru_stime
-        return cls(time.monotonic(), busy_s(Path("/proc/stat")), own + sum(_cpu_s(pid) for pid in pids))
-
-    def others_cores(self, later: ContentionSample) -> float:
-        """Return the average number of cores that other processes kept busy until `later`."""
-        wall = later.at_s - self.at_s
-        return max(0.0, (later.all_s - self.all_s) - (later.own_s - self.own_s)) / wall if wall > 0 else 0.0
+    return min(before.others_cores(after) / n_cpus, 1.0)
 
 
 def _cpu_s(pid: int) -> float:

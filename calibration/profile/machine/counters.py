@@ -11,6 +11,7 @@ import errno
 import os
 import platform
 import struct
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,8 @@ ATTRIBUTE_BYTES: Final = 64  # PERF_ATTR_SIZE_VER0
 FLAGS: Final = (1 << 1) | (1 << 5) | (1 << 6)
 
 SECTOR_BYTES: Final = 512  # /proc/diskstats counts in this unit on every device.
+
+VIRTUAL_DISKS: Final = ("loop", "ram", "dm-", "md", "zram")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,20 +52,18 @@ def open_counters() -> Counters:
     libc = ctypes.CDLL(None, use_errno=True)
     files: dict[str, int] = {}
     for name, config in EVENTS.items():
-        attribute = struct.pack("<IIQQQQQ", HARDWARE, ATTRIBUTE_BYTES, config, 0, 0, 0, FLAGS).ljust(
-            ATTRIBUTE_BYTES, b"\0"
-        )
-        fd = libc.syscall(number, attribute, 0, -1, -1, 0)
+        fields = struct.pack("<IIQQQQQ", HARDWARE, ATTRIBUTE_BYTES, config, 0, 0, 0, FLAGS)
+        fd = libc.syscall(number, fields.ljust(ATTRIBUTE_BYTES, b"\0"), 0, -1, -1, 0)
         if fd < 0:
             code = ctypes.get_errno()
             for opened in files.values():
                 os.close(opened)
-            return Counters({}, f"no cache misses: {_why(code)}")
+            return Counters({}, f"no cache misses: {_reason(code)}")
         files[name] = fd
     return Counters(files)
 
 
-def _why(code: int) -> str:
+def _reason(code: int) -> str:
     if code in (errno.EACCES, errno.EPERM):
         return "the kernel does not allow it (perf_event_paranoid)"
     if code in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
@@ -77,26 +78,18 @@ def traffic(proc: Path = Path("/proc")) -> dict[str, int]:
     does not provide are left out.
     """
     found: dict[str, int] = {}
-    try:
+    with suppress(OSError, ValueError, IndexError):
         disks = [line.split() for line in (proc / "diskstats").read_text().splitlines()]
-        names = {d[2] for d in disks}
-        whole = [d for d in disks if not any(d[2] != n and d[2].startswith(n) for n in names) and not _virtual(d[2])]
+        names = {d[2] for d in disks if not d[2].startswith(VIRTUAL_DISKS)}
+        whole = [d for d in disks if d[2] in names and not any(d[2] != n and d[2].startswith(n) for n in names)]
         found["disk_read_bytes"] = sum(int(d[5]) for d in whole) * SECTOR_BYTES
         found["disk_written_bytes"] = sum(int(d[9]) for d in whole) * SECTOR_BYTES
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
+    with suppress(OSError, ValueError, IndexError):
         cards = [line.partition(":") for line in (proc / "net" / "dev").read_text().splitlines()[2:]]
         fields = [rest.split() for name, _, rest in cards if name.strip() != "lo"]
         found["network_received_bytes"] = sum(int(f[0]) for f in fields)
         found["network_sent_bytes"] = sum(int(f[8]) for f in fields)
-    except (OSError, ValueError, IndexError):
-        pass
     return found
-
-
-def _virtual(disk: str) -> bool:
-    return disk.startswith(("loop", "ram", "dm-", "md", "zram"))
 
 
 def since(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:

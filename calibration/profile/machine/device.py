@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from catalogs.errors import InputError
+from catalogs.hardware.local import local_hardware, read_cpu
 from catalogs.units import KIB, MIB
 
 #: Dtypes of matrix products on a CPU, in the order of their importance.
@@ -45,7 +48,7 @@ class ProfiledDevice:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether the device is a GPU."""
+        """Return whether the device is a GPU."""
         return self.kind == "cuda"
 
     def dtype(self, name: str) -> Any:
@@ -58,16 +61,18 @@ class ProfiledDevice:
 
     def free_bytes(self) -> float:
         """Return the bytes of the device's memory that can be allocated now."""
-        if self.is_cuda:
-            held = (
-                self.torch.cuda.memory_reserved() - self.torch.cuda.memory_allocated()
-            )  # Free, held by the allocator.
-            return float(self.torch.cuda.mem_get_info()[0] + held)
-        return self.host_free_bytes()
+        if not self.is_cuda:
+            return self.host_free_bytes()
+        cuda = self.torch.cuda
+        return float(cuda.mem_get_info()[0] + cuda.memory_reserved() - cuda.memory_allocated())
 
     def host_free_bytes(self) -> float:
         """Return the bytes of host memory that can be allocated now."""
-        return _meminfo_bytes("MemAvailable")
+        try:
+            with open("/proc/meminfo", encoding="ascii") as file:
+                return next(float(line.split()[1]) * KIB for line in file if line.startswith("MemAvailable:"))
+        except (OSError, StopIteration):
+            return 8e9
 
     def synchronize(self) -> None:
         """Wait until a GPU has finished its work; do nothing on a CPU."""
@@ -76,7 +81,7 @@ class ProfiledDevice:
 
 
 def load_torch() -> Any:
-    """Import torch.
+    """Import torch and return the module.
 
     Raises:
         InputError: If torch is not installed.
@@ -96,27 +101,28 @@ def open_device(kind: str | None = None, threads: int | None = None) -> Profiled
     """
     if kind not in (None, "cpu", "cuda"):
         raise InputError("a device is cpu or cuda", kind, "cpu")
-    cores = _affinity()  # Read this before torch starts threads, which may bind the main thread to a core.
+    # The cores are read before torch starts threads, which may bind the main thread to one of them.
+    cores = tuple(sorted(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)))
     if threads is not None and not 1 <= threads <= len(cores):
         raise InputError("threads must be 1 to the number of cores this process may use", str(threads), str(len(cores)))
-    _bind_threads(threads or len(cores))
+    threads = threads or len(cores)
+    # OpenMP binds its threads to cores, as engines do. It reads this when torch is loaded. Set values are kept.
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ.setdefault("OMP_PROC_BIND", "close" if threads > 1 else "false")
     torch = load_torch()
-    if kind == "cuda" or kind is None:
+    if kind != "cpu":
         found = _cuda_problem(torch)
         if found is None:
             return _cuda(torch, cores)
-        if kind == "cuda" or _gpu_seen():
+        # Where the driver lists a GPU that torch cannot use, the CPU must not silently replace it.
+        if kind == "cuda" or local_hardware().accelerator.kind != "cpu":
             raise InputError("no GPU can be profiled: torch cannot use one", found, "--device cpu" if kind else None)
-    torch.set_num_threads(threads or len(cores))
-    memory = _meminfo_bytes("MemTotal")
-    dtypes = (*CPU_DTYPES, *(("int8",) if _multiplies_int8(torch) else ()))
-    return ProfiledDevice("cpu", dtypes, last_level_cache_bytes(), memory, threads or len(cores), cores, torch)
-
-
-def _bind_threads(threads: int) -> None:
-    """Bind OpenMP's threads to cores, as engines do; OpenMP reads this when torch is loaded. Set values are kept."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    os.environ.setdefault("OMP_PROC_BIND", "close" if threads > 1 else "false")
+    torch.set_num_threads(threads)
+    cpu = read_cpu()
+    int8 = ("int8",) if hasattr(torch, "_int_mm") and not cpu.flags.isdisjoint(INT8_FLAGS) else ()
+    return ProfiledDevice(
+        "cpu", (*CPU_DTYPES, *int8), last_level_cache_bytes(), cpu.memory_bytes, threads, cores, torch
+    )
 
 
 def _cuda_problem(torch: Any) -> str | None:
@@ -130,13 +136,6 @@ def _cuda_problem(torch: Any) -> str | None:
     except (RuntimeError, AssertionError) as error:  # Old or missing driver, torch without CUDA, unknown architecture.
         return str(error).splitlines()[0]
     return None
-
-
-def _gpu_seen() -> bool:
-    """Return whether the driver lists a GPU; if torch cannot use it, the CPU must not silently replace it."""
-    from catalogs.hardware.local import local_hardware
-
-    return local_hardware().accelerator.kind != "cpu"
 
 
 def _cuda(torch: Any, cores: tuple[int, ...]) -> ProfiledDevice:
@@ -153,36 +152,10 @@ def _cuda(torch: Any, cores: tuple[int, ...]) -> ProfiledDevice:
     return ProfiledDevice("cuda", tuple(dtypes), cache, float(facts.total_memory), len(cores), cores, torch)
 
 
-def _multiplies_int8(torch: Any) -> bool:
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            flags = next((line for line in file if line.startswith("flags")), "").split()
-    except OSError:
-        return False
-    return hasattr(torch, "_int_mm") and any(f in flags for f in INT8_FLAGS)
-
-
 def last_level_cache_bytes(root: str = "/sys/devices/system/cpu/cpu0/cache") -> float:
     """Return the bytes of the largest cache of the first core, or 32 MiB where the system does not report it."""
     sizes = []
-    for index in range(8):
-        try:
-            with open(f"{root}/index{index}/size", encoding="ascii") as file:
-                sizes.append(float(file.read().strip().rstrip("K")) * KIB)
-        except (OSError, ValueError):
-            continue
+    for file in Path(root).glob("index[0-7]/size"):
+        with suppress(OSError, ValueError):
+            sizes.append(float(file.read_text(encoding="ascii").strip().rstrip("K")) * KIB)
     return max(sizes, default=32.0 * MIB)
-
-
-def _affinity() -> tuple[int, ...]:
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
-
-
-def _meminfo_bytes(name: str) -> float:
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            return next(float(line.split()[1]) * KIB for line in file if line.startswith(f"{name}:"))
-    except (OSError, StopIteration):
-        return 8e9

@@ -9,10 +9,11 @@ import importlib
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Timing
@@ -37,12 +38,25 @@ class Meter:
     unavailable_reason: str = ""
     polls: bool = False  # Whether sampling does not disturb the measured work; true of a GPU's driver, not of a CPU.
 
-    def sampling(self) -> MeterSampler:
-        """Return a context that averages `sample()` over a `with` block.
+    @contextmanager
+    def sampling(self) -> Iterator[MeterSamples]:
+        """Sample the sensors every POLL_S in a `with` block, or once at its end where polling disturbs the work."""
+        found, is_over = MeterSamples(), threading.Event()
 
-        It samples every POLL_S, or once where polling would disturb the work.
-        """
-        return MeterSampler(self)
+        def poll() -> None:
+            while not is_over.wait(POLL_S):
+                found.samples.append(self.sample())
+
+        thread = threading.Thread(target=poll, daemon=True)
+        if self.polls:
+            thread.start()
+        try:
+            yield found
+        finally:
+            is_over.set()
+            if self.polls:
+                thread.join()
+            found.samples.append(self.sample())
 
     def watts(self, timing: Timing, limit_s: float) -> float | None:
         """Return the mean power in watts while the work is repeated for a window.
@@ -59,36 +73,16 @@ class Meter:
 
 
 @dataclass(slots=True)
-class MeterSampler:
-    """Samples a meter while a `with` block runs; `mean` is available afterwards."""
+class MeterSamples:
+    """Samples of a meter; the last one was taken after the measured work had ended."""
 
-    meter: Meter
     samples: list[dict[str, float]] = field(default_factory=list)
-    _over: threading.Event = field(default_factory=threading.Event)
-    _thread: threading.Thread | None = None
-
-    def __enter__(self) -> Self:
-        if self.meter.polls:
-            self._thread = threading.Thread(target=self._poll, daemon=True)
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._over.set()
-        if self._thread is not None:
-            self._thread.join()
-        self.samples.append(self.meter.sample())
-
-    def _poll(self) -> None:
-        while not self._over.wait(POLL_S):
-            self.samples.append(self.meter.sample())
 
     @property
     def mean(self) -> dict[str, float]:
-        """Mean of every quantity by name, over the samples taken while the block ran where there are any."""
+        """Return the mean of every quantity by name, over the samples taken during the work where there are any."""
         during = self.samples[:-1] or self.samples
-        names = sorted({n for s in during for n in s})
-        values = {n: [s[n] for s in during if n in s] for n in names}
+        values = {n: [s[n] for s in during if n in s] for n in sorted({n for s in during for n in s})}
         return {n: round(sum(v) / len(v), 4) for n, v in values.items()}
 
 
@@ -99,12 +93,10 @@ def open_meter(device: ProfiledDevice) -> Meter:
 
 def _rapl(root: Path = RAPL) -> Meter:
     counters = []
-    for folder in sorted(root.glob("intel-rapl:[0-9]")) if root.is_dir() else []:
-        try:
-            int((folder / "energy_uj").read_text())
-            counters.append(folder / "energy_uj")
-        except (OSError, ValueError):
-            continue
+    for file in sorted(root.glob("intel-rapl:[0-9]/energy_uj")):
+        with suppress(OSError, ValueError):
+            int(file.read_text())
+            counters.append(file)
     if not counters:
         return Meter(None, _cpu_sample, "no power: this CPU's energy counter (RAPL) is not readable")
     return Meter(lambda: sum(int(c.read_text()) for c in counters) * 1e-6, _cpu_sample)
@@ -112,29 +104,21 @@ def _rapl(root: Path = RAPL) -> Meter:
 
 def _cpu_sample() -> dict[str, float]:
     found: dict[str, float] = {}
-    try:
+    with suppress(OSError, ValueError):
         text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
-        mhz = [float(line.partition(":")[2]) for line in text.splitlines() if line.startswith("cpu MHz")]
-        if mhz:
+        if mhz := [float(line.partition(":")[2]) for line in text.splitlines() if line.startswith("cpu MHz")]:
             found["clock_mhz"] = round(sum(mhz) / len(mhz), 1)
-        hot = [int((z / "temp").read_text()) / 1e3 for z in Path("/sys/class/thermal").glob("thermal_zone*")]
-        if hot:
-            found["temperature_c"] = max(hot)
-    except (OSError, ValueError):
-        pass
+        zones = Path("/sys/class/thermal").glob("thermal_zone*/temp")
+        if celsius := [int(zone.read_text()) / 1e3 for zone in zones]:
+            found["temperature_c"] = max(celsius)
     return found
 
 
 def _handle(nvml: Any, torch: Any) -> Any:
     """Return NVML's handle of torch's GPU, found by UUID because CUDA_VISIBLE_DEVICES renumbers GPUs for torch only."""
     index = torch.cuda.current_device()
-    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
-    if uuid is not None:
-        name = f"GPU-{uuid}"
-        try:
-            return nvml.nvmlDeviceGetHandleByUUID(name.encode())
-        except (nvml.NVMLError, TypeError, AttributeError):
-            pass  # A MIG slice has another kind of UUID.
+    with suppress(nvml.NVMLError, TypeError, AttributeError):  # An old torch reports none; that of a MIG slice differs.
+        return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(index).uuid}".encode())
     return nvml.nvmlDeviceGetHandleByIndex(index)
 
 
@@ -147,18 +131,18 @@ def _nvml(device: ProfiledDevice) -> Meter:
         return Meter(None, dict, f"no power: NVML is not available ({error})")
 
     def sample() -> dict[str, float]:
-        try:
+        with suppress(nvml.NVMLError):
+            use = nvml.nvmlDeviceGetUtilizationRates(handle)
             return {
                 "clock_mhz": float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
                 "memory_clock_mhz": float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
                 "temperature_c": float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
-                "device_use": float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100.0,
+                "device_use": float(use.gpu) / 100.0,
                 "device_power_w": float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1e3,
-                "memory_use": float(nvml.nvmlDeviceGetUtilizationRates(handle).memory) / 100.0,
+                "memory_use": float(use.memory) / 100.0,
                 "device_memory_bytes": float(nvml.nvmlDeviceGetMemoryInfo(handle).used),
             }
-        except nvml.NVMLError:
-            return {}
+        return {}
 
     def joules() -> float:
         device.torch.cuda.synchronize()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ class FamilyRatio:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a JSON object."""
-        return {"family": self.family, "n": self.n, "median": self.median, "p10": self.p10, "p90": self.p90}
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Difference:
 
     @property
     def same(self) -> bool:
-        """Whether the manifests hold the same facts, except for times of day."""
+        """Return whether the manifests hold the same facts, except for times of day."""
         return not self.facts
 
 

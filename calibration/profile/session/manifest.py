@@ -7,14 +7,18 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from calibration.profile.machine.device import ProfiledDevice
 from catalogs.errors import InputError
+from catalogs.hardware.local import read_cpu
 from catalogs.io.output_files import write_json
+from catalogs.units import GIB, MIB
 
 MANIFEST_NAME: Final = "manifest.json"
 
@@ -45,7 +49,7 @@ def describe(hardware: str, device: ProfiledDevice, budget_s: float, seed: int) 
         "started_at": now(),
         "finished_at": None,
         "cpu": _cpu(device),
-        "memory_gib": round(device.memory_bytes / 2**30, 2),
+        "memory_gib": round(device.memory_bytes / GIB, 2),
         "gpu": _gpu() if device.is_cuda else None,
         "cuda": device.torch.version.cuda,
         "torch_config": device.torch.__config__.show().splitlines()[0] if hasattr(device.torch, "__config__") else None,
@@ -97,75 +101,63 @@ def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
     """Return the leaves of nested objects by their keys joined with dots."""
     if not isinstance(tree, dict):
         return {prefix: tree}
-    out: dict[str, Any] = {}
-    for key, value in tree.items():
-        out |= flat(value, f"{prefix}.{key}" if prefix else str(key))
-    return out
+    leaves = [flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in tree.items()]
+    return {name: leaf for branch in leaves for name, leaf in branch.items()}
 
 
 def _cpu(device: ProfiledDevice) -> dict[str, Any]:
-    info = _text("/proc/cpuinfo")
-    fields = dict(part.partition(":")[::2] for part in info.split("\n\n")[0].splitlines() if ":" in part)
-    fields = {k.strip(): v.strip() for k, v in fields.items()}
+    cpu = read_cpu()
     return {
-        "model": fields.get("model name") or fields.get("Processor") or platform.processor(),
+        "model": cpu.model,
         "cores": os.cpu_count(),
         "cores_used": len(device.cores),
         "threads": device.threads,
-        "last_level_cache_mib": round(device.cache_bytes / 2**20, 2) if not device.is_cuda else None,
+        "last_level_cache_mib": round(device.cache_bytes / MIB, 2) if not device.is_cuda else None,
         "numa_nodes": len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or None,
-        "flags": sorted((fields.get("flags") or fields.get("Features") or "").split()),
+        "flags": sorted(cpu.flags),
         "capability": device.torch.backends.cpu.get_cpu_capability(),
     }
 
 
 def _system() -> dict[str, Any]:
-    huge = {f.name: f.joinpath("nr_hugepages").read_text().strip() for f in _huge_folders()}
+    transparent = re.search(r"\[(.*?)\]", _text("/sys/kernel/mm/transparent_hugepage/enabled"))
+    reserved = sorted(Path("/sys/kernel/mm/hugepages").glob("hugepages-*/nr_hugepages"))
     return {
         "kernel": platform.release(),
         "os": _os_name(),
         "python": sys.version.split()[0],
         "container": _container(),
         "hugepages": {
-            "transparent": _chosen(_text("/sys/kernel/mm/transparent_hugepage/enabled")),
-            "reserved": huge,
+            "transparent": transparent[1] if transparent else None,
+            "reserved": {f.parent.name: f.read_text().strip() for f in reserved},
         },
         "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip() or None,
     }
 
 
-def _huge_folders() -> list[Path]:
-    return sorted(f for f in Path("/sys/kernel/mm/hugepages").glob("hugepages-*") if (f / "nr_hugepages").is_file())
-
-
-def _chosen(text: str) -> str | None:
-    return text[text.find("[") + 1 : text.find("]")] if "[" in text else None
-
-
 def _os_name() -> str | None:
-    lines = (line.partition("=")[::2] for line in _text("/etc/os-release").splitlines())
-    return next((v.strip('"') for k, v in lines if k == "PRETTY_NAME"), None)
+    with suppress(OSError):
+        return platform.freedesktop_os_release().get("PRETTY_NAME")
+    return None
 
 
 def _container() -> str | None:
     if Path("/.dockerenv").exists():
         return "docker"
-    words = _text("/proc/1/cgroup")
-    return next((w for w in ("kubepods", "docker", "containerd", "podman", "lxc") if w in words), None)
+    groups = _text("/proc/1/cgroup")
+    return next((w for w in ("kubepods", "docker", "containerd", "podman", "lxc") if w in groups), None)
 
 
 def _text(path: str) -> str:
-    try:
+    with suppress(OSError):
         return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return ""
 
 
 def _version(name: str) -> str | None:
-    try:
+    with suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 def _gpu() -> dict[str, Any]:
@@ -177,17 +169,14 @@ def _gpu() -> dict[str, Any]:
         nvml.nvmlInit()
     except Exception:
         return facts
-    try:
+    with suppress(nvml.NVMLError):
         handle = nvml.nvmlDeviceGetHandleByIndex(0)
-        facts["driver"] = _str(nvml.nvmlSystemGetDriverVersion())
-        facts["memory_gib"] = round(nvml.nvmlDeviceGetMemoryInfo(handle).total / 2**30, 2)
+        facts["driver"] = nvml.nvmlSystemGetDriverVersion()
+        facts["memory_gib"] = round(nvml.nvmlDeviceGetMemoryInfo(handle).total / GIB, 2)
         facts["sm_clock_max_mhz"] = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
         facts["power_limit_w"] = nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1e3
         facts["ecc"] = nvml.nvmlDeviceGetEccMode(handle)[0]
-    except nvml.NVMLError:
-        pass
-    finally:
-        nvml.nvmlShutdown()
+    nvml.nvmlShutdown()
     return facts | {"topology": _topology()}
 
 
@@ -197,7 +186,3 @@ def _topology() -> list[str] | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.splitlines() or None
-
-
-def _str(text: str | bytes) -> str:
-    return text.decode() if isinstance(text, bytes) else text

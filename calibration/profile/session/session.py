@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from catalogs.errors import InputError
+from catalogs.io.output_files import write_atomically
 
 ROWS_NAME: Final = "rows.jsonl"
 
@@ -39,14 +41,12 @@ class Session:
         except OSError as error:
             raise InputError(f"cannot use the profile's folder ({error.strerror})", str(folder)) from None
         rows, dropped, good = _parse(raw)
-        session = cls(folder, rows)
         if dropped:
-            notify(
-                f"{ROWS_NAME}: dropped {dropped} damaged or repeated line{'s' * (dropped > 1)}, kept {len(rows)} rows"
-            )
+            lines = "line" if dropped == 1 else "lines"
+            notify(f"{ROWS_NAME}: dropped {dropped} damaged or repeated {lines}, kept {len(rows)} rows")
         if raw != good:
-            session._rewrite(good)
-        return session
+            write_atomically(path, [good.decode()])
+        return cls(folder, rows)
 
     def append(self, row: Row) -> None:
         """Write a row and flush it to disk.
@@ -63,50 +63,28 @@ class Session:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            self._cut(before)
+            with suppress(OSError):  # An incomplete line that cannot be removed now is dropped by the next start.
+                os.truncate(path, before)
             kept = f"cannot write a row ({error.strerror}); {len(self.rows)} rows are kept"
             raise InputError(kept, str(path)) from None
         self.rows.append(row)
 
     @property
     def spent_s(self) -> float:
-        """Seconds that measuring all rows took."""
+        """Return the seconds that measuring all rows took."""
         return float(sum(r["elapsed_s"] for r in self.rows))
-
-    def _rewrite(self, data: bytes) -> None:
-        part = self.folder / f".{ROWS_NAME}.part"
-        try:
-            part.write_bytes(data)
-            os.replace(part, self.folder / ROWS_NAME)
-        except OSError as error:
-            raise InputError(f"cannot repair the rows ({error.strerror})", str(self.folder)) from None
-
-    def _cut(self, size: int) -> None:
-        """Remove an incomplete line; where that fails, the next start drops it."""
-        try:
-            os.truncate(self.folder / ROWS_NAME, size)
-        except OSError:
-            return
 
 
 def _parse(raw: bytes) -> tuple[list[Row], int, bytes]:
     """Return the rows, the number of dropped lines, and the bytes of the kept lines."""
-    rows: list[Row] = []
-    good: list[bytes] = []
-    seen: set[str] = set()
-    lines = raw.split(b"\n")
-    dropped = 0
-    for i, line in enumerate(lines):
-        if not line.strip():
-            continue
-        row = _row(line) if i < len(lines) - 1 else None  # A last line without a line break is incomplete.
-        if row is None or row["key"] in seen:
-            dropped += 1
-            continue
-        seen.add(row["key"])
-        rows.append(row)
-        good.append(line + b"\n")
-    return rows, dropped, b"".join(good)
+    *lines, incomplete = raw.split(b"\n")  # A last line without a line break is incomplete.
+    lines = [line for line in lines if line.strip()]
+    kept: dict[str, tuple[Row, bytes]] = {}
+    for line in lines:
+        if (row := _row(line)) is not None:
+            kept.setdefault(row["key"], (row, line + b"\n"))
+    dropped = len(lines) + bool(incomplete.strip()) - len(kept)
+    return [row for row, _ in kept.values()], dropped, b"".join(line for _, line in kept.values())
 
 
 def _row(line: bytes) -> Row | None:
@@ -114,5 +92,5 @@ def _row(line: bytes) -> Row | None:
         row = json.loads(line)
     except ValueError:
         return None
-    whole = isinstance(row, dict) and {"key", "family", "role", "status", "elapsed_s"} <= row.keys()
-    return row if whole else None
+    is_whole = isinstance(row, dict) and {"key", "family", "role", "status", "elapsed_s"} <= row.keys()
+    return row if is_whole else None

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibration.operators.operators import OPERATOR_OF, Operator
 from calibration.operators.roofline import bytes_moved, roofline_s
-from calibration.rows.dataset import OPERATOR_COLUMNS
+from calibration.rows.dataset import OPERATOR_COLUMNS, operator_of
 from catalogs.hardware.specs import Accelerator
 
 Value = str | int | float
@@ -24,7 +24,7 @@ CHECKS: Final = "check"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A shape of an operator family.
+    """A shape of an operator family: one set of values of the operator's fields, and its role.
 
     `fields` are the operator's fields, named as in operators.py, in the order of dataset.OPERATOR_COLUMNS.
     """
@@ -41,26 +41,24 @@ class Shape:
 
     @property
     def key(self) -> str:
-        """Identifier within a session, in which a shape is measured at most once per role."""
+        """Return the identifier within a session, in which a shape is measured at most once per role."""
         return f"{self.family}/{self.role}/" + ",".join(f"{k}={v}" for k, v in self.fields)
 
     def __getitem__(self, name: str) -> Any:
         return dict(self.fields)[name]
 
+    def ints(self, *names: str) -> tuple[int, ...]:
+        """Return fields of the shape as whole numbers."""
+        return tuple(int(self[name]) for name in names)
+
     @property
     def operator(self) -> Operator | None:
-        """The operator with these fields, or None for shapes that describe the machine."""
-        kind: Any = OPERATOR_OF.get(self.family)
-        if kind is None:
-            return None
-        values = dict(self.fields)
-        if "window_tokens" in values:
-            values["window_tokens"] = values["window_tokens"] or None  # type: ignore[assignment]
-        return kind(**values)  # type: ignore[no-any-return]
+        """Return the operator with these fields, or None for shapes that describe the machine."""
+        return operator_of(self.family, dict(self.fields)) if self.family in OPERATOR_OF else None
 
     @property
     def queue(self) -> str:
-        """Name of the queue in which the shape competes for time: its family, with the dtype for matrix products."""
+        """Return the queue in which the shape competes for time: its family, with the dtype for matrix products."""
         return f"{self.family} {self['dtype']}" if self.family == "gemm" else self.family
 
     def coordinates(self) -> tuple[float, ...]:

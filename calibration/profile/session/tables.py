@@ -26,7 +26,7 @@ LIST_COLUMNS: Final = ("samples_us", "outliers", "preempted")  # Columns that ar
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Rows by role and family, in the schema of dataset.py."""
+    """The rows of a session by role and family, in the schema of dataset.py."""
 
     fit: dict[str, pd.DataFrame]
     held_out: dict[str, pd.DataFrame]
@@ -46,18 +46,21 @@ def tables(rows: Sequence[Row], source: str, computes_bf16: bool) -> Tables:
         source: Source that every row names.
         computes_bf16: Whether the device computes bf16.
     """
-    good = [_sixteen_bit(r, computes_bf16) for r in rows if r["status"] == "ok" and r["family"] in OPERATOR_COLUMNS]
+    good = [r for r in rows if r["status"] == "ok" and r["family"] in OPERATOR_COLUMNS]
+    if not computes_bf16:
+        good = [r | {"dtype": "bf16"} if r.get("dtype") == "fp16" else r for r in good]
     good = [r for r in good if r["role"] == CHECKS or r.get("dtype") != "fp16"]
     fit: dict[str, pd.DataFrame] = {}
     dirty: list[str] = []
     for family in sorted({r["family"] for r in good}):
-        mine = [r for r in good if r["family"] == family and r["role"] == FIT]
-        clean = [r for r in mine if not r["contended"]]
-        judged = [r for r in mine if r.get("others_share", 0.0) >= 0.0]  # Short rows do not resolve a share.
+        of_family = [r for r in good if r["family"] == family and r["role"] == FIT]
+        used = [r for r in of_family if not r["contended"]]
+        judged = [r for r in of_family if r.get("others_share", 0.0) >= 0.0]  # Short rows do not resolve a share.
         if sum(not r["contended"] for r in judged) < CLEAN_SHARE * len(judged):
-            clean, dirty = mine, [*dirty, family]
-        if clean:
-            fit[family] = _frame(family, clean, source)
+            used = of_family
+            dirty.append(family)
+        if used:
+            fit[family] = _frame(family, used, source)
     held, check = (_by_family([r for r in good if r["role"] == role], source) for role in (HELD_OUT, CHECKS))
     share = sum(bool(r["contended"]) for r in good) / max(len(good), 1)
     return Tables(fit, held, check, share, tuple(dirty))
@@ -77,10 +80,9 @@ def write_measured(rows: Sequence[Row], path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             frame.to_parquet(part, index=False)
-            part.replace(path)
+            return part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-    return path
 
 
 @contextmanager
@@ -94,13 +96,8 @@ def write_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise InputError(
-            f"cannot write to the folder ({reason}); the rows in rows.jsonl are kept", str(folder)
-        ) from None
-
-
-def _sixteen_bit(row: Row, computes_bf16: bool) -> Row:
-    return {**row, "dtype": "bf16"} if row.get("dtype") == "fp16" and not computes_bf16 else row
+        kept = f"cannot write to the folder ({reason}); the rows in rows.jsonl are kept"
+        raise InputError(kept, str(folder)) from None
 
 
 def _by_family(rows: Sequence[Row], source: str) -> dict[str, pd.DataFrame]:
@@ -112,5 +109,4 @@ def _frame(family: str, rows: Sequence[Row], source: str) -> pd.DataFrame:
     import pandas as pd
 
     wanted = (*OPERATOR_COLUMNS[family], "seconds", *OPTIONAL_COLUMNS)
-    frame = pd.DataFrame([{c: r[c] for c in wanted if c in r} for r in rows])
-    return frame.assign(source=source)
+    return pd.DataFrame([{c: r[c] for c in wanted if c in r} for r in rows]).assign(source=source)

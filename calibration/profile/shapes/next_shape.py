@@ -9,6 +9,7 @@ same order.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -16,6 +17,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from calibration.profile.kernels.registry import OTHER_SHARE
 from calibration.profile.session.shape import CHECKS, FIT, HELD_OUT, Shape
 from catalogs.arrays import FloatArray
 
@@ -30,7 +32,7 @@ TRUST: Final = 0.25  # Weight of the distance alone, where the neighbours agree.
 
 @dataclass(slots=True)
 class Queue:
-    """The shapes of one kind.
+    """The shapes that compete for the same share of the time, and what was measured of them.
 
     `done` maps positions to log(seconds / roofline), or NaN where the measurement failed. `points` are the coordinates
     of the shapes, Shape (shapes, coordinates).
@@ -59,16 +61,13 @@ class Queue:
         left = [i for i in left if i in self.first] or left
         fit = [i for i in left if self.shapes[i].role == FIT]
         other = [i for i in left if self.shapes[i].role in (HELD_OUT, CHECKS)]
-        if not left:
-            return None
         if other and (not fit or len(self.done) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1):
             return max(other, key=lambda i: self.tie[i])
-        scores = self._scores(np.array(fit))
-        return fit[int(np.argmax(scores))]
+        return fit[int(np.argmax(self._scores(np.array(fit))))] if fit else None
 
     @property
     def is_urgent(self) -> bool:
-        """Whether positions of `first` are left to measure."""
+        """Return whether positions of `first` are left to measure."""
         return any(i not in self.done and i not in self.dropped for i in self.first)
 
     def _scores(self, positions: npt.NDArray[np.int64]) -> FloatArray:
@@ -103,21 +102,16 @@ class ShapeQueues:
             shares: Relative share of the time of each queue. A queue that is not named gets a small share.
             first: Keys of the shapes that come before all others.
         """
-        queues: dict[str, Queue] = {}
-        for name in sorted({s.queue for s in shapes}):
-            mine = [s for s in shapes if s.queue == name]
-            urgent = frozenset(i for i, s in enumerate(mine) if s.key in first)
-            queues[name] = Queue(mine, shares.get(name, 0.05), urgent)
-        return cls(queues)
+        by_name: dict[str, list[Shape]] = defaultdict(list)
+        for shape in shapes:
+            by_name[shape.queue].append(shape)
+        urgent = {name: frozenset(i for i, s in enumerate(of) if s.key in first) for name, of in by_name.items()}
+        return cls({n: Queue(by_name[n], shares.get(n, OTHER_SHARE), urgent[n]) for n in sorted(by_name)})
 
     def next(self) -> Shape | None:
         """Return the next shape of the queue with the least time spent for its share, or None where all are empty."""
         order = sorted(self.queues.values(), key=lambda q: (not q.is_urgent, q.spent_s / q.share, -q.share))
-        for queue in order:
-            i = queue.next()
-            if i is not None:
-                return queue.shapes[i]
-        return None
+        return next((queue.shapes[i] for queue in order if (i := queue.next()) is not None), None)
 
     def observe(self, key: str, spent_s: float, log_ratio: float) -> None:
         """Record a measured shape; unknown keys are ignored.
@@ -134,12 +128,10 @@ class ShapeQueues:
 
     def drop(self, keys: Sequence[str]) -> None:
         """Exclude shapes from further choice."""
-        for key in keys:
-            if key in self.place:
-                name, i = self.place[key]
-                self.queues[name].dropped.add(i)
+        for name, i in (self.place[key] for key in keys if key in self.place):
+            self.queues[name].dropped.add(i)
 
     @property
     def left(self) -> list[Shape]:
-        """The shapes that were not measured."""
+        """Return the shapes that were not measured."""
         return [s for q in self.queues.values() for i, s in enumerate(q.shapes) if i not in q.done]

@@ -8,23 +8,20 @@ windows, and the host with its memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from calibration.operators.operators import window_pairs
 from calibration.profile.kernels import host
 from calibration.profile.kernels.elementwise import BYTES_PER_WIDTH, OVER_VOCAB
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.session.shape import CHECKS, FIT, HELD_OUT, Shape
-from calibration.profile.shapes.attention import attention, select_heads, user_model_attention
+from calibration.profile.shapes.attention import attention, user_model_attention, windowed
 from calibration.profile.shapes.size_limits import SizeLimits
-from calibration.profile.shapes.sizes import Experts, Scan, Sizes, between, pick, spread, with_held_out
+from calibration.profile.shapes.sizes import Experts, Pair, Scan, Sizes, between, pick, spread, with_held_out
 
 SCANS: Final = 2  # Number of sizes of linear attention.
-
-WINDOW_TOKENS: Final = 512
 
 LINEAR_PREFILLS: Final = (64, 512, 2048)
 
@@ -39,15 +36,25 @@ def candidates(sizes: Sizes, limits: SizeLimits, dtypes: Sequence[str], seed: in
         seed: Seed of the held-out shapes. Equal arguments give equal shapes.
     """
     draw = np.random.default_rng(seed)
-    found: list[Shape] = []
-    for dtype in dtypes:
-        odd = _odd_gemms(sizes, limits, dtype, draw)
-        found += with_held_out(_gemms(sizes, limits, dtype), odd)
+    chosen = spread(sizes.products, limits.products)
+    others = sorted(set(sizes.products) - set(chosen)) or sorted(sizes.products)
+    found = [s for dtype in dtypes for s in _gemms(chosen, others, limits.rows, dtype, sizes, limits, draw)]
     found += attention(sizes, limits, draw)
-    found += with_held_out(_elementwise(sizes, limits), lambda n: _odd_elementwise(sizes, limits, n, draw))
+
+    def held_out_kernel(i: int) -> Shape:
+        kind = list(BYTES_PER_WIDTH)[i % len(BYTES_PER_WIDTH)]
+        tokens = between(1, _kernel_rows(kind, limits)[-1], draw)
+        return _kernel(kind, pick(_widths(sizes, kind), draw), tokens, HELD_OUT)
+
+    kernels = [(kind, w) for kind in BYTES_PER_WIDTH for w in _first_middle_last(_widths(sizes, kind))]
+    fit = [_kernel(kind, w, tokens) for kind, w in kernels for tokens in _kernel_rows(kind, limits)[::2]]
+    found += with_held_out(fit, held_out_kernel)
     experts = small_experts(sizes, limits)
-    found += with_held_out(_moes(experts, limits), lambda n: _odd_moes(experts, limits, n, draw))
-    return deduplicated(found)
+
+    def held_out_moe(_: int) -> Shape:
+        return _moe(pick(experts, draw), between(1, limits.rows[-1], draw), HELD_OUT)
+
+    return deduplicated(found + with_held_out(_moes(experts, limits), held_out_moe))
 
 
 def user_model_shapes(sizes: Sizes, limits: SizeLimits, dtypes: Sequence[str], seed: int = 0) -> list[Shape]:
@@ -57,35 +64,18 @@ def user_model_shapes(sizes: Sizes, limits: SizeLimits, dtypes: Sequence[str], s
     """
     draw = np.random.default_rng(seed)
     products, kernels = list(sizes.products), list(sizes.kernels)
-    found: list[Shape] = []
-    for dtype in dtypes:
-        fit = [
-            Shape.of("gemm", m=m, n=n, k=k, dtype=dtype) for n, k in products for m in _own_rows((n, k), sizes, limits)
-        ]
-        found += with_held_out(fit, _odd_of(products, sizes, limits, dtype, draw))
+    rows = sorted({*limits.rows, *limits.own_rows})
+    found = [s for dtype in dtypes for s in _gemms(products, products, rows, dtype, sizes, limits, draw)]
     for kv_dtype in [d for d in limits.kv_dtypes if d in dtypes] or limits.kv_dtypes[:1]:
         found += user_model_attention(sizes, limits, kv_dtype, draw)
-    fit = [
-        Shape.of("elementwise", kind=kind, tokens=t, bytes_per_token=_bytes_per_token(kind, width))
-        for kind, width in kernels
-        for t in _kernel_rows(kind, limits)
-    ]
-    found += with_held_out(fit, lambda count: [_odd_kernel(pick(kernels, draw), limits, draw) for _ in range(count)])
+
+    def held_out_kernel(_: int) -> Shape:
+        kind, width = pick(kernels, draw)
+        return _kernel(kind, width, between(1, _kernel_rows(kind, limits)[-1], draw), HELD_OUT)
+
+    fit = [_kernel(kind, width, tokens) for kind, width in kernels for tokens in _kernel_rows(kind, limits)]
+    found += with_held_out(fit, held_out_kernel)
     return deduplicated(found + _moes(small_experts(sizes, limits), limits))
-
-
-def _kernel_rows(kind: str, limits: SizeLimits) -> tuple[int, ...]:
-    return limits.sequences if kind in OVER_VOCAB else limits.rows
-
-
-def _odd_kernel(kernel: tuple[str, int], limits: SizeLimits, draw: np.random.Generator) -> Shape:
-    kind, width = kernel
-    tokens = between(1, _kernel_rows(kind, limits)[-1], draw)
-    return Shape.of("elementwise", HELD_OUT, kind=kind, tokens=tokens, bytes_per_token=_bytes_per_token(kind, width))
-
-
-def _own_rows(pair: tuple[int, int], sizes: Sizes, limits: SizeLimits) -> list[int]:
-    return sorted(m for m in {*limits.rows, *limits.own_rows} if m <= _most_rows(pair, sizes, limits))
 
 
 def deduplicated(shapes: Sequence[Shape]) -> list[Shape]:
@@ -96,78 +86,52 @@ def deduplicated(shapes: Sequence[Shape]) -> list[Shape]:
     return list(found.values())
 
 
-def _most_rows(pair: tuple[int, int], sizes: Sizes, limits: SizeLimits) -> int:
-    return limits.sequences[-1] * 2 if pair in sizes.heads_of_vocab else limits.rows[-1]
+def _gemms(
+    fitted: Sequence[Pair],
+    others: Sequence[Pair],
+    rows: Sequence[int],
+    dtype: str,
+    sizes: Sizes,
+    limits: SizeLimits,
+    draw: np.random.Generator,
+) -> list[Shape]:
+    """Return products of the sizes `fitted` at each number of rows, and held-out products of the sizes `others`."""
 
+    def most_rows(pair: Pair) -> int:
+        return limits.sequences[-1] * 2 if pair in sizes.heads_of_vocab else limits.rows[-1]
 
-def _gemms(sizes: Sizes, limits: SizeLimits, dtype: str) -> list[Shape]:
-    return [
-        Shape.of("gemm", m=m, n=n, k=k, dtype=dtype)
-        for n, k in _products(sizes, limits)
-        for m in limits.rows
-        if m <= _most_rows((n, k), sizes, limits)
-    ]
+    def held_out(_: int) -> Shape:
+        n, k = pick(others, draw)
+        return Shape.of("gemm", HELD_OUT, m=between(1, most_rows((n, k)), draw), n=n, k=k, dtype=dtype)
 
-
-def _products(sizes: Sizes, limits: SizeLimits) -> list[tuple[int, int]]:
-    return spread(sizes.products, limits.products)
-
-
-def _odd_gemms(sizes: Sizes, limits: SizeLimits, dtype: str, draw: np.random.Generator) -> Callable[[int], list[Shape]]:
-    others = sorted(set(sizes.products) - set(_products(sizes, limits))) or sorted(sizes.products)
-    return _odd_of(others, sizes, limits, dtype, draw)
-
-
-def _odd_of(
-    products: list[tuple[int, int]], sizes: Sizes, limits: SizeLimits, dtype: str, draw: np.random.Generator
-) -> Callable[[int], list[Shape]]:
-    def one() -> Shape:
-        n, k = pick(products, draw)
-        m = between(1, _most_rows((n, k), sizes, limits), draw)
-        return Shape.of("gemm", HELD_OUT, m=m, n=n, k=k, dtype=dtype)
-
-    return lambda count: [one() for _ in range(count)]
+    fit = [(m, n, k) for n, k in fitted for m in rows if m <= most_rows((n, k))]
+    return with_held_out([Shape.of("gemm", m=m, n=n, k=k, dtype=dtype) for m, n, k in fit], held_out)
 
 
 def _widths(sizes: Sizes, kind: str) -> list[int]:
-    found = sorted(s[0] for s in (sizes.vocab if kind in OVER_VOCAB else sizes.hidden))
     if kind == "routing":
-        found = [64, 128, 256]
-    return sorted({found[0], found[len(found) // 2], found[-1]}) if found else []
+        return [64, 128, 256]
+    return sorted(s[0] for s in (sizes.vocab if kind in OVER_VOCAB else sizes.hidden))
 
 
-def _bytes_per_token(kind: str, width: int) -> float:
-    return width * BYTES_PER_WIDTH[kind] + (64.0 if kind == "routing" else 0.0)
+def _first_middle_last(widths: list[int]) -> list[int]:
+    return sorted({widths[0], widths[len(widths) // 2], widths[-1]}) if widths else []
 
 
-def _elementwise(sizes: Sizes, limits: SizeLimits) -> list[Shape]:
-    return [
-        Shape.of("elementwise", kind=kind, tokens=t, bytes_per_token=_bytes_per_token(kind, w))
-        for kind in BYTES_PER_WIDTH
-        for w in _widths(sizes, kind)
-        for t in (limits.sequences if kind in OVER_VOCAB else limits.rows)[::2]
-    ]
+def _kernel_rows(kind: str, limits: SizeLimits) -> tuple[int, ...]:
+    return limits.sequences if kind in OVER_VOCAB else limits.rows
 
 
-def _odd_elementwise(sizes: Sizes, limits: SizeLimits, n: int, draw: np.random.Generator) -> list[Shape]:
-    out = []
-    for i in range(n):
-        kind = list(BYTES_PER_WIDTH)[i % len(BYTES_PER_WIDTH)]
-        widths = [64, 128, 256] if kind == "routing" else sorted(s[0] for s in sizes.hidden)
-        if kind in OVER_VOCAB:
-            widths = sorted(s[0] for s in sizes.vocab)
-        t = between(1, (limits.sequences if kind in OVER_VOCAB else limits.rows)[-1], draw)
-        size = _bytes_per_token(kind, pick(widths, draw))
-        out.append(Shape.of("elementwise", HELD_OUT, kind=kind, tokens=t, bytes_per_token=size))
-    return out
+def _kernel(kind: str, width: int, tokens: int, role: str = FIT) -> Shape:
+    bytes_per_token = width * BYTES_PER_WIDTH[kind] + (64.0 if kind == "routing" else 0.0)
+    return Shape.of("elementwise", role, kind=kind, tokens=tokens, bytes_per_token=bytes_per_token)
 
 
 def small_experts(sizes: Sizes, limits: SizeLimits) -> list[Experts]:
     """Return expert layers that are within the limits, spread over those of the catalog."""
     fitting = {e: c for e, c in sizes.experts.items() if 6.0 * e[0] * e[1] * e[2] <= limits.expert_bytes}
     if not fitting and sizes.experts:  # Measure the smallest; if it does not fit in memory, its row records that.
-        least = min(sizes.experts, key=lambda e: e[0] * e[1] * e[2])
-        fitting = {least: 1}
+        fitting = {min(sizes.experts, key=lambda e: e[0] * e[1] * e[2]): 1}
     return spread(Counter(fitting), limits.experts)
 
 
@@ -177,11 +141,7 @@ def _moe(e: Experts, tokens: int, role: str) -> Shape:
 
 
 def _moes(experts: list[Experts], limits: SizeLimits) -> list[Shape]:
-    return [_moe(e, t, "fit") for e in experts for t in limits.rows[::2]]
-
-
-def _odd_moes(experts: list[Experts], limits: SizeLimits, n: int, draw: np.random.Generator) -> list[Shape]:
-    return [_moe(pick(experts, draw), between(1, limits.rows[-1], draw), HELD_OUT) for _ in range(n)]
+    return [_moe(e, t, FIT) for e in experts for t in limits.rows[::2]]
 
 
 def extra_shapes(sizes: Sizes, limits: SizeLimits, device: ProfiledDevice) -> list[Shape]:
@@ -189,31 +149,12 @@ def extra_shapes(sizes: Sizes, limits: SizeLimits, device: ProfiledDevice) -> li
     role = CHECKS if device.is_cuda else FIT  # On a GPU, engines run a fused scan that plain torch does not have.
     scans = sorted(sizes.scans, key=lambda s: (-sizes.scans[s], s))[:SCANS]
     found = [s for scan in scans for s in _scans(scan, limits, role)]
-    return found + _windowed(sizes, limits) + host.shapes(device)
+    return found + windowed(sizes, limits) + host.shapes(device)
 
 
 def _scans(scan: Scan, limits: SizeLimits, role: str) -> list[Shape]:
     heads, key, value = scan
+    cells = [(n, n, "decode") for n in limits.sequences[::2] if 4.0 * n * heads * key * value <= limits.cache_bytes]
+    cells += [(tokens, 1, "prefill") for tokens in LINEAR_PREFILLS]
     sized = {"n_heads": heads, "key_head_dim": key, "value_head_dim": value}
-    decodes = [
-        Shape.of("linear_attention", role, tokens=n, sequences=n, stage="decode", **sized)
-        for n in limits.sequences[::2]
-        if 4.0 * n * heads * key * value <= limits.cache_bytes
-    ]
-    prefills = [
-        Shape.of("linear_attention", role, tokens=t, sequences=1, stage="prefill", **sized) for t in LINEAR_PREFILLS
-    ]
-    return decodes + prefills
-
-
-def _windowed(sizes: Sizes, limits: SizeLimits) -> list[Shape]:
-    """Return prompts longer than a sliding window, which check that the cost follows the query-key pairs."""
-    heads = select_heads(sizes, limits).full[:1]
-    found = []
-    for h, kv_heads, head_dim in heads:
-        for q in (1024, 2048):
-            pairs = float(window_pairs(q, 0, WINDOW_TOKENS))
-            head = {"n_heads": h, "n_kv_heads": kv_heads, "head_dim": head_dim, "window_tokens": WINDOW_TOKENS}
-            head_fields: dict[str, str | int] = {**head, "kv_dtype": limits.kv_dtypes[0]}
-            found.append(Shape.of("prefill_attention", CHECKS, chunks=1, tokens=q, pairs=pairs, **head_fields))
-    return found
+    return [Shape.of("linear_attention", role, tokens=t, sequences=n, stage=stage, **sized) for t, n, stage in cells]

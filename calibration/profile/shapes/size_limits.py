@@ -26,8 +26,8 @@ class SizeLimits:
     kv_dtypes: tuple[str, ...]  # Dtypes of attention.
 
 
-def _doublings(first: int, last: int, step: int = 1) -> tuple[int, ...]:
-    return tuple(2**i for i in range(first, last + 1, step))
+def _doublings(first: int, last: int) -> tuple[int, ...]:
+    return tuple(2**i for i in range(first, last + 1))
 
 
 CPU: Final = SizeLimits(

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
 from calibration.profile.session.shape import Shape
 from catalogs.errors import InputError
 from catalogs.models.catalog import list_models, load_model
-from catalogs.models.layers import LayerGroup, Mlp, Moe
-from catalogs.models.mixers import Attention, LinearAttention, MlaAttention
+from catalogs.models.layers import FeedForward, LayerGroup, Mlp, Moe
+from catalogs.models.mixers import Attention, LinearAttention, Mixer, MlaAttention
 from catalogs.models.spec import ModelSpec
 
 Pair = tuple[int, int]
@@ -57,7 +57,7 @@ class Sizes:
 
 
 def catalog_sizes(memory_bytes: float, splits: tuple[int, ...], small: bool = False) -> Sizes:
-    """Return the sizes of every decoder-only model of the catalog whose split weights fit in 90 % of the memory.
+    """Return the sizes of the catalog's decoder-only models with split weights that fit in 90 % of the memory.
 
     Expert layers are taken from all models, because one layer is measured and not the model.
 
@@ -68,15 +68,12 @@ def catalog_sizes(memory_bytes: float, splits: tuple[int, ...], small: bool = Fa
     """
     found = Sizes()
     for hidden, vocab in SMALL_MODELS if small else ():
-        _dense(found, small_model(hidden, vocab), 1)
-    for name in list_models():
-        model = load_model(name)
-        if model.is_encoder_decoder:
-            continue
+        _add_model(found, small_model(hidden, vocab), 1)
+    for model in (m for m in map(load_model, list_models()) if not m.is_encoder_decoder):
         for tp in splits:
             _add_layers(found, model, tp)
             if _fits(model, tp, memory_bytes):
-                _dense(found, model, tp)
+                _add_model(found, model, tp)
     return found
 
 
@@ -84,16 +81,15 @@ def user_model_sizes(models: Sequence[ModelSpec], memory_bytes: float, splits: t
     """Return the sizes of a user's models at the splits that fit in memory, or at the largest split where none does.
 
     Raises:
-        InputError: If a model has an encoder, whose serving is not modelled.
+        InputError: If a model has an encoder, because the serving of such models is not modelled.
     """
     found = Sizes()
     for model in models:
         if model.is_encoder_decoder:
             raise InputError("only decoder-only models can be profiled; this model has an encoder", model.name)
-        fitting = [tp for tp in splits if _fits(model, tp, memory_bytes)] or [splits[-1]]
-        for tp in fitting:
+        for tp in [tp for tp in splits if _fits(model, tp, memory_bytes)] or [splits[-1]]:
             _add_layers(found, model, tp)
-            _dense(found, model, tp)
+            _add_model(found, model, tp)
     return found
 
 
@@ -108,7 +104,8 @@ def _fits(model: ModelSpec, tp: int, memory_bytes: float) -> bool:
     return model.weight_bytes(model.weight_dtype) / tp <= FIT_SHARE * memory_bytes
 
 
-def _dense(found: Sizes, model: ModelSpec, tp: int) -> None:
+def _add_model(found: Sizes, model: ModelSpec, tp: int) -> None:
+    """Add the matrix products, elementwise kernels and softmax attention of one rank."""
     hidden = model.hidden_size
     found.hidden[(hidden,)] += 1
     found.vocab[(model.vocab_size,)] += 1
@@ -118,156 +115,67 @@ def _dense(found: Sizes, model: ModelSpec, tp: int) -> None:
     found.kernels.update(
         [("norm", hidden), ("embedding", hidden), ("sampling", model.vocab_size), ("greedy", model.vocab_size)]
     )
-    for part in (p for group in model.groups for p in _parts(group, tp)):
-        found.kernels.update(part.kernels())
-        found.products.update(pair for pair in part.products(hidden) if min(pair) >= 64)
-        found.heads.update(part.heads())
+    for part in _parts(model):
+        products, kernels = _dense_sizes(part, hidden, tp)
+        found.kernels.update(kernels)
+        found.products.update(pair for pair in products if min(pair) >= 64)
+        if isinstance(part, Attention):
+            found.heads[part.rank_heads(tp), part.rank_kv_heads(tp), part.head_dim] += 1
+
+
+def _dense_sizes(part: Mixer | FeedForward, hidden: int, tp: int) -> tuple[list[Pair], list[tuple[str, int]]]:
+    """Return what a part of a layer runs on one of `tp` ranks, which is nothing for an MLA block.
+
+    An MLA block is measured as one module in its own family.
+
+    Returns:
+        The (n, k) of the matrix products, and the kind and values per token of the elementwise kernels.
+    """
+    match part:
+        case Attention():
+            heads, kv_heads, kv_size = part.rank_heads(tp), part.rank_kv_heads(tp), part.head_dim + part.value_dim
+            q = heads * part.head_dim * (2 if part.output_gate else 1)
+            kernels = [("rotary", (heads + kv_heads) * part.head_dim), ("kv_write", kv_heads * kv_size)]
+            return [(q + kv_heads * kv_size, hidden), (hidden, heads * part.value_dim)], kernels
+        case LinearAttention():
+            return [(-(-part.input_size // tp), hidden), (hidden, -(-part.value_size // tp))], []
+        case Mlp():
+            width = -(-part.intermediate_size // tp)
+            return [((2 if part.gated else 1) * width, hidden), (hidden, width)], [("activation", width)]
+        case Moe():
+            width = -(-part.shared_intermediate_size // tp)
+            shared = [(2 * width, hidden), (hidden, width)] if width else []
+            return [(part.n_experts, hidden), *shared], [("routing", part.n_experts)]
+        case MlaAttention():
+            return [], []
+        case _:
+            raise TypeError(f"no sizes for {type(part).__name__}")
 
 
 def _add_layers(found: Sizes, model: ModelSpec, tp: int) -> None:
     """Add experts and linear attention, also of models that do not fit, because only one layer is measured."""
-    for part in (p for group in model.groups for p in _parts(group, tp)):
-        found.experts.update(part.experts(model.hidden_size))
-        found.scans.update(part.scans())
+    for part in _parts(model):
+        if isinstance(part, Moe):
+            width = -(-part.expert_intermediate_size * part.matrices // (3 * tp))
+            hidden = part.expert_hidden_size or model.hidden_size
+            found.experts[hidden, width, part.n_experts, part.experts_per_token] += 1
+        if isinstance(part, LinearAttention):
+            found.scans[-(-part.n_value_heads // tp), part.key_head_dim, part.value_head_dim] += 1
 
 
-@dataclass(frozen=True, slots=True)
-class PartSizes:
-    """Sizes that one part of a layer runs on one of `tp` ranks; the base class has none."""
-
-    tp: int
-
-    def products(self, hidden: int) -> list[Pair]:  # noqa: ARG002 - signature of the kinds that have products
-        """Return (n, k) of the matrix products."""
-        return []
-
-    def kernels(self) -> list[tuple[str, int]]:
-        """Return the kind and the values per token of each elementwise kernel."""
-        return []
-
-    def heads(self) -> list[Heads]:
-        """Return the head configurations of softmax attention."""
-        return []
-
-    def scans(self) -> list[Scan]:
-        """Return the sizes of linear attention."""
-        return []
-
-    def experts(self, hidden: int) -> list[Experts]:  # noqa: ARG002 - signature of the kinds that have experts
-        """Return the sizes of expert layers."""
-        return []
+def _parts(model: ModelSpec) -> list[Mixer | FeedForward]:
+    return [part for group in model.groups for part in (group.mixer, group.ffn) if part is not None]
 
 
-@dataclass(frozen=True, slots=True)
-class AttentionSizes(PartSizes):
-    """Sizes of an attention block with full keys and values."""
-
-    part: Attention
-
-    def _counts(self) -> tuple[int, int]:
-        return self.part.rank_heads(self.tp), self.part.rank_kv_heads(self.tp)
-
-    def products(self, hidden: int) -> list[Pair]:
-        """Return (n, k) of the matrix products."""
-        a, (heads, kv_heads) = self.part, self._counts()
-        q = heads * a.head_dim * (2 if a.output_gate else 1)
-        return [(q + kv_heads * (a.head_dim + a.value_dim), hidden), (hidden, heads * a.value_dim)]
-
-    def kernels(self) -> list[tuple[str, int]]:
-        """Return the kind and the values per token of each elementwise kernel."""
-        a, (heads, kv_heads) = self.part, self._counts()
-        return [("rotary", (heads + kv_heads) * a.head_dim), ("kv_write", kv_heads * (a.head_dim + a.value_dim))]
-
-    def heads(self) -> list[Heads]:
-        """Return the head configurations of softmax attention."""
-        return [(*self._counts(), self.part.head_dim)]
-
-
-@dataclass(frozen=True, slots=True)
-class MlaSizes(PartSizes):
-    """Sizes of an MLA block, which are none because it is measured as one module in its own family."""
-
-    part: MlaAttention
-
-
-@dataclass(frozen=True, slots=True)
-class LinearAttentionSizes(PartSizes):
-    """Sizes of a linear-attention block."""
-
-    part: LinearAttention
-
-    def products(self, hidden: int) -> list[Pair]:
-        """Return (n, k) of the matrix products."""
-        return [(-(-self.part.input_size // self.tp), hidden), (hidden, -(-self.part.value_size // self.tp))]
-
-    def scans(self) -> list[Scan]:
-        """Return the sizes of linear attention."""
-        return [(-(-self.part.n_value_heads // self.tp), self.part.key_head_dim, self.part.value_head_dim)]
-
-
-@dataclass(frozen=True, slots=True)
-class MlpSizes(PartSizes):
-    """Sizes of a dense feed-forward block."""
-
-    part: Mlp
-
-    def products(self, hidden: int) -> list[Pair]:
-        """Return (n, k) of the matrix products."""
-        width = -(-self.part.intermediate_size // self.tp)
-        return [((2 if self.part.gated else 1) * width, hidden), (hidden, width)]
-
-    def kernels(self) -> list[tuple[str, int]]:
-        """Return the kind and the values per token of each elementwise kernel."""
-        return [("activation", -(-self.part.intermediate_size // self.tp))]
-
-
-@dataclass(frozen=True, slots=True)
-class MoeSizes(PartSizes):
-    """Sizes of a mixture-of-experts block."""
-
-    part: Moe
-
-    def products(self, hidden: int) -> list[Pair]:
-        """Return (n, k) of the products of the router and of shared experts."""
-        pairs = [(self.part.n_experts, hidden)]
-        if self.part.shared_intermediate_size:
-            width = -(-self.part.shared_intermediate_size // self.tp)
-            pairs += [(2 * width, hidden), (hidden, width)]
-        return pairs
-
-    def kernels(self) -> list[tuple[str, int]]:
-        """Return the kind and the values per token of each elementwise kernel."""
-        return [("routing", self.part.n_experts)]
-
-    def experts(self, hidden: int) -> list[Experts]:
-        """Return the sizes of expert layers."""
-        m = self.part
-        width = -(-m.expert_intermediate_size * m.matrices // (3 * self.tp))
-        return [(m.expert_hidden_size or hidden, width, m.n_experts, m.experts_per_token)]
-
-
-#: The class with the sizes of each kind of mixer and feed-forward block.
-KINDS: Final[dict[type, Callable[[int, Any], PartSizes]]] = {
-    Attention: AttentionSizes,
-    MlaAttention: MlaSizes,
-    LinearAttention: LinearAttentionSizes,
-    Mlp: MlpSizes,
-    Moe: MoeSizes,
-}
-
-
-def _parts(group: LayerGroup, tp: int) -> list[PartSizes]:
-    return [KINDS[type(part)](tp, part) for part in (group.mixer, group.ffn) if part is not None]
-
-
-def with_held_out(fit: list[Shape], odd: Callable[[int], list[Shape]]) -> list[Shape]:
+def with_held_out(fit: list[Shape], held_out: Callable[[int], Shape]) -> list[Shape]:
     """Return the shapes to fit and a share of held-out shapes, or nothing where there is nothing to fit.
 
     Args:
         fit: The shapes to fit.
-        odd: Draws a given number of held-out shapes.
+        held_out: Draws the held-out shape of a given position among them.
     """
-    return [*fit, *odd(max(4, int(HELD_OUT_SHARE * len(fit))))] if fit else []
+    count = max(4, int(HELD_OUT_SHARE * len(fit))) if fit else 0
+    return [*fit, *(held_out(i) for i in range(count))]
 
 
 def pick(items: Sequence[Item], draw: np.random.Generator) -> Item:

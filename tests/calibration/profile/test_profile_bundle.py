@@ -1,4 +1,4 @@
-"""From rows to the bundle that plan loads, without torch: an invented bench, then fit, install and find."""
+"""From rows to the bundle that plan loads, without torch: an invented measurer, then fit, install and find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything a profile measures beside the models' main operators: host, pages, ranks, counters, what a GPU says."""
+"""Tests of what a profile measures in addition to operators: host, pages, ranks, counters, sensors of a GPU."""
 
 from __future__ import annotations
 
@@ -96,9 +96,9 @@ def test_what_could_not_be_measured_is_said_beside_what_was() -> None:
 torch = pytest.importorskip("torch")
 
 from calibration.profile.kernels import collective, host  # noqa: E402
+from calibration.profile.kernels.attention import linear as scan  # noqa: E402
+from calibration.profile.kernels.attention import prefill  # noqa: E402
 from calibration.profile.kernels.gemm import work as gemm  # noqa: E402
-from calibration.profile.kernels.linear_attention import work as scan  # noqa: E402
-from calibration.profile.kernels.prefill_attention import work as prefill  # noqa: E402
 from calibration.profile.machine.device import ProfiledDevice, open_device  # noqa: E402
 from calibration.profile.measure import ShapeTimer  # noqa: E402
 from calibration.profile.shapes.queue import extra_shapes  # noqa: E402
@@ -117,11 +117,11 @@ def cells(call: object) -> dict[str, object]:
 
 
 def test_host_and_pages_are_measured_or_skipped_with_a_reason(device: ProfiledDevice) -> None:
-    bench = ShapeTimer(device, Meter(None, dict), 0.02)
+    timer = ShapeTimer(device, Meter(None, dict), 0.02)
     for shape in host.shapes(device):
         if shape.family == "pages" and shape["message_bytes"] > 2**20:
             continue
-        row = bench.row(shape)
+        row = timer.row(shape)
         assert row["status"] in ("ok", "skipped"), row
         assert (row["seconds"] > 0) if row["status"] == "ok" else row["reason"]
 

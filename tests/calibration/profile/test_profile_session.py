@@ -23,17 +23,17 @@ def keys(folder: Path) -> list[str]:
     return [json.loads(line)["key"] for line in (folder / ROWS_NAME).read_text().splitlines()]
 
 
-@pytest.mark.parametrize("dies_at", [0, 1, 7, 40])
-def test_killed_and_resumed_is_the_same_profile(tmp_path: Path, dies_at: int) -> None:
+@pytest.mark.parametrize("killed_at", [0, 1, 7, 40])
+def test_killed_and_resumed_is_the_same_profile(tmp_path: Path, killed_at: int) -> None:
     whole = Session.open(tmp_path / "whole", QUIET.line)
     profile(job(60.0), whole, RooflineBench(), QUIET)
     with pytest.raises(Killed):
-        profile(job(60.0), Session.open(tmp_path / "cut", QUIET.line), RooflineBench(dies_at=dies_at), QUIET)
-    before = keys(tmp_path / "cut") if dies_at else []
+        profile(job(60.0), Session.open(tmp_path / "cut", QUIET.line), RooflineBench(killed_at=killed_at), QUIET)
+    before = keys(tmp_path / "cut") if killed_at else []
     profile(job(60.0), Session.open(tmp_path / "cut", QUIET.line), RooflineBench(), QUIET)
     after = keys(tmp_path / "cut")
     assert after[: len(before)] == before
-    assert len(before) == dies_at
+    assert len(before) == killed_at
     assert len(after) == len(set(after)) == 60
     assert after == keys(tmp_path / "whole")
 
@@ -43,11 +43,11 @@ def test_a_cut_last_line_is_dropped_and_measured_again(tmp_path: Path) -> None:
     full = keys(tmp_path)
     path = tmp_path / ROWS_NAME
     path.write_bytes(path.read_bytes()[:-25])
-    said: list[str] = []
-    session = Session.open(tmp_path, said.append)
+    messages: list[str] = []
+    session = Session.open(tmp_path, messages.append)
     assert len(session.rows) == 19
-    assert len(said) == 1
-    assert "dropped 1" in said[0]
+    assert len(messages) == 1
+    assert "dropped 1" in messages[0]
     profile(job(20.0), session, RooflineBench(), QUIET)
     assert keys(tmp_path) == full
 
@@ -57,9 +57,11 @@ def test_damage_and_repeats_in_the_middle_cost_only_their_lines(tmp_path: Path) 
     path = tmp_path / ROWS_NAME
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:3], '{"key": "half', "\x00\x00", lines[1], *lines[3:]]) + "\n")
-    said: list[str] = []
-    assert [r["key"] for r in Session.open(tmp_path, said.append).rows] == [json.loads(line)["key"] for line in lines]
-    assert "dropped 3" in said[0]
+    messages: list[str] = []
+    assert [r["key"] for r in Session.open(tmp_path, messages.append).rows] == [
+        json.loads(line)["key"] for line in lines
+    ]
+    assert "dropped 3" in messages[0]
     assert path.read_text().splitlines() == lines
 
 
@@ -104,7 +106,7 @@ def test_a_folder_of_another_machine_is_refused(tmp_path: Path) -> None:
 def test_interrupt_keeps_every_row(tmp_path: Path) -> None:
     class Interrupted(RooflineBench):
         def row(self, shape: Any) -> Any:
-            if len(self.asked) == 9:
+            if len(self.measured) == 9:
                 raise KeyboardInterrupt
             return super().row(shape)
 
@@ -137,8 +139,8 @@ def test_a_damaged_manifest_is_one_line(tmp_path: Path) -> None:
 
 def test_progress_is_told_for_every_row(tmp_path: Path) -> None:
     steps: list[float] = []
-    told = ProgressReporter(pytest.fail, lambda spent, _what: steps.append(spent))
-    profile(job(12.0), Session.open(tmp_path, QUIET.line), RooflineBench(), told)
+    reporter = ProgressReporter(pytest.fail, lambda spent, _what: steps.append(spent))
+    profile(job(12.0), Session.open(tmp_path, QUIET.line), RooflineBench(), reporter)
     assert steps == [float(i) for i in range(1, 13)]
 
 
@@ -158,7 +160,7 @@ def test_without_a_folder_an_unfinished_profile_goes_on_and_a_finished_one_is_le
 def test_the_reference_is_measured_again_and_again_and_planted_drift_is_told(tmp_path: Path) -> None:
     class Drifting(RooflineBench):
         def row(self, shape: Any) -> Any:
-            slower = 1.0 + 0.3 * len(self.asked) / 200
+            slower = 1.0 + 0.3 * len(self.measured) / 200
             return {**(row := super().row(shape)), "seconds": row["seconds"] * slower}
 
     session = Session.open(tmp_path / "a", QUIET.line)
@@ -181,7 +183,7 @@ def test_a_faulted_device_ends_the_profile_and_is_stepped_over(tmp_path: Path) -
     class Faulting(RooflineBench):
         def row(self, shape: Any) -> Any:
             row = super().row(shape)
-            if len(self.asked) < 12:
+            if len(self.measured) < 12:
                 return row
             reason = "CUDA error: an illegal memory access was encountered"
             return {k: v for k, v in row.items() if k != "seconds"} | {"status": "error", "reason": reason}

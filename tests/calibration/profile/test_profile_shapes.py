@@ -91,7 +91,7 @@ def test_where_neighbours_disagree_comes_before_where_they_agree() -> None:
         queue.done[i] = value
     chosen = queue.next()
     assert chosen is not None
-    assert chosen in (10, 14, 6)  # beside the place where efficiency jumps
+    assert chosen in (10, 14, 6)  # next to the place where efficiency jumps
     queue.done |= {12: 0.0}
     assert queue.next() in (2, 6, 10, 14)
 

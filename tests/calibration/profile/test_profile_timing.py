@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from calibration.profile.local_run import budget_s
-from calibration.profile.machine.contention import CONTENDED, Usage, busy_s, others_share, usage
+from calibration.profile.machine.contention import CONTENDED, ContentionSample, busy_s, others_share, usage
 from calibration.profile.machine.device import ProfiledDevice, last_level_cache_bytes
 from calibration.profile.machine.energy import _rapl
 from calibration.profile.machine.timing import FEWEST, Work, measure, median_ci, on_cpu, summary
@@ -80,11 +80,11 @@ def test_planted_contention_is_seen() -> None:
             p.kill()
             p.wait()
     assert share > 0.5
-    quiet = Usage(0.0, 10.0, 5.0, 0, 0, 0), Usage(1.0, 11.0, 6.0, 0, 0, 0)
+    quiet = ContentionSample(0.0, 10.0, 5.0), ContentionSample(1.0, 11.0, 6.0)
     assert others_share(*quiet, 2) == 0.0 < CONTENDED
-    stolen = Usage(1.0, 11.4, 6.0, 0, 0, 0)
+    stolen = ContentionSample(1.0, 11.4, 6.0)
     assert others_share(quiet[0], stolen, 2) == pytest.approx(0.2)
-    assert others_share(quiet[0], Usage(0.001, 10.0, 5.0, 0, 0, 0), 2) == -1.0  # too short to tell
+    assert others_share(quiet[0], ContentionSample(0.001, 10.0, 5.0), 2) == -1.0  # too short to tell
 
 
 def test_busy_time_counts_stolen_but_not_idle_time(tmp_path: Path) -> None:

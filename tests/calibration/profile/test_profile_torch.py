@@ -15,9 +15,9 @@ torch = pytest.importorskip("torch")
 from calibration.bundles.bundle import load_bundle  # noqa: E402
 from calibration.commands.main import app  # noqa: E402
 from calibration.operators.operators import Gemm  # noqa: E402
+from calibration.profile.kernels.attention import prefill  # noqa: E402
 from calibration.profile.kernels.gemm import work as gemm  # noqa: E402
 from calibration.profile.kernels.inputs import random  # noqa: E402
-from calibration.profile.kernels.prefill_attention import work as prefill  # noqa: E402
 from calibration.profile.machine.device import ProfiledDevice, open_device  # noqa: E402
 from calibration.profile.machine.energy import Meter  # noqa: E402
 from calibration.profile.measure import ShapeTimer  # noqa: E402
@@ -43,7 +43,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def bench(device: ProfiledDevice) -> ShapeTimer:
+def timer(device: ProfiledDevice) -> ShapeTimer:
     return ShapeTimer(device, Meter(None, dict), 0.02)
 
 
@@ -58,7 +58,7 @@ def test_every_family_measures_its_smallest_shape(device: ProfiledDevice) -> Non
     for label, shape in smallest.items():
         if shape.family == "moe":
             continue  # the smallest expert layer of the catalog is a gigabyte
-        row = bench(device).row(shape)
+        row = timer(device).row(shape)
         assert row["status"] == "ok", (label, row)
         assert row["seconds"] > 0
         assert row["n_samples"] == len(row["samples_us"]) >= 2
@@ -76,7 +76,7 @@ def test_products_are_products(device: ProfiledDevice) -> None:
 
 def test_a_small_expert_layer(device: ProfiledDevice) -> None:
     sizes = {"hidden_size": 64, "intermediate_size": 32, "n_experts": 8, "experts_per_token": 2, "expert_ranks": 1}
-    row = bench(device).row(Shape.of("moe", tokens=16, dtype="bf16", **sizes))
+    row = timer(device).row(Shape.of("moe", tokens=16, dtype="bf16", **sizes))
     assert row["status"] == "ok", row
 
 
@@ -94,7 +94,7 @@ def test_chunk_after_context_is_causal_attention(device: ProfiledDevice) -> None
 
 
 def test_a_shape_too_large_is_a_row_that_says_so(device: ProfiledDevice) -> None:
-    row = bench(device).row(Shape.of("gemm", m=1, n=2**22, k=2**22, dtype="bf16"))
+    row = timer(device).row(Shape.of("gemm", m=1, n=2**22, k=2**22, dtype="bf16"))
     assert row["status"] == "oom"
     assert "GB" in row["reason"]
 
@@ -103,10 +103,10 @@ def test_run_installs_a_calibration_that_plan_finds(home: Path) -> None:
     before = parse_hardware("local").accelerator
     done = RUN.invoke(app, ["run", "--budget", "12s", "--out", str(home / "p"), "--json", str(home / "o.json")])
     assert done.exit_code == 0, done.output
-    told = json.loads((home / "o.json").read_text())
-    assert told["counts"]["ok"] > 10
+    answer = json.loads((home / "o.json").read_text())
+    assert answer["counts"]["ok"] > 10
     unit = parse_hardware("local").accelerator
-    assert unit.memory_bandwidth_bytes_per_s == pytest.approx(told["memory_bandwidth_bytes_per_s"])
+    assert unit.memory_bandwidth_bytes_per_s == pytest.approx(answer["memory_bandwidth_bytes_per_s"])
     assert unit.memory_bandwidth_bytes_per_s != before.memory_bandwidth_bytes_per_s
     bundle = load_bundle(unit)
     assert "gemm" in bundle.models
@@ -142,11 +142,11 @@ def test_a_disk_that_fills_while_measuring_is_one_line_and_keeps_the_rows(home: 
 
 
 def test_keys_and_values_of_one_call_are_not_the_same_memory(device: ProfiledDevice) -> None:
-    """Else a kernel that reads both would find the second in its cache."""
+    """Otherwise a kernel that reads both would find the second in its cache."""
     n = 1 << 26  # more than the pool starts with
     keys, values = random(device, (n,)), random(device, (n,))
-    apart = abs(keys.data_ptr() - values.data_ptr())
-    assert apart >= n * keys.element_size() / 2
+    distance = abs(keys.data_ptr() - values.data_ptr())
+    assert distance >= n * keys.element_size() / 2
     device.pool.clear()
 
 

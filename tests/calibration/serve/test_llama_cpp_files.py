@@ -125,7 +125,7 @@ No parser definition detected, assuming pure content parser.1.00.063.000 D que  
 
 
 def test_iterations_are_read_with_what_they_held(tmp_path: Path) -> None:
-    """Batches of 8: a prompt of 12 in two, then its first decode beside 7 tokens of the next. A torn step is none."""
+    """Batches of 8: a prompt of 12 in two, then its first decode with 7 tokens of the next. A torn step is none."""
     log = tmp_path / "server.log"
     log.write_text(LOG)
     steps = read_llama_log(log)

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.profile.machine.contention import ContentionSample
+from calibration.profile.machine.contention import ContentionSample, usage
 from calibration.serve.clients import Endpoint, run_client, trace_text
 from calibration.serve.server import EngineServer, Launch, free_port
 from catalogs.errors import InputError
@@ -83,15 +83,15 @@ sys.exit(run_command("command", command, sys.argv[1:]))
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP])
 def test_a_command_that_is_asked_to_end_stops_its_engine(sign: signal.Signals, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", TERMINATED, WITH_CHILD, str(free_port()), str(tmp_path / "log")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
-        assert asked.stdout is not None
-        pids = [int(pid) for pid in asked.stdout.readline().split()]
+    arguments = [sys.executable, "-c", TERMINATED, WITH_CHILD, str(free_port()), str(tmp_path / "log")]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:
+        assert command.stdout is not None
+        pids = [int(pid) for pid in command.stdout.readline().split()]
         assert len(pids) == 2
-        asked.send_signal(sign)
-        _, said = asked.communicate(timeout=30.0)
-    assert asked.returncode == 130
-    assert said == "command: interrupted\n"
+        command.send_signal(sign)
+        _, stderr = command.communicate(timeout=30.0)
+    assert command.returncode == 130
+    assert stderr == "command: interrupted\n"
     assert not any(_alive(pid) for pid in pids)
 
 
@@ -118,7 +118,7 @@ def test_an_engine_that_dies_while_it_serves_is_noticed(tmp_path: Path) -> None:
         for pid in server.pids:
             os.kill(pid, 9)
         time.sleep(0.3)
-        with pytest.raises(InputError, match="died"):
+        with pytest.raises(InputError, match="while it served"):
             server.check_alive()
 
 
@@ -176,8 +176,8 @@ def test_a_key_for_somebody_else_is_not_sent(monkeypatch: pytest.MonkeyPatch) ->
     """Clients take OPENAI_API_KEY for whatever server they are given."""
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     assert "secret" not in Endpoint("http://127.0.0.1:1", "m", "t").environment().values()
-    asked = Endpoint("http://127.0.0.1:1", "m", "t", "OPENAI_API_KEY")
-    assert asked.environment()["OPENAI_API_KEY"] == "secret"
+    target = Endpoint("http://127.0.0.1:1", "m", "t", "OPENAI_API_KEY")
+    assert target.environment()["OPENAI_API_KEY"] == "secret"
 
 
 def test_a_trace_shares_nothing_and_says_every_length() -> None:
@@ -190,10 +190,10 @@ def test_a_trace_shares_nothing_and_says_every_length() -> None:
 
 def test_bystanders_are_told_from_ourselves() -> None:
     """This process spins: nobody else did. Then a child that is not counted as ours does."""
-    before = ContentionSample.now()
+    before = usage()
     ends = time.monotonic() + 0.5
     while time.monotonic() < ends:
         pass
-    own = before.others_cores(ContentionSample.now())
-    faked = ContentionSample(before.at_s, before.all_s, before.own_s + 0.5)  # as if half a second of ours were others'
-    assert faked.others_cores(ContentionSample.now()) > own + 0.5
+    own = before.others_cores(usage())
+    faked = ContentionSample(before.at_s, before.busy_s, before.own_s + 0.5)  # as if half a second of ours were others'
+    assert faked.others_cores(usage()) > own + 0.5

@@ -145,20 +145,20 @@ def test_an_engine_that_dies_says_why(
 
 
 def test_one_replay_at_a_time(engine: TransformersEngine, tmp_path: Path) -> None:
-    said: list[str] = []
+    messages: list[str] = []
 
     def second() -> None:
         try:
             engine.replay(requests(), TARGET, tmp_path / "b")
         except InputError as error:
-            said.append(str(error))
+            messages.append(str(error))
 
     other = threading.Timer(0.1, second)
     other.start()
     engine.replay(replace(requests(), arrival_s=np.array([0, 0.1, 0.2, 0.3, 0.4, 0.6])), TARGET, tmp_path / "a")
     other.join()
-    assert said
-    assert "another replay" in said[0]
+    assert messages
+    assert "another replay" in messages[0]
 
 
 def test_a_test_model_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
