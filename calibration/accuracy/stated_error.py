@@ -18,6 +18,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError
 
+from calibration.bundles.files import first_fault
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import DATA
@@ -212,9 +213,7 @@ def load_file() -> StatedErrorFile:
     try:
         return StatedErrorFile.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(x) for x in first["loc"])
-        raise InputError(f"stated errors are not valid ({where}: {first['msg']})", str(path)) from None
+        raise InputError(f"stated errors are not valid ({first_fault(error)})", str(path)) from None
 
 
 def stated_errors_digest() -> str:

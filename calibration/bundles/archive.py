@@ -14,7 +14,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from calibration.bundles.bundle import bundle_folder, load_bundle, user_folder
-from calibration.bundles.files import ARRAYS_NAME, ENGINES_FOLDER, JSON_NAME, BundleFacts, read_bundle
+from calibration.bundles.files import ARRAYS_NAME, ENGINES_FOLDER, JSON_NAME, BundleFacts, first_fault, read_bundle
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
@@ -77,9 +77,7 @@ def _facts(source: Path) -> BundleFacts:
     try:
         return BundleFacts.model_validate_json(_contents(source)[JSON_NAME])
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(x) for x in first["loc"]) or JSON_NAME
-        raise InputError(f"calibration bundle is not valid ({where}: {first['msg']})", str(source)) from None
+        raise InputError(f"calibration bundle is not valid ({first_fault(error, JSON_NAME)})", str(source)) from None
 
 
 def _accelerator(facts: BundleFacts, hardware: str | None) -> Accelerator:

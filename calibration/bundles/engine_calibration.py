@@ -14,7 +14,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, ValidationError
 
 from calibration.bundles.bundle import user_folder
-from calibration.bundles.files import ENGINES_FOLDER
+from calibration.bundles.files import ENGINES_FOLDER, first_fault
 from catalogs.engines.profile import HostTimes
 from catalogs.errors import InputError
 from catalogs.io.output_files import make_folder, write_json
@@ -128,9 +128,8 @@ def find(hardware: str, engine: str) -> EngineCalibration | None:
     except OSError as error:
         raise InputError(f"engine calibration cannot be read ({error.strerror})", str(path)) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(x) for x in first["loc"])
-        raise InputError(f"engine calibration is not valid ({where}: {first['msg']}); remove it", str(path)) from None
+        rule = f"engine calibration is not valid ({first_fault(error)}); remove it"
+        raise InputError(rule, str(path)) from None
     if (found.hardware, found.engine) != (hardware, engine):
         raise InputError("engine calibration is for another machine or engine; remove it", str(path))
     return found

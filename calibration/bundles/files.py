@@ -26,6 +26,12 @@ ARRAYS_NAME: Final = "arrays.npz"
 ENGINES_FOLDER: Final = "engines"
 
 
+def first_fault(error: ValidationError, whole: str = "") -> str:
+    """Return the place and the message of the first fault in a document; `whole` is the name of the document itself."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -136,9 +142,7 @@ def read_bundle(path: Path) -> tuple[BundleFacts, dict[str, npt.NDArray[Any]]]:
     except OSError:
         raise InputError("no calibration bundle here", str(path)) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(x) for x in first["loc"])
-        raise InputError(f"calibration bundle is not valid ({where}: {first['msg']})", str(file)) from None
+        raise InputError(f"calibration bundle is not valid ({first_fault(error)})", str(file)) from None
     packed = file.parent / ARRAYS_NAME
     if not packed.is_file():
         raise InputError("calibration bundle lacks its arrays file", str(packed))

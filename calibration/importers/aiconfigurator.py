@@ -77,11 +77,10 @@ def import_tables(tables: Path, hardware: str) -> dict[str, pd.DataFrame]:
     if hardware not in SYSTEM_OF:
         raise InputError("no public operator tables for this hardware", hardware, ", ".join(SYSTEM_OF))
     system = SYSTEM_OF[hardware]
-    found = {family: read_family(tables, system, family) for family in TABLES}
-    kept = {family: rows for family, rows in found.items() if rows is not None and len(rows)}
-    if not kept:
+    found = {family: rows for family in TABLES if (rows := read_family(tables, system, family)) is not None}
+    if not found:
         raise InputError("no operator tables in this folder", str(tables / system))
-    return kept
+    return {family: rows for family, rows in found.items() if len(rows)}
 
 
 def read_family(tables: Path, system: str, family: str) -> pd.DataFrame | None:
