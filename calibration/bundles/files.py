@@ -78,6 +78,11 @@ class BundleFacts(_Strict):
     families: dict[str, FamilyRecord] = {}
     arrays_sha256: str
 
+    @property
+    def held_out(self) -> list[dict[str, Any]]:
+        """The held-out errors of all families as JSON data, each with its family."""
+        return [{"family": f, **e.model_dump()} for f, record in self.families.items() for e in record.held_out]
+
 
 @dataclass(frozen=True, slots=True)
 class FittedFamily:

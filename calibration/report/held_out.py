@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from calibration.estimators.compare import held_out_seconds
 from calibration.estimators.estimator import fit_physics
@@ -23,10 +26,6 @@ from calibration.report.material import (
 from calibration.rows.dataset import OPERATOR_COLUMNS
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 SHUFFLES: Final = 5
 
@@ -49,10 +48,9 @@ HOW: Final = {"inside": GROUP, "beyond": EDGE}
 
 def shape_keys(family: str, rows: pd.DataFrame) -> list[tuple[Any, ...]]:
     """Return one hashable value per row that identifies its shape."""
-    columns = [rows[c].tolist() for c in OPERATOR_COLUMNS[family]]
     return [
         tuple(float(f"{v:.{DIGITS}g}") if isinstance(v, float) else v for v in row)
-        for row in zip(*columns, strict=True)
+        for row in rows[list(OPERATOR_COLUMNS[family])].itertuples(index=False)
     ]
 
 
@@ -68,29 +66,33 @@ def unseen(family: str, rows: pd.DataFrame, fitted: pd.DataFrame) -> pd.DataFram
 def off_grid(model: FamilyModel, rows: pd.DataFrame, fitted: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
     """Return HELD_COLUMNS of rows that were measured only as a check."""
     rows = unseen(model.family, rows, fitted)
-    if rows.empty:
-        return empty_held()
     return held_frame(model.family, OFF_GRID, rows, predict(model, rows, accelerator), accelerator)
 
 
-def left_out(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
-    """Return HELD_COLUMNS by cross-validation of whole groups, and beyond the cut grid, of the rows of an engine."""
-    import pandas as pd
+def left_out(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> dict[str, pd.DataFrame]:
+    """Return HELD_COLUMNS of the rows of an engine, by how they were held out.
 
-    parts = []
+    GROUP is cross-validation by whole groups, EDGE are the rows beyond the cut grid.
+    """
+    found = {}
     for region, seconds in held_out_seconds(family, rows, accelerator, fit_physics).items():
         done = np.isfinite(seconds)
         test = rows[done].reset_index(drop=True)
-        parts.append(held_frame(family, HOW[region], test, seconds[done], accelerator))
-    return pd.concat(parts, ignore_index=True) if parts else empty_held()
+        found[HOW[region]] = held_frame(family, HOW[region], test, seconds[done], accelerator)
+    return found
+
+
+def together(parts: Iterable[pd.DataFrame]) -> pd.DataFrame | None:
+    """Return the tables as one, or None where all of them are empty."""
+    # an empty part, of a family too small to hold out, would turn columns into objects
+    filled = [p for p in parts if len(p)]
+    return pd.concat(filled, ignore_index=True) if filled else None
 
 
 def held_frame(
     family: str, how: str, rows: pd.DataFrame, predicted_s: FloatArray, accelerator: Accelerator
 ) -> pd.DataFrame:
     """Return HELD_COLUMNS of rows and their predictions."""
-    import pandas as pd
-
     columns = {
         "family": family,
         "how": how,
@@ -102,17 +104,8 @@ def held_frame(
     return pd.DataFrame(columns, columns=list(HELD_COLUMNS))
 
 
-def empty_held() -> pd.DataFrame:
-    """Return an empty table with HELD_COLUMNS."""
-    import pandas as pd
-
-    return pd.DataFrame(columns=list(HELD_COLUMNS))
-
-
 def measured_frame(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
     """Return MEASURED_COLUMNS of rows."""
-    import pandas as pd
-
     work, seconds = physics(family, rows, accelerator), rows.seconds.to_numpy(float)
     columns = {
         "family": family,
@@ -131,22 +124,21 @@ def measured_frame(family: str, rows: pd.DataFrame, accelerator: Accelerator) ->
 def shape_texts(family: str, rows: pd.DataFrame) -> list[str]:
     """Return texts such as "m 16, n 4096, k 4096, bf16"; fields that are equal in all rows are left out."""
     columns = [c for c in OPERATOR_COLUMNS[family] if len(rows) < 2 or rows[c].nunique() > 1 or c in ("dtype", "kind")]
-    texts = []
-    for values in zip(*(rows[c].tolist() for c in columns), strict=True):
-        named = [
-            v if isinstance(v, str) else f"{c.replace('_', ' ')} {v:.6g}" for c, v in zip(columns, values, strict=True)
-        ]
-        texts.append(", ".join(named))
-    return texts
+    fields = [
+        [v if isinstance(v, str) else f"{c.replace('_', ' ')} {v:.6g}" for v in rows[c].tolist()] for c in columns
+    ]
+    return [", ".join(texts) for texts in zip(*fields, strict=True)] if columns else [""] * len(rows)
 
 
-def error_line(family: str, how: str, held: pd.DataFrame, n_fit: int | None) -> FamilyLine | None:
-    """Return the errors of a family's predictions of one kind, or None where there are none."""
-    mine = held[(held.family == family) & (held.how == how)]
-    if mine.empty:
-        return None
-    e = held_out(family, how, mine.predicted_s.to_numpy(float), mine.measured_s.to_numpy(float))
-    return FamilyLine(family, how, n_fit, e.n, e.median_abs, e.p90_abs, e.bias)
+def error_lines(held: pd.DataFrame | None, n_fit: Mapping[str, int], hows: Sequence[str]) -> list[FamilyLine]:
+    """Return the errors of the predictions of each family, by how the rows were held out; `n_fit` are fitted rows."""
+    lines = []
+    for family, how in product(n_fit, hows if held is not None else ()):
+        mine = held[(held.family == family) & (held.how == how)]
+        if len(mine):
+            errors = held_out(family, how, mine.predicted_s.to_numpy(float), mine.measured_s.to_numpy(float))
+            lines.append(FamilyLine(errors, n_fit[family]))
+    return lines
 
 
 def importance(model: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator) -> list[FieldImportance]:

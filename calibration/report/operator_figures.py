@@ -97,12 +97,14 @@ def residuals(held: pd.DataFrame) -> Any:
 
 def error_by_size(held: pd.DataFrame) -> Any:
     """Draw the median error of each family by the duration of the operator."""
-    errors = 100 * (held.predicted_s / held.measured_s - 1.0).abs()
+    errors = (held.predicted_s / held.measured_s - 1.0).abs()
     place = np.digitize(held.measured_s.to_numpy(float), SIZES)
     families = [f for f in FAMILY_WORDS if f in set(held.family)]
     cells = [[errors[(held.family == f) & (place == i)] for i in range(len(SIZE_WORDS))] for f in families]
-    z = [[float(c.median()) if len(c) >= FEWEST_IN_CELL else None for c in row] for row in cells]
-    text = [[f"{c.median():.1f} %<br>of {len(c):,}" if len(c) >= FEWEST_IN_CELL else "" for c in row] for row in cells]
+    z = [[100 * float(c.median()) if len(c) >= FEWEST_IN_CELL else None for c in row] for row in cells]
+    text = [
+        [f"{100 * c.median():.1f} %<br>of {len(c):,}" if len(c) >= FEWEST_IN_CELL else "" for c in row] for row in cells
+    ]
     scale = [[0.0, "#cfe3f2"], [0.35, "#6aaed6"], [0.7, "#e8a04c"], [1.0, "#b3400f"]]
     bar = {"title": {"text": "median<br>error"}, "ticksuffix": " %", "thickness": 14}
     style = {"zmin": 0, "zmax": 40, "colorscale": scale, "colorbar": bar, "xgap": 3, "ygap": 3, "hoverinfo": "skip"}
