@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, Field, PositiveInt
 
 from catalogs.io.yaml_files import DATA
 
@@ -17,23 +17,19 @@ PATH: Final = DATA / "calibrations" / "reliability.json"
 SAID: Final = tuple(round(0.02 * i, 2) for i in range(51))
 
 
-class RunKind(BaseModel):
+class RunKind(BaseModel, extra="forbid", frozen=True):
     """One kind of run.
 
     `right` is the share of its n statistics that met the limit predicted with each probability in SAID.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     n: PositiveInt
     right: tuple[float, ...] = Field(min_length=len(SAID), max_length=len(SAID))
 
 
-class Reliability(BaseModel):
+class Reliability(BaseModel, extra="forbid", frozen=True):
     """The shipped file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: Literal[1] = 1
     command: str  # the command that computes it

@@ -16,7 +16,7 @@ from statistics import NormalDist
 from typing import Any, Final, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, NonNegativeFloat, PositiveInt, ValidationError
 
 from calibration.bundles.files import first_fault
 from catalogs.arrays import FloatArray
@@ -45,7 +45,7 @@ MEDIAN_TO_SIGMA: Final = 0.6745
 _FACTORS: Final = 200  # equally likely factors that a share is counted over
 
 
-class Group(BaseModel):
+class Group(BaseModel, extra="forbid", frozen=True):
     """Whole runs of one engine and statistic: log(measured / simulated) = centre + score * hypot(typical, operators).
 
     Attributes:
@@ -53,8 +53,6 @@ class Group(BaseModel):
         operators: The expected error of a run from its operators alone.
         scores: Quantiles at LEVELS, ascending.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     engine: str
     metric: Literal["ttft", "tpot", "itl", "e2e", "power", "j_per_token"]
@@ -69,10 +67,8 @@ class Group(BaseModel):
         return self.centre + np.interp(level, LEVELS, self.scores) * math.hypot(self.typical, operator_error)
 
 
-class StatedErrorFile(BaseModel):
+class StatedErrorFile(BaseModel, extra="forbid", frozen=True):
     """The shipped file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: Literal[1] = SCHEMA_VERSION
     calibration_set: str  # the measurements that were used, and so may not count as a check
@@ -114,8 +110,7 @@ class StatedError:
         """
         group = self.group(metric)
         if group is not None:
-            found: FloatArray = np.exp(group.log_factor(levels, self.operator_error))
-            return found
+            return np.asarray(np.exp(group.log_factor(levels, self.operator_error)), dtype=np.float64)
         sigma, normal = self.operator_error / MEDIAN_TO_SIGMA, NormalDist()
         return np.exp([sigma * normal.inv_cdf(float(level)) for level in levels])
 
@@ -145,16 +140,15 @@ class StatedError:
 
         Intervals by metric, and the number and source of their runs.
         """
-        told = {m: i for m in METRICS if (i := self.interval(m)) is not None}
-        if not told:
+        groups = {m: g for m in METRICS if (g := self.group(m)) is not None}
+        if not groups:
             why = f"unknown: no whole run of {self.engine} was compared; the error stated is the operators' alone"
             return {"coverage": None, "n": {}, "source": why}
-        groups = {m: g for m in told if (g := self.group(m)) is not None}
         sources: dict[str, list[str]] = {}
         for metric, group in groups.items():
             sources.setdefault(group.source, []).append(metric)
         return {
-            **{m: list(interval) for m, interval in told.items()},
+            **{m: list(self.interval(m) or ()) for m in groups},
             "coverage": COVERAGE,
             "n": {m: g.n for m, g in groups.items()},
             "source": "; ".join(f"{', '.join(metrics)}: {source}" for source, metrics in sources.items()),
@@ -189,15 +183,8 @@ def fit_group(engine: str, metric: Any, log_ratios: FloatArray, operator_errors:
         at = scores[np.clip(rank, 1, n).astype(np.int64) - 1]
         at[levels == 0.5] = np.median(scores)
     kept = tuple(round(float(s), 4) for s in at)
-    return Group(
-        engine=engine,
-        metric=metric,
-        n=n,
-        centre=round(centre, 4),
-        typical=round(typical, 4),
-        scores=kept,
-        source=source,
-    )
+    spread = {"centre": round(centre, 4), "typical": round(typical, 4)}
+    return Group(engine=engine, metric=metric, n=n, **spread, scores=kept, source=source)
 
 
 @lru_cache(maxsize=1)

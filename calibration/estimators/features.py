@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from calibration.operators.roofline import bytes_moved, compute_s, flops, memory_s, roofline_s
 from calibration.rows.dataset import OPERATOR_COLUMNS, operators_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 WORDS: Final = ("dtype", "kv_dtype", "kind", "stage", "graph")
 

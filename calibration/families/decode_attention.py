@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibration.families.base import Parts
-from calibration.families.grid import InterpolationGrid, by
+from calibration.families.base import Parts, best_streaming
+from calibration.families.grid import InterpolationGrid, by, pack_grids, unpack_grids
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
 from calibration.operators.operators import DecodeAttention
 from calibration.operators.roofline import ACTIVATION_BYTES, bytes_moved, compute_s, memory_s, roofline_s
@@ -126,18 +126,14 @@ class DecodeAttentionModel:
 
     def to_parts(self) -> Parts:
         """Return readable facts and arrays that `from_parts` reads."""
-        arrays: dict[str, npt.NDArray[Any]] = {}
-        for key, grid in self.grids.items():
-            arrays |= grid.to_arrays(key)
         facts = {"tables": list(self.grids), "floors_s": self.floors_s, "skew_alpha": self.skew_alpha}
-        return facts | {"writes_cache": self.writes_cache}, arrays
+        return facts | {"writes_cache": self.writes_cache}, pack_grids(self.grids)
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
         """Return the model in facts and arrays."""
-        grids = {t: InterpolationGrid.from_arrays(t, arrays) for t in facts["tables"]}
-        writes = bool(facts.get("writes_cache", False))
-        return cls(grids, dict(facts["floors_s"]), float(facts["skew_alpha"]), writes)
+        floors_s, writes = dict(facts["floors_s"]), bool(facts.get("writes_cache", False))
+        return cls(unpack_grids(facts["tables"], arrays), floors_s, float(facts["skew_alpha"]), writes)
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
@@ -183,19 +179,16 @@ def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Ac
         group = np.full(len(rows), np.log2(max(float(heads) / float(kv_heads), 1.0)))
         log_kv = np.full(len(rows), np.log(float(kv_heads)))
         points.append(np.stack([np.log(sequences), log_kv, group, np.log(context / sequences)], axis=1))
-    all_points, values = np.concatenate(points), np.concatenate(u_log)
-    kept = group_nodes(all_points[:, 2])
-    points4, values = all_points[kept], values[kept]
-    axes = [np.unique(points4[:, d]) for d in range(4)]
+    at, values = np.concatenate(points), np.concatenate(u_log)
+    kept = group_nodes(at[:, 2])
+    at, values = at[kept], values[kept]
+    axes = [np.unique(at[:, d]) for d in range(4)]
     # A head configuration that was not measured behaves like the average configuration with the same number of streams.
-    points3 = np.column_stack([points4[:, 0] + points4[:, 1], points4[:, 2], points4[:, 3]])
-    streams = np.log(2.0) * np.unique(np.round(points3[:, 0] / np.log(2.0)))
-    pooled = InterpolationGrid.from_points([streams, axes[2], axes[3]], points3, values)
-    return (
-        InterpolationGrid.from_points(axes, points4, values, lambda s, kv, g, c: pooled.at([s + kv, g, c])[0])
-        .rising(1.0)
-        .rising(1.0, 0)
-    )
+    by_streams = np.column_stack([at[:, 0] + at[:, 1], at[:, 2], at[:, 3]])
+    streams = np.log(2.0) * np.unique(np.round(by_streams[:, 0] / np.log(2.0)))
+    pooled = InterpolationGrid.from_points([streams, axes[2], axes[3]], by_streams, values)
+    grid = InterpolationGrid.from_points(axes, at, values, lambda s, kv, g, c: pooled.at([s + kv, g, c])[0])
+    return grid.rising(1.0).rising(1.0, 0)
 
 
 def _per_key_s(op: DecodeAttention, accelerator: Accelerator) -> FloatArray:
@@ -238,12 +231,6 @@ def _cold_s(op: DecodeAttention, seconds: FloatArray, start: FloatArray, acceler
     measured from memory, so for them the bound is the bytes alone.
     """
     moved = bytes_moved(op, accelerator)
-    best = _best_streaming(op, np.minimum(_per_key_s(op, accelerator) / seconds, 1.0), accelerator)
-    return np.where(moved < COLD * accelerator.cache_bytes, start, 0.0) + _per_key_s(op, accelerator) / best
-
-
-def _best_streaming(op: DecodeAttention, u: FloatArray, accelerator: Accelerator) -> float:
-    """Return the highest bandwidth utilisation of batches over four times the size of the second-level cache."""
     streamed = memory_s(op, accelerator) >= roofline_s(op, accelerator) * (1 - 1e-9)
-    large = streamed & (bytes_moved(op, accelerator) > 4.0 * accelerator.cache_bytes)
-    return float(np.quantile(u[large], 0.99)) if large.any() else 0.9
+    best = best_streaming(op, np.minimum(_per_key_s(op, accelerator) / seconds, 1.0), streamed, accelerator)
+    return np.where(moved < COLD * accelerator.cache_bytes, start, 0.0) + _per_key_s(op, accelerator) / best

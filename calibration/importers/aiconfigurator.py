@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -184,7 +184,7 @@ def mla_rows(raw: pd.DataFrame, stage: str) -> pd.DataFrame:
     raw = raw[raw.mla_dtype == "bfloat16"].reset_index(drop=True)
     sequences, length = raw.batch_size.astype(float), raw.isl.astype(float)
     if stage == "decode":
-        work = {"tokens": sequences, "pairs": 0.0, "context_tokens": sequences * raw.step}
+        work: dict[str, Any] = {"tokens": sequences, "pairs": 0.0, "context_tokens": sequences * raw.step}
     else:
         work = {"tokens": sequences * length, "pairs": sequences * length**2 / 2, "context_tokens": 0.0}
     dtypes = {"dtype": raw.gemm_type.map(DTYPE), "kv_dtype": raw.kv_cache_dtype.map(DTYPE)}

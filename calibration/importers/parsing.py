@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from calibration.bundles.files import first_fault
 from calibration.rows.physics_check import GateReport, gate
@@ -57,10 +57,8 @@ class EngineSteps:
     notes: tuple[str, ...]
 
 
-class Foreign(BaseModel):
+class Foreign(BaseModel, extra="ignore"):
     """A document of another project: the keys that are read; other keys may come and go."""
-
-    model_config = ConfigDict(extra="ignore")
 
 
 M = TypeVar("M", bound=Foreign)

@@ -132,8 +132,10 @@ def shape_texts(family: str, rows: pd.DataFrame) -> list[str]:
 
 def error_lines(held: pd.DataFrame | None, n_fit: Mapping[str, int], hows: Sequence[str]) -> list[FamilyLine]:
     """Return the errors of the predictions of each family, by how the rows were held out; `n_fit` are fitted rows."""
-    lines = []
-    for family, how in product(n_fit, hows if held is not None else ()):
+    lines: list[FamilyLine] = []
+    if held is None:
+        return lines
+    for family, how in product(n_fit, hows):
         mine = held[(held.family == family) & (held.how == how)]
         if len(mine):
             errors = held_out(family, how, mine.predicted_s.to_numpy(float), mine.measured_s.to_numpy(float))

@@ -88,10 +88,11 @@ def by_architecture(rows: pd.DataFrame) -> Any:
     figure = make_subplots(rows=1, cols=2, horizontal_spacing=0.12)
     columns = (("decode_s_per_token", "s", "time per further token"), ("peak_memory_bytes", "B", "peak memory"))
     for place, (column, unit, title) in enumerate(columns, 1):
-        good = rows[rows[column] > 0].sort_values("batch")
+        good = rows[rows[column] > 0]
         for i, (architecture, part) in enumerate(good.groupby("architecture")):
             tint = {"marker": {"color": COLOURS[i]}, "line": {"width": 1.5}}
             style = {"name": str(architecture), "legendgroup": str(architecture), "showlegend": place == 1}
+            part = part.sort_values("batch")
             x = [f"batch {b}" for b in part.batch]
             figure.add_box(x=x, y=short(part[column]), boxpoints="outliers", row=1, col=place, **tint, **style)
         if len(good):

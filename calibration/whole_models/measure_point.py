@@ -76,10 +76,8 @@ def _measured(generator: Generator, order: MeasurementOrder, meter: Meter) -> Fi
         generator.run(prompt, point.output_tokens, Stamps(device))
 
     peak = peak_on_cuda(run, device.torch) if device.is_cuda else peak_on_cpu(run)
-    runs = _repeats(generator, prompt, order)
-    found = _times(runs) | _memory(generator, peak) | {"flops": flops}
-    found["flops_per_s"] = flops / found["total_s"]
-    found |= _energy(meter, run, found["total_s"])
+    found = _times(_repeats(generator, prompt, order)) | _memory(generator, peak) | {"flops": flops}
+    found |= {"flops_per_s": flops / found["total_s"]} | _energy(meter, run, found["total_s"])
     if device.is_cuda:
         found["device_busy_s"] = _device_busy_s(run, device)
     return found
@@ -89,27 +87,20 @@ def _repeats(generator: Generator, prompt: Any, order: MeasurementOrder) -> list
     start, runs = time.perf_counter(), [generator.timed(prompt, order.point.output_tokens)]
     while len(runs) < MOST:
         spent, last = time.perf_counter() - start, runs[-1].wall_s
-        if spent + last > order.limit_s and (len(runs) > 1 or last > ONE_IS_ENOUGH_S):
-            break
-        if len(runs) >= FEWEST and median_ci([r.device_s for r in runs])[1] <= NARROW:
+        too_long = spent + last > order.limit_s and (len(runs) > 1 or last > ONE_IS_ENOUGH_S)
+        if too_long or (len(runs) >= FEWEST and median_ci([r.device_s for r in runs])[1] <= NARROW):
             break
         runs.append(generator.timed(prompt, order.point.output_tokens))
     return runs
 
 
 def _times(runs: list[Generation]) -> Fields:
-    total, width = median_ci([r.device_s for r in runs])
-    return {
-        "prefill_s": float(np.median([r.prefill_s for r in runs])),
-        "decode_s_per_token": float(np.median([r.decode_s_per_token for r in runs])),
-        "total_s": total,
-        "device_s": total,
-        "wall_s": float(np.median([r.wall_s for r in runs])),
-        "cpu_s": float(np.median([r.cpu_s for r in runs])),
-        "ci_fraction": round(width, 5) if len(runs) > 1 else None,
-        "n_samples": len(runs),
-        "samples_s": [r.device_s for r in runs],
-    }
+    samples = [r.device_s for r in runs]
+    total, width = median_ci(samples)
+    names = ("prefill_s", "decode_s_per_token", "wall_s", "cpu_s")
+    medians = {name: float(np.median([getattr(r, name) for r in runs])) for name in names}
+    ci = {"ci_fraction": round(width, 5) if len(runs) > 1 else None}
+    return {"total_s": total, "device_s": total, **medians, **ci, "n_samples": len(runs), "samples_s": samples}
 
 
 def _memory(generator: Generator, peak: Peak) -> Fields:

@@ -14,10 +14,11 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import IO, Any, Final
 
 from calibration.profile.machine.device import ProfiledDevice
+from calibration.whole_models.physics import sizes
 from calibration.whole_models.subjects import RandomWeightModel
 from calibration.whole_models.workloads import Point
 
@@ -67,16 +68,19 @@ class Worker:
                 the message is its last line of output.
         """
         assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.used_at = time.monotonic()
         try:
             self.process.stdin.write((json.dumps(order) + "\n").encode())
             self.process.stdin.flush()
-            line = self._line(limit_s)
+            with selectors.DefaultSelector() as ready:
+                ready.register(self.process.stdout, selectors.EVENT_READ)
+                if not ready.select(limit_s):
+                    self.stop()
+                    raise WorkerDied(f"it did not finish within {limit_s:.0f} s")
+            line = self.process.stdout.readline()
         except BrokenPipeError:
             line = b""
-        except TimeoutError:
-            self.stop()
-            raise WorkerDied(f"it did not finish within {limit_s:.0f} s") from None
         if not line:
             last = self._last_words()
             self.stop()
@@ -92,14 +96,6 @@ class Worker:
             if pipe is not None:
                 with suppress(OSError):
                     pipe.close()
-
-    def _line(self, limit_s: float) -> bytes:
-        assert self.process.stdout is not None
-        with selectors.DefaultSelector() as ready:
-            ready.register(self.process.stdout, selectors.EVENT_READ)
-            if not ready.select(limit_s):
-                raise TimeoutError
-        return self.process.stdout.readline()
 
     def _last_words(self) -> str:
         self.process.wait(timeout=30)
@@ -138,10 +134,9 @@ class Workers:
         """
         if point.model in self.broken:
             return {"status": "error", "reason": self.broken[point.model]}
-        words = {name: getattr(point, name) for name in Point.__slots__}
-        order = {"point": words, "limit_s": repeats_s, "memory_bytes": memory_bytes}
+        order = {"point": asdict(point), "limit_s": repeats_s, "memory_bytes": memory_bytes}
         try:
-            worker = self._worker(point.model)
+            worker = self._started(point.model)
         except WorkerDied as error:
             self.broken[point.model] = f"the model cannot be built: {error}"
             return {"status": _kind(str(error)), "reason": self.broken[point.model]}
@@ -153,27 +148,23 @@ class Workers:
 
     def free_bytes(self, model: str) -> float:
         """Return the free memory for a run of a model; the weights of a model that is not built yet are subtracted."""
-        unbuilt = 0.0 if model in self.running else self._weight_bytes(model)
-        return self.device.free_bytes() - unbuilt
+        return self.device.free_bytes() - (0.0 if model in self.running else self._weight_bytes(model))
 
-    def _worker(self, model: str) -> Worker:
-        if model not in self.running:
-            self._free_memory(self._weight_bytes(model))
-            self.running[model] = Worker.start(self.subjects[model], self.device, self.dtype)
-        return self.running[model]
+    def _started(self, model: str) -> Worker:
+        """Return the worker of a model.
 
-    def _free_memory(self, more_bytes: float) -> None:
-        """End the least recently used workers until all models together are within RESIDENT_SHARE."""
-        while self.running and self._held() + more_bytes > RESIDENT_SHARE * self.device.memory_bytes:
+        A new one ends the least recently used workers until all models together are within RESIDENT_SHARE.
+        """
+        if model in self.running:
+            return self.running[model]
+        most = RESIDENT_SHARE * self.device.memory_bytes - self._weight_bytes(model)
+        while self.running and sum(w.facts.get("model_bytes", 0.0) for w in self.running.values()) > most:
             oldest = min(self.running, key=lambda name: self.running[name].used_at)
             self.running.pop(oldest).stop()
-
-    def _held(self) -> float:
-        return float(sum(w.facts.get("model_bytes", 0.0) for w in self.running.values()))
+        self.running[model] = Worker.start(self.subjects[model], self.device, self.dtype)
+        return self.running[model]
 
     def _weight_bytes(self, model: str) -> float:
-        from calibration.whole_models.physics import sizes
-
         return sizes(self.subjects[model].spec, self.dtype)["weight_bytes"]
 
 
