@@ -200,8 +200,7 @@ def diff(
         for t in found.times:
             typer.echo(f"  {t.family:18} n {t.n:>6,}  B/A median {t.median:.3f}  p10 {t.p10:.3f}  p90 {t.p90:.3f}")
     if json_file is not None:
-        facts = {n: list(pair) for n, pair in found.facts.items()}
-        write_json({"schema_version": 1, "differ": facts, "times": [t.to_dict() for t in found.times]}, json_file)
+        write_json({"schema_version": 1, "differ": found.facts, "times": [t.to_dict() for t in found.times]}, json_file)
 
 
 @app.command()

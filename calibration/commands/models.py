@@ -40,8 +40,6 @@ def models(
 ) -> None:
     """Run whole models with random weights over workloads and batches, and report the error on held-out rows."""
     check_targets(json_file)
-    if device not in (None, "cpu", "cuda"):
-        raise InputError("a device is cpu or cuda", device, "cpu")
     if predict_only is not None:
         if names:
             raise InputError("--predict-only takes the models from its rows; leave the names out", names[0])
@@ -55,10 +53,8 @@ def models(
         sizes = tuple(int(part) for part in batches.split(","))
     except ValueError:
         raise InputError("batches must be whole numbers separated by commas", batches, "1,8,32,128") from None
-    chosen = tuple(names or DEFAULTS)
-    done = collect_models(
-        CollectOptions(chosen, budget_s(budget), sizes, max_input, out, device, threads, max_output, seed)
-    )
+    chosen, seconds = tuple(names or DEFAULTS), budget_s(budget)
+    done = collect_models(CollectOptions(chosen, seconds, sizes, max_input, out, device, threads, max_output, seed))
     typer.echo(f"{done.folder}: " + ", ".join(f"{n} {s}" for s, n in done.facts["counts"].items() if n), err=True)
     _report(done.folder, json_file, must=False)
 

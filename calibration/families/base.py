@@ -5,15 +5,16 @@ A model keeps the accelerator of its fit, so that its seconds transfer to anothe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from calibration.operators.operators import Operator
 from calibration.operators.roofline import bytes_moved, link_bytes_per_s, roofline_s
+from calibration.rows.dataset import operators_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.files import cache_bytes
 from catalogs.hardware.specs import Accelerator
@@ -72,6 +73,8 @@ class FittedOn:
         return cls(unit, float(facts["link_bytes_per_s"]))
 
 
+OperatorT = TypeVar("OperatorT", bound=Operator)
+
 #: A fitted model in stored form: JSON data and named arrays.
 Parts = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
 
@@ -105,6 +108,13 @@ class FamilyModel(Protocol):
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
         """Fit the model to rows of this family (schema: rows/dataset.py) that passed the physics check."""
         ...
+
+
+def operators(kind: type[OperatorT], rows: pd.DataFrame) -> Iterator[tuple[OperatorT, npt.NDArray[np.int64]]]:
+    """Yield (operator with array fields, positions of its rows), as `operators_of`, for the rows of one kind."""
+    for op, index in operators_of(kind.family, rows):
+        assert isinstance(op, kind)
+        yield op, index
 
 
 def best_streaming(

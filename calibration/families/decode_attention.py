@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibration.families.base import Parts, best_streaming
+from calibration.families.base import Parts, best_streaming, operators
 from calibration.families.grid import InterpolationGrid, by, pack_grids, unpack_grids
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
 from calibration.operators.operators import DecodeAttention
@@ -42,8 +42,6 @@ DEFAULT_SKEW_ALPHA: Final = 0.06
 COLD: Final = 2.0
 
 ON_NODE: Final = 1e-6
-
-SIZES: Final = ("sequences", "context_tokens", "max_context_tokens")
 
 GROUP_NODES: Final = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0, 32.0, 64.0)
 
@@ -106,20 +104,19 @@ class DecodeAttentionModel:
         for (head_dim, kv_dtype), table in by(rows[rows.window_tokens == 0], "head_dim", "kv_dtype"):
             key = f"{head_dim}/{kv_dtype}"
             if key in grids:
-                longer = self._longer(table, int(head_dim), str(kv_dtype), accelerator)
+                longer = self._longer(table, accelerator)
                 s, kv, _, c = np.meshgrid(*grids[key].axes, indexing="ij")
                 values = grids[key].values - longer.at([s + kv, c])[0]
                 grids[key] = replace(grids[key], values=values).rising(1.0).rising(1.0, 0)
         return replace(self, grids=grids)
 
-    def _longer(self, table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Accelerator) -> InterpolationGrid:
+    def _longer(self, table: pd.DataFrame, accelerator: Accelerator) -> InterpolationGrid:
         """Return log(measured / modelled seconds) as a grid over (log streams, log context)."""
-        points, values = [], []
-        for (heads, kv_heads), part in by(table, "n_heads", "n_kv_heads"):
-            n, context, longest = (part[c].to_numpy(float) for c in SIZES)
-            op = DecodeAttention(n, context, longest, int(heads), int(kv_heads), head_dim, kv_dtype)
-            values.append(np.log(part.seconds.to_numpy(float) / self.cost(op, accelerator)[0]))
-            points.append(np.stack([np.log(n * kv_heads), np.log(context / n)], axis=1))
+        seconds, points, values = table.seconds.to_numpy(float), [], []
+        for op, index in operators(DecodeAttention, table):
+            n, context = broadcast(op.sequences, op.context_tokens)
+            values.append(np.log(seconds[index] / self.cost(op, accelerator)[0]))
+            points.append(np.stack([np.log(n * op.n_kv_heads), np.log(context / n)], axis=1))
         at = np.concatenate(points)
         axes = [np.log(2.0) * np.unique(np.round(at[:, d] / np.log(2.0))) for d in range(2)]
         return InterpolationGrid.from_points(axes, at, np.concatenate(values))
@@ -142,7 +139,7 @@ class DecodeAttentionModel:
         plain = cold_rows(rows[(rows.window_tokens == 0) & (rows.n_heads >= rows.n_kv_heads)], accelerator)
         for (head_dim, kv_dtype), table in by(plain, "head_dim", "kv_dtype"):
             key = f"{head_dim}/{kv_dtype}"
-            grids[key] = _fit_grid(table, int(head_dim), str(kv_dtype), accelerator)
+            grids[key] = _fit_grid(table, accelerator)
             floors[key] = float(table.seconds.min())
         writes = "writes_cache" in rows.columns and bool(rows["writes_cache"].all())
         return cls(grids, floors, writes_cache=writes)
@@ -169,15 +166,13 @@ def nearest_head(tables: Mapping[str, Any], head_dim: int, kv_dtype: str) -> tup
     return min(same, key=lambda t: abs(np.log(int(t.split("/")[0]) / head_dim))), True
 
 
-def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Accelerator) -> InterpolationGrid:
-    u_log, points = [], []
-    for (heads, kv_heads), rows in by(table, "n_heads", "n_kv_heads"):
-        seconds = rows.seconds.to_numpy(float)
-        sequences, context, longest = (rows[c].to_numpy(float) for c in SIZES)
-        op = DecodeAttention(sequences, context, longest, int(heads), int(kv_heads), head_dim, kv_dtype)
-        u_log.append(np.log(np.minimum(_per_key_s(op, accelerator) / seconds, 1.0)))
-        group = np.full(len(rows), np.log2(max(float(heads) / float(kv_heads), 1.0)))
-        log_kv = np.full(len(rows), np.log(float(kv_heads)))
+def _fit_grid(table: pd.DataFrame, accelerator: Accelerator) -> InterpolationGrid:
+    seconds, u_log, points = table.seconds.to_numpy(float), [], []
+    for op, index in operators(DecodeAttention, table):
+        sequences, context = broadcast(op.sequences, op.context_tokens)
+        u_log.append(np.log(np.minimum(_per_key_s(op, accelerator) / seconds[index], 1.0)))
+        group = np.full(len(index), np.log2(max(op.n_heads / op.n_kv_heads, 1.0)))
+        log_kv = np.full(len(index), np.log(float(op.n_kv_heads)))
         points.append(np.stack([np.log(sequences), log_kv, group, np.log(context / sequences)], axis=1))
     at, values = np.concatenate(points), np.concatenate(u_log)
     kept = group_nodes(at[:, 2])
@@ -210,17 +205,12 @@ def cold_rows(rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
 
     No batch is slower than one with a longer context, and none is read from the cache.
     """
-    import pandas as pd
-
-    parts = []
-    for (heads, kv_heads, head_dim, dtype), part in by(rows, "n_heads", "n_kv_heads", "head_dim", "kv_dtype"):
-        part = part.sort_values(["sequences", "context_tokens"], ascending=[True, False])
-        seconds = part.groupby("sequences")["seconds"].cummin().to_numpy(float)
-        start = part.groupby("sequences")["seconds"].transform("min").to_numpy(float)
-        n, context, longest = (part[c].to_numpy(float) for c in SIZES)
-        op = DecodeAttention(n, context, longest, int(heads), int(kv_heads), int(head_dim), str(dtype))
-        parts.append(part.assign(seconds=np.maximum(seconds, _cold_s(op, seconds, start, accelerator))))
-    return pd.concat(parts).sort_index() if parts else rows
+    rows = rows.sort_values(["sequences", "context_tokens"], ascending=[True, False])
+    batches = rows.groupby(["n_heads", "n_kv_heads", "head_dim", "kv_dtype", "sequences"])["seconds"]
+    seconds, start = np.array(batches.cummin(), dtype=np.float64), batches.transform("min").to_numpy(float)
+    for op, index in operators(DecodeAttention, rows):
+        seconds[index] = np.maximum(seconds[index], _cold_s(op, seconds[index], start[index], accelerator))
+    return rows.assign(seconds=seconds).sort_index()
 
 
 def _cold_s(op: DecodeAttention, seconds: FloatArray, start: FloatArray, accelerator: Accelerator) -> FloatArray:

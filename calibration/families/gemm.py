@@ -39,8 +39,8 @@ PAD_MARGIN: Final = 1.10
 
 FEWEST_SHAPES: Final = 8  # a dtype with fewer shapes is less reliable than its proxy, where another dtype has more
 
-# without tensor cores, and on a CPU with other kernels, its own few shapes are more reliable
-NOBODYS_PROXY: Final = "fp32"
+# Products in this dtype use no tensor cores, and other kernels on a CPU, so its own few shapes are more reliable.
+NO_PROXY_FOR: Final = "fp32"
 
 SMALLEST: Final = 64  # no layer has an n or k below this
 
@@ -123,7 +123,7 @@ class GemmModel:
         shapes = fastest.groupby("dtype").apply(lambda t: t.groupby(["n", "k"]).ngroups)
         grids, floors = {}, {}
         for (dtype,), table in by(fastest, "dtype"):
-            if dtype == NOBODYS_PROXY or shapes[dtype] >= min(FEWEST_SHAPES, shapes.max()):
+            if dtype == NO_PROXY_FOR or shapes[dtype] >= min(FEWEST_SHAPES, shapes.max()):
                 grids[str(dtype)] = _fit_grid(table, str(dtype), accelerator)
                 floors[str(dtype)] = float(table.seconds.min())
         return cls(grids, floors)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 UP_PROJECTION_EFFICIENCY = 0.6
 
-# of peak: a bound for noise, where the part linear in length would make the rest look faster
+# Of the peak: a bound against noise, where the part that is linear in length would make the rest appear faster.
 ATTENTION_EFFICIENCY = 0.8
 
 #: The shape that the tables measured: DeepSeek-V3 and R1, Kimi-K2.

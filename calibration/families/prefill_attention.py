@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibration.families.base import Parts
+from calibration.families.base import Parts, operators
 from calibration.families.decode_attention import group_nodes, nearest_head
 from calibration.families.grid import InterpolationGrid, by, pack_grids, unpack_grids
 from calibration.operators.cost import ROOFLINE, broadcast
@@ -111,18 +111,15 @@ class PrefillAttentionModel:
         return replace(self, context=found)
 
     def _fit_context(self, key: str, table: pd.DataFrame, accelerator: Accelerator) -> InterpolationGrid:
-        points, values = [], []
-        for (heads, kv_heads), part in by(table, "n_heads", "n_kv_heads"):
-            chunks, tokens, pairs, seconds = (part[c].to_numpy(float) for c in ("chunks", "tokens", "pairs", "seconds"))
-            head_dim, kv_dtype = key.split("/")
-            op = PrefillAttention(chunks, tokens, pairs, int(heads), int(kv_heads), int(head_dim), kv_dtype)
+        seconds, points, values = table.seconds.to_numpy(float), [], []
+        for op, index in operators(PrefillAttention, table):
+            chunks, tokens, pairs = broadcast(op.chunks, op.tokens, op.pairs)
             each = tokens / chunks
             context = pairs / tokens - 0.5 * each
             own, _ = self._prompt(key, op, chunks, each, accelerator)
-            extra = np.maximum(seconds - own, LEAST_EXTRA * seconds)
-            u = _rectangle_bound_s(op, tokens, context, accelerator) / extra
+            extra = np.maximum(seconds[index] - own, LEAST_EXTRA * seconds[index])
             points.append(np.stack([np.log(each), np.log(context)], axis=1))
-            values.append(np.log(u))
+            values.append(np.log(_rectangle_bound_s(op, tokens, context, accelerator) / extra))
         at = np.concatenate(points)
         return InterpolationGrid.from_points([np.unique(at[:, 0]), np.unique(at[:, 1])], at, np.concatenate(values))
 
@@ -166,10 +163,9 @@ class PrefillAttentionModel:
         plain = rows[rows.window_tokens == 0]
         for (head_dim, kv_dtype), table in by(plain, "head_dim", "kv_dtype"):
             key = f"{head_dim}/{kv_dtype}"
-            grids[key] = _fit_grid(table[whole[table.index]], int(head_dim), str(kv_dtype), accelerator)
+            grids[key] = _fit_grid(table[whole[table.index]], accelerator)
             floors[key] = float(table.seconds.min())
-            found = _fit_serial(table)
-            if found is not None:
+            if (found := _fit_serial(table)) is not None:
                 serial[key] = found
         if 2 * len(serial) < len(grids):  # a linear fit in few tables is chance: one kernel runs most of them
             serial = {}
@@ -211,16 +207,15 @@ def _fit_serial(table: pd.DataFrame) -> Serial | None:
     return Serial(typical, rate * typical / TILE_ROWS, joins)
 
 
-def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Accelerator) -> InterpolationGrid:
+def _fit_grid(table: pd.DataFrame, accelerator: Accelerator) -> InterpolationGrid:
+    table = table.sort_values(["chunks", "tokens"], ascending=[True, False])
+    seconds = table.groupby(["n_heads", "n_kv_heads", "chunks"])["seconds"].cummin().to_numpy(float)
     u_log, points = [], []
-    for (heads, kv_heads), rows in by(table, "n_heads", "n_kv_heads"):
-        rows = rows.sort_values(["chunks", "tokens"], ascending=[True, False])
-        seconds = rows.groupby("chunks")["seconds"].cummin().to_numpy(float)
-        chunks, tokens, pairs = (rows[c].to_numpy(float) for c in ("chunks", "tokens", "pairs"))
-        op = PrefillAttention(chunks, tokens, pairs, int(heads), int(kv_heads), head_dim, kv_dtype)
-        u_log.append(np.log(np.minimum(compute_s(op, accelerator) / seconds, 1.0)))
-        group = np.full(len(rows), np.log2(max(float(heads) / float(kv_heads), 1.0)))
-        points.append(np.stack([np.log(chunks * heads), group, np.log(tokens / chunks)], axis=1))
+    for op, index in operators(PrefillAttention, table):
+        chunks, tokens = broadcast(op.chunks, op.tokens)
+        u_log.append(np.log(np.minimum(compute_s(op, accelerator) / seconds[index], 1.0)))
+        group = np.full(len(index), np.log2(max(op.n_heads / op.n_kv_heads, 1.0)))
+        points.append(np.stack([np.log(chunks * op.n_heads), group, np.log(tokens / chunks)], axis=1))
     at, values = np.concatenate(points), np.concatenate(u_log)
     kept = group_nodes(at[:, 1])
     at, values = at[kept], values[kept]

@@ -62,7 +62,7 @@ def fit_bundle(
         if family == "mixed_attention" and prefill and decode and isinstance(prefill.model, PrefillAttentionModel):
             prefill.notes.extend(check_mixed(prefill.model, decode.model, rows, accelerator))
         elif decode and family == "decode_attention" and "inside_engine" in rows and bool(rows["inside_engine"].all()):
-            fitted[family] = _met_engine(decode, source, rows, accelerator)
+            fitted[family] = _with_engine_rows(decode, source, rows, accelerator)
         elif family in fitted:
             fitted[family].notes.extend(check(fitted[family].model, f"against {source}", rows, accelerator))
     sources = sources_of({f: tables[f] for f in fitted})
@@ -70,7 +70,7 @@ def fit_bundle(
     return write_bundle(folder, accelerator.name, version, sources, fitted)
 
 
-def _met_engine(fitted: FittedFamily, source: str, rows: pd.DataFrame, accelerator: Accelerator) -> FittedFamily:
+def _with_engine_rows(fitted: FittedFamily, source: str, rows: pd.DataFrame, accelerator: Accelerator) -> FittedFamily:
     """Return the family with the extra time of batches inside an engine added to its model.
 
     Its notes report the error of the model without these rows, and its error on head configurations that were left out.

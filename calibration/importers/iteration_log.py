@@ -25,17 +25,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-COLUMNS: Final = (
-    "at_s",
-    "engine",
-    "index",
-    "context_requests",
-    "context_tokens",
-    "generation_requests",
-    "generation_tokens",
-    "seconds",
-    "kv_usage_fraction",
-)
+_COUNTS: Final = ("index", "context_requests", "context_tokens", "generation_requests", "generation_tokens")
+
+COLUMNS: Final = ("at_s", "engine", *_COUNTS, "seconds", "kv_usage_fraction")
 
 _START: Final = re.compile(r"Iteration\(\d*")
 
@@ -49,8 +41,6 @@ _STEP: Final = re.compile(
     r"(?P<generation_tokens>\d+) generation tokens, iteration elapsed time: (?P<ms>\d+(?:\.\d+)?) ms"
     r"(?P<dummy> \(dummy\))?(?:, \w+ KV cache usage: (?P<kv>\d+(?:\.\d+)?)%)?"
 )
-
-_COUNTS: Final = ("index", "context_requests", "context_tokens", "generation_requests", "generation_tokens")
 
 _LEAP_YEAR: Final = 2024  # lines carry no year, and February 29 must parse
 

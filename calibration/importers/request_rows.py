@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import numpy as np
@@ -83,14 +83,10 @@ def measured_run(facts: RunFacts, rows: Sequence[RequestRow]) -> MeasuredRun:
         )
     columns = ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "e2e_s")
     return MeasuredRun(
-        client=facts.client,
-        source=facts.source,
+        **(asdict(facts) | {"notes": (*facts.notes, *dropped)}),
         **{c: np.array([getattr(r, c) for r in kept], dtype=float) for c in columns},
         tpot_s=np.array([r.time_per_token_s() for r in kept], dtype=float),
         itl_s=np.array([gap for r in kept for gap in r.itl_s], dtype=float),
-        duration_s=facts.duration_s,
-        n_failed=facts.n_failed,
-        notes=(*facts.notes, *dropped),
         n_gaps=tuple(len(r.itl_s) for r in kept),
     )
 

@@ -14,8 +14,7 @@ from calibration.profile.peaks import measured
 from calibration.profile.session import manifest
 from calibration.profile.session.session import Row, Session
 from calibration.profile.session.tables import Tables, tables
-from calibration.report.coverage import coverage
-from calibration.report.held_out import error_lines, importance, left_out, measured_frame, off_grid, together, unseen
+from calibration.report import held_out
 from calibration.report.material import GROUP, OFF_GRID, CalibrationReport, FieldImportance, peaks_text
 from calibration.rows.dataset import OPERATOR_COLUMNS
 from calibration.rows.physics_check import gate
@@ -52,8 +51,8 @@ def read_profile(folder: Path) -> CalibrationReport:
         cards=_cards(rows, accelerator, found),
         facts=_facts(facts),
         notices=notices(found, facts),
-        errors=error_lines(held, {f: len(rows) for f, rows in found.fit.items()}, (OFF_GRID, GROUP)),
-        coverage=coverage(accelerator, dtypes, models, int(facts.get("seed") or 0)),
+        errors=held_out.error_lines(held, {f: len(rows) for f, rows in found.fit.items()}, (OFF_GRID, GROUP)),
+        coverage=held_out.coverage(accelerator, dtypes, models, int(facts.get("seed") or 0)),
         held=held,
         measured=_measured(rows, found, accelerator),
         importance=_importance(found, models, accelerator),
@@ -79,12 +78,12 @@ def _held(found: Tables, models: dict[str, FamilyModel], accelerator: Accelerato
     for family, model in models.items():
         if family in found.held_out:
             kept = gate(family, found.held_out[family], accelerator)[0]
-            parts.append(off_grid(model, kept, found.fit[family], accelerator))
+            parts.append(held_out.off_grid(model, kept, found.fit[family], accelerator))
         rows, _ = split_context_chunks(family, found.fit[family], accelerator)
         if len(rows) >= FEWEST_FOR_GROUPS:
-            tables_left_out = left_out(family, engine_rows(family, rows, accelerator), accelerator)
+            tables_left_out = held_out.left_out(family, engine_rows(family, rows, accelerator), accelerator)
             parts += [tables_left_out[GROUP]] if GROUP in tables_left_out else []
-    return together(parts)
+    return held_out.together(parts)
 
 
 def _measured(rows: list[Row], found: Tables, accelerator: Accelerator) -> pd.DataFrame:
@@ -94,17 +93,13 @@ def _measured(rows: list[Row], found: Tables, accelerator: Accelerator) -> pd.Da
         mine = [r for r in rows if r["family"] == family and r["status"] == "ok"]
         frame = pd.DataFrame(mine, columns=[*OPERATOR_COLUMNS[family], "seconds", "watts", "contended"])
         frame["watts"] = pd.to_numeric(frame["watts"], errors="coerce")
-        parts.append(measured_frame(family, frame, accelerator))
+        parts.append(held_out.measured_frame(family, frame, accelerator))
     return pd.concat(parts, ignore_index=True)
 
 
 def _importance(found: Tables, models: dict[str, FamilyModel], accelerator: Accelerator) -> list[FieldImportance]:
-    return [
-        field
-        for family, model in models.items()
-        if family in found.held_out
-        for field in importance(model, unseen(family, found.held_out[family], found.fit[family]), accelerator)
-    ]
+    shapes = {f: held_out.unseen(f, found.held_out[f], found.fit[f]) for f in models if f in found.held_out}
+    return [field for f, rows in shapes.items() for field in held_out.importance(models[f], rows, accelerator)]
 
 
 def _cards(rows: list[Row], accelerator: Accelerator, found: Tables) -> list[tuple[str, str]]:

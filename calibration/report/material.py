@@ -11,16 +11,6 @@ from calibration.families.base import HeldOutErrors
 from catalogs.hardware.specs import Accelerator
 from catalogs.ui.charts import FAMILY_WORDS
 
-#: Columns of CalibrationReport.held: one row per prediction of a shape that the fit did not use.
-HELD_COLUMNS: Final = ("family", "how", "shape", "measured_s", "predicted_s", "bytes")
-
-#: Columns of CalibrationReport.measured: one row per measured operator. compute_share and memory_share are of the
-#: peaks.
-MEASURED_COLUMNS: Final = (
-    *("family", "shape", "seconds", "flops", "bytes", "compute_share", "memory_share"),
-    *("watts", "disturbed"),
-)
-
 OFF_GRID: Final = "off-grid shape"
 
 GROUP: Final = "group left out"
@@ -64,7 +54,9 @@ class FieldImportance:
 class CalibrationReport:
     """The material of one report.
 
-    `held` and `measured` are None where there were no rows; `missing` lists what the page then cannot show.
+    `held` has one row per prediction of a shape that the fit did not use, with the columns of `held_out.held_frame`.
+    `measured` has one row per measured operator, with those of `held_out.measured_frame`. Both are None where there
+    were no rows; `missing` lists what the page then cannot show.
     """
 
     title: str

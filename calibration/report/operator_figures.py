@@ -13,19 +13,7 @@ from plotly.subplots import make_subplots
 from calibration.report.drawing import MARGIN, add_line, dots, finished, short
 from calibration.report.material import Coverage, FieldImportance, title_of
 from catalogs.hardware.specs import Accelerator
-from catalogs.ui.charts import (
-    COLOURS,
-    FAMILY_WORDS,
-    LEGEND_BELOW,
-    REFERENCE,
-    count_axis,
-    family_colour,
-    family_marker,
-    ratio_axis,
-    si_text,
-    time_axis,
-    time_text,
-)
+from catalogs.ui import charts
 
 MOST_POINTS: Final = 1_800  # of a chart; the tables count all
 
@@ -40,9 +28,9 @@ FEWEST_IN_CELL: Final = 3
 
 #: The shares of a coverage with their colours and their words in the legend.
 COVERAGE_PARTS: Final = (
-    ("measured", COLOURS[2], "measured"),
-    ("interpolated", COLOURS[5], "between measured shapes"),
-    ("outside", COLOURS[3], "outside: physics and defaults"),
+    ("measured", charts.COLOURS[2], "measured"),
+    ("interpolated", charts.COLOURS[5], "between measured shapes"),
+    ("outside", charts.COLOURS[3], "outside: physics and defaults"),
 )
 
 
@@ -69,8 +57,8 @@ def predicted_against_measured(held: pd.DataFrame) -> Any:
         add_line(figure, ends, [factor * e for e in ends], name, dash=dash)
     for family, part in _families(thinned(held)):
         figure.add_scatter(x=short(part.measured_s), y=short(part.predicted_s), text=_hover(part), **_dots(family))
-    figure.update_xaxes(**time_axis("measured", low, high))
-    figure.update_yaxes(**time_axis("predicted", low, high))
+    figure.update_xaxes(**charts.time_axis("measured", low, high))
+    figure.update_yaxes(**charts.time_axis("predicted", low, high))
     return finished(figure)
 
 
@@ -85,12 +73,14 @@ def residuals(held: pd.DataFrame) -> Any:
         figure.add_scatter(**points, row=1, col=1, **_dots(family))
         q = [[float(v)] for v in np.quantile(held.ratio[held.family == family], [0.1, 0.25, 0.5, 0.75, 0.9])]
         fences = dict(zip(("lowerfence", "q1", "median", "q3", "upperfence"), q, strict=True))
-        box = {"marker": {"color": family_colour(family)}, "boxpoints": False, "showlegend": False}
+        box = {"marker": {"color": charts.family_colour(family)}, "boxpoints": False, "showlegend": False}
         figure.add_box(x=[title_of(family)], name=title_of(family), **fences, row=1, col=2, **box)
-    figure.add_hline(y=1.0, line={"color": REFERENCE, "width": 1.2})
-    figure.update_xaxes(**time_axis("predicted", float(held.predicted_s.min()), float(held.predicted_s.max())), col=1)
+    figure.add_hline(y=1.0, line={"color": charts.REFERENCE, "width": 1.2})
+    figure.update_xaxes(
+        **charts.time_axis("predicted", float(held.predicted_s.min()), float(held.predicted_s.max())), col=1
+    )
     figure.update_xaxes(showticklabels=False, title={"text": "10 to 90 % of shapes"}, col=2)
-    figure.update_yaxes(**ratio_axis("prediction too low or too high by", extent))
+    figure.update_yaxes(**charts.ratio_axis("prediction too low or too high by", extent))
     figure.update_yaxes(title={"text": ""}, col=2)
     return finished(figure)
 
@@ -99,7 +89,7 @@ def error_by_size(held: pd.DataFrame) -> Any:
     """Draw the median error of each family by the duration of the operator."""
     errors = (held.predicted_s / held.measured_s - 1.0).abs()
     place = np.digitize(held.measured_s.to_numpy(float), SIZES)
-    families = [f for f in FAMILY_WORDS if f in set(held.family)]
+    families = [f for f in charts.FAMILY_WORDS if f in set(held.family)]
     cells = [[errors[(held.family == f) & (place == i)] for i in range(len(SIZE_WORDS))] for f in families]
     z = [[100 * float(c.median()) if len(c) >= FEWEST_IN_CELL else None for c in row] for row in cells]
     text = [
@@ -118,20 +108,20 @@ def error_by_size(held: pd.DataFrame) -> Any:
 def importance_bars(found: list[FieldImportance]) -> Any:
     """Draw one bar per family and field: the error of predictions with that field shuffled."""
     figure, names = go.Figure(), {}
-    for family in FAMILY_WORDS:
+    for family in charts.FAMILY_WORDS:
         mine = {f"{family} {i.field}": i for i in found if i.family == family}
         if mine:
             names.update({key: i.field for key, i in mine.items()})
             values = [round(i.factor, 3) for i in mine.values()]
             texts = [f" {v:.1f}×" if v < 100 else f" {v:.0f}×" for v in values]
-            bar = {"orientation": "h", "marker": {"color": family_colour(family)}, "cliponaxis": False}
+            bar = {"orientation": "h", "marker": {"color": charts.family_colour(family)}, "cliponaxis": False}
             style = {"text": texts, "textposition": "outside", "hoverinfo": "skip"}
             figure.add_bar(y=list(mine), x=values, name=title_of(family), **bar, **style)
     edges, ticks = [0, math.log10(max(i.factor for i in found)) + 0.25], (1, 2, 5, 10, 20, 50, 100, 1000)
     title = {"text": "typically off by this factor, field shuffled"}
     figure.update_xaxes(type="log", range=edges, title=title, tickvals=list(ticks), ticktext=[f"{v}×" for v in ticks])
     figure.update_yaxes(autorange="reversed", tickvals=list(names), ticktext=list(names.values()), showgrid=False)
-    below = LEGEND_BELOW | {"y": -70 / (24 * len(found))}
+    below = charts.LEGEND_BELOW | {"y": -70 / (24 * len(found))}
     return finished(figure, margin=MARGIN | {"r": 40}, bargap=0.25, legend=below)
 
 
@@ -145,16 +135,18 @@ def roofline_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
     for i, flops in enumerate(sorted(set(accelerator.peak_flops.values()), reverse=True)):
         dtypes = ", ".join(d for d, f in accelerator.peak_flops.items() if f == flops)
         x = [low / 2, flops / bandwidth, max(high, flops / bandwidth) * 2]
-        name = f"ceiling, {dtypes}: {si_text(flops, 'FLOP/s')}"
+        name = f"ceiling, {dtypes}: {charts.si_text(flops, 'FLOP/s')}"
         add_line(figure, x, [x[0] * bandwidth, flops, flops], name, 1.5, ("solid", "dash", "dot", "dashdot")[i % 4])
     for family, part in _families(counted):
         texts = [
-            f"{s}<br>{time_text(t)}, {si_text(r, 'FLOP/s')}"
+            f"{s}<br>{charts.time_text(t)}, {charts.si_text(r, 'FLOP/s')}"
             for s, t, r in zip(part["shape"], part.seconds, part.rate, strict=True)
         ]
         figure.add_scatter(x=short(part.intensity), y=short(part.rate), text=texts, **_dots(family))
-    figure.update_xaxes(**count_axis("operations per byte of memory traffic", low, max(high, peak / bandwidth), ""))
-    figure.update_yaxes(**count_axis("achieved", float(counted.rate.min()), peak * 1.2, "FLOP/s"))
+    figure.update_xaxes(
+        **charts.count_axis("operations per byte of memory traffic", low, max(high, peak / bandwidth), "")
+    )
+    figure.update_yaxes(**charts.count_axis("achieved", float(counted.rate.min()), peak * 1.2, "FLOP/s"))
     return finished(figure)
 
 
@@ -163,12 +155,12 @@ def bandwidth_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
     moved = thinned(measured[(measured.flops <= 0) & (measured.bytes > 0)])
     rate, top = moved.bytes / moved.seconds, accelerator.memory_bandwidth_bytes_per_s
     figure, ends = go.Figure(), [float(moved.bytes.min()) / 2, float(moved.bytes.max()) * 2]
-    add_line(figure, ends, [top, top], f"memory: {si_text(top, 'B/s')}", 1.5)
+    add_line(figure, ends, [top, top], f"memory: {charts.si_text(top, 'B/s')}", 1.5)
     for family, part in _families(moved):
         points = {"x": short(part.bytes), "y": short(part.bytes / part.seconds), "text": list(part["shape"])}
         figure.add_scatter(**points, **_dots(family))
-    figure.update_xaxes(**count_axis("bytes moved", ends[0], ends[1], "B"))
-    figure.update_yaxes(**count_axis("achieved", float(rate.min()), max(float(rate.max()), top), "B/s"))
+    figure.update_xaxes(**charts.count_axis("bytes moved", ends[0], ends[1], "B"))
+    figure.update_yaxes(**charts.count_axis("achieved", float(rate.min()), max(float(rate.max()), top), "B/s"))
     return finished(figure)
 
 
@@ -179,7 +171,9 @@ def power_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
         use = 100 * np.minimum(np.maximum(part.compute_share, part.memory_share), 1.0)
         figure.add_scatter(x=short(use), y=short(part.watts), text=list(part["shape"]), **_dots(family))
     if accelerator.tdp_w:
-        figure.add_hline(y=accelerator.tdp_w, line={"color": REFERENCE, "dash": "dot"}, annotation_text="power limit")
+        figure.add_hline(
+            y=accelerator.tdp_w, line={"color": charts.REFERENCE, "dash": "dot"}, annotation_text="power limit"
+        )
     figure.update_xaxes(title={"text": "share of the peak it is bound by"}, ticksuffix=" %", range=[-2, 102])
     figure.update_yaxes(title={"text": "mean power"}, ticksuffix=" W", rangemode="tozero")
     return finished(figure)
@@ -197,7 +191,7 @@ def coverage_bars(lines: list[Coverage]) -> Any:
     title = {"text": "of the shapes the catalog's models run"}
     figure.update_xaxes(range=[0, 100.5], tickvals=[0, 25, 50, 75, 100], ticksuffix=" %", title=title)
     figure.update_yaxes(autorange="reversed", showgrid=False)
-    return finished(figure, barmode="stack", legend=LEGEND_BELOW | {"traceorder": "normal"})
+    return finished(figure, barmode="stack", legend=charts.LEGEND_BELOW | {"traceorder": "normal"})
 
 
 def queue_title(queue: str) -> str:
@@ -207,17 +201,18 @@ def queue_title(queue: str) -> str:
 
 
 def _families(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    return [(f, rows[rows.family == f]) for f in FAMILY_WORDS if f in set(rows.family)]
+    return [(f, rows[rows.family == f]) for f in charts.FAMILY_WORDS if f in set(rows.family)]
 
 
 def _dots(family: str) -> dict[str, Any]:
-    marker = {"color": family_colour(family), "symbol": family_marker(family), "size": 6, "opacity": 0.72}
+    marker = {"color": charts.family_colour(family), "symbol": charts.family_marker(family), "size": 6, "opacity": 0.72}
     return dots(title_of(family), family, marker)
 
 
 def _hover(part: pd.DataFrame) -> list[str]:
     columns = (part["shape"], part.measured_s, part.predicted_s, part.how)
+    text = charts.time_text
     return [
-        f"{shape}<br>measured {time_text(m)}, predicted {time_text(p)} ({100 * (p / m - 1):+.0f} %)<br>{how}"
+        f"{shape}<br>measured {text(m)}, predicted {text(p)} ({100 * (p / m - 1):+.0f} %)<br>{how}"
         for shape, m, p, how in zip(*columns, strict=True)
     ]

@@ -86,7 +86,13 @@ def collect_models(options: CollectOptions) -> Collected:
     longest = MAX_OUTPUT[device.kind] if options.max_output is None else options.max_output
     requested = points(list(subjects), options.batches, options.max_input, longest, options.seed)
     candidates = [candidate(subjects[p.model], p, unit, dtype, device) for p in requested]
-    facts = _facts(options, device, unit, dtype, subjects)
+    models = {s.name: {"source": s.source, "config": s.config} for s in subjects.values()}
+    plan = {"batches": list(options.batches), "max_input": options.max_input, "max_output": options.max_output}
+    facts = manifest.describe(unit.name, device, options.budget_s, options.seed)
+    facts |= {"kind": FAMILY, "dtype": dtype, "models": models, "plan": plan}
+    facts["libraries"]["transformers"] = None
+    with suppress(importlib.metadata.PackageNotFoundError):
+        facts["libraries"]["transformers"] = importlib.metadata.version("transformers")
     folder = options.out or default_folder(FOLDER_PREFIX + unit.name)
     with progress(options.budget_s) as reporter:
         session = start(folder, facts, reporter)
@@ -199,19 +205,3 @@ def _all(candidates: Sequence[PlannedPoint], rows: Sequence[Row], skipped: dict[
     """Return the rows in the order measured, then the skipped ones, with every candidate exactly once."""
     done = {r["key"] for r in rows}
     return [*rows, *(skipped[c.point.key] for c in candidates if c.point.key not in done)]
-
-
-def _facts(
-    options: CollectOptions,
-    device: ProfiledDevice,
-    unit: Accelerator,
-    dtype: str,
-    subjects: dict[str, RandomWeightModel],
-) -> manifest.Manifest:
-    facts = manifest.describe(unit.name, device, options.budget_s, options.seed)
-    facts["libraries"]["transformers"] = None
-    with suppress(importlib.metadata.PackageNotFoundError):
-        facts["libraries"]["transformers"] = importlib.metadata.version("transformers")
-    models = {s.name: {"source": s.source, "config": s.config} for s in subjects.values()}
-    plan = {"batches": list(options.batches), "max_input": options.max_input, "max_output": options.max_output}
-    return facts | {"kind": FAMILY, "dtype": dtype, "models": models, "plan": plan}

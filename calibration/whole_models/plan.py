@@ -16,7 +16,7 @@ import numpy as np
 from calibration.families.nonnegative import nonnegative
 from calibration.profile.session.session import Row
 from calibration.whole_models.features import TERM_COLUMNS, physical_terms
-from calibration.whole_models.workloads import Point
+from calibration.whole_models.workloads import SINGLE_RUN_S, Point
 
 ENOUGH: Final = 8  # Measured rows from which weights are fitted.
 
@@ -39,8 +39,6 @@ LEAST_POINT_S: Final = 4.0  # A point of this duration is allowed by any budget.
 AROUND_S: Final = 0.7  # Duration of the small runs that precede the timed ones.
 
 EARLY_ROWS: Final = 4  # A model with fewer rows is predicted from the ratios to the roofline.
-
-SINGLE_RUN_S: Final = 4.0  # Longer runs are timed once, as measure_point.ONE_IS_ENOUGH_S.
 
 
 @dataclass(frozen=True, slots=True)

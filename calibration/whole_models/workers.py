@@ -1,6 +1,6 @@
 """Worker processes, one per model, which are kept while memory allows.
 
-If a worker dies, only its point fails and the session continues.
+If a worker ends, only its point fails and the session continues.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RESIDENT_SHARE: Final = 0.35  # Share of the device's memory that all loaded mod
 WorkerReply = dict[str, Any]
 
 
-class WorkerDied(Exception):
+class WorkerFailed(Exception):
     """A worker process ended, or was ended because it took too long; the message gives the reason."""
 
 
@@ -47,7 +47,7 @@ class Worker:
         """Start a process that builds the model.
 
         Raises:
-            WorkerDied: If the model cannot be built.
+            WorkerFailed: If the model cannot be built.
         """
         log = tempfile.TemporaryFile()  # noqa: SIM115 - the file is open while the process runs
         command = [sys.executable, "-m", "calibration.whole_models.worker", "--device", device.kind, "--dtype", dtype]
@@ -64,8 +64,8 @@ class Worker:
         """Send one order and return the worker's reply.
 
         Raises:
-            WorkerDied: If the worker ended or took longer than `limit_s` seconds. The process has then been ended, and
-                the message is its last line of output.
+            WorkerFailed: If the worker ended or took longer than `limit_s` seconds. The process has then been ended,
+                and the message is its last line of output.
         """
         assert self.process.stdin is not None
         assert self.process.stdout is not None
@@ -77,16 +77,15 @@ class Worker:
                 ready.register(self.process.stdout, selectors.EVENT_READ)
                 if not ready.select(limit_s):
                     self.stop()
-                    raise WorkerDied(f"it did not finish within {limit_s:.0f} s")
+                    raise WorkerFailed(f"it did not finish within {limit_s:.0f} s")
             line = self.process.stdout.readline()
         except BrokenPipeError:
             line = b""
         if not line:
-            last = self._last_words()
+            reason = self._end_reason()
             self.stop()
-            raise WorkerDied(last)
-        found = json.loads(line)
-        return found if isinstance(found, dict) else {}
+            raise WorkerFailed(reason)
+        return dict(json.loads(line))
 
     def stop(self) -> None:
         """End the process, which also ends a fork of it that is measuring."""
@@ -97,7 +96,8 @@ class Worker:
                 with suppress(OSError):
                     pipe.close()
 
-    def _last_words(self) -> str:
+    def _end_reason(self) -> str:
+        """Return why the process ended: the last line of its output, or its exit status."""
         self.process.wait(timeout=30)
         self.log.seek(0)
         lines = [t for t in self.log.read().decode(errors="replace").splitlines() if t.strip()]
@@ -137,12 +137,12 @@ class Workers:
         order = {"point": asdict(point), "limit_s": repeats_s, "memory_bytes": memory_bytes}
         try:
             worker = self._started(point.model)
-        except WorkerDied as error:
+        except WorkerFailed as error:
             self.broken[point.model] = f"the model cannot be built: {error}"
             return {"status": _kind(str(error)), "reason": self.broken[point.model]}
         try:
             return worker.request(order, limit_s)
-        except WorkerDied as error:
+        except WorkerFailed as error:
             self.running.pop(point.model, None)
             return {"status": _kind(str(error)), "reason": str(error)}
 

@@ -17,6 +17,8 @@ MAX_INPUT: Final = 512
 
 FEWEST_OUTPUT: Final = 2  # The second token is the first decode step.
 
+SINGLE_RUN_S: Final = 4.0  # A longer run is timed once where the limit does not allow a second run.
+
 #: Output tokens of "generation" by kind of device, to which the other workloads are proportional. A CPU needs about
 #: 0.1 s for a token of a small model, so short outputs leave time for more shapes.
 MAX_OUTPUT: Final = {"cpu": 8, "cuda": 128}
