@@ -82,9 +82,9 @@ def measured_run(facts: RunFacts, rows: Sequence[RequestRow]) -> MeasuredRun:
             f"{chunked:,} of {len(kept):,} requests streamed several tokens in a chunk: ITL is between chunks"
         )
     columns = ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "e2e_s")
+    arrays = {c: np.array([getattr(r, c) for r in kept], dtype=float) for c in columns}
     return MeasuredRun(
-        **(asdict(facts) | {"notes": (*facts.notes, *dropped)}),
-        **{c: np.array([getattr(r, c) for r in kept], dtype=float) for c in columns},
+        **(asdict(facts) | {"notes": (*facts.notes, *dropped)} | arrays),
         tpot_s=np.array([r.time_per_token_s() for r in kept], dtype=float),
         itl_s=np.array([gap for r in kept for gap in r.itl_s], dtype=float),
         n_gaps=tuple(len(r.itl_s) for r in kept),
