@@ -18,9 +18,9 @@ SAID: Final = tuple(round(0.02 * i, 2) for i in range(51))
 
 
 class RunKind(BaseModel, extra="forbid", frozen=True):
-    """One kind of run.
+    """The observed frequencies of one kind of run.
 
-    `right` is the share of its n statistics that met the limit predicted with each probability in SAID.
+    `right` are the shares of its n statistics that met a limit, one share for each predicted probability in SAID.
     """
 
     name: str
@@ -29,7 +29,7 @@ class RunKind(BaseModel, extra="forbid", frozen=True):
 
 
 class Reliability(BaseModel, extra="forbid", frozen=True):
-    """The shipped file."""
+    """The contents of the shipped file reliability.json."""
 
     schema_version: Literal[1] = 1
     command: str  # the command that computes it
@@ -37,5 +37,5 @@ class Reliability(BaseModel, extra="forbid", frozen=True):
 
 
 def load_reliability() -> Reliability:
-    """Load the shipped file."""
+    """Load the shipped file reliability.json."""
     return Reliability.model_validate_json(PATH.read_text(encoding="utf-8"))

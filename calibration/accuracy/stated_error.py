@@ -68,7 +68,7 @@ class Group(BaseModel, extra="forbid", frozen=True):
 
 
 class StatedErrorFile(BaseModel, extra="forbid", frozen=True):
-    """The shipped file."""
+    """The contents of the shipped file stated_error.json."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     calibration_set: str  # the measurements that were used, and so may not count as a check
@@ -104,7 +104,7 @@ class StatedError:
         return self.groups.get(metric) or (self.groups.get("tpot") if metric == "itl" else None)
 
     def factors(self, metric: str, levels: FloatArray) -> FloatArray:
-        """Return true over simulated values at probability levels, in the shape of the levels.
+        """Return the ratio of true to simulated values at probability levels, in the shape of the levels.
 
         Without whole runs they are log-normal, from the operators alone.
         """
@@ -136,7 +136,7 @@ class StatedError:
         return float(np.quantile(np.abs(1.0 / factors - 1.0), COVERAGE))
 
     def block(self) -> dict[str, Any]:
-        """Return `stated_error` of an answer's calibration.
+        """Return the block `stated_error` of an answer's calibration.
 
         Intervals by metric, and the number and source of their runs.
         """

@@ -80,7 +80,7 @@ def voltage_curve(accelerator: Accelerator) -> tuple[VoltageCurve, bool]:
 
 
 def stretch(arithmetic_s: FloatArray, memory_s: FloatArray, seconds: FloatArray, clock: float) -> FloatArray:
-    """Return the factor by which times grow at a clock, given as a share of the highest, 0..1].
+    """Return the factor by which times grow at a clock, given as a share of the highest, above 0 and up to 1.
 
     The seconds of arithmetic and memory are at their peaks; the measured seconds are at the highest clock.
     """

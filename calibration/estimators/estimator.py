@@ -47,7 +47,7 @@ SLACK: Final = 1e-6  # of log2 sizes, in the test whether a row lies in the trai
 
 
 def fit_physics(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:
-    """Fit the shipped model."""
+    """Fit the shipped model of a family; it predicts the seconds of other rows."""
     model = FAMILIES[family].fit(rows, accelerator)
     return lambda unseen: predict(model, unseen.reset_index(drop=True), accelerator)
 
@@ -55,7 +55,7 @@ def fit_physics(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Pr
 def fit_trees(
     family: str, rows: pd.DataFrame, accelerator: Accelerator, make: Callable[[], Any], most_rows: int
 ) -> Predict:
-    """Fit a regressor of log seconds that `make` returns."""
+    """Fit the regressor that `make` returns to the logarithms of the seconds."""
     regressor, encoder = make(), Encoder.of(family, rows, accelerator)
     train(regressor, encoder.encode(rows), np.log(rows.seconds.to_numpy(float)), most_rows)
     return lambda unseen: np.exp(regress(regressor, encoder.encode(unseen)))

@@ -201,7 +201,7 @@ def group_nodes(log_group: FloatArray) -> npt.NDArray[np.bool_]:
 
 
 def cold_rows(rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
-    """Return the rows without a window as a step runs them.
+    """Return the rows without a window with the times that they have within a step.
 
     No batch is slower than one with a longer context, and none is read from the cache.
     """

@@ -170,7 +170,7 @@ def _filled(axes: Sequence[FloatArray], known: FloatArray) -> FloatArray:
 
 
 def pack_grids(grids: Mapping[str, InterpolationGrid]) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of grids by name."""
+    """Return the arrays to store of several grids, by the name of each grid and array."""
     return {key: array for name, grid in grids.items() for key, array in grid.to_arrays(name).items()}
 
 

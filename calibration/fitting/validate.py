@@ -122,7 +122,7 @@ def check(model: FamilyModel, what: str, rows: pd.DataFrame, accelerator: Accele
 
 
 def line(what: str, e: HeldOutErrors) -> str:
-    """Return one line that describes errors after `what`."""
+    """Return one line of text about errors, which starts with `what`."""
     return f"{what}: n {e.n}, median {e.median_abs:.1%}, p90 {e.p90_abs:.1%}, bias {e.bias:+.1%}"
 
 

@@ -49,7 +49,7 @@ def is_summary(document: Any) -> bool:
 
 
 def read_aiperf(documents: list[Any], source: str) -> MeasuredRun:
-    """Read the records of one file; warm-up requests are left out, failed and cancelled ones counted."""
+    """Return the measured run of one file; warm-up requests are left out, failed and cancelled ones are counted."""
     records = [parse(_Record, d, f"AIPerf record {i + 1}", source) for i, d in enumerate(documents)]
     counted = [r for r in records if r.metadata.benchmark_phase != "warmup"]
     if not counted:

@@ -53,7 +53,7 @@ class _Case(Foreign):
 
 
 def read_forward_bench(path: Path) -> EngineSteps:
-    """Read the rows of a file.
+    """Return one row per case of a forward benchmark.
 
     Their columns are case, context_requests, context_tokens, context_prefix_tokens (in the cache before),
     generation_requests, generation_tokens, generation_context_tokens (sum with the query), max_context_tokens, seconds,

@@ -77,7 +77,7 @@ def recognises(document: Any) -> bool:
 
 
 def read_guidellm(document: dict[str, Any], source: str) -> list[MeasuredRun]:
-    """Read one run per benchmark.
+    """Return one measured run per benchmark of a report.
 
     Raises:
         InputError: The report is damaged or empty, or its requests break physics.

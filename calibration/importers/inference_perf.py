@@ -54,7 +54,7 @@ def recognises(document: Any) -> bool:
 
 
 def read_inference_perf(document: list[Any], source: str) -> MeasuredRun:
-    """Read the report as a measured run.
+    """Return the measured run of a report.
 
     Raises:
         InputError: The entries lack `info`, the key that holds token times.

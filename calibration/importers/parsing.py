@@ -65,7 +65,7 @@ M = TypeVar("M", bound=Foreign)
 
 
 def parse(model: type[M], document: Any, what: str, source: str) -> M:
-    """Return the document as `model`.
+    """Return a document of another project as a validated `model`; `what` names the kind of document in errors.
 
     Raises:
         InputError: A key is missing or of the wrong type.

@@ -50,7 +50,7 @@ class RequestRow:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The facts of a result about the run as a whole."""
+    """What a result states about the run as a whole."""
 
     client: str
     source: str

@@ -41,7 +41,7 @@ CLIENTS: Final = (
 
 
 def measured_run_file(path: Path) -> MeasuredRun:
-    """Return the run in a result file.
+    """Return the only measured run in a result file.
 
     Raises:
         InputError: The file is unreadable or of an unknown client, or holds several runs.

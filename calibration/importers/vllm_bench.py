@@ -39,7 +39,7 @@ def recognises(document: Any) -> bool:
 
 
 def read_vllm_bench(document: dict[str, Any], source: str) -> MeasuredRun:
-    """Read a result as a measured run.
+    """Return the measured run of a result.
 
     Raises:
         InputError: The lists are missing (no --save-detailed), differ in length, or contradict the summary.

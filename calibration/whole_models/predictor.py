@@ -35,7 +35,7 @@ DIGITS: Final = 9  # Significant digits of hashed numbers, which are equal in CS
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """Fitted estimators, by target."""
+    """The fitted estimator of each target."""
 
     fitted: dict[str, Estimator]
 

@@ -151,7 +151,7 @@ class Workers:
         return self.device.free_bytes() - (0.0 if model in self.running else self._weight_bytes(model))
 
     def _started(self, model: str) -> Worker:
-        """Return the worker of a model.
+        """Return the running worker of a model, and start one where there is none.
 
         A new one ends the least recently used workers until all models together are within RESIDENT_SHARE.
         """
