@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from calibration.importers.aiconfigurator_moe import MOE_DTYPE, mla_rows
+from calibration.importers.aiconfigurator import DTYPE, mla_rows
 from calibration.operators.roofline import bytes_moved, compute_s, flops
 from calibration.power.model import (
     COLLECTIVE_BASE,
@@ -191,7 +191,7 @@ def _moe(t: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
             "n_experts": t.num_experts.astype(int),
             "experts_per_token": t.topk.astype(int),
             "expert_ranks": t.moe_ep_size.astype(int),
-            "dtype": t.moe_dtype.map(MOE_DTYPE),
+            "dtype": t.moe_dtype.map(DTYPE),
         }
     )
     shape = t.hidden_size.astype(str) + "x" + t.inter_size.astype(str) + "x" + t.num_experts.astype(str)

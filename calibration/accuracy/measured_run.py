@@ -28,7 +28,7 @@ class MeasuredRun:
     The six per-request arrays have shape (n,): arrival_s counts from the start of the run, ttft_s and e2e_s from when
     the client sent the request, tpot_s is (last token - first token) / (output_tokens - 1) and NaN for one-token
     outputs. itl_s is flat, shape (any,): every gap between two tokens that the client received, of all requests in
-    order. `notes` says which requests were dropped and why.
+    order. `notes` names the requests that were dropped, with the reasons.
 
     Raises:
         InputError: Shapes differ, or the duration is not positive.

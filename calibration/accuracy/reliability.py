@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, Field, PositiveInt
 
 from catalogs.io.yaml_files import DATA
 
@@ -17,23 +17,19 @@ PATH: Final = DATA / "calibrations" / "reliability.json"
 SAID: Final = tuple(round(0.02 * i, 2) for i in range(51))
 
 
-class RunKind(BaseModel):
-    """One kind of run.
+class RunKind(BaseModel, extra="forbid", frozen=True):
+    """The observed frequencies of one kind of run.
 
-    `right` is the share of its n statistics that met the limit predicted with each probability in SAID.
+    `right` are the shares of its n statistics that met a limit, one share for each predicted probability in SAID.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     n: PositiveInt
     right: tuple[float, ...] = Field(min_length=len(SAID), max_length=len(SAID))
 
 
-class Reliability(BaseModel):
-    """The shipped file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class Reliability(BaseModel, extra="forbid", frozen=True):
+    """The contents of the shipped file reliability.json."""
 
     schema_version: Literal[1] = 1
     command: str  # the command that computes it
@@ -41,5 +37,5 @@ class Reliability(BaseModel):
 
 
 def load_reliability() -> Reliability:
-    """Load the shipped file."""
+    """Load the shipped file reliability.json."""
     return Reliability.model_validate_json(PATH.read_text(encoding="utf-8"))

@@ -16,8 +16,9 @@ from statistics import NormalDist
 from typing import Any, Final, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, Field, NonNegativeFloat, PositiveInt, ValidationError
 
+from calibration.bundles.files import first_fault
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import DATA
@@ -44,7 +45,7 @@ MEDIAN_TO_SIGMA: Final = 0.6745
 _FACTORS: Final = 200  # equally likely factors that a share is counted over
 
 
-class Group(BaseModel):
+class Group(BaseModel, extra="forbid", frozen=True):
     """Whole runs of one engine and statistic: log(measured / simulated) = centre + score * hypot(typical, operators).
 
     Attributes:
@@ -52,8 +53,6 @@ class Group(BaseModel):
         operators: The expected error of a run from its operators alone.
         scores: Quantiles at LEVELS, ascending.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     engine: str
     metric: Literal["ttft", "tpot", "itl", "e2e", "power", "j_per_token"]
@@ -68,10 +67,8 @@ class Group(BaseModel):
         return self.centre + np.interp(level, LEVELS, self.scores) * math.hypot(self.typical, operator_error)
 
 
-class StatedErrorFile(BaseModel):
-    """The shipped file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class StatedErrorFile(BaseModel, extra="forbid", frozen=True):
+    """The contents of the shipped file stated_error.json."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     calibration_set: str  # the measurements that were used, and so may not count as a check
@@ -107,14 +104,13 @@ class StatedError:
         return self.groups.get(metric) or (self.groups.get("tpot") if metric == "itl" else None)
 
     def factors(self, metric: str, levels: FloatArray) -> FloatArray:
-        """Return true over simulated values at probability levels, in the shape of the levels.
+        """Return the ratio of true to simulated values at probability levels, in the shape of the levels.
 
         Without whole runs they are log-normal, from the operators alone.
         """
         group = self.group(metric)
         if group is not None:
-            found: FloatArray = np.exp(group.log_factor(levels, self.operator_error))
-            return found
+            return np.asarray(np.exp(group.log_factor(levels, self.operator_error)), dtype=np.float64)
         sigma, normal = self.operator_error / MEDIAN_TO_SIGMA, NormalDist()
         return np.exp([sigma * normal.inv_cdf(float(level)) for level in levels])
 
@@ -140,20 +136,19 @@ class StatedError:
         return float(np.quantile(np.abs(1.0 / factors - 1.0), COVERAGE))
 
     def block(self) -> dict[str, Any]:
-        """Return `stated_error` of an answer's calibration.
+        """Return the block `stated_error` of an answer's calibration.
 
         Intervals by metric, and the number and source of their runs.
         """
-        told = {m: i for m in METRICS if (i := self.interval(m)) is not None}
-        if not told:
+        groups = {m: g for m in METRICS if (g := self.group(m)) is not None}
+        if not groups:
             why = f"unknown: no whole run of {self.engine} was compared; the error stated is the operators' alone"
             return {"coverage": None, "n": {}, "source": why}
-        groups = {m: g for m in told if (g := self.group(m)) is not None}
         sources: dict[str, list[str]] = {}
         for metric, group in groups.items():
             sources.setdefault(group.source, []).append(metric)
         return {
-            **{m: list(interval) for m, interval in told.items()},
+            **{m: list(self.interval(m) or ()) for m in groups},
             "coverage": COVERAGE,
             "n": {m: g.n for m, g in groups.items()},
             "source": "; ".join(f"{', '.join(metrics)}: {source}" for source, metrics in sources.items()),
@@ -188,15 +183,8 @@ def fit_group(engine: str, metric: Any, log_ratios: FloatArray, operator_errors:
         at = scores[np.clip(rank, 1, n).astype(np.int64) - 1]
         at[levels == 0.5] = np.median(scores)
     kept = tuple(round(float(s), 4) for s in at)
-    return Group(
-        engine=engine,
-        metric=metric,
-        n=n,
-        centre=round(centre, 4),
-        typical=round(typical, 4),
-        scores=kept,
-        source=source,
-    )
+    spread = {"centre": round(centre, 4), "typical": round(typical, 4)}
+    return Group(engine=engine, metric=metric, n=n, **spread, scores=kept, source=source)
 
 
 @lru_cache(maxsize=1)
@@ -212,9 +200,7 @@ def load_file() -> StatedErrorFile:
     try:
         return StatedErrorFile.model_validate_json(path.read_bytes())
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(x) for x in first["loc"])
-        raise InputError(f"stated errors are not valid ({where}: {first['msg']})", str(path)) from None
+        raise InputError(f"stated errors are not valid ({first_fault(error)})", str(path)) from None
 
 
 def stated_errors_digest() -> str:
@@ -226,8 +212,8 @@ def in_words(stated: dict[str, Any]) -> str:
     """Return StatedError.block as a sentence about the values of an answer."""
     if stated["coverage"] is None:
         return str(stated["source"])
-    said = [f"{m} {stated[m][0]:+.0%} to {stated[m][1]:+.0%}" for m in ("ttft", "tpot", "e2e") if m in stated]
+    ranges = [f"{m} {stated[m][0]:+.0%} to {stated[m][1]:+.0%}" for m in ("ttft", "tpot", "e2e") if m in stated]
     return (
-        f"true values expected at {', '.join(said)} of these in {stated['coverage']:.0%} of cases, "
+        f"true values expected at {', '.join(ranges)} of these in {stated['coverage']:.0%} of cases, "
         f"as {max(stated['n'].values())} measured runs of this engine showed"
     )

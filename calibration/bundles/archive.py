@@ -14,7 +14,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from calibration.bundles.bundle import bundle_folder, load_bundle, user_folder
-from calibration.bundles.files import ARRAYS_NAME, ENGINES_FOLDER, JSON_NAME, BundleFacts, read_bundle
+from calibration.bundles.files import ARRAYS_NAME, ENGINES_FOLDER, JSON_NAME, BundleFacts, first_fault, read_bundle
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
@@ -56,30 +56,19 @@ def install_bundle(source: Path, hardware: str | None = None) -> Path:
         InputError: The bundle is damaged, or its hardware is not in the catalog, is another machine's "local" hardware,
             or is not `hardware`. Nothing is changed then.
     """
-    folder = user_folder()
-    name = _checked_name(source)
-    with atomic_folder(folder / name, replace=True, keep=(ENGINES_FOLDER,)) as part:
-        _unpack(source, part)
+    contents = _contents(source)
+    try:
+        name = BundleFacts.model_validate_json(contents[JSON_NAME]).hardware
+    except ValidationError as error:
+        raise InputError(f"calibration bundle is not valid ({first_fault(error, JSON_NAME)})", str(source)) from None
+    if Path(name).name != name or name.startswith("."):  # it becomes the name of a folder
+        raise InputError("bundle has no valid hardware name", name)
+    with atomic_folder(user_folder() / name, replace=True, keep=(ENGINES_FOLDER,)) as part:
+        for file, data in contents.items():
+            (part / file).write_bytes(data)
         facts, _ = read_bundle(part)
         load_bundle(_accelerator(facts, hardware), part)
-    return folder / name
-
-
-def _checked_name(source: Path) -> str:
-    """Return the hardware name of a bundle as a folder name, before anything is written."""
-    facts = _facts(source)
-    if Path(facts.hardware).name != facts.hardware or facts.hardware.startswith("."):
-        raise InputError("bundle has no valid hardware name", facts.hardware)
-    return facts.hardware
-
-
-def _facts(source: Path) -> BundleFacts:
-    try:
-        return BundleFacts.model_validate_json(_contents(source)[JSON_NAME])
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(x) for x in first["loc"]) or JSON_NAME
-        raise InputError(f"calibration bundle is not valid ({where}: {first['msg']})", str(source)) from None
+    return user_folder() / name
 
 
 def _accelerator(facts: BundleFacts, hardware: str | None) -> Accelerator:
@@ -99,15 +88,14 @@ def _accelerator(facts: BundleFacts, hardware: str | None) -> Accelerator:
         raise InputError("bundle is for hardware that is not in the catalog", facts.hardware) from None
 
 
-def _unpack(source: Path, part: Path) -> None:
-    for name, data in _contents(source).items():
-        (part / name).write_bytes(data)
-
-
 def _contents(source: Path) -> dict[str, bytes]:
     """Return the two files from a folder or an archive by name; other files are ignored."""
     try:
-        found = _from_folder(source) if source.is_dir() else _from_archive(source)
+        if source.is_dir():
+            found = {name: (source / name).read_bytes() for name in FILES if (source / name).is_file()}
+        else:
+            with tarfile.open(source, "r:*") as archive:
+                found = _from_archive(archive)
     except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "cut short or not an archive"
         raise InputError(f"bundle cannot be read ({reason})", str(source)) from None
@@ -117,17 +105,11 @@ def _contents(source: Path) -> dict[str, bytes]:
     return found
 
 
-def _from_folder(source: Path) -> dict[str, bytes]:
-    return {name: (source / name).read_bytes() for name in FILES if (source / name).is_file()}
-
-
-def _from_archive(source: Path) -> dict[str, bytes]:
+def _from_archive(archive: tarfile.TarFile) -> dict[str, bytes]:
     found: dict[str, bytes] = {}
-    with tarfile.open(source, "r:*") as archive:
-        for member in archive:
-            name = Path(member.name).name
-            if name not in FILES or not member.isfile() or name in found:
-                continue
+    for member in archive:
+        name = Path(member.name).name
+        if name in FILES and member.isfile() and name not in found:
             file = archive.extractfile(member)
             if file is None or member.size > LARGEST_BYTES:
                 raise InputError("a file of this bundle is too large", member.name)
@@ -136,10 +118,10 @@ def _from_archive(source: Path) -> dict[str, bytes]:
 
 
 def _write_archive(folder: Path, out: Path) -> None:
-    packed = io.BytesIO()
+    packed, stem = io.BytesIO(), out.name.removesuffix(".tgz").removesuffix(".tar.gz")
     with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
         for name in FILES:
-            member = tarfile.TarInfo(f"{_stem(out)}/{name}")
+            member = tarfile.TarInfo(f"{stem}/{name}")
             member.size = (folder / name).stat().st_size
             archive.addfile(member, io.BytesIO((folder / name).read_bytes()))
     temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
@@ -150,7 +132,3 @@ def _write_archive(folder: Path, out: Path) -> None:
         raise InputError(f"cannot write there ({error.strerror})", str(out)) from None
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _stem(out: Path) -> str:
-    return out.name.removesuffix(".tgz").removesuffix(".tar.gz")

@@ -158,13 +158,16 @@ def load_bundle(accelerator: Accelerator, path: Path | None = None) -> Bundle:
     Raises:
         InputError: A bundle is damaged, or belongs to hardware that may not stand in for the accelerator.
     """
+    candidates = _candidates(accelerator)
     if path is not None:
-        facts, arrays = _read(path, _stamp(path))
-        return _assemble(accelerator, facts, arrays, _rule(accelerator, facts.hardware))
-    for name, rule in _candidates(accelerator):
+        facts, arrays = _read(path)
+        if facts.hardware not in candidates:
+            raise InputError(f"bundle is for other hardware than {accelerator.name}", facts.hardware, accelerator.name)
+        return _assemble(accelerator, facts, arrays, candidates[facts.hardware])
+    for name, rule in candidates.items():
         for folder in (user_folder(), shipped_folder()):
-            if (folder / name / "bundle.json").is_file():
-                facts, arrays = _read(folder / name, _stamp(folder / name))
+            if (folder / name / JSON_NAME).is_file():
+                facts, arrays = _read(folder / name)
                 if facts.hardware != name:
                     raise InputError(f"bundle in {folder / name} is for other hardware", facts.hardware, name)
                 found = _assemble(accelerator, facts, arrays, rule)
@@ -183,45 +186,36 @@ def _with_shipped(own: Bundle, name: str, rule: str | None) -> Bundle:
     folder = shipped_folder() / name
     if not (folder / JSON_NAME).is_file():
         return own
-    facts, arrays = _read(folder, _stamp(folder))
-    shipped = _assemble(own.accelerator, facts, arrays, rule)
+    shipped = _assemble(own.accelerator, *_read(folder), rule)
     lent = sorted(shipped.models.keys() - own.models.keys())
     if not lent:
         return own
     note = f"{', '.join(lent)}: not measured here, from the shipped calibration ({shipped.name})"
-    models = {**{f: shipped.models[f] for f in lent}, **own.models}
     errors = {**{f: e for f, e in shipped.errors.items() if f in lent}, **own.errors}
-    return replace(own, models=models, errors=errors, notices=[*own.notices, note])
+    return replace(own, models={**shipped.models, **own.models}, errors=errors, notices=[*own.notices, note])
 
 
-def _candidates(accelerator: Accelerator) -> list[tuple[str, str | None]]:
-    """Return (bundle name, notice of the transfer) best first; the notice is None for the accelerator's own bundle."""
+def _candidates(accelerator: Accelerator) -> dict[str, str | None]:
+    """Return the notice of the transfer by bundle name, best first; it is None for the accelerator's own bundle."""
     name, parent = accelerator.name, accelerator.name.split(":")[0]
     rule = "transferred: utilisation measured on {} applied to the roofline of " + name
-    found: list[tuple[str, str | None]] = [(name, None)]
+    found: dict[str, str | None] = {name: None}
     if parent != name:
-        found.append((parent, f"{rule.format(parent)} (MIG slice)"))
+        found[parent] = f"{rule.format(parent)} (MIG slice)"
     if accelerator.calibrated_like:
-        found.append((accelerator.calibrated_like, rule.format(accelerator.calibrated_like)))
+        found.setdefault(accelerator.calibrated_like, rule.format(accelerator.calibrated_like))
     return found
 
 
-def _rule(accelerator: Accelerator, hardware: str) -> str | None:
-    for name, rule in _candidates(accelerator):
-        if name == hardware:
-            return rule
-    raise InputError(f"bundle is for other hardware than {accelerator.name}", hardware, accelerator.name)
-
-
-def _stamp(path: Path) -> tuple[float, ...]:
-    """Return a value that changes with either file of a bundle."""
+def _read(path: Path) -> tuple[BundleFacts, dict[str, Any]]:
+    """Return the facts and arrays of a bundle, which are read again only after either file has changed."""
     folder = path if path.is_dir() else path.parent
-    files = [f for f in (folder / JSON_NAME, folder / ARRAYS_NAME) if f.is_file()]
-    return tuple(x for f in files for x in (f.stat().st_mtime, f.stat().st_size))
+    files = [f.stat() for f in (folder / JSON_NAME, folder / ARRAYS_NAME) if f.is_file()]
+    return _read_once(path, tuple((f.st_mtime, f.st_size) for f in files))
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, stamp: tuple[float, ...]) -> tuple[BundleFacts, dict[str, Any]]:  # noqa: ARG001 (the cache's key)
+def _read_once(path: Path, changed: object) -> tuple[BundleFacts, dict[str, Any]]:  # noqa: ARG001 (the cache's key)
     return read_bundle(path)
 
 

@@ -80,7 +80,7 @@ def voltage_curve(accelerator: Accelerator) -> tuple[VoltageCurve, bool]:
 
 
 def stretch(arithmetic_s: FloatArray, memory_s: FloatArray, seconds: FloatArray, clock: float) -> FloatArray:
-    """Return the factor by which times grow at a clock, given as a share of the highest, 0..1].
+    """Return the factor by which times grow at a clock, given as a share of the highest, above 0 and up to 1.
 
     The seconds of arithmetic and memory are at their peaks; the measured seconds are at the highest clock.
     """
@@ -113,7 +113,7 @@ class Clocked:
         return Cost(at_full.seconds * longer, watts, at_full.origin)
 
     def _watts(
-        self, op: Operator, shares: tuple[FloatArray, FloatArray], asked_w: FloatArray, longer: FloatArray
+        self, op: Operator, shares: tuple[FloatArray, FloatArray], at_full_w: FloatArray, longer: FloatArray
     ) -> FloatArray:
         unit, curve = self.bundle.accelerator, self.bundle.power.curves[group_of(op)]
         voltage = voltage_curve(unit)[0].at(self.clock)
@@ -122,7 +122,7 @@ class Clocked:
         bytes_w = curve.joules_per_byte * u_m * unit.memory_bandwidth_bytes_per_s
         full_w = span_w * (curve.base + curve.compute * u_c) + bytes_w
         lower_w = span_w * voltage**2 * (self.clock * curve.base + curve.compute * u_c / longer) + bytes_w / longer
-        kept = np.minimum(asked_w - unit.idle_w, MOST_DEMAND * unit.tdp_w) / np.maximum(full_w, 1e-9)
+        kept = np.minimum(at_full_w - unit.idle_w, MOST_DEMAND * unit.tdp_w) / np.maximum(full_w, 1e-9)
         out: FloatArray = unit.idle_w + lower_w * np.clip(kept, 0.0, 1.0)
         return out
 

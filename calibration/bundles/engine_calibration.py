@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, ValidationError
+from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, ValidationError
 
 from calibration.bundles.bundle import user_folder
-from calibration.bundles.files import ENGINES_FOLDER
+from calibration.bundles.files import ENGINES_FOLDER, first_fault
 from catalogs.engines.profile import HostTimes
 from catalogs.errors import InputError
 from catalogs.io.output_files import make_folder, write_json
@@ -24,11 +24,7 @@ SCHEMA_VERSION: Final = 1
 DEEPER: Final = 2.0  # factor of depth over the probed model up to which host times of eager steps are used
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class MeasuredHost(_Strict):
+class MeasuredHost(BaseModel, extra="forbid", frozen=True):
     """Host times in seconds, in the form of `HostTimes`."""
 
     step_s: NonNegativeFloat
@@ -39,7 +35,7 @@ class MeasuredHost(_Strict):
     output_s: NonNegativeFloat
 
 
-class MeasuredSteps(_Strict):
+class MeasuredSteps(BaseModel, extra="forbid", frozen=True):
     """Seconds of an engine step, from start to start, by its contents; linear between nodes and beyond them.
 
     A step of decodes only takes decode_s at the number of decodes. A step with prefill takes token_s at all tokens of
@@ -57,7 +53,7 @@ class MeasuredSteps(_Strict):
     per_pair_s: NonNegativeFloat = 0.0
 
 
-class EngineCalibration(_Strict):
+class EngineCalibration(BaseModel, extra="forbid", frozen=True):
     """The calibration of one engine on one machine, from a probe with one model."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
@@ -76,12 +72,8 @@ class EngineCalibration(_Strict):
 
     def host_times(self, profile: HostTimes) -> HostTimes:
         """Return the engine profile's host times with the measured ones in place of its own."""
-        return replace(
-            profile,
-            **self.host.model_dump(),
-            measured=True,
-            source=f"measured {self.as_of} on {self.hardware} with {self.engine} {self.engine_version}: {self.source}",
-        )
+        source = f"measured {self.as_of} on {self.hardware} with {self.engine} {self.engine_version}: {self.source}"
+        return replace(profile, **self.host.model_dump(), measured=True, source=source)
 
     def suits(self, n_layers: int) -> bool:
         """Return whether host times hold for a model of this depth.
@@ -128,9 +120,8 @@ def find(hardware: str, engine: str) -> EngineCalibration | None:
     except OSError as error:
         raise InputError(f"engine calibration cannot be read ({error.strerror})", str(path)) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(x) for x in first["loc"])
-        raise InputError(f"engine calibration is not valid ({where}: {first['msg']}); remove it", str(path)) from None
+        rule = f"engine calibration is not valid ({first_fault(error)}); remove it"
+        raise InputError(rule, str(path)) from None
     if (found.hardware, found.engine) != (hardware, engine):
         raise InputError("engine calibration is for another machine or engine; remove it", str(path))
     return found

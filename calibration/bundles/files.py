@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from calibration.families.base import FamilyModel
 from catalogs.errors import InputError
@@ -26,11 +26,13 @@ ARRAYS_NAME: Final = "arrays.npz"
 ENGINES_FOLDER: Final = "engines"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+def first_fault(error: ValidationError, whole: str = "") -> str:
+    """Return the place and the message of the first fault in a document; `whole` is the name of the document itself."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {first['msg']}"
 
 
-class Source(_Strict):
+class Source(BaseModel, extra="forbid"):
     """The source of rows."""
 
     name: str
@@ -39,7 +41,7 @@ class Source(_Strict):
     version: str = ""
 
 
-class ErrorLine(_Strict):
+class ErrorLine(BaseModel, extra="forbid"):
     """One held-out error, see `HeldOutErrors`."""
 
     region: str
@@ -49,7 +51,7 @@ class ErrorLine(_Strict):
     bias: float
 
 
-class FamilyRecord(_Strict):
+class FamilyRecord(BaseModel, extra="forbid"):
     """One fitted family: the facts of its model, its rows and its errors."""
 
     facts: dict[str, Any]
@@ -59,7 +61,7 @@ class FamilyRecord(_Strict):
     notes: list[str] = []
 
 
-class BundleFacts(_Strict):
+class BundleFacts(BaseModel, extra="forbid"):
     """The contents of bundle.json."""
 
     schema_version: Literal[1]
@@ -71,6 +73,11 @@ class BundleFacts(_Strict):
     notices: list[str] = []  # notices of every answer that uses this bundle
     families: dict[str, FamilyRecord] = {}
     arrays_sha256: str
+
+    @property
+    def held_out(self) -> list[dict[str, Any]]:
+        """The held-out errors of all families as JSON data, each with its family."""
+        return [{"family": f, **e.model_dump()} for f, record in self.families.items() for e in record.held_out]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +101,8 @@ def write_bundle(
     for family, fit in sorted(fitted.items()):
         facts, own = fit.model.to_parts()
         arrays |= {f"{family}/{name}": a for name, a in own.items()}
-        records[family] = FamilyRecord(
-            facts=facts,
-            rows=fit.rows,
-            rows_sha256=fit.rows_sha256,
-            held_out=[ErrorLine(**e) for e in fit.held_out],
-            notes=fit.notes,
-        )
+        record = {name: getattr(fit, name) for name in ("rows", "rows_sha256", "held_out", "notes")}
+        records[family] = FamilyRecord(facts=facts, **record)
     with (folder / ARRAYS_NAME).open("wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
     facts_model = BundleFacts(
@@ -111,9 +113,8 @@ def write_bundle(
         families=records,
         arrays_sha256=_sha256(folder / ARRAYS_NAME),
     )
-    path = folder / JSON_NAME
-    write_facts(facts_model, path)
-    return path
+    write_facts(facts_model, folder / JSON_NAME)
+    return folder / JSON_NAME
 
 
 def write_facts(facts: BundleFacts, path: Path) -> None:
@@ -136,9 +137,7 @@ def read_bundle(path: Path) -> tuple[BundleFacts, dict[str, npt.NDArray[Any]]]:
     except OSError:
         raise InputError("no calibration bundle here", str(path)) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(x) for x in first["loc"])
-        raise InputError(f"calibration bundle is not valid ({where}: {first['msg']})", str(file)) from None
+        raise InputError(f"calibration bundle is not valid ({first_fault(error)})", str(file)) from None
     packed = file.parent / ARRAYS_NAME
     if not packed.is_file():
         raise InputError("calibration bundle lacks its arrays file", str(packed))

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from catalogs.errors import InputError
+from calibration.commands.options import JsonFile, Tables
+from catalogs.errors import InputError, nearest_name
 from catalogs.io.output_files import check_targets, write_atomically, write_json
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from calibration.estimators.score import HeldOutScore
 
 
@@ -24,14 +23,13 @@ def compare(
     hw: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Hardware of the rows; repeatable with --tables.")
     ] = None,
-    tables: Annotated[Path | None, typer.Option(metavar="DIR", help="Public tables instead of ROWS.")] = None,
+    tables: Tables = None,
     family: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this family; repeatable.")] = None,
     most_rows: Annotated[
-        int,
-        typer.Option("--rows", metavar="N", min=100, help="Maximum training rows of learned estimators."),
+        int, typer.Option("--rows", metavar="N", min=100, help="Maximum training rows of learned estimators.")
     ] = MOST_ROWS,
     docs: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page of all tables here.")] = None,
-    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, - is stdout.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Compare estimators per operator family on held-out shapes: physics, forest, boosting, linear, residual."""
     if (rows is None) == (tables is None):
@@ -47,9 +45,9 @@ def compare(
     if docs is not None:
         from calibration.estimators.page import page
 
-        asked = "".join(f" --hw {name}" for name in hw or ()) + "".join(f" --family {f}" for f in family or ())
+        options = "".join(f" --hw {name}" for name in hw or ()) + "".join(f" --family {f}" for f in family or ())
         source = "--tables DIR" if tables is not None else "ROWS"
-        write_atomically(docs, [page(found, f"calibrate compare {source}{asked} --docs {docs}", most_rows)])
+        write_atomically(docs, [page(found, f"calibrate compare {source}{options} --docs {docs}", most_rows)])
     if json_file is not None:
         scores = [{"hardware": name, **s.to_dict()} for name, of in found.items() for s in of]
         write_json({"schema_version": 1, "most_rows": most_rows, "scores": scores}, json_file)
@@ -60,29 +58,20 @@ def _scores(
 ) -> list[HeldOutScore]:
     from calibration.estimators.compare import compare
     from calibration.families.registry import FAMILIES
-    from catalogs.errors import nearest_name
+    from calibration.importers.public import import_public
+    from calibration.rows.dataset import read_rows
     from catalogs.hardware.catalog import parse_hardware
 
     for family in families:
         if family not in FAMILIES:
             raise InputError("unknown operator family", family, nearest_name(family, FAMILIES) or ", ".join(FAMILIES))
     accelerator = parse_hardware(name).accelerator
-    read = _rows(rows, tables, accelerator.name)
+    read = read_rows(rows) if rows is not None else import_public(tables or Path(), accelerator.name).fit
     kept = [f for f in families if f in read] if tables is not None else families  # no table has every family
     if families and not kept:
         typer.echo(f"{name}: no rows of {', '.join(families)}", err=True)
         return []
     return compare(read, accelerator, kept, most_rows, lambda text: typer.echo(text, err=True))
-
-
-def _rows(rows: Path | None, tables: Path | None, name: str) -> dict[str, pd.DataFrame]:
-    from calibration.importers.public import import_public
-    from calibration.rows.dataset import read_rows
-
-    if tables is not None:
-        return import_public(tables, name).fit
-    assert rows is not None
-    return read_rows(rows)
 
 
 def _print(found: dict[str, list[HeldOutScore]]) -> None:

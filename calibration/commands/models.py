@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from calibration.commands.options import Budget, Device, JsonFile, Out, Seed, Threads
 from catalogs.errors import InputError
-from catalogs.io.output_files import check_targets, write_json
+from catalogs.io.output_files import check_targets, write_atomically, write_json
 
 if TYPE_CHECKING:
     from calibration.whole_models.study import WholeModelStudy
@@ -22,29 +23,23 @@ def models(
             help="Catalog models, or folders of a config.json; default: opt-350m bloom-560m t5-small bart-base.",
         ),
     ] = None,
-    budget: Annotated[str, typer.Option(metavar="TIME", help="Measuring time, such as 10m.")] = "10m",
+    budget: Budget = "10m",
     batches: Annotated[str, typer.Option(metavar="N,N", help="Batch sizes.")] = "1,8,32,128",
     max_input: Annotated[int, typer.Option(metavar="N", help="Longest input in tokens.")] = 512,
     max_output: Annotated[
         int | None, typer.Option(metavar="N", help="Longest output in tokens; default: 8 on a CPU, 128 on a GPU.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the rows; an interrupted session is continued.")
-    ] = None,
-    json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, or - for stdout.")
-    ] = None,
-    device: Annotated[str | None, typer.Option(metavar="KIND", help="cpu or cuda; default: the GPU, if any.")] = None,
-    threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads; default: all cores.")] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the order and of the lengths.")] = 0,
+    out: Out = None,
+    json_file: JsonFile = None,
+    device: Device = None,
+    threads: Threads = None,
+    seed: Seed = 0,
     predict_only: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Measure nothing: study the rows of this folder again.")
     ] = None,
 ) -> None:
     """Run whole models with random weights over workloads and batches, and report the error on held-out rows."""
     check_targets(json_file)
-    if device not in (None, "cpu", "cuda"):
-        raise InputError("a device is cpu or cuda", device, "cpu")
     if predict_only is not None:
         if names:
             raise InputError("--predict-only takes the models from its rows; leave the names out", names[0])
@@ -54,11 +49,12 @@ def models(
     from calibration.whole_models.collect import CollectOptions, collect_models
     from calibration.whole_models.subjects import DEFAULTS
 
-    chosen = tuple(names) if names else DEFAULTS
-    sizes = _batches(batches)
-    done = collect_models(
-        CollectOptions(chosen, budget_s(budget), sizes, max_input, out, device, threads, max_output, seed)
-    )
+    try:
+        sizes = tuple(int(part) for part in batches.split(","))
+    except ValueError:
+        raise InputError("batches must be whole numbers separated by commas", batches, "1,8,32,128") from None
+    chosen, seconds = tuple(names or DEFAULTS), budget_s(budget)
+    done = collect_models(CollectOptions(chosen, seconds, sizes, max_input, out, device, threads, max_output, seed))
     typer.echo(f"{done.folder}: " + ", ".join(f"{n} {s}" for s, n in done.facts["counts"].items() if n), err=True)
     _report(done.folder, json_file, must=False)
 
@@ -73,15 +69,13 @@ def _report(folder: Path, json_file: str | None, must: bool) -> None:
 
     rows = table.read_rows(folder)
     found: WholeModelStudy | None = None
-    notes = []
     try:
         found = study(rows)
-        notes.append(f"predictor: {predictor.save(found, folder)}")
-        notes.append(f"report: {_page(found, folder)}")
+        notes = [f"predictor: {predictor.save(found, folder)}", f"report: {_page(found, folder)}"]
     except InputError as error:
         if must:
             raise
-        notes.append(f"no predictor: {error}")
+        notes = [f"no predictor: {error}"]
     if json_file != "-":
         screen.show(rows, found, notes)
     if json_file is not None:
@@ -92,26 +86,14 @@ def _report(folder: Path, json_file: str | None, must: bool) -> None:
 
 def _page(found: WholeModelStudy, folder: Path) -> str:
     """Write the page into the folder and return its path; without plotly, return how to install it."""
-    from calibration.report.model_page import page_of_study
-    from catalogs.io.output_files import write_atomically
     from catalogs.ui.html_page import need_plotly, render
 
     try:
         need_plotly()
     except InputError as error:
         return f"none, {error}"
+    from calibration.report.model_page import page_of_study
+
     page = folder / "report.html"
     write_atomically(page, [render(page_of_study(found))])
     return str(page)
-
-
-def _batches(text: str) -> tuple[int, ...]:
-    """Return the sizes of a text such as "1,8,32".
-
-    Raises:
-        InputError: The text is anything else.
-    """
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise InputError("batches must be whole numbers separated by commas", text, "1,8,32,128") from None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from calibration.estimators.estimator import MOST_ROWS, Fit, estimators
 from calibration.estimators.features import physics
@@ -17,23 +17,14 @@ from calibration.rows.physics_check import gate
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 Mask = npt.NDArray[np.bool_]
 
 
 def splits(family: str, rows: pd.DataFrame) -> Iterator[tuple[str, Mask, Mask]]:
     """Return (region, rows to train on, rows to test with): the folds of validate.py, then the cut at the edge."""
     fold = folds(family, rows)
-    for f in np.unique(fold):
-        test = fold == f
-        if not test.all():
-            yield "inside", ~test, test
-    far = beyond(family, rows)
-    if far.any() and not far.all():
-        yield "beyond", ~far, far
+    masks = [("inside", fold == f) for f in np.unique(fold)] + [("beyond", beyond(family, rows))]
+    yield from ((region, ~test, test) for region, test in masks if test.any() and not test.all())
 
 
 def held_out_seconds(
@@ -74,7 +65,7 @@ def compare(
     accelerator: Accelerator,
     families: Sequence[str] = (),
     most_rows: int = MOST_ROWS,
-    say: Callable[[str], None] = lambda _text: None,
+    notify: Callable[[str], None] = lambda _text: None,
 ) -> list[HeldOutScore]:
     """Return the scores of every family with a model and rows, or only of `families`.
 
@@ -86,7 +77,7 @@ def compare(
         raise InputError("no rows of this operator family", unknown[0], ", ".join(sorted(tables)))
     out: list[HeldOutScore] = []
     for family in sorted(f for f in tables if f in FAMILIES and (not families or f in families)):
-        say(f"{accelerator.name} {family}: {len(tables[family]):,} rows")
+        notify(f"{accelerator.name} {family}: {len(tables[family]):,} rows")
         out += compare_family(family, tables[family], accelerator, estimators(most_rows))
     if not out:
         raise InputError("no rows of a family that has a model", ", ".join(tables), ", ".join(FAMILIES))

@@ -15,24 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from calibration.estimators.features import ROW_COUNT, Encoder, physics, words_of
 from calibration.families.nonnegative import nonnegative
 from calibration.families.registry import FAMILIES
-from calibration.fitting.validate import folds, predict
+from calibration.fitting.validate import out_of_fold, predict
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
-if TYPE_CHECKING:
-    import pandas as pd
+Predict = Callable[[pd.DataFrame], FloatArray]
 
-
-Predict = Callable[["pd.DataFrame"], FloatArray]
-
-Fit = Callable[[str, "pd.DataFrame", Accelerator], Predict]
+Fit = Callable[[str, pd.DataFrame, Accelerator], Predict]
 
 SHIPPED: Final = "physics"
 
@@ -50,22 +47,25 @@ SLACK: Final = 1e-6  # of log2 sizes, in the test whether a row lies in the trai
 
 
 def fit_physics(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:
-    """Fit the shipped model."""
+    """Fit the shipped model of a family; it predicts the seconds of other rows."""
     model = FAMILIES[family].fit(rows, accelerator)
     return lambda unseen: predict(model, unseen.reset_index(drop=True), accelerator)
 
 
-def fit_forest(family: str, rows: pd.DataFrame, accelerator: Accelerator, most_rows: int = MOST_ROWS) -> Predict:
-    """Fit a random forest of log seconds."""
+def fit_trees(
+    family: str, rows: pd.DataFrame, accelerator: Accelerator, make: Callable[[], Any], most_rows: int
+) -> Predict:
+    """Fit the regressor that `make` returns to the logarithms of the seconds."""
+    regressor, encoder = make(), Encoder.of(family, rows, accelerator)
+    train(regressor, encoder.encode(rows), np.log(rows.seconds.to_numpy(float)), most_rows)
+    return lambda unseen: np.exp(regress(regressor, encoder.encode(unseen)))
+
+
+def forest() -> Any:
+    """Return a random forest with the settings of this package."""
     from sklearn.ensemble import RandomForestRegressor
 
-    forest = RandomForestRegressor(TREES, min_samples_leaf=1, max_features=0.7, random_state=SEED)
-    return _log_regression(forest, family, rows, accelerator, most_rows)
-
-
-def fit_boosting(family: str, rows: pd.DataFrame, accelerator: Accelerator, most_rows: int = MOST_ROWS) -> Predict:
-    """Fit gradient-boosted trees of log seconds."""
-    return _log_regression(boosted(ROUNDS), family, rows, accelerator, most_rows)
+    return RandomForestRegressor(TREES, min_samples_leaf=1, max_features=0.7, random_state=SEED)
 
 
 def boosted(rounds: int) -> Any:
@@ -75,14 +75,6 @@ def boosted(rounds: int) -> Any:
     return HistGradientBoostingRegressor(
         max_iter=rounds, learning_rate=0.1, max_leaf_nodes=63, early_stopping=False, random_state=SEED
     )
-
-
-def _log_regression(
-    regressor: Any, family: str, rows: pd.DataFrame, accelerator: Accelerator, most_rows: int
-) -> Predict:
-    encoder = Encoder.of(family, rows, accelerator)
-    train(regressor, encoder.encode(rows), np.log(rows.seconds.to_numpy(float)), most_rows)
-    return lambda unseen: np.exp(ask(regressor, encoder.encode(unseen)))
 
 
 def train(regressor: Any, x: FloatArray, y: FloatArray, most_rows: int) -> None:
@@ -98,7 +90,7 @@ def train(regressor: Any, x: FloatArray, y: FloatArray, most_rows: int) -> None:
         regressor.fit(x[drawn], y[drawn])
 
 
-def ask(regressor: Any, x: FloatArray) -> FloatArray:
+def regress(regressor: Any, x: FloatArray) -> FloatArray:
     """Return the regressor's predictions for x, shape (n, d), as an array of shape (n,)."""
     from threadpoolctl import threadpool_limits
 
@@ -136,10 +128,10 @@ def _word_keys(family: str, rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.s
     return keys.astype(str)
 
 
-def fit_residual(family: str, rows: pd.DataFrame, accelerator: Accelerator, most_rows: int = MOST_ROWS) -> Predict:
+def fit_residual(family: str, rows: pd.DataFrame, accelerator: Accelerator, most_rows: int) -> Predict:
     """Fit the shipped model times a learned correction, which applies inside the trained range."""
     rows = rows.reset_index(drop=True)
-    base, unseen_s = fit_physics(family, rows, accelerator), _out_of_fold(family, rows, accelerator)
+    base, unseen_s = fit_physics(family, rows, accelerator), out_of_fold(family, rows, accelerator)
     known = np.isfinite(unseen_s)
     if known.sum() < 20:
         return base
@@ -152,24 +144,10 @@ def fit_residual(family: str, rows: pd.DataFrame, accelerator: Accelerator, most
     def answer(unseen: pd.DataFrame) -> FloatArray:
         seconds, x = base(unseen), encoder.encode(unseen)
         inside = ((x >= low) & (x <= high)).all(axis=1)
-        correction = np.exp(ask(model, np.column_stack([x, np.log2(seconds)])))
+        correction = np.exp(regress(model, np.column_stack([x, np.log2(seconds)])))
         return np.where(inside, seconds * correction, seconds)
 
     return answer
-
-
-def _out_of_fold(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> FloatArray:
-    """Return the seconds of each row, shape (n,), by a shipped model fitted without the row's group.
-
-    They are NaN where no such fit is possible.
-    """
-    fold = folds(family, rows)
-    out = np.full(len(rows), np.nan)
-    for f in np.unique(fold):
-        test = fold == f
-        if not test.all():
-            out[test] = fit_physics(family, rows[~test].reset_index(drop=True), accelerator)(rows[test])
-    return out
 
 
 ESTIMATORS: Final = (SHIPPED, "random forest", "gradient boosting", "linear physics", "physics + residual")
@@ -179,8 +157,8 @@ def estimators(most_rows: int = MOST_ROWS) -> dict[str, Fit]:
     """Return every estimator by name, in the order of ESTIMATORS."""
     fits: list[Fit] = [
         fit_physics,
-        partial(fit_forest, most_rows=most_rows),
-        partial(fit_boosting, most_rows=most_rows),
+        partial(fit_trees, make=forest, most_rows=most_rows),
+        partial(fit_trees, make=partial(boosted, ROUNDS), most_rows=most_rows),
         fit_linear_physics,
         partial(fit_residual, most_rows=most_rows),
     ]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from calibration.operators.roofline import bytes_moved, compute_s, flops, memory_s, roofline_s
 from calibration.rows.dataset import OPERATOR_COLUMNS, operators_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 WORDS: Final = ("dtype", "kv_dtype", "kind", "stage", "graph")
 
@@ -73,12 +70,12 @@ class Encoder:
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """Return log2 of the sizes and the physics of rows, one column each."""
+        """The columns of the family that are sizes; the others are words."""
         return tuple(c for c in OPERATOR_COLUMNS[self.family] if c not in WORDS)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns."""
+        """The names of the columns that `encode` returns."""
         return (*self.sizes, *PHYSICS, *(f"{c} {v}" for c, v in self.words))
 
     def encode(self, rows: pd.DataFrame) -> FloatArray:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
 
 from calibration.estimators.estimator import ESTIMATORS, SHIPPED
 from calibration.estimators.score import HeldOutScore
+
+Cells = Mapping[tuple[str, str, str], float]  # median error by (family, estimator, region)
 
 #: Points of median error inside the grid that a learned correction must gain to be used at run time.
 WORTH: Final = 0.01
@@ -41,15 +44,17 @@ does not. MAE, RMSE and R2 are of seconds, so the largest shapes dominate them.
 
 def page(found: Mapping[str, list[HeldOutScore]], command: str, most_rows: int) -> str:
     """Return the Markdown page of the scores by hardware name."""
-    parts = [_HEAD.format(command=command, most_rows=most_rows), *_summary(found), *_verdicts(found)]
+    cells = _over_hardware(found)
+    winners = (f"- **{family}**: {verdict(family, cells)}" for family in sorted({family for family, _, _ in cells}))
+    parts = [_HEAD.format(command=command, most_rows=most_rows), *_summary(cells)]
+    parts += ["", "## Winner by family", "", *winners]
     for hardware, scores in found.items():
         parts += _hardware(hardware, scores)
     return "\n".join(parts) + "\n"
 
 
-def _summary(found: Mapping[str, list[HeldOutScore]]) -> list[str]:
+def _summary(cells: Cells) -> list[str]:
     """Return the median over hardware of each family's median errors."""
-    cells = _over_hardware(found)
     columns = [f"{name}, {region}" for name in ESTIMATORS for region in ("in", "out")]
     lines = ["", "## Summary: median error, median over all hardware (in: inside, out: beyond)", ""]
     lines += ["| family | " + " | ".join(columns) + " |", "|---|" + "---:|" * len(columns)]
@@ -59,20 +64,14 @@ def _summary(found: Mapping[str, list[HeldOutScore]]) -> list[str]:
     return lines
 
 
-def _over_hardware(found: Mapping[str, list[HeldOutScore]]) -> dict[tuple[str, str, str], float]:
+def _over_hardware(found: Mapping[str, list[HeldOutScore]]) -> Cells:
     all_of: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for s in (s for scores in found.values() for s in scores):
+    for s in chain.from_iterable(found.values()):
         all_of[s.family, s.estimator, s.region].append(s.median_abs)
     return {key: float(np.median(values)) for key, values in all_of.items()}
 
 
-def _verdicts(found: Mapping[str, list[HeldOutScore]]) -> list[str]:
-    cells = _over_hardware(found)
-    families = sorted({family for family, _, _ in cells})
-    return ["", "## Winner by family", "", *(f"- **{f}**: {verdict(f, cells)}" for f in families)]
-
-
-def verdict(family: str, cells: Mapping[tuple[str, str, str], float]) -> str:
+def verdict(family: str, cells: Cells) -> str:
     """Return a sentence on the best estimators, and on whether a correction would gain WORTH inside the grid."""
     winners = {}
     for region in ("inside", "beyond"):
@@ -88,21 +87,12 @@ def verdict(family: str, cells: Mapping[tuple[str, str, str], float]) -> str:
     return "; ".join([*(f"{region}: {text}" for region, text in winners.items()), ends]) + "."
 
 
-def _hardware(hardware: str, scores: Iterable[HeldOutScore]) -> list[str]:
-    scores = list(scores)
-    lines = ["", f"## {hardware}", ""]
-    lines.append("| family | region | n | estimator | median | p90 | MAPE | bias | streamed | MAE | RMSE | R2 |")
-    lines.append("|---|---|---:|---|" + "---:|" * 8)
-    for family in sorted({s.family for s in scores}):
-        for region in ("inside", "beyond"):
-            lines += [_line(s) for s in scores if (s.family, s.region) == (family, region)]
-    return [
-        *lines,
-        "",
-        "Worst held-out shape of each estimator:",
-        "",
-        *[_worst(s) for s in scores if s.region == "inside"],
-    ]
+def _hardware(hardware: str, scores: list[HeldOutScore]) -> list[str]:
+    head = "| family | region | n | estimator | median | p90 | MAPE | bias | streamed | MAE | RMSE | R2 |"
+    lines = ["", f"## {hardware}", "", head, "|---|---|---:|---|" + "---:|" * 8]
+    lines += [_line(s) for s in sorted(scores, key=lambda s: (s.family, s.region != "inside"))]
+    worst = [f"- {s.family}, {s.estimator}: {worst_text(s.worst[0])}" for s in scores if s.region == "inside"]
+    return [*lines, "", "Worst held-out shape of each estimator:", "", *worst]
 
 
 def _line(s: HeldOutScore) -> str:
@@ -112,10 +102,6 @@ def _line(s: HeldOutScore) -> str:
         f"{_percent(s.mape)} | {100 * s.bias:+.1f}% | {_percent(s.median_streamed)} | {microseconds(s.mae_s)} | "
         f"{microseconds(s.rmse_s)} | {r2} |"
     )
-
-
-def _worst(s: HeldOutScore) -> str:
-    return f"- {s.family}, {s.estimator}: {worst_text(s.worst[0])}"
 
 
 def worst_text(worst: Mapping[str, Any]) -> str:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from calibration.fitting.scores import r_squared
 from calibration.rows.dataset import OPERATOR_COLUMNS
 from catalogs.arrays import FloatArray
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 N_WORST: Final = 3
 
@@ -71,16 +68,11 @@ def score(
         p90_abs=float(np.quantile(size, 0.9)),
         bias=float(np.median(error)),
         median_streamed=float(np.median(size[streamed])) if streamed.any() else float("nan"),
-        worst=[_shape(label[0], rows, i, predicted_s) for i in np.argsort(-size, kind="stable")[:N_WORST]],
+        worst=[_worst(label[0], rows.iloc[int(i)], predicted_s[i]) for i in np.argsort(-size, kind="stable")[:N_WORST]],
     )
 
 
-def _shape(family: str, rows: pd.DataFrame, i: int, predicted_s: FloatArray) -> dict[str, Any]:
-    row = rows.iloc[int(i)]
-    shape = {c: _plain(row[c]) for c in OPERATOR_COLUMNS[family]}
-    return {"shape": shape, "measured_s": float(row["seconds"]), "predicted_s": float(predicted_s[i])}
-
-
-def _plain(value: Any) -> Any:
-    value = value.item() if isinstance(value, np.generic) else value
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _worst(family: str, row: pd.Series[Any], predicted_s: float) -> dict[str, Any]:
+    shape = {c: row[c].item() if isinstance(row[c], np.generic) else row[c] for c in OPERATOR_COLUMNS[family]}
+    plain = {c: int(v) if isinstance(v, float) and v.is_integer() else v for c, v in shape.items()}
+    return {"shape": plain, "measured_s": float(row["seconds"]), "predicted_s": float(predicted_s)}

@@ -5,15 +5,16 @@ A model keeps the accelerator of its fit, so that its seconds transfer to anothe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from calibration.operators.operators import Operator
-from calibration.operators.roofline import link_bytes_per_s, roofline_s
+from calibration.operators.roofline import bytes_moved, link_bytes_per_s, roofline_s
+from calibration.rows.dataset import operators_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.files import cache_bytes
 from catalogs.hardware.specs import Accelerator
@@ -72,6 +73,8 @@ class FittedOn:
         return cls(unit, float(facts["link_bytes_per_s"]))
 
 
+OperatorT = TypeVar("OperatorT", bound=Operator)
+
 #: A fitted model in stored form: JSON data and named arrays.
 Parts = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
 
@@ -107,6 +110,24 @@ class FamilyModel(Protocol):
         ...
 
 
+def operators(kind: type[OperatorT], rows: pd.DataFrame) -> Iterator[tuple[OperatorT, npt.NDArray[np.int64]]]:
+    """Yield (operator with array fields, positions of its rows), as `operators_of`, for the rows of one kind."""
+    for op, index in operators_of(kind.family, rows):
+        assert isinstance(op, kind)
+        yield op, index
+
+
+def best_streaming(
+    op: Operator, utilisation: FloatArray, streamed: npt.NDArray[np.bool_], accelerator: Accelerator
+) -> float:
+    """Return the highest bandwidth utilisation (99th percentile) of shapes over four times the size of the cache.
+
+    The operator's fields, `utilisation` and `streamed`, a mask of the shapes that memory bounds, have shape (n,).
+    """
+    large = streamed & (bytes_moved(op, accelerator) > 4.0 * accelerator.cache_bytes)
+    return float(np.quantile(utilisation[large], 0.99)) if large.any() else 0.9
+
+
 @dataclass(frozen=True, slots=True)
 class HeldOutErrors:
     """Relative errors on rows that were left out of the fit by whole groups (shapes, head configurations).
@@ -134,8 +155,7 @@ class HeldOutErrors:
 
 def held_out(family: str, region: str, predicted_s: FloatArray, measured_s: FloatArray) -> HeldOutErrors:
     """Summarise predicted and measured seconds, both of shape (n,) with at least one row."""
-    error = np.asarray(predicted_s) / np.asarray(measured_s) - 1.0
+    error = predicted_s / measured_s - 1.0
     size = np.abs(error)
-    return HeldOutErrors(
-        family, region, len(error), float(np.median(size)), float(np.quantile(size, 0.9)), float(np.median(error))
-    )
+    median, p90, bias = float(np.median(size)), float(np.quantile(size, 0.9)), float(np.median(error))
+    return HeldOutErrors(family, region, len(error), median, p90, bias)

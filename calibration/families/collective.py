@@ -17,13 +17,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from calibration.families.base import FittedOn, Parts
 from calibration.families.curve import MonotoneCurve, pack, unpack
+from calibration.families.grid import by
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
 from calibration.operators.operators import Collective
 from catalogs.arrays import FloatArray
@@ -35,6 +36,14 @@ if TYPE_CHECKING:
 
 
 Key = tuple[str, bool, int]  # kind, graph, ranks
+
+#: The kind that stands in for one without rows, and the factor on its seconds.
+STANDS_FOR: Final = {
+    "send_recv": ("all_gather", 1.0),
+    "all_to_all": ("all_gather", 1.0),
+    "all_gather": ("all_reduce", 0.5),
+    "reduce_scatter": ("all_reduce", 0.5),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +75,10 @@ class CollectiveModel:
     def _measured(
         self, kind: str, size: FloatArray | np.float64, ranks: int, graph: bool
     ) -> tuple[FloatArray, FloatArray]:
+        x = np.asarray(size, dtype=np.float64)
         known, mode = self._ranks_of(kind, graph)
         if not known:
-            return self._derived(kind, np.asarray(size, dtype=np.float64), ranks, graph)
-        x = np.asarray(size, dtype=np.float64)
+            return self._derived(kind, x, ranks, graph)
         if ranks in known:
             return self.curves[kind, mode, ranks].at(x)
         if ranks > known[-1]:
@@ -88,15 +97,12 @@ class CollectiveModel:
         return [], graph
 
     def _derived(self, kind: str, size: FloatArray, ranks: int, graph: bool) -> tuple[FloatArray, FloatArray]:
-        if kind == "send_recv":
-            seconds, _ = self._measured("all_gather", 2.0 * size, 2, graph)
-        elif kind == "all_to_all":
-            seconds, _ = self._measured("all_gather", size, ranks, graph)
-        elif kind in ("all_gather", "reduce_scatter"):
-            seconds, _ = self._measured("all_reduce", size, ranks, graph)
-            seconds = 0.5 * seconds
-        else:
+        if kind not in STANDS_FOR:
             raise InputError("no measured collective stands in for this kind", kind)
+        other, factor = STANDS_FOR[kind]
+        if kind == "send_recv":
+            size, ranks = 2.0 * size, 2
+        seconds = factor * self._measured(other, size, ranks, graph)[0]
         return seconds, np.full_like(seconds, ROOFLINE)
 
     def _beyond(
@@ -117,26 +123,19 @@ class CollectiveModel:
             "fitted_on": self.fitted_on.to_facts(),
             "axes": "size in bytes, seconds",
         }
-        return facts, {f"collective_{n}": a for n, a in pack([self.curves[k] for k in keys]).items()}
+        return facts, pack(self.family, [self.curves[k] for k in keys])
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> CollectiveModel:
         """Return the model in facts and arrays."""
         keys = [(str(c["kind"]), bool(c["graph"]), int(c["ranks"])) for c in facts["curves"]]
-        curves = unpack(*(np.asarray(arrays[f"collective_{n}"], np.float64) for n in ("nodes", "size", "seconds")))
-        return cls(dict(zip(keys, curves, strict=True)), FittedOn.from_facts(facts["fitted_on"]))
+        return cls(dict(zip(keys, unpack("collective", arrays), strict=True)), FittedOn.from_facts(facts["fitted_on"]))
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> CollectiveModel:
-        """Fit one monotone curve per (kind, graph, ranks).
-
-        Raises:
-            InputError: There is no row.
-        """
-        if not len(rows):
-            raise InputError("no collective rows to fit")
-        curves: dict[Key, MonotoneCurve] = {}
-        for key, part in rows.groupby(["kind", "graph", "ranks"]):
-            kind, graph, ranks = cast(tuple[Any, Any, Any], key)
-            curves[str(kind), bool(graph), int(ranks)] = MonotoneCurve.fit(part.message_bytes, part.seconds)
+        """Fit one monotone curve per (kind, graph, ranks)."""
+        curves = {
+            (str(kind), bool(graph), int(ranks)): MonotoneCurve.fit(part.message_bytes, part.seconds)
+            for (kind, graph, ranks), part in by(rows, "kind", "graph", "ranks")
+        }
         return cls(curves, FittedOn.of(accelerator))

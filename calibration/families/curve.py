@@ -6,7 +6,9 @@ between powers of two (held-out all-reduce sizes: 2.1 to 2.6 % median error agai
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,11 +51,10 @@ class MonotoneCurve:
     def at(self, size: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return (seconds, origin) in the shape of `size`; sizes below 1 count as 1."""
         x = np.maximum(np.asarray(size, dtype=np.float64), 1.0)
-        inside = np.interp(x, self.size, self.seconds)
-        beyond = np.maximum(x - self.size[-1], 0.0) * self.last_slope()
-        return inside + beyond, np.where(x > self.size[-1] * (1 + NODE_TOLERANCE), ROOFLINE, self._at_node(x))
+        beyond = np.maximum(x - self.size[-1], 0.0) * self._last_slope()
+        return np.interp(x, self.size, self.seconds) + beyond, origin_at(self.size, x)
 
-    def last_slope(self) -> float:
+    def _last_slope(self) -> float:
         """Return the seconds per unit of size past the last node.
 
         This is the slope of the last two nodes, limited to between half of and the whole mean rate at the last node.
@@ -64,24 +65,26 @@ class MonotoneCurve:
         rise = float((self.seconds[-1] - self.seconds[-2]) / (self.size[-1] - self.size[-2]))
         return min(max(rise, 0.5 * mean), mean)
 
-    def _at_node(self, x: FloatArray) -> FloatArray:
-        right = np.clip(np.searchsorted(self.size, x), 0, len(self.size) - 1)
-        left = np.maximum(right - 1, 0)
-        near = np.minimum(np.abs(self.size[right] / x - 1), np.abs(self.size[left] / x - 1))
-        return np.where(near < NODE_TOLERANCE, MEASURED, INTERPOLATED)
+
+def origin_at(nodes: FloatArray, size: FloatArray) -> FloatArray:
+    """Return the origin of values that a curve gives at `size`, in its shape: at a node, between nodes, or beyond."""
+    right = np.clip(np.searchsorted(nodes, size), 0, len(nodes) - 1)
+    near = np.minimum(np.abs(nodes[right] / size - 1), np.abs(nodes[np.maximum(right - 1, 0)] / size - 1))
+    inside = np.where(near < NODE_TOLERANCE, MEASURED, INTERPOLATED)
+    return np.where(size > nodes[-1] * (1 + NODE_TOLERANCE), ROOFLINE, inside)
 
 
-def pack(curves: list[MonotoneCurve]) -> dict[str, npt.NDArray[np.float64]]:
-    """Return three arrays that hold the curves: node counts, then all sizes and all seconds end to end."""
+def pack(family: str, curves: list[MonotoneCurve]) -> dict[str, npt.NDArray[np.float64]]:
+    """Return three arrays that hold the curves of a family: node counts, then all sizes and all seconds end to end."""
     return {
-        "nodes": np.array([len(c.size) for c in curves], dtype=np.float64),
-        "size": np.concatenate([c.size for c in curves]) if curves else np.zeros(0),
-        "seconds": np.concatenate([c.seconds for c in curves]) if curves else np.zeros(0),
+        f"{family}_nodes": np.array([len(c.size) for c in curves], dtype=np.float64),
+        f"{family}_size": np.concatenate([c.size for c in curves]),
+        f"{family}_seconds": np.concatenate([c.seconds for c in curves]),
     }
 
 
-def unpack(nodes: npt.NDArray[np.float64], size: FloatArray, seconds: FloatArray) -> list[MonotoneCurve]:
-    """Return the curves in the arrays of `pack`."""
+def unpack(family: str, arrays: Mapping[str, npt.NDArray[Any]]) -> list[MonotoneCurve]:
+    """Return the curves of a family in the arrays of `pack`."""
+    nodes, size, seconds = (np.asarray(arrays[f"{family}_{n}"], np.float64) for n in ("nodes", "size", "seconds"))
     ends = np.cumsum(nodes).astype(int)
-    starts = np.concatenate([[0], ends[:-1]])
-    return [MonotoneCurve(np.asarray(size[a:b]), np.asarray(seconds[a:b])) for a, b in zip(starts, ends, strict=True)]
+    return [MonotoneCurve(size[b - int(n) : b], seconds[b - int(n) : b]) for n, b in zip(nodes, ends, strict=True)]

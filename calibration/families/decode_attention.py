@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibration.families.base import Parts
-from calibration.families.grid import InterpolationGrid, by
+from calibration.families.base import Parts, best_streaming, operators
+from calibration.families.grid import InterpolationGrid, by, pack_grids, unpack_grids
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
 from calibration.operators.operators import DecodeAttention
 from calibration.operators.roofline import ACTIVATION_BYTES, bytes_moved, compute_s, memory_s, roofline_s
@@ -42,8 +42,6 @@ DEFAULT_SKEW_ALPHA: Final = 0.06
 COLD: Final = 2.0
 
 ON_NODE: Final = 1e-6
-
-SIZES: Final = ("sequences", "context_tokens", "max_context_tokens")
 
 GROUP_NODES: Final = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0, 32.0, 64.0)
 
@@ -106,38 +104,33 @@ class DecodeAttentionModel:
         for (head_dim, kv_dtype), table in by(rows[rows.window_tokens == 0], "head_dim", "kv_dtype"):
             key = f"{head_dim}/{kv_dtype}"
             if key in grids:
-                longer = self._longer(table, int(head_dim), str(kv_dtype), accelerator)
+                longer = self._longer(table, accelerator)
                 s, kv, _, c = np.meshgrid(*grids[key].axes, indexing="ij")
                 values = grids[key].values - longer.at([s + kv, c])[0]
                 grids[key] = replace(grids[key], values=values).rising(1.0).rising(1.0, 0)
         return replace(self, grids=grids)
 
-    def _longer(self, table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Accelerator) -> InterpolationGrid:
+    def _longer(self, table: pd.DataFrame, accelerator: Accelerator) -> InterpolationGrid:
         """Return log(measured / modelled seconds) as a grid over (log streams, log context)."""
-        points, values = [], []
-        for (heads, kv_heads), part in by(table, "n_heads", "n_kv_heads"):
-            n, context, longest = (part[c].to_numpy(float) for c in SIZES)
-            op = DecodeAttention(n, context, longest, int(heads), int(kv_heads), head_dim, kv_dtype)
-            values.append(np.log(part.seconds.to_numpy(float) / self.cost(op, accelerator)[0]))
-            points.append(np.stack([np.log(n * kv_heads), np.log(context / n)], axis=1))
+        seconds, points, values = table.seconds.to_numpy(float), [], []
+        for op, index in operators(DecodeAttention, table):
+            n, context = broadcast(op.sequences, op.context_tokens)
+            values.append(np.log(seconds[index] / self.cost(op, accelerator)[0]))
+            points.append(np.stack([np.log(n * op.n_kv_heads), np.log(context / n)], axis=1))
         at = np.concatenate(points)
         axes = [np.log(2.0) * np.unique(np.round(at[:, d] / np.log(2.0))) for d in range(2)]
         return InterpolationGrid.from_points(axes, at, np.concatenate(values))
 
     def to_parts(self) -> Parts:
         """Return readable facts and arrays that `from_parts` reads."""
-        arrays: dict[str, npt.NDArray[Any]] = {}
-        for key, grid in self.grids.items():
-            arrays |= grid.to_arrays(key)
         facts = {"tables": list(self.grids), "floors_s": self.floors_s, "skew_alpha": self.skew_alpha}
-        return facts | {"writes_cache": self.writes_cache}, arrays
+        return facts | {"writes_cache": self.writes_cache}, pack_grids(self.grids)
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
         """Return the model in facts and arrays."""
-        grids = {t: InterpolationGrid.from_arrays(t, arrays) for t in facts["tables"]}
-        writes = bool(facts.get("writes_cache", False))
-        return cls(grids, dict(facts["floors_s"]), float(facts["skew_alpha"]), writes)
+        floors_s, writes = dict(facts["floors_s"]), bool(facts.get("writes_cache", False))
+        return cls(unpack_grids(facts["tables"], arrays), floors_s, float(facts["skew_alpha"]), writes)
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
@@ -146,7 +139,7 @@ class DecodeAttentionModel:
         plain = cold_rows(rows[(rows.window_tokens == 0) & (rows.n_heads >= rows.n_kv_heads)], accelerator)
         for (head_dim, kv_dtype), table in by(plain, "head_dim", "kv_dtype"):
             key = f"{head_dim}/{kv_dtype}"
-            grids[key] = _fit_grid(table, int(head_dim), str(kv_dtype), accelerator)
+            grids[key] = _fit_grid(table, accelerator)
             floors[key] = float(table.seconds.min())
         writes = "writes_cache" in rows.columns and bool(rows["writes_cache"].all())
         return cls(grids, floors, writes_cache=writes)
@@ -173,29 +166,24 @@ def nearest_head(tables: Mapping[str, Any], head_dim: int, kv_dtype: str) -> tup
     return min(same, key=lambda t: abs(np.log(int(t.split("/")[0]) / head_dim))), True
 
 
-def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Accelerator) -> InterpolationGrid:
-    u_log, points = [], []
-    for (heads, kv_heads), rows in by(table, "n_heads", "n_kv_heads"):
-        seconds = rows.seconds.to_numpy(float)
-        sequences, context, longest = (rows[c].to_numpy(float) for c in SIZES)
-        op = DecodeAttention(sequences, context, longest, int(heads), int(kv_heads), head_dim, kv_dtype)
-        u_log.append(np.log(np.minimum(_per_key_s(op, accelerator) / seconds, 1.0)))
-        group = np.full(len(rows), np.log2(max(float(heads) / float(kv_heads), 1.0)))
-        log_kv = np.full(len(rows), np.log(float(kv_heads)))
+def _fit_grid(table: pd.DataFrame, accelerator: Accelerator) -> InterpolationGrid:
+    seconds, u_log, points = table.seconds.to_numpy(float), [], []
+    for op, index in operators(DecodeAttention, table):
+        sequences, context = broadcast(op.sequences, op.context_tokens)
+        u_log.append(np.log(np.minimum(_per_key_s(op, accelerator) / seconds[index], 1.0)))
+        group = np.full(len(index), np.log2(max(op.n_heads / op.n_kv_heads, 1.0)))
+        log_kv = np.full(len(index), np.log(float(op.n_kv_heads)))
         points.append(np.stack([np.log(sequences), log_kv, group, np.log(context / sequences)], axis=1))
-    all_points, values = np.concatenate(points), np.concatenate(u_log)
-    kept = group_nodes(all_points[:, 2])
-    points4, values = all_points[kept], values[kept]
-    axes = [np.unique(points4[:, d]) for d in range(4)]
+    at, values = np.concatenate(points), np.concatenate(u_log)
+    kept = group_nodes(at[:, 2])
+    at, values = at[kept], values[kept]
+    axes = [np.unique(at[:, d]) for d in range(4)]
     # A head configuration that was not measured behaves like the average configuration with the same number of streams.
-    points3 = np.column_stack([points4[:, 0] + points4[:, 1], points4[:, 2], points4[:, 3]])
-    streams = np.log(2.0) * np.unique(np.round(points3[:, 0] / np.log(2.0)))
-    pooled = InterpolationGrid.from_points([streams, axes[2], axes[3]], points3, values)
-    return (
-        InterpolationGrid.from_points(axes, points4, values, lambda s, kv, g, c: pooled.at([s + kv, g, c])[0])
-        .rising(1.0)
-        .rising(1.0, 0)
-    )
+    by_streams = np.column_stack([at[:, 0] + at[:, 1], at[:, 2], at[:, 3]])
+    streams = np.log(2.0) * np.unique(np.round(by_streams[:, 0] / np.log(2.0)))
+    pooled = InterpolationGrid.from_points([streams, axes[2], axes[3]], by_streams, values)
+    grid = InterpolationGrid.from_points(axes, at, values, lambda s, kv, g, c: pooled.at([s + kv, g, c])[0])
+    return grid.rising(1.0).rising(1.0, 0)
 
 
 def _per_key_s(op: DecodeAttention, accelerator: Accelerator) -> FloatArray:
@@ -213,21 +201,16 @@ def group_nodes(log_group: FloatArray) -> npt.NDArray[np.bool_]:
 
 
 def cold_rows(rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
-    """Return the rows without a window as a step runs them.
+    """Return the rows without a window with the times that they have within a step.
 
     No batch is slower than one with a longer context, and none is read from the cache.
     """
-    import pandas as pd
-
-    parts = []
-    for (heads, kv_heads, head_dim, dtype), part in by(rows, "n_heads", "n_kv_heads", "head_dim", "kv_dtype"):
-        part = part.sort_values(["sequences", "context_tokens"], ascending=[True, False])
-        seconds = part.groupby("sequences")["seconds"].cummin().to_numpy(float)
-        start = part.groupby("sequences")["seconds"].transform("min").to_numpy(float)
-        n, context, longest = (part[c].to_numpy(float) for c in SIZES)
-        op = DecodeAttention(n, context, longest, int(heads), int(kv_heads), int(head_dim), str(dtype))
-        parts.append(part.assign(seconds=np.maximum(seconds, _cold_s(op, seconds, start, accelerator))))
-    return pd.concat(parts).sort_index() if parts else rows
+    rows = rows.sort_values(["sequences", "context_tokens"], ascending=[True, False])
+    batches = rows.groupby(["n_heads", "n_kv_heads", "head_dim", "kv_dtype", "sequences"])["seconds"]
+    seconds, start = np.array(batches.cummin(), dtype=np.float64), batches.transform("min").to_numpy(float)
+    for op, index in operators(DecodeAttention, rows):
+        seconds[index] = np.maximum(seconds[index], _cold_s(op, seconds[index], start[index], accelerator))
+    return rows.assign(seconds=seconds).sort_index()
 
 
 def _cold_s(op: DecodeAttention, seconds: FloatArray, start: FloatArray, accelerator: Accelerator) -> FloatArray:
@@ -238,12 +221,6 @@ def _cold_s(op: DecodeAttention, seconds: FloatArray, start: FloatArray, acceler
     measured from memory, so for them the bound is the bytes alone.
     """
     moved = bytes_moved(op, accelerator)
-    best = _best_streaming(op, np.minimum(_per_key_s(op, accelerator) / seconds, 1.0), accelerator)
-    return np.where(moved < COLD * accelerator.cache_bytes, start, 0.0) + _per_key_s(op, accelerator) / best
-
-
-def _best_streaming(op: DecodeAttention, u: FloatArray, accelerator: Accelerator) -> float:
-    """Return the highest bandwidth utilisation of batches over four times the size of the second-level cache."""
     streamed = memory_s(op, accelerator) >= roofline_s(op, accelerator) * (1 - 1e-9)
-    large = streamed & (bytes_moved(op, accelerator) > 4.0 * accelerator.cache_bytes)
-    return float(np.quantile(u[large], 0.99)) if large.any() else 0.9
+    best = best_streaming(op, np.minimum(_per_key_s(op, accelerator) / seconds, 1.0), streamed, accelerator)
+    return np.where(moved < COLD * accelerator.cache_bytes, start, 0.0) + _per_key_s(op, accelerator) / best

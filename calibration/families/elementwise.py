@@ -82,7 +82,9 @@ class ElementwiseModel:
         tokens, per_token = broadcast(op.tokens, op.bytes_per_token)
         size = tokens * per_token
         if op.kind == SORT and SORT not in self.curves:
-            return self._sorted(size, accelerator)
+            launched = SORT_KERNELS * self._floor(REFERENCE if REFERENCE in self.curves else min(self.curves))
+            seconds = launched + size / (SORT_BANDWIDTH_SHARE * accelerator.memory_bandwidth_bytes_per_s)
+            return seconds, np.full_like(seconds, ROOFLINE)
         seconds, origin, floor = self._here(op.kind, size)
         if self.fitted_on.is_same(accelerator):
             return seconds, origin
@@ -113,11 +115,6 @@ class ElementwiseModel:
         floor = to[0] / by[0] * base
         return floor + slower, np.full_like(seconds, ROOFLINE), floor
 
-    def _sorted(self, size: FloatArray, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
-        launched = SORT_KERNELS * self._floor(REFERENCE if REFERENCE in self.curves else min(self.curves))
-        seconds = launched + size / (SORT_BANDWIDTH_SHARE * accelerator.memory_bandwidth_bytes_per_s)
-        return seconds, np.full_like(seconds, ROOFLINE)
-
     def _floor(self, kind: str) -> float:
         return float(self.curves[kind].seconds[0])
 
@@ -141,24 +138,17 @@ class ElementwiseModel:
         """Return readable facts and arrays that `from_parts` reads."""
         kinds = sorted(self.curves)
         facts = {"kinds": kinds, "fitted_on": self.fitted_on.to_facts(), "axes": "bytes, seconds"}
-        return facts, {f"elementwise_{n}": a for n, a in pack([self.curves[k] for k in kinds]).items()}
+        return facts, pack(self.family, [self.curves[k] for k in kinds])
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> ElementwiseModel:
         """Return the model in facts and arrays."""
-        curves = unpack(*(np.asarray(arrays[f"elementwise_{n}"], np.float64) for n in ("nodes", "size", "seconds")))
-        named = dict(zip([str(k) for k in facts["kinds"]], curves, strict=True))
+        named = dict(zip(map(str, facts["kinds"]), unpack("elementwise", arrays), strict=True))
         return cls(named, FittedOn.from_facts(facts["fitted_on"]))
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> ElementwiseModel:
-        """Fit one curve per kind.
-
-        Raises:
-            InputError: There is no row.
-        """
-        if not len(rows):
-            raise InputError("no elementwise rows to fit")
+        """Fit one curve per kind."""
         curves = {str(kind): _pooled(part) for kind, part in rows.groupby("kind")}
         return cls(curves, FittedOn.of(accelerator))
 
@@ -166,9 +156,6 @@ class ElementwiseModel:
 def _pooled(rows: pd.DataFrame) -> MonotoneCurve:
     size = (rows.tokens * rows.bytes_per_token).to_numpy(dtype=np.float64)
     label = np.round(np.log2(size) * BIN_PER_DOUBLING)
-    seconds = rows.seconds.to_numpy(dtype=np.float64)
-    bins = np.unique(label)
+    both = np.log(np.stack([size, rows.seconds.to_numpy(dtype=np.float64)]))
     # Both axes take geometric means, because a bin spans a factor of 1.4.
-    middle = np.array([np.exp(np.mean(np.log(size[label == b]))) for b in bins])
-    typical = np.array([np.exp(np.mean(np.log(seconds[label == b]))) for b in bins])
-    return MonotoneCurve.fit(middle, typical)
+    return MonotoneCurve.fit(*np.array([np.exp([np.mean(v[label == b]) for v in both]) for b in np.unique(label)]).T)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibration.families.base import Parts
-from calibration.families.grid import InterpolationGrid, by
+from calibration.families.base import Parts, best_streaming
+from calibration.families.grid import InterpolationGrid, by, pack_grids, unpack_grids
 from calibration.operators.cost import ROOFLINE, broadcast
 from calibration.operators.operators import Gemm
-from calibration.operators.roofline import bytes_moved, compute_s, memory_s, roofline_s
+from calibration.operators.roofline import compute_s, memory_s, roofline_s
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
@@ -39,8 +39,8 @@ PAD_MARGIN: Final = 1.10
 
 FEWEST_SHAPES: Final = 8  # a dtype with fewer shapes is less reliable than its proxy, where another dtype has more
 
-# without tensor cores, and on a CPU with other kernels, its own few shapes are more reliable
-NOBODYS_PROXY: Final = "fp32"
+# Products in this dtype use no tensor cores, and other kernels on a CPU, so its own few shapes are more reliable.
+NO_PROXY_FOR: Final = "fp32"
 
 SMALLEST: Final = 64  # no layer has an n or k below this
 
@@ -108,15 +108,12 @@ class GemmModel:
 
     def to_parts(self) -> Parts:
         """Return readable facts and arrays that `from_parts` reads."""
-        arrays: dict[str, npt.NDArray[Any]] = {}
-        for dtype, grid in self.grids.items():
-            arrays |= grid.to_arrays(dtype)
-        return {"dtypes": list(self.grids), "floors_s": self.floors_s}, arrays
+        return {"dtypes": list(self.grids), "floors_s": self.floors_s}, pack_grids(self.grids)
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
         """Return the model in facts and arrays."""
-        return cls({d: InterpolationGrid.from_arrays(d, arrays) for d in facts["dtypes"]}, dict(facts["floors_s"]))
+        return cls(unpack_grids(facts["dtypes"], arrays), dict(facts["floors_s"]))
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
@@ -126,7 +123,7 @@ class GemmModel:
         shapes = fastest.groupby("dtype").apply(lambda t: t.groupby(["n", "k"]).ngroups)
         grids, floors = {}, {}
         for (dtype,), table in by(fastest, "dtype"):
-            if dtype == NOBODYS_PROXY or shapes[dtype] >= min(FEWEST_SHAPES, shapes.max()):
+            if dtype == NO_PROXY_FOR or shapes[dtype] >= min(FEWEST_SHAPES, shapes.max()):
                 grids[str(dtype)] = _fit_grid(table, str(dtype), accelerator)
                 floors[str(dtype)] = float(table.seconds.min())
         return cls(grids, floors)
@@ -164,21 +161,8 @@ def _fit_grid(table: pd.DataFrame, dtype: str, accelerator: Accelerator) -> Inte
     op = Gemm(m, n, k, dtype)
     u = np.minimum(roofline_s(op, accelerator) / seconds, 1.0)
     streamed = memory_s(op, accelerator) > compute_s(op, accelerator)
-    u = np.where(streamed, np.minimum(u, _best_streaming(op, u, streamed, accelerator)), u)
-    log_m = np.log(_pooled_m(m))
+    u = np.where(streamed, np.minimum(u, best_streaming(op, u, streamed, accelerator)), u)
+    # Up to 16 rows the nodes are 1, 2, 4, 8 and 16. Larger counts stay separate so that wave quantisation is kept.
+    log_m = np.log(np.where(m <= 16, np.exp2(np.floor(np.log2(m))), m))
     axes = [np.unique(log_m), np.unique(np.log(n)), np.unique(np.log(k))]
     return InterpolationGrid.from_points(axes, np.stack([log_m, np.log(n), np.log(k)], axis=1), np.log(u))
-
-
-def _best_streaming(op: Gemm, u: FloatArray, streamed: npt.NDArray[np.bool_], accelerator: Accelerator) -> float:
-    """Return the highest bandwidth utilisation (99th percentile) of shapes over four times the size of the cache."""
-    large = streamed & (bytes_moved(op, accelerator) > 4.0 * accelerator.cache_bytes)
-    return float(np.quantile(u[large], 0.99)) if large.any() else 0.9
-
-
-def _pooled_m(m: FloatArray) -> FloatArray:
-    """Return the node of each row count, shape (n,): 1, 2, 4, 8 or 16 for small counts, else the count itself.
-
-    Large counts stay separate so that wave quantisation is kept.
-    """
-    return np.where(m <= 16, np.exp2(np.floor(np.log2(m))), m)

@@ -6,7 +6,7 @@ a 30 x 20 x 20 grid with its mask of measured nodes), but importing it takes 0.3
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, Self
@@ -49,7 +49,9 @@ class InterpolationGrid:
         A node without points takes elsewhere(*node coordinates), or is interpolated from the others.
         """
         shape = tuple(len(a) for a in axes)
-        index = tuple(_nearest(axis, points[:, d]) for d, axis in enumerate(axes))
+        index = tuple(
+            np.searchsorted(0.5 * (axis[1:] + axis[:-1]), points[:, d]) for d, axis in enumerate(axes)
+        )  # of the nearest node; all 0 on an axis with one node
         total, count = np.zeros(shape), np.zeros(shape)
         np.add.at(total, index, values)
         np.add.at(count, index, 1.0)
@@ -106,12 +108,6 @@ class InterpolationGrid:
         axes = tuple(arrays[f"{name}.axis{d}"].astype(np.float64) for d in range(values.ndim))
         bits = np.unpackbits(arrays[f"{name}.measured"], count=values.size)
         return cls(axes, values, bits.astype(bool).reshape(values.shape))
-
-
-def _nearest(axis: FloatArray, x: FloatArray) -> npt.NDArray[np.int64]:
-    if len(axis) == 1:
-        return np.zeros(len(x), dtype=np.int64)
-    return np.searchsorted(0.5 * (axis[1:] + axis[:-1]), x).astype(np.int64)
 
 
 def _locate(
@@ -171,6 +167,16 @@ def _filled(axes: Sequence[FloatArray], known: FloatArray) -> FloatArray:
         values[todo] = total[todo] / weight[todo]
         extending = not todo.any()
     return values
+
+
+def pack_grids(grids: Mapping[str, InterpolationGrid]) -> dict[str, npt.NDArray[Any]]:
+    """Return the arrays to store of several grids, by the name of each grid and array."""
+    return {key: array for name, grid in grids.items() for key, array in grid.to_arrays(name).items()}
+
+
+def unpack_grids(names: Iterable[str], arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, InterpolationGrid]:
+    """Return the grids of these names in the arrays of `pack_grids`."""
+    return {name: InterpolationGrid.from_arrays(name, arrays) for name in names}
 
 
 def by(rows: pd.DataFrame, *columns: str) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:

@@ -18,20 +18,20 @@ tile sizes change and by up to 20 % from noise; a step, padded to its captured s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from calibration.families.base import Parts
-from calibration.families.curve import NODE_TOLERANCE, isotonic
-from calibration.operators.cost import INTERPOLATED, MEASURED, ROOFLINE, broadcast
+from calibration.families.curve import isotonic, origin_at
+from calibration.families.grid import by
+from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
 from calibration.operators.operators import GroupedGemm
 from calibration.operators.roofline import compute_dtype, roofline_s
 from catalogs.arrays import FloatArray
-from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
@@ -97,11 +97,12 @@ class GroupedGemmModel:
         More tokens never take less time.
         """
         (tokens,) = broadcast(op.tokens)
-        candidates = _candidates(op)
+        sizes = [int(getattr(op, name)) for name in Key._fields[1:]]
+        candidates = [Key(dtype, *sizes) for dtype in STANDS_FOR.get(op.dtype, (op.dtype,))]
         own = self._own(candidates, accelerator)
         if own is not None:
             nodes, ratio = self._nodes(own)
-            origin = _origin(nodes, tokens)
+            origin = origin_at(nodes, np.maximum(tokens, 1.0))
         else:
             nodes = self.tokens
             ratio, origin = self._regressed(candidates, tokens)
@@ -114,10 +115,10 @@ class GroupedGemmModel:
         A dtype with another kind of product (MXFP4 with 16-bit activations instead of 8-bit ones) stands in only where
         the right one is unknown.
         """
-        asked = candidates[0]
-        known = any(k.dtype == asked.dtype for k in self.keys)
+        dtype = candidates[0].dtype
+        known = any(k.dtype == dtype for k in self.keys)
         for key in candidates:
-            alike = compute_dtype(key.dtype, accelerator) == compute_dtype(asked.dtype, accelerator)
+            alike = compute_dtype(key.dtype, accelerator) == compute_dtype(dtype, accelerator)
             if key in self._row and (alike or not known):
                 return self._row[key]
         return None
@@ -181,22 +182,18 @@ class GroupedGemmModel:
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> GroupedGemmModel:
-        """Fit one curve per key; of several rows for one point the first counts.
-
-        Raises:
-            InputError: There is no row.
-        """
-        if not len(rows):
-            raise InputError("no moe rows to fit")
+        """Fit one curve per key; of several rows for one point the first counts."""
         first = rows.drop_duplicates([*Key._fields, "tokens"])
         tokens = np.sort(first.tokens.unique().astype(np.float64))
         keys, curves = [], []
-        for key, part in _by_key(first):
+        for (dtype, *sizes), part in by(first, *Key._fields):
+            key = Key(str(dtype), *map(int, sizes))
             curve = np.full(len(tokens), np.nan)
             at = np.searchsorted(tokens, part.tokens.to_numpy(dtype=np.float64))
             order = np.argsort(at)
-            seconds = isotonic(np.log(part.seconds.to_numpy(dtype=np.float64)[order]))
-            curve[at[order]] = seconds - np.log(roofline_s(_op(key, tokens[at[order]]), accelerator))
+            log_s = isotonic(np.log(part.seconds.to_numpy(dtype=np.float64)[order]))
+            op = GroupedGemm(tokens[at[order]], **key._asdict())
+            curve[at[order]] = log_s - np.log(roofline_s(op, accelerator))
             keys.append(key)
             curves.append(curve)
         distribution = sorted(rows.distribution.unique()) if "distribution" in rows else []
@@ -230,34 +227,3 @@ def _along(nodes: FloatArray, seconds: FloatArray, tokens: FloatArray) -> FloatA
     inside = np.exp(np.interp(np.log(x), np.log(nodes), np.log(seconds)))
     slope = (seconds[-1] - seconds[-2]) / (nodes[-1] - nodes[-2]) if len(nodes) > 1 else seconds[-1] / nodes[-1]
     return np.asarray(inside + np.maximum(x - nodes[-1], 0.0) * slope, dtype=np.float64)
-
-
-def _origin(nodes: FloatArray, tokens: FloatArray) -> FloatArray:
-    x = np.maximum(tokens, 1.0)
-    right = np.clip(np.searchsorted(nodes, x), 0, len(nodes) - 1)
-    near = np.minimum(np.abs(nodes[right] / x - 1), np.abs(nodes[np.maximum(right - 1, 0)] / x - 1))
-    inside = np.where(near < NODE_TOLERANCE, MEASURED, INTERPOLATED)
-    return np.where(x > nodes[-1] * 1.000001, ROOFLINE, inside)
-
-
-def _by_key(rows: pd.DataFrame) -> Iterator[tuple[Key, pd.DataFrame]]:
-    for values, part in rows.groupby(list(Key._fields)):
-        dtype, *sizes = cast(tuple[Any, ...], values)
-        yield Key(str(dtype), *(int(v) for v in sizes)), part
-
-
-def _op(key: Key, tokens: Any) -> GroupedGemm:
-    return GroupedGemm(
-        tokens,
-        hidden_size=key.hidden_size,
-        intermediate_size=key.intermediate_size,
-        n_experts=key.n_experts,
-        experts_per_token=key.experts_per_token,
-        expert_ranks=key.expert_ranks,
-        dtype=key.dtype,
-    )
-
-
-def _candidates(op: GroupedGemm) -> list[Key]:
-    sizes = (op.hidden_size, op.intermediate_size, op.experts_per_token, op.n_experts, op.expert_ranks)
-    return [Key(d, *(int(s) for s in sizes)) for d in STANDS_FOR.get(op.dtype, (op.dtype,))]

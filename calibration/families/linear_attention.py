@@ -8,8 +8,8 @@ roofline. A launch costs 4 us.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+FACTS: Final = ("decode_efficiency", "prefill_efficiency", "launch_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +46,23 @@ class LinearAttentionModel:
 
     def to_parts(self) -> Parts:
         """Return readable facts and arrays that `from_parts` reads."""
-        facts = {
-            "decode_efficiency": self.decode_efficiency,
-            "prefill_efficiency": self.prefill_efficiency,
-            "launch_s": self.launch_s,
-        }
-        return facts, {}
+        return {name: getattr(self, name) for name in FACTS}, {}
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> LinearAttentionModel:
         """Return the model in facts; it has no arrays."""
         del arrays  # the model has three numbers and no arrays
-        return cls(float(facts["decode_efficiency"]), float(facts["prefill_efficiency"]), float(facts["launch_s"]))
+        return cls(*(float(facts[name]) for name in FACTS))
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> LinearAttentionModel:
         """Scale both efficiencies by the median of the rows; without rows the stated defaults stay."""
         model = cls()
-        fitted = {}
-        for stage, default in (("decode", model.decode_efficiency), ("prefill", model.prefill_efficiency)):
-            part = rows[rows.stage == stage] if len(rows) else rows
-            fitted[stage] = _efficiency(part, accelerator, model.launch_s) if len(part) else default
-        return cls(fitted["decode"], fitted["prefill"], model.launch_s)
+        fitted: dict[str, Any] = {
+            f"{stage}_efficiency": _efficiency(part, accelerator, model.launch_s)
+            for stage, part in rows.groupby("stage")
+        }
+        return replace(model, **fitted)
 
 
 def _efficiency(rows: pd.DataFrame, accelerator: Accelerator, launch_s: float) -> float:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 UP_PROJECTION_EFFICIENCY = 0.6
 
-# of peak: a bound for noise, where the part linear in length would make the rest look faster
+# Of the peak: a bound against noise, where the part that is linear in length would make the rest appear faster.
 ATTENTION_EFFICIENCY = 0.8
 
 #: The shape that the tables measured: DeepSeek-V3 and R1, Kimi-K2.
@@ -118,18 +118,14 @@ class MlaModel:
             "shape": REFERENCE_SHAPE,
             "fitted_on": self.fitted_on.to_facts(),
         }
-        arrays: dict[str, npt.NDArray[Any]] = {}
-        for i, key in enumerate(keys):
-            arrays |= {f"mla_{i}_{n}": a for n, a in self.grids[key].to_arrays().items()}
-        return facts, arrays
+        stored = [self.grids[key].to_arrays() for key in keys]
+        return facts, {f"mla_{i}_{n}": a for i, arrays in enumerate(stored) for n, a in arrays.items()}
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> MlaModel:
         """Return the model in facts and arrays."""
         grids = {
-            (str(g["stage"]), str(g["dtype"]), str(g["kv_dtype"])): MlaGrid.from_arrays(
-                {n: arrays[f"mla_{i}_{n}"] for n in ("heads", "sequences", "length", "seconds")}
-            )
+            (str(g["stage"]), str(g["dtype"]), str(g["kv_dtype"])): MlaGrid.from_arrays(arrays, f"mla_{i}_")
             for i, g in enumerate(facts["grids"])
         }
         return cls(grids, FittedOn.from_facts(facts["fitted_on"]))
@@ -139,10 +135,8 @@ class MlaModel:
         """Fit one grid per (stage, dtype, kv_dtype).
 
         Raises:
-            InputError: There is no row, or rows are not of the reference shape.
+            InputError: Rows are not of the reference shape.
         """
-        if not len(rows):
-            raise InputError("no mla rows to fit")
         odd = [c for c, v in REFERENCE_SHAPE.items() if bool((rows[c] != v).any())]
         if odd:
             raise InputError("mla rows must be of the DeepSeek-V3 shape", odd[0], str(REFERENCE_SHAPE[odd[0]]))

@@ -29,9 +29,8 @@ class MlaGrid:
     _filled: npt.NDArray[np.float64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(
-            self, "_filled", np.stack([_fill(plane, self.sequences, self.length) for plane in self.seconds])
-        )
+        filled = np.stack([_fill(plane, self.sequences, self.length) for plane in self.seconds])
+        object.__setattr__(self, "_filled", filled)
 
     def at(self, heads: float, sequences: FloatArray, length: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return (seconds, origin) in the shape of `length`.
@@ -86,9 +85,10 @@ class MlaGrid:
         return {**axes, "seconds": self.seconds.astype(np.float32)}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> MlaGrid:
-        """Return the grid in stored arrays."""
-        return cls(*(np.asarray(arrays[n], dtype=np.float64) for n in ("heads", "sequences", "length", "seconds")))
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]], prefix: str = "") -> MlaGrid:
+        """Return the grid in stored arrays with names that start with `prefix`."""
+        names = ("heads", "sequences", "length", "seconds")
+        return cls(*(np.asarray(arrays[prefix + name], dtype=np.float64) for name in names))
 
     @classmethod
     def fit(cls, heads: FloatArray, sequences: FloatArray, length: FloatArray, seconds: FloatArray) -> MlaGrid:
@@ -97,32 +97,28 @@ class MlaGrid:
         All arguments have shape (n,), and repeated points take their median. More or longer sequences never take less
         time: rows that fall by noise of a few per cent are pooled along both axes.
         """
-        axes = [np.unique(a) for a in (heads, sequences, length)]
-        cells = np.ravel_multi_index(
-            tuple(np.searchsorted(a, v) for a, v in zip(axes, (heads, sequences, length), strict=True)),
-            tuple(len(a) for a in axes),
-        )
-        flat = np.full(int(np.prod([len(a) for a in axes])), np.nan)
+        points = (heads, sequences, length)
+        axes = [np.unique(a) for a in points]
+        grid = np.full([len(a) for a in axes], np.nan)
+        cells = np.ravel_multi_index([np.searchsorted(a, v) for a, v in zip(axes, points, strict=True)], grid.shape)
         for cell in np.unique(cells):
-            flat[cell] = np.median(seconds[cells == cell])
-        grid = np.exp(_rising(np.log(flat.reshape([len(a) for a in axes]))))
-        return cls(axes[0], axes[1], axes[2], grid)
+            grid.flat[cell] = np.median(seconds[cells == cell])
+        return cls(axes[0], axes[1], axes[2], np.exp(_rising(np.log(grid))))
 
 
 def _rising(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return (heads, sequences, length) values made non-decreasing along the last two axes; NaN stays NaN."""
+
+    def line(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        known, out = ~np.isnan(values), values.copy()
+        out[known] = isotonic(values[known])
+        return out
+
     for axis in (1, 2):
-        values = np.apply_along_axis(_rising_line, axis, values)
+        values = np.apply_along_axis(line, axis, values)
     for axis in (1, 2):
         values = np.where(np.isnan(values), np.nan, np.fmax.accumulate(values, axis=axis))
     return values
-
-
-def _rising_line(line: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    known = ~np.isnan(line)
-    out = line.copy()
-    out[known] = isotonic(line[known])
-    return out
 
 
 def _bracket(axis: FloatArray, x: FloatArray) -> tuple[Any, FloatArray, Any]:

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibration.families.base import Parts
+from calibration.families.base import Parts, operators
 from calibration.families.decode_attention import group_nodes, nearest_head
-from calibration.families.grid import InterpolationGrid, by
+from calibration.families.grid import InterpolationGrid, by, pack_grids, unpack_grids
 from calibration.operators.cost import ROOFLINE, broadcast
 from calibration.operators.operators import PrefillAttention
 from calibration.operators.roofline import compute_dtype, compute_s, roofline_s
@@ -90,7 +90,8 @@ class PrefillAttentionModel:
         context = np.maximum(pairs / tokens - 0.5 * rows, 0.0)
         if key in self.context:
             seconds, origin = self._prompt(key, op, chunks, rows, accelerator)
-            seconds = seconds + self._rectangle_s(key, op, tokens, rows, context, accelerator)
+            log_u, _ = self.context[key].at([np.log(rows), np.log(np.maximum(context, 1.0))])
+            seconds = seconds + _rectangle_bound_s(op, tokens, context, accelerator) / np.exp(log_u)
         elif key in self.serial:
             blocks = chunks * op.n_heads * np.ceil(rows / TILE_ROWS)
             seconds, origin = self._prompt(key, op, chunks, rows, accelerator)
@@ -103,43 +104,22 @@ class PrefillAttentionModel:
         seconds = np.maximum(seconds, roofline_s(op, accelerator))
         return seconds, np.where(borrowed, ROOFLINE, np.where(context > 0.01 * rows, np.maximum(origin, 1.0), origin))
 
-    def _rectangle_s(
-        self,
-        key: str,
-        op: PrefillAttention,
-        tokens: FloatArray,
-        rows: FloatArray,
-        context: FloatArray,
-        accelerator: Accelerator,
-    ) -> FloatArray:
-        """Return the seconds of `tokens` queries, `rows` of them per chunk, over `context` keys each."""
-        log_u, _ = self.context[key].at([np.log(rows), np.log(np.maximum(context, 1.0))])
-        work = 4.0 * tokens * context * op.n_heads * op.head_dim
-        return np.asarray(work / accelerator.flops_for(compute_dtype(op.kv_dtype, accelerator)) / np.exp(log_u))
-
     def with_context(self, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
         """Return the model with rectangles fitted to `rows`, chunks after context."""
-        found: dict[str, InterpolationGrid] = {}
-        for (head_dim, kv_dtype), table in by(rows, "head_dim", "kv_dtype"):
-            key = f"{head_dim}/{kv_dtype}"
-            if key in self.grids:
-                found[key] = self._fit_context(key, table, accelerator)
+        tables = {f"{head_dim}/{kv_dtype}": part for (head_dim, kv_dtype), part in by(rows, "head_dim", "kv_dtype")}
+        found = {key: self._fit_context(key, part, accelerator) for key, part in tables.items() if key in self.grids}
         return replace(self, context=found)
 
     def _fit_context(self, key: str, table: pd.DataFrame, accelerator: Accelerator) -> InterpolationGrid:
-        points, values = [], []
-        for (heads, kv_heads), part in by(table, "n_heads", "n_kv_heads"):
-            chunks, tokens, pairs, seconds = (part[c].to_numpy(float) for c in ("chunks", "tokens", "pairs", "seconds"))
-            head_dim, kv_dtype = key.split("/")
-            op = PrefillAttention(chunks, tokens, pairs, int(heads), int(kv_heads), int(head_dim), kv_dtype)
+        seconds, points, values = table.seconds.to_numpy(float), [], []
+        for op, index in operators(PrefillAttention, table):
+            chunks, tokens, pairs = broadcast(op.chunks, op.tokens, op.pairs)
             each = tokens / chunks
             context = pairs / tokens - 0.5 * each
             own, _ = self._prompt(key, op, chunks, each, accelerator)
-            extra = np.maximum(seconds - own, LEAST_EXTRA * seconds)
-            work = 4.0 * tokens * context * op.n_heads * op.head_dim
-            u = work / accelerator.flops_for(compute_dtype(kv_dtype, accelerator)) / extra
+            extra = np.maximum(seconds[index] - own, LEAST_EXTRA * seconds[index])
             points.append(np.stack([np.log(each), np.log(context)], axis=1))
-            values.append(np.log(u))
+            values.append(np.log(_rectangle_bound_s(op, tokens, context, accelerator) / extra))
         at = np.concatenate(points)
         return InterpolationGrid.from_points([np.unique(at[:, 0]), np.unique(at[:, 1])], at, np.concatenate(values))
 
@@ -159,11 +139,7 @@ class PrefillAttentionModel:
 
     def to_parts(self) -> Parts:
         """Return readable facts and arrays that `from_parts` reads."""
-        arrays: dict[str, npt.NDArray[Any]] = {}
-        for key, grid in self.grids.items():
-            arrays |= grid.to_arrays(key)
-        for key, grid in self.context.items():
-            arrays |= grid.to_arrays(f"context {key}")
+        arrays = pack_grids(self.grids | {f"context {key}": grid for key, grid in self.context.items()})
         serial = {k: asdict(v) for k, v in self.serial.items()}
         facts = {"tables": list(self.grids), "floors_s": self.floors_s, "serial": serial, "peak_flops": self.peak_flops}
         return facts | ({"context": list(self.context)} if self.context else {}), arrays
@@ -172,9 +148,9 @@ class PrefillAttentionModel:
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
         """Return the model in facts and arrays."""
         serial = {k: Serial(**v) for k, v in facts["serial"].items()}
-        grids = {t: InterpolationGrid.from_arrays(t, arrays) for t in facts["tables"]}
         context = {t: InterpolationGrid.from_arrays(f"context {t}", arrays) for t in facts.get("context", ())}
-        return cls(grids, dict(facts["floors_s"]), serial, float(facts["peak_flops"]), context)
+        grids, peak_flops = unpack_grids(facts["tables"], arrays), float(facts["peak_flops"])
+        return cls(grids, dict(facts["floors_s"]), serial, peak_flops, context)
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
@@ -187,14 +163,21 @@ class PrefillAttentionModel:
         plain = rows[rows.window_tokens == 0]
         for (head_dim, kv_dtype), table in by(plain, "head_dim", "kv_dtype"):
             key = f"{head_dim}/{kv_dtype}"
-            grids[key] = _fit_grid(table[whole[table.index]], int(head_dim), str(kv_dtype), accelerator)
+            grids[key] = _fit_grid(table[whole[table.index]], accelerator)
             floors[key] = float(table.seconds.min())
-            found = _fit_serial(table)
-            if found is not None:
+            if (found := _fit_serial(table)) is not None:
                 serial[key] = found
         if 2 * len(serial) < len(grids):  # a linear fit in few tables is chance: one kernel runs most of them
             serial = {}
         return cls(grids, floors, serial, accelerator.flops_for("bf16"))
+
+
+def _rectangle_bound_s(
+    op: PrefillAttention, tokens: FloatArray, context: FloatArray, accelerator: Accelerator
+) -> FloatArray:
+    """Return the least seconds of `tokens` queries over `context` keys each; all of one shape."""
+    work = 4.0 * tokens * context * op.n_heads * op.head_dim
+    return work / accelerator.flops_for(compute_dtype(op.kv_dtype, accelerator))
 
 
 def _fit_serial(table: pd.DataFrame) -> Serial | None:
@@ -224,19 +207,16 @@ def _fit_serial(table: pd.DataFrame) -> Serial | None:
     return Serial(typical, rate * typical / TILE_ROWS, joins)
 
 
-def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Accelerator) -> InterpolationGrid:
+def _fit_grid(table: pd.DataFrame, accelerator: Accelerator) -> InterpolationGrid:
+    table = table.sort_values(["chunks", "tokens"], ascending=[True, False])
+    seconds = table.groupby(["n_heads", "n_kv_heads", "chunks"])["seconds"].cummin().to_numpy(float)
     u_log, points = [], []
-    for (heads, kv_heads), rows in by(table, "n_heads", "n_kv_heads"):
-        rows = rows.sort_values(["chunks", "tokens"], ascending=[True, False])
-        seconds = rows.groupby("chunks")["seconds"].cummin().to_numpy(float)
-        chunks, tokens, pairs = (rows[c].to_numpy(float) for c in ("chunks", "tokens", "pairs"))
-        op = PrefillAttention(chunks, tokens, pairs, int(heads), int(kv_heads), head_dim, kv_dtype)
-        u_log.append(np.log(np.minimum(compute_s(op, accelerator) / seconds, 1.0)))
-        group = np.full(len(rows), np.log2(max(float(heads) / float(kv_heads), 1.0)))
-        points.append(np.stack([np.log(chunks * heads), group, np.log(tokens / chunks)], axis=1))
-    all_points, values = np.concatenate(points), np.concatenate(u_log)
-    kept = group_nodes(all_points[:, 1])
-    all_points, values = all_points[kept], values[kept]
-    return InterpolationGrid.from_points([np.unique(all_points[:, d]) for d in range(3)], all_points, values).rising(
-        2.0
-    )
+    for op, index in operators(PrefillAttention, table):
+        chunks, tokens = broadcast(op.chunks, op.tokens)
+        u_log.append(np.log(np.minimum(compute_s(op, accelerator) / seconds[index], 1.0)))
+        group = np.full(len(index), np.log2(max(op.n_heads / op.n_kv_heads, 1.0)))
+        points.append(np.stack([np.log(chunks * op.n_heads), group, np.log(tokens / chunks)], axis=1))
+    at, values = np.concatenate(points), np.concatenate(u_log)
+    kept = group_nodes(at[:, 1])
+    at, values = at[kept], values[kept]
+    return InterpolationGrid.from_points([np.unique(at[:, d]) for d in range(3)], at, values).rising(2.0)

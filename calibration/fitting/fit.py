@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from calibration.bundles.files import FittedFamily, write_bundle
 from calibration.families.base import held_out
@@ -20,9 +20,6 @@ from calibration.rows.physics_check import gate
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 def fit_family(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> FittedFamily:
     """Check, fit and cross-validate the rows of one family.
@@ -34,13 +31,10 @@ def fit_family(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Fit
     if kept.empty:
         raise InputError(f"no {family} row obeys the peaks of {accelerator.name}", f"{len(rows)} rows")
     model = FAMILIES[family].fit(kept, accelerator)
-    errors = [e.to_dict() for e in cross_validate(family, _in_step(family, kept, accelerator), accelerator)]
+    # Of decode attention the model must predict the batches of a step, which are not served from the cache.
+    in_step = cold_rows(as_engine(family, kept), accelerator) if family == "decode_attention" else kept
+    errors = [e.to_dict() for e in cross_validate(family, in_step, accelerator)]
     return FittedFamily(model, report.to_dict(), rows_sha256(kept), errors, notes(model, kept, accelerator))
-
-
-def _in_step(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
-    """Return the rows that the model must predict: for decode attention, batches that are not served from the cache."""
-    return cold_rows(as_engine(family, rows), accelerator) if family == "decode_attention" else rows
 
 
 def fit_bundle(
@@ -64,25 +58,19 @@ def fit_bundle(
     if not fitted:
         raise InputError("no rows of a family that has a model", ", ".join(tables), ", ".join(FAMILIES))
     for (family, source), rows in (others or {}).items():
-        _check_with(fitted, family, source, rows, accelerator)
+        prefill, decode = fitted.get("prefill_attention"), fitted.get("decode_attention")
+        if family == "mixed_attention" and prefill and decode and isinstance(prefill.model, PrefillAttentionModel):
+            prefill.notes.extend(check_mixed(prefill.model, decode.model, rows, accelerator))
+        elif decode and family == "decode_attention" and "inside_engine" in rows and bool(rows["inside_engine"].all()):
+            fitted[family] = _with_engine_rows(decode, source, rows, accelerator)
+        elif family in fitted:
+            fitted[family].notes.extend(check(fitted[family].model, f"against {source}", rows, accelerator))
     sources = sources_of({f: tables[f] for f in fitted})
     version = sources_of({"": tables[max(fitted, key=lambda f: len(tables[f]))]})[-1]["version"]
     return write_bundle(folder, accelerator.name, version, sources, fitted)
 
 
-def _check_with(
-    fitted: dict[str, FittedFamily], family: str, source: str, rows: pd.DataFrame, accelerator: Accelerator
-) -> None:
-    prefill, decode = fitted.get("prefill_attention"), fitted.get("decode_attention")
-    if family == "mixed_attention" and prefill and decode and isinstance(prefill.model, PrefillAttentionModel):
-        prefill.notes.extend(check_mixed(prefill.model, decode.model, rows, accelerator))
-    elif decode and family == "decode_attention" and "inside_engine" in rows and bool(rows["inside_engine"].all()):
-        fitted[family] = _met_engine(decode, source, rows, accelerator)
-    elif family in fitted:
-        fitted[family].notes.extend(check(fitted[family].model, f"against {source}", rows, accelerator))
-
-
-def _met_engine(fitted: FittedFamily, source: str, rows: pd.DataFrame, accelerator: Accelerator) -> FittedFamily:
+def _with_engine_rows(fitted: FittedFamily, source: str, rows: pd.DataFrame, accelerator: Accelerator) -> FittedFamily:
     """Return the family with the extra time of batches inside an engine added to its model.
 
     Its notes report the error of the model without these rows, and its error on head configurations that were left out.
@@ -91,11 +79,10 @@ def _met_engine(fitted: FittedFamily, source: str, rows: pd.DataFrame, accelerat
     if not isinstance(plain, DecodeAttentionModel):
         return fitted
     rows = rows.reset_index(drop=True)
-    heads = rows.groupby(["n_heads", "n_kv_heads"]).ngroup()
     predicted = np.zeros(len(rows))
-    for held in sorted(heads.unique()):
-        others = plain.with_engine_rows(rows[heads != held], accelerator)
-        predicted[heads == held] = predict(others, rows[heads == held].reset_index(drop=True), accelerator)
+    for index in rows.groupby(["n_heads", "n_kv_heads"]).indices.values():
+        others = plain.with_engine_rows(rows.drop(index), accelerator)
+        predicted[index] = predict(others, rows.loc[index].reset_index(drop=True), accelerator)
     error = held_out("decode_attention", "all", predicted, rows.seconds.to_numpy(float))
     found = [
         *check(plain, f"table alone against {source}", rows, accelerator),

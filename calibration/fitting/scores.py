@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -30,7 +30,7 @@ class EstimatorScore:
 
     def to_dict(self) -> dict[str, float | int | str]:
         """Return the scores as JSON data."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return asdict(self)
 
 
 def score(estimator: str, actual: FloatArray, predicted: FloatArray) -> EstimatorScore:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
+from calibration.bundles.bundle import load_bundle
+from calibration.bundles.files import read_bundle
 from calibration.families.base import FamilyModel, HeldOutErrors, held_out
 from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.families.registry import FAMILIES
-from calibration.rows.dataset import operators_of
+from calibration.rows.dataset import operators_of, read_rows
+from calibration.rows.physics_check import gate
 from catalogs.arrays import FloatArray
+from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
 from catalogs.units import MIB
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 N_FOLDS: Final = 5
 
@@ -69,26 +70,32 @@ def cross_validate(family: str, rows: pd.DataFrame, accelerator: Accelerator) ->
     "inside" comes from N_FOLDS folds of whole groups, "beyond" from one cut at the edge of the grid.
     """
     rows = as_engine(family, rows)
-    fold = folds(family, rows)
-    predicted = np.full(len(rows), np.nan)
-    for f in np.unique(fold):
-        test = fold == f
-        if test.any() and not test.all():
-            model = FAMILIES[family].fit(rows[~test], accelerator)
-            predicted[test] = predict(model, rows[test].reset_index(drop=True), accelerator)
+    predicted, far = out_of_fold(family, rows, accelerator), beyond(family, rows)
     done = np.isfinite(predicted)
     measured = rows.seconds.to_numpy(float)
     out = [held_out(family, "inside", predicted[done], measured[done])] if done.any() else []
-    return out + _beyond(family, rows, accelerator)
+    if far.any() and not far.all():
+        out.append(held_out(family, "beyond", _unseen_s(family, rows, far, accelerator), measured[far]))
+    return out
 
 
-def _beyond(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> list[HeldOutErrors]:
-    far = beyond(family, rows)
-    if not far.any() or far.all():
-        return []
-    model = FAMILIES[family].fit(rows[~far], accelerator)
-    test = rows[far].reset_index(drop=True)
-    return [held_out(family, "beyond", predict(model, test, accelerator), test.seconds.to_numpy(float))]
+def out_of_fold(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> FloatArray:
+    """Return the seconds of each row, shape (n,), by a model fitted without the fold of the row.
+
+    They are NaN where no such fit is possible. The index of `rows` counts from 0.
+    """
+    fold, predicted = folds(family, rows), np.full(len(rows), np.nan)
+    for f in np.unique(fold):
+        test = fold == f
+        if not test.all():
+            predicted[test] = _unseen_s(family, rows, test, accelerator)
+    return predicted
+
+
+def _unseen_s(family: str, rows: pd.DataFrame, test: npt.NDArray[np.bool_], accelerator: Accelerator) -> FloatArray:
+    """Return the seconds of the rows in the mask `test` by a model fitted to the others."""
+    model = FAMILIES[family].fit(rows[~test].reset_index(drop=True), accelerator)
+    return predict(model, rows[test].reset_index(drop=True), accelerator)
 
 
 def beyond(family: str, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
@@ -115,7 +122,7 @@ def check(model: FamilyModel, what: str, rows: pd.DataFrame, accelerator: Accele
 
 
 def line(what: str, e: HeldOutErrors) -> str:
-    """Return one line that describes errors after `what`."""
+    """Return one line of text about errors, which starts with `what`."""
     return f"{what}: n {e.n}, median {e.median_abs:.1%}, p90 {e.p90_abs:.1%}, bias {e.bias:+.1%}"
 
 
@@ -124,43 +131,27 @@ def check_mixed(
 ) -> list[str]:
     """Compare a step with prefill and decodes to the sum of its two parts, for both ways to price the decodes."""
     parts = rows.reset_index(drop=True)
+    n, pairs = parts.sequences, parts.context_tokens + 0.5 * parts.sequences
     own = predict(prefill, parts, accelerator)
     alone = predict(decode, parts, accelerator)
-    as_chunks = predict(
-        prefill,
-        parts.assign(
-            chunks=parts.sequences, tokens=parts.sequences, pairs=parts.context_tokens + 0.5 * parts.sequences
-        ),
-        accelerator,
-    )
-    seconds = parts.seconds.to_numpy(float)
-    found = {"a decode kernel of their own": own + alone, "prefill chunks of one token": own + as_chunks}
-    return [
-        line(f"mixed steps, decodes priced as {how}", held_out("mixed", "all", p, seconds)) for how, p in found.items()
-    ]
+    as_chunks = predict(prefill, parts.assign(chunks=n, tokens=n, pairs=pairs), accelerator)
+    found = {"a decode kernel of their own": alone, "prefill chunks of one token": as_chunks}
+    errors = {how: held_out("mixed", "all", own + p, parts.seconds.to_numpy(float)) for how, p in found.items()}
+    return [line(f"mixed steps, decodes priced as {how}", e) for how, e in errors.items()]
 
 
 def validate_bundle(path: Path, rows: Path | None) -> list[dict[str, Any]]:
     """Return the errors that a bundle records, after checking the hashes of its files, and its errors on more rows."""
-    from calibration.bundles.bundle import load_bundle
-    from calibration.bundles.files import read_bundle
-    from calibration.rows.dataset import read_rows
-    from calibration.rows.physics_check import gate
-    from catalogs.hardware.catalog import parse_hardware
-
     facts, _ = read_bundle(path)
     accelerator = parse_hardware(facts.hardware).accelerator
     bundle = load_bundle(accelerator, path)
-    found: list[dict[str, Any]] = [
-        {"family": f, **e.model_dump()} for f, r in facts.families.items() for e in r.held_out if e.region == "inside"
-    ]
+    found = [e for e in facts.held_out if e["region"] == "inside"]
     for family, table in (read_rows(rows) if rows is not None else {}).items():
         if family in bundle.models:
             kept = as_engine(family, gate(family, table, accelerator)[0])
             seconds = predict(bundle.models[family], kept, accelerator)
-            found.append(
-                {"family": family, **held_out(family, "rows", seconds, kept.seconds.to_numpy(float)).to_dict()}
-            )
+            errors = held_out(family, "rows", seconds, kept.seconds.to_numpy(float))
+            found.append({"family": family, **errors.to_dict()})
     return found
 
 
@@ -179,13 +170,9 @@ def folds(family: str, rows: pd.DataFrame) -> npt.NDArray[np.int64]:
 
     With few groups each is a fold. A table with one head configuration holds out whole lengths instead.
     """
-    names = _group_names(rows, GROUPS[family])
+    names = rows[list(GROUPS[family])].astype(str).agg("/".join, axis=1)
     if names.nunique() == 1 and family in LENGTH:
         names = LENGTH[family](rows).round().astype(str)
     few = names.nunique() <= 2 * N_FOLDS
     code = {n: i if few else zlib.crc32(n.encode()) % N_FOLDS for i, n in enumerate(sorted(names.unique()))}
     return names.map(code).to_numpy(np.int64)
-
-
-def _group_names(rows: pd.DataFrame, columns: tuple[str, ...]) -> pd.Series[str]:
-    return rows[list(columns)].astype(str).agg("/".join, axis=1)

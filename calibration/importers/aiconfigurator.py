@@ -1,19 +1,38 @@
-"""Import ai-dynamo/aiconfigurator's vLLM operator tables: `latency` is in ms, and `step` tokens are in the cache."""
+"""Import ai-dynamo/aiconfigurator's operator tables: vLLM's products, attention, experts, MLA and collectives.
+
+The meaning of the columns, from the collectors' source and from how the numbers scale (`latency` is in ms everywhere):
+
+- attention: `step` tokens are in the cache.
+- moe: `num_tokens` are all tokens routed by the expert-parallel group (time falls with `moe_ep_size` at equal tokens,
+  and the weights of one rank bound it at small batches); `inter_size` is before the TP split; the timed rank is the one
+  with the most work. `latency` in ms covers sorting, both products and the weighted sum, not router, shared expert or
+  dispatch.
+- mla: a whole attention block of one layer of DeepSeek-V3; `num_heads` are heads per rank; decode `step` is the tokens
+  in the cache. The A100 tables are not imported: they time the attention operator alone, launched eagerly, and have a
+  host floor of 300 us with outliers of 2 ms.
+- comm: `message_size` counts elements, not bytes, in both tables: 2^28 "half" and 2^29 "int8" take the same time, and
+  two H100 moving 2^28 bf16 elements in 1.7 ms use 71 % of their link (in bytes it would be 36 %, below nccl-tests on
+  the same hardware). all_gather and reduce_scatter count the whole gathered tensor.
+- quantize: `scale_matrix` is static_scaled_fp8_quant of m x k: 2 bytes read and 1 written per element. Rows of fewer
+  than 1,024 or more than 16,384 columns are dropped (one block per row: they time scheduling, or one block's loop).
+  `computescale` is a difference of two measurements, often zero, and is not used.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
+from calibration.families.mla import REFERENCE_SHAPE
+from calibration.importers.expert_routing import as_served
 from calibration.operators.operators import window_pairs
+from calibration.rows.dataset import OPERATOR_COLUMNS
 from catalogs.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 COMMIT: Final = "095f58a51"
 
@@ -29,26 +48,24 @@ SYSTEM_OF: Final = {
     "gb200": "gb200",
 }
 
-_GEMM_DTYPE: Final = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "fp4"}
-
 #: Versions with attention tables that leave out the kernel that writes new keys and values to the cache. vLLM 0.14's
 #: attention wrote them itself; from 0.24 on the collector calls the write and the attention in turn (H200: 2.8 us over
 #: the rows of 0.22 at one sequence whatever its context, 5 ns a token of prompts with 8 heads).
 WITHOUT_CACHE_WRITE: Final = ("0.22.0",)
 
-_KV_DTYPE: Final = {"bfloat16": "bf16", "fp8": "fp8"}
+ELEMENT_BYTES: Final = {"half": 2.0, "bfloat16": 2.0, "int8": 1.0}
 
-
-def newest_version(tables: Path, system: str, folder: str, name: str, engine: str = "vllm") -> str | None:
-    """Return the highest version of an engine with a table `name` under SYSTEM/FOLDER/ENGINE, or None."""
-    base = tables / system / folder / engine
-    versions = [p.parent.name for p in base.glob(f"*/{name}.parquet")]
-    return max(versions, key=_version_key, default=None)
-
-
-def _version_key(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version; a development build sorts below its release."""
-    return tuple(int(part) if part.isdigit() else -1 for part in version.split("."))
+#: Dtypes by the tables' names. There are three 4-bit kinds: nvfp4 times nvfp4; mxfp4 (gpt-oss) with 16-bit activations
+#: (Triton on Hopper, Marlin on Ada and workstation Blackwell, FlashInfer on B200); mxfp4 with mxfp8 activations.
+DTYPE: Final = {
+    "bfloat16": "bf16",
+    "fp8": "fp8",
+    "fp8_block": "fp8_block",
+    "int4_wo": "int4",
+    "nvfp4": "fp4",
+    "w4a16_mxfp4": "mxfp4",
+    "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
+}
 
 
 def import_tables(tables: Path, hardware: str) -> dict[str, pd.DataFrame]:
@@ -60,72 +77,155 @@ def import_tables(tables: Path, hardware: str) -> dict[str, pd.DataFrame]:
     if hardware not in SYSTEM_OF:
         raise InputError("no public operator tables for this hardware", hardware, ", ".join(SYSTEM_OF))
     system = SYSTEM_OF[hardware]
-    readers: dict[str, tuple[str, str, Callable[[pd.DataFrame], pd.DataFrame]]] = {
-        "gemm": ("gemm", "gemm_perf", _gemm),
-        "prefill_attention": ("attention", "context_attention_perf", _prefill),
-        "decode_attention": ("attention", "generation_attention_perf", _decode),
-    }
-    found: dict[str, pd.DataFrame] = {}
-    for family, (folder, name, reader) in readers.items():
-        version = newest_version(tables, system, folder, name)
-        if version is not None:
-            raw = _read(tables / system / folder / "vllm" / version / f"{name}.parquet")
-            rows = reader(raw)
-            rows["seconds"] = raw["latency"].to_numpy(float) * 1e-3
-            rows["kernel"] = raw["kernel_source"].to_numpy()
-            rows["source"] = f"aiconfigurator@{COMMIT} {system} vllm {version}"
-            if family == "decode_attention":
-                rows["writes_cache"] = version not in WITHOUT_CACHE_WRITE
-            found[family] = rows[rows.seconds > 0].reset_index(drop=True)
+    found = {family: rows for family in TABLES if (rows := read_family(tables, system, family)) is not None}
     if not found:
         raise InputError("no operator tables in this folder", str(tables / system))
-    return found
+    return {family: rows for family, rows in found.items() if len(rows)}
 
 
-def _read(file: Path) -> pd.DataFrame:
-    import pandas as pd
+def read_family(tables: Path, system: str, family: str) -> pd.DataFrame | None:
+    """Return the rows of a family under the folder of a system, or None where it has none of the family's tables."""
+    sources = [
+        (newest_table(tables, system, folder, name, engine), read) for folder, name, engine, read in TABLES[family]
+    ]
+    parts = [read(raw) for raw, read in sources if raw is not None]
+    if family == "collective" and len(parts) > 1:  # NCCL's all-reduce counts only where the engine's was not timed
+        parts[1] = parts[1][parts[1].kind != "all_reduce"]
+    return pd.concat(parts, ignore_index=True) if parts else None
 
+
+def newest_version(tables: Path, system: str, folder: str, name: str, engine: str = "vllm") -> str | None:
+    """Return the highest version of an engine with a table `name` under SYSTEM/FOLDER/ENGINE, or None.
+
+    A development build counts as older than its release.
+    """
+    versions = [p.parent.name for p in (tables / system / folder / engine).glob(f"*/{name}.parquet")]
+    return max(versions, key=lambda v: [int(part) if part.isdigit() else -1 for part in v.split(".")], default=None)
+
+
+def newest_table(tables: Path, system: str, folder: str, name: str, engine: str = "vllm") -> pd.DataFrame | None:
+    """Return the newest version of a table with the columns seconds and source added, or None.
+
+    Raises:
+        InputError: The table cannot be read.
+    """
+    version = newest_version(tables, system, folder, name, engine)
+    if version is None:
+        return None
+    file = tables / system / folder / engine / version / f"{name}.parquet"
     try:
-        return pd.read_parquet(file)
+        raw = pd.read_parquet(file)
     except (OSError, ValueError) as error:
         raise InputError(f"table cannot be read ({type(error).__name__})", str(file)) from None
+    source = f"aiconfigurator@{COMMIT} {system} {engine} {version}"
+    raw = raw.assign(seconds=raw["latency"].to_numpy(float) * 1e-3, source=source)
+    return raw[raw.seconds > 0.0].reset_index(drop=True)
+
+
+def _common(raw: pd.DataFrame) -> pd.DataFrame:
+    return raw[["seconds", "source"]].assign(kernel=raw.get("kernel_source", "unknown"))
 
 
 def _gemm(raw: pd.DataFrame) -> pd.DataFrame:
-    rows = raw[["m", "n", "k"]].astype(float)
-    rows["dtype"] = raw["gemm_dtype"].map(_GEMM_DTYPE)
-    return rows
+    return _common(raw).join(raw[["m", "n", "k"]].astype(float)).assign(dtype=raw.gemm_dtype.map(DTYPE))
 
 
-def _heads(raw: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
-    window = raw["window_size"] if "window_size" in raw.columns else pd.Series(0, index=raw.index)
-    return pd.DataFrame(
-        {
-            "n_heads": raw["num_heads"].astype(int),
-            "n_kv_heads": raw["num_key_value_heads"].astype(int),
-            "head_dim": raw["head_dim"].astype(int),
-            "kv_dtype": raw["kv_cache_dtype"].map(_KV_DTYPE),
-            "window_tokens": window.astype(int),
-        }
-    )
+def _attention(raw: pd.DataFrame) -> pd.DataFrame:
+    heads = {"num_heads": "n_heads", "num_key_value_heads": "n_kv_heads", "head_dim": "head_dim"}
+    rows = _common(raw).join(raw[list(heads)].rename(columns=heads).astype(int))
+    window = raw.get("window_size", pd.Series(0, index=raw.index)).astype(int)
+    return rows.assign(kv_dtype=raw.kv_cache_dtype.map(DTYPE), window_tokens=window)
 
 
 def _prefill(raw: pd.DataFrame) -> pd.DataFrame:
-    rows = _heads(raw)
+    rows = _attention(raw)
     q, context, chunks = (raw[c].to_numpy(float) for c in ("isl", "step", "batch_size"))
-    window = rows.window_tokens.to_numpy(float)
-    rows["chunks"], rows["tokens"] = chunks, chunks * q
-    rows["pairs"] = chunks * window_pairs(q, context, window)
-    return rows
+    pairs = chunks * window_pairs(q, context, rows.window_tokens.to_numpy(float))
+    return rows.assign(chunks=chunks, tokens=chunks * q, pairs=pairs)
 
 
 def _decode(raw: pd.DataFrame) -> pd.DataFrame:
-    rows = _heads(raw)
-    sequences = raw["batch_size"].to_numpy(float)
-    context = raw["step"].to_numpy(float) + 1.0
+    rows = _attention(raw)
+    sequences, context = raw["batch_size"].to_numpy(float), raw["step"].to_numpy(float) + 1.0
     window = rows.window_tokens.to_numpy(float)
     seen = np.where(window > 0, np.minimum(context, window), context)
-    rows["sequences"], rows["context_tokens"], rows["max_context_tokens"] = sequences, sequences * seen, seen
-    return rows
+    writes = ~raw.source.str.endswith(tuple(f" {v}" for v in WITHOUT_CACHE_WRITE))
+    lengths = {"context_tokens": sequences * seen, "max_context_tokens": seen}
+    return rows.assign(sequences=sequences, **lengths, writes_cache=writes)
+
+
+def moe_rows(raw: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of experts at the routing in the column `distribution`, with one time for each shape in fp8."""
+    sizes = {
+        "hidden_size": raw.hidden_size,
+        "intermediate_size": raw.inter_size // raw.moe_tp_size,
+        "n_experts": raw.num_experts,
+        "experts_per_token": raw.topk,
+        "expert_ranks": raw.moe_ep_size,
+    }
+    rows = _common(raw).assign(tokens=raw.num_tokens.astype(float), **{c: v.astype(int) for c, v in sizes.items()})
+    return _without_doubles(rows.assign(dtype=raw.moe_dtype.map(DTYPE), distribution=raw.distribution))
+
+
+def _without_doubles(rows: pd.DataFrame) -> pd.DataFrame:
+    """Drop per-tensor fp8 rows of shapes that were also timed block scaled, so that fp8 has one time per shape.
+
+    Published fp8 expert checkpoints are block scaled, and on Hopper the per-tensor kernel is untuned and up to four
+    times slower.
+    """
+    shape = [c for c in OPERATOR_COLUMNS["moe"] if c not in ("tokens", "dtype")]
+    block = rows.loc[rows.dtype == "fp8_block", shape].drop_duplicates().assign(doubled=True)
+    doubled = rows[shape].merge(block, how="left", on=shape).doubled.notna().to_numpy()
+    return rows[~(doubled & (rows.dtype == "fp8").to_numpy())].reset_index(drop=True)
+
+
+def mla_rows(raw: pd.DataFrame, stage: str) -> pd.DataFrame:
+    """Return the rows of one stage, "prefill" or "decode", in the bf16 tables of MLA blocks."""
+    raw = raw[raw.mla_dtype == "bfloat16"].reset_index(drop=True)
+    sequences, length = raw.batch_size.astype(float), raw.isl.astype(float)
+    if stage == "decode":
+        work: dict[str, Any] = {"tokens": sequences, "pairs": 0.0, "context_tokens": sequences * raw.step}
+    else:
+        work = {"tokens": sequences * length, "pairs": sequences * length**2 / 2, "context_tokens": 0.0}
+    dtypes = {"dtype": raw.gemm_type.map(DTYPE), "kv_dtype": raw.kv_cache_dtype.map(DTYPE)}
+    heads = raw.num_heads.astype(int)
+    return _common(raw).assign(stage=stage, sequences=sequences, **work, n_heads=heads, **REFERENCE_SHAPE, **dtypes)
+
+
+def _messages(raw: pd.DataFrame, dtype: pd.Series[str]) -> pd.DataFrame:
+    size = (raw.message_size * dtype.map(ELEMENT_BYTES)).astype(float)
+    return _common(raw).assign(message_bytes=size, ranks=raw.num_gpus.astype(int))
+
+
+def _engine_collectives(raw: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of the engine's all-reduce, graph and eager."""
+    return _messages(raw, raw.allreduce_dtype).assign(kind="all_reduce", graph=raw.backend == "vllm_graph")
+
+
+def _nccl(raw: pd.DataFrame) -> pd.DataFrame:
+    raw = raw[raw.nccl_dtype == "half"]
+    return _messages(raw, raw.nccl_dtype).assign(kind=raw.op_name.replace("alltoall", "all_to_all"), graph=True)
+
+
+def _quantize(raw: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of static_scaled_fp8_quant of m tokens x k columns, at the sizes of models."""
+    raw = raw[raw.k.between(1024, 16384) & (raw.m <= 16384)].reset_index(drop=True)
+    return _common(raw).assign(kind="quantize", tokens=raw.m.astype(float), bytes_per_token=3.0 * raw.k)
+
+
+#: Tables by family as (folder, name, engine, reader); MLA has a table only where whole blocks were timed.
+TABLES: Final[dict[str, tuple[tuple[str, str, str, Callable[[pd.DataFrame], pd.DataFrame]], ...]]] = {
+    "gemm": (("gemm", "gemm_perf", "vllm", _gemm),),
+    "prefill_attention": (("attention", "context_attention_perf", "vllm", _prefill),),
+    "decode_attention": (("attention", "generation_attention_perf", "vllm", _decode),),
+    "moe": (("moe", "moe_perf", "vllm", lambda raw: moe_rows(as_served(raw))),),
+    "mla": (
+        ("mla", "mla_context_module_perf", "vllm", partial(mla_rows, stage="prefill")),
+        ("mla", "mla_generation_module_perf", "vllm", partial(mla_rows, stage="decode")),
+    ),
+    "collective": (
+        ("comm", "custom_allreduce_perf", "vllm", _engine_collectives),
+        ("comm", "nccl_perf", "nccl", _nccl),
+    ),
+    "elementwise": (("quantize", "scale_matrix_perf", "vllm", _quantize),),
+}

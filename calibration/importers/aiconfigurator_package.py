@@ -9,14 +9,12 @@ from __future__ import annotations
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from calibration.importers import aiconfigurator, aiconfigurator_moe
+import pandas as pd
+
+from calibration.importers import aiconfigurator
 from catalogs.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 #: Module -> (distribution, project that its rows are from), in the order of preference.
 PACKAGES: Final = {
@@ -53,7 +51,7 @@ def import_package(hardware: str) -> dict[str, pd.DataFrame]:
         InputError: No such package is installed, or it has no tables of this hardware.
     """
     tables, name = package_tables()
-    found = aiconfigurator.import_tables(tables, hardware) | aiconfigurator_moe.import_tables(tables, hardware)
+    found = aiconfigurator.import_tables(tables, hardware)
     for rows in found.values():
         rows["source"] = rows["source"].str.replace(f"aiconfigurator@{aiconfigurator.COMMIT}", name, regex=False)
     return found

@@ -6,7 +6,9 @@ Every metric carries its unit; time stamps are Unix nanoseconds. `request_latenc
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator
 
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.importers.parsing import Foreign, parse
@@ -19,7 +21,7 @@ _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 
 class _Metric(Foreign):
-    value: float | list[float]
+    value: Annotated[list[float], BeforeValidator(lambda value: value if isinstance(value, list) else [value])]
     unit: str
 
 
@@ -35,10 +37,6 @@ class _Record(Foreign):
     metrics: dict[str, Any]  # a record has dozens of metrics, and four are read
     error: Any = None
 
-    @property
-    def failed(self) -> bool:
-        return self.error is not None or self.metadata.was_cancelled
-
 
 def recognises(document: Any) -> bool:
     """Return whether a JSON document is one of AIPerf's records."""
@@ -51,14 +49,14 @@ def is_summary(document: Any) -> bool:
 
 
 def read_aiperf(documents: list[Any], source: str) -> MeasuredRun:
-    """Read the records of one file; warm-up requests are left out, failed and cancelled ones counted."""
+    """Return the measured run of one file; warm-up requests are left out, failed and cancelled ones are counted."""
     records = [parse(_Record, d, f"AIPerf record {i + 1}", source) for i, d in enumerate(documents)]
     counted = [r for r in records if r.metadata.benchmark_phase != "warmup"]
     if not counted:
         raise InputError("this AIPerf file holds no request after the warm-up", source)
     first_ns = min(r.metadata.request_start_ns for r in counted)
     last_ns = max(r.metadata.request_end_ns for r in counted)
-    done = [r for r in counted if not r.failed]
+    done = [r for r in counted if r.error is None and not r.metadata.was_cancelled]
     rows = [_row(r, first_ns, source) for r in done]
     _check_clock(rows, done, source)
     notes = (f"left out {len(records) - len(counted):,} warm-up requests",) if len(counted) < len(records) else ()
@@ -67,32 +65,23 @@ def read_aiperf(documents: list[Any], source: str) -> MeasuredRun:
 
 
 def _row(record: _Record, first_ns: int, source: str) -> RequestRow:
-    gaps = _value(record, "inter_chunk_latency", source)
-    return RequestRow(
-        arrival_s=(record.metadata.request_start_ns - first_ns) * 1e-9,
-        input_tokens=_one(_value(record, "input_sequence_length", source)),
-        output_tokens=_one(_value(record, "output_sequence_length", source)),
-        ttft_s=_one(_value(record, "time_to_first_token", source)),
-        e2e_s=_one(_value(record, "request_latency", source)),
-        itl_s=tuple(gaps),
-    )
+    names = ("input_sequence_length", "output_sequence_length", "time_to_first_token", "request_latency")
+    input_tokens, output_tokens, ttft_s, e2e_s = (next(iter(_values(record, n, source)), NAN) for n in names)
+    arrival_s = (record.metadata.request_start_ns - first_ns) * 1e-9
+    gaps_s = tuple(_values(record, "inter_chunk_latency", source))
+    return RequestRow(arrival_s, input_tokens, output_tokens, ttft_s, e2e_s, itl_s=gaps_s)
 
 
-def _one(values: list[float]) -> float:
-    return values[0] if values else NAN
-
-
-def _value(record: _Record, name: str, source: str) -> list[float]:
+def _values(record: _Record, name: str, source: str) -> list[float]:
     """Return the values of a metric in seconds or tokens; empty where the record has none."""
     if name not in record.metrics:
         return []
     metric = parse(_Metric, record.metrics[name], f"AIPerf metric {name}", source)
-    values = metric.value if isinstance(metric.value, list) else [metric.value]
     if name.endswith("_length"):
-        return values
+        return metric.value
     if metric.unit not in _SECONDS:
         raise InputError(f"unknown unit of {name} in this AIPerf file", metric.unit, ", ".join(_SECONDS))
-    return [v * _SECONDS[metric.unit] for v in values]
+    return [v * _SECONDS[metric.unit] for v in metric.value]
 
 
 def _check_clock(rows: list[RequestRow], records: list[_Record], source: str) -> None:

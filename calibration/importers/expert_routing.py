@@ -63,8 +63,8 @@ def as_served(raw: pd.DataFrame) -> pd.DataFrame:
     wide = first.pivot(index=keys, columns="distribution", values="seconds").sort_index()
     wide = wide.reindex(columns=[BALANCED, MILD, STEEP])
     seconds = np.concatenate([_served(part) for _, part in wide.groupby(level=list(ARCHITECTURE))])
-    said = [c for c in ("kernel_source", "source") if c in first]
-    rows = first.drop_duplicates(keys).set_index(keys)[said].join(wide.assign(seconds=seconds)["seconds"])
+    texts = [c for c in ("kernel_source", "source") if c in first]
+    rows = first.drop_duplicates(keys).set_index(keys)[texts].join(wide.assign(seconds=seconds)["seconds"])
     return rows[rows.seconds.notna()].reset_index().assign(distribution="expected")
 
 

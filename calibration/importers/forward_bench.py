@@ -10,19 +10,15 @@ model nor hardware, so rows cannot be checked against a peak.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from calibration.importers.parsing import Foreign
+from calibration.bundles.files import first_fault
+from calibration.importers.parsing import EngineSteps, Foreign
 from catalogs.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 #: Spread of the sample medians above which vLLM itself warns, in %.
 UNSTABLE_PERCENT: Final = 0.5
@@ -56,34 +52,24 @@ class _Case(Foreign):
     ranks: list[_Rank]
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardBench:
-    """The rows of a file and notes on what was left out.
+def read_forward_bench(path: Path) -> EngineSteps:
+    """Return one row per case of a forward benchmark.
 
-    Columns of rows: case, context_requests, context_tokens, context_prefix_tokens (in the cache before),
+    Their columns are case, context_requests, context_tokens, context_prefix_tokens (in the cache before),
     generation_requests, generation_tokens, generation_context_tokens (sum with the query), max_context_tokens, seconds,
     spread, ranks.
-    """
-
-    rows: pd.DataFrame
-    notes: tuple[str, ...]
-
-
-def recognises(document: Any) -> bool:
-    """Return whether a JSON document is a forward benchmark."""
-    first = document[0] if isinstance(document, list) and document else None
-    return isinstance(first, dict) and {"case", "requests", "median_us"} <= first.keys()
-
-
-def read_forward_bench(path: Path) -> ForwardBench:
-    """Read the rows of a file.
 
     Raises:
         InputError: The file is unreadable or of another format, or none of its cases is sound.
     """
     import pandas as pd
 
-    cases = _cases(path)
+    try:
+        cases = TypeAdapter(list[_Case]).validate_json(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"forward benchmark cannot be read ({type(error).__name__})", str(path)) from None
+    except ValidationError as error:
+        raise InputError(f"not a valid vllm bench forward result ({first_fault(error, 'file')})", str(path)) from None
     faults = [_fault(case) for case in cases]
     kept = [case for case, fault in zip(cases, faults, strict=True) if fault is None]
     counts = Counter(f for f in faults if f is not None)
@@ -93,18 +79,7 @@ def read_forward_bench(path: Path) -> ForwardBench:
     unstable = sum(c.ranks[0].latency_us.sample_spread_pct > UNSTABLE_PERCENT for c in kept)
     if unstable:
         notes.append(f"{unstable} cases have sample medians that spread over {UNSTABLE_PERCENT} %")
-    return ForwardBench(pd.DataFrame([_row(c) for c in kept]), tuple(notes))
-
-
-def _cases(path: Path) -> list[_Case]:
-    try:
-        return TypeAdapter(list[_Case]).validate_json(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"forward benchmark cannot be read ({type(error).__name__})", str(path)) from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(x) for x in first["loc"]) or "file"
-        raise InputError(f"not a valid vllm bench forward result ({where}: {first['msg']})", str(path)) from None
+    return EngineSteps(pd.DataFrame([_row(c) for c in kept]), "forwards", tuple(notes))
 
 
 def _fault(case: _Case) -> str | None:

@@ -7,7 +7,10 @@ _ms are milliseconds. `time_per_output_token_ms` is (last token - start) / token
 
 from __future__ import annotations
 
-from typing import Any, Final
+import math
+from typing import Annotated, Any, Final
+
+from pydantic import AliasChoices, BeforeValidator, Field
 
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.importers.parsing import Foreign, parse
@@ -19,9 +22,13 @@ CLIENT: Final = "guidellm"
 NO_GAPS: Final = "guidellm keeps no single gaps: no ITL"
 
 
+#: A number that a report may leave out or give as null.
+Number = Annotated[float, BeforeValidator(lambda value: NAN if value is None else value)]
+
+
 class _Timings(Foreign):
-    request_start: float | None = None
-    last_token_iteration: float | None = None
+    request_start: Number = NAN
+    last_token_iteration: Number = NAN
 
 
 class _Info(Foreign):
@@ -29,13 +36,12 @@ class _Info(Foreign):
 
 
 class _Request(Foreign):
-    request_latency: float | None = None
-    time_to_first_token_ms: float | None = None
-    inter_token_latency_ms: float | None = None
-    prompt_tokens: float | None = None
-    output_tokens: float | None = None
-    request_start_time: float | None = None
-    start_time: float | None = None  # before 0.4
+    request_latency: Number = NAN
+    time_to_first_token_ms: Number = NAN
+    inter_token_latency_ms: Number = NAN
+    prompt_tokens: Number = NAN
+    output_tokens: Annotated[float, BeforeValidator(lambda value: value or 0.0)] = 0.0
+    start: Number = Field(NAN, validation_alias=AliasChoices("request_start_time", "start_time"))  # second: before 0.4
     info: _Info = _Info()
 
 
@@ -71,7 +77,7 @@ def recognises(document: Any) -> bool:
 
 
 def read_guidellm(document: dict[str, Any], source: str) -> list[MeasuredRun]:
-    """Read one run per benchmark.
+    """Return one measured run per benchmark of a report.
 
     Raises:
         InputError: The report is damaged or empty, or its requests break physics.
@@ -85,10 +91,9 @@ def read_guidellm(document: dict[str, Any], source: str) -> list[MeasuredRun]:
 
 def _run(benchmark: _Benchmark, source: str) -> MeasuredRun:
     done, totals = benchmark.requests.successful, benchmark.metrics.request_totals
-    starts = [s for r in done if (s := _start(r)) is not None]
-    first_s = min(starts, default=0.0)
+    first_s = min((r.start for r in done if not math.isnan(r.start)), default=0.0)
     rows = [_row(r, first_s) for r in done]
-    span_s = max((r.arrival_s + r.e2e_s for r in rows if r.arrival_s == r.arrival_s), default=0.0)
+    span_s = max((r.arrival_s + r.e2e_s for r in rows if not math.isnan(r.arrival_s)), default=0.0)
     notes = [NO_GAPS]
     unfinished = totals.incomplete if totals else len(benchmark.requests.incomplete)
     if unfinished:
@@ -99,29 +104,14 @@ def _run(benchmark: _Benchmark, source: str) -> MeasuredRun:
     return measured_run(RunFacts(CLIENT, source, benchmark.duration or span_s, failed, tuple(notes)), rows)
 
 
-def _start(request: _Request) -> float | None:
-    return request.request_start_time if request.request_start_time is not None else request.start_time
-
-
 def _row(request: _Request, first_s: float) -> RequestRow:
-    start = _start(request)
-    return RequestRow(
-        arrival_s=NAN if start is None else start - first_s,
-        input_tokens=_or_nan(request.prompt_tokens),
-        output_tokens=request.output_tokens or 0,
-        ttft_s=_or_nan(request.time_to_first_token_ms) * 1e-3,
-        e2e_s=_to_last_token_s(request),
-        tpot_s=_or_nan(request.inter_token_latency_ms) * 1e-3,
-    )
-
-
-def _to_last_token_s(request: _Request) -> float:
-    """Return the latency to the last token; request_latency lasts until the stream is closed."""
     timings = request.info.timings
-    if timings.request_start is not None and timings.last_token_iteration is not None:
-        return timings.last_token_iteration - timings.request_start
-    return _or_nan(request.request_latency)
-
-
-def _or_nan(value: float | None) -> float:
-    return NAN if value is None else value
+    to_last_token_s = timings.last_token_iteration - timings.request_start  # request_latency ends with the stream
+    return RequestRow(
+        arrival_s=request.start - first_s,
+        input_tokens=request.prompt_tokens,
+        output_tokens=request.output_tokens,
+        ttft_s=request.time_to_first_token_ms * 1e-3,
+        e2e_s=request.request_latency if math.isnan(to_last_token_s) else to_last_token_s,
+        tpot_s=request.inter_token_latency_ms * 1e-3,
+    )

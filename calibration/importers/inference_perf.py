@@ -54,7 +54,7 @@ def recognises(document: Any) -> bool:
 
 
 def read_inference_perf(document: list[Any], source: str) -> MeasuredRun:
-    """Read the report as a measured run.
+    """Return the measured run of a report.
 
     Raises:
         InputError: The entries lack `info`, the key that holds token times.
@@ -63,9 +63,8 @@ def read_inference_perf(document: list[Any], source: str) -> MeasuredRun:
     done = [e for e in entries if e.error is None]
     if done and all(e.info is None or e.info.response_metrics is None for e in done):
         raise InputError("entries hold no token times", source, "per_request_fields: {info: true}")
-    first_s = min(e.start_time for e in entries)
-    duration_s = max(e.end_time for e in entries) - first_s
-    facts = RunFacts(CLIENT, source, duration_s, len(entries) - len(done))
+    first_s, last_s = min(e.start_time for e in entries), max(e.end_time for e in entries)
+    facts = RunFacts(CLIENT, source, last_s - first_s, len(entries) - len(done))
     return measured_run(facts, [_row(e, first_s) for e in done])
 
 
@@ -73,13 +72,12 @@ def _row(entry: _Entry, first_s: float) -> RequestRow:
     info = entry.info or _Info()
     response = info.response_metrics or _Response()
     times = response.chunk_times or response.output_token_times
-    output_tokens = _count(response.server_usage, "completion_tokens", response.output_tokens)
     tokens_in = info.request_metrics.text.input_tokens
     client_in = info.input_tokens if tokens_in is None else tokens_in
     return RequestRow(
         arrival_s=entry.start_time - first_s,
         input_tokens=_count(response.server_usage, "prompt_tokens", NAN if client_in is None else client_in),
-        output_tokens=output_tokens,
+        output_tokens=_count(response.server_usage, "completion_tokens", response.output_tokens),
         ttft_s=times[0] - entry.start_time if times else NAN,
         e2e_s=(times[-1] if times else entry.end_time) - entry.start_time,
         itl_s=tuple(b - a for a, b in pairwise(times)),

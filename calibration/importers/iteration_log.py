@@ -11,30 +11,23 @@ request.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from calibration.importers.parsing import EngineSteps
 from catalogs.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-COLUMNS: Final = (
-    "at_s",
-    "engine",
-    "index",
-    "context_requests",
-    "context_tokens",
-    "generation_requests",
-    "generation_tokens",
-    "seconds",
-    "kv_usage_fraction",
-)
+_COUNTS: Final = ("index", "context_requests", "context_tokens", "generation_requests", "generation_tokens")
+
+COLUMNS: Final = ("at_s", "engine", *_COUNTS, "seconds", "kv_usage_fraction")
 
 _START: Final = re.compile(r"Iteration\(\d*")
 
@@ -49,27 +42,15 @@ _STEP: Final = re.compile(
     r"(?P<dummy> \(dummy\))?(?:, \w+ KV cache usage: (?P<kv>\d+(?:\.\d+)?)%)?"
 )
 
-_COUNTS: Final = ("index", "context_requests", "context_tokens", "generation_requests", "generation_tokens")
-
 _LEAP_YEAR: Final = 2024  # lines carry no year, and February 29 must parse
 
 _YEAR_S: Final = 366 * 86400.0
 
 
-@dataclass(frozen=True, slots=True)
-class IterationLog:
-    """The steps of a log and notes on what was left out.
+def read_iteration_log(path: Path) -> EngineSteps:
+    """Read the steps of a server log: one row per step in the order logged, with the columns COLUMNS.
 
-    `steps` has one row per step in the order logged, with the columns COLUMNS. at_s counts whole seconds from the time
-    stamp of the first step and is NaN without one.
-    """
-
-    steps: pd.DataFrame
-    notes: tuple[str, ...]
-
-
-def read_iteration_log(path: Path) -> IterationLog:
-    """Read the steps of a server log.
+    at_s counts whole seconds from the time stamp of the first step and is NaN without one.
 
     Raises:
         InputError: The log cannot be read or has no complete step.
@@ -91,9 +72,10 @@ def read_iteration_log(path: Path) -> IterationLog:
         )
     steps = pd.DataFrame(rows, columns=list(COLUMNS))
     steps = steps.astype(dict.fromkeys(("engine", *_COUNTS), int))
-    steps["at_s"] = _from_first(steps["at_s"].tolist())
+    from_first_s = steps["at_s"] - next((s for s in steps["at_s"] if not math.isnan(s)), 0.0)
+    steps["at_s"] = from_first_s.mask(from_first_s < -_YEAR_S / 2, from_first_s + _YEAR_S)  # over New Year
     notes = [f"left out {n:,} {why}" for why, n in sorted(left_out.items())]
-    return IterationLog(steps, (*notes, *_order_notes(steps)))
+    return EngineSteps(steps, "engine steps", (*notes, *_order_notes(steps)))
 
 
 def _take(line: str, rows: list[dict[str, float]], left_out: Counter[str]) -> None:
@@ -123,12 +105,9 @@ def _fault(match: re.Match[str]) -> str | None:
 
 
 def _row(match: re.Match[str], stamp: float) -> dict[str, float]:
-    row: dict[str, float] = {name: int(match[name]) for name in _COUNTS}
-    row["engine"] = int(match["engine"] or 0)
-    row["seconds"] = float(match["ms"]) * 1e-3
-    row["kv_usage_fraction"] = float(match["kv"]) / 100 if match["kv"] else float("nan")
-    row["at_s"] = stamp
-    return row
+    kv_usage = float(match["kv"]) / 100 if match["kv"] else float("nan")
+    own = {"engine": int(match["engine"] or 0), "seconds": float(match["ms"]) * 1e-3, "kv_usage_fraction": kv_usage}
+    return {name: int(match[name]) for name in _COUNTS} | own | {"at_s": stamp}
 
 
 def _stamp(line: str) -> float:
@@ -142,12 +121,6 @@ def _stamp(line: str) -> float:
     except ValueError:
         return float("nan")
     return (at - datetime(2000, 1, 1)).total_seconds() + float(f"0.{fraction or 0}")
-
-
-def _from_first(stamps: list[float]) -> list[float]:
-    """Return times from the first one; a log without years continues over New Year."""
-    first = next((s for s in stamps if s == s), 0.0)
-    return [s - first + (_YEAR_S if s - first < -_YEAR_S / 2 else 0.0) for s in stamps]
 
 
 def _order_notes(steps: pd.DataFrame) -> list[str]:

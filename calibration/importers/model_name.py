@@ -6,35 +6,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+from calibration.importers.results import read_documents
+from catalogs.errors import InputError
+
 #: Number of requests to read: all requests of a run name the same model.
-_LOOKED_AT = 3
+_INSPECTED = 3
 
 
 def measured_model(path: Path) -> str | None:
     """Return the model, or None where the file names none (AIPerf's records) or several.
 
-    It never raises for a readable file.
+    A file that cannot be read names none.
     """
-    found = {name for document in _documents(path) for name in _names(document)}
+    try:
+        documents = read_documents(path)
+    except InputError:
+        return None
+    found = {name for document in documents[:_INSPECTED] for name in _names(document)}
     return found.pop() if len(found) == 1 else None
-
-
-def _documents(path: Path) -> list[Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return []
-    try:
-        return [json.loads(text)]
-    except ValueError:
-        pass
-    found = []
-    for line in text.splitlines()[:_LOOKED_AT]:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            return found
-    return found
 
 
 def _names(document: Any) -> list[str]:
@@ -46,12 +35,12 @@ def _names(document: Any) -> list[str]:
         return [document["model_id"]]
     bodies: list[Any] = []
     if isinstance(document, list):
-        bodies = [entry.get("request") for entry in document[:_LOOKED_AT] if isinstance(entry, dict)]
+        bodies = [entry.get("request") for entry in document[:_INSPECTED] if isinstance(entry, dict)]
     elif isinstance(document, dict):
         for benchmark in document.get("benchmarks") or ():
             requests = benchmark.get("requests") if isinstance(benchmark, dict) else None
             done = (requests.get("successful") if isinstance(requests, dict) else None) or []
-            bodies += [entry.get("request_args") for entry in done[:_LOOKED_AT] if isinstance(entry, dict)]
+            bodies += [entry.get("request_args") for entry in done[:_INSPECTED] if isinstance(entry, dict)]
     return [name for body in bodies if (name := _named(body)) is not None]
 
 

@@ -7,18 +7,16 @@ rank). A size of 0 KB is the latency of an empty message and is dropped.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pandas as pd
 
 from catalogs.errors import InputError
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-NCCL_TESTS_SOURCE: Final = "nccl-tests from microsoft/apex_plus (MIT)"
+SOURCE: Final = "nccl-tests from microsoft/apex_plus (MIT)"
 
 #: Folder of nccl-tests CSVs by hardware name of the catalog.
-NCCL_TESTS_FOLDER: Final = {"h100": "H100-SXM-80GB", "h200": "H200-SXM-141GB", "v100-pcie-16gb": "V100-PCIE-16GB"}
+FOLDER_OF: Final = {"h100": "H100-SXM-80GB", "h200": "H200-SXM-141GB", "v100-pcie-16gb": "V100-PCIE-16GB"}
 
 _KIND: Final = {
     "all_gather": "all_gather",
@@ -29,29 +27,17 @@ _KIND: Final = {
 }
 
 
-def import_nccl_tests(tables: Path, hardware: str) -> pd.DataFrame:
-    """Return the collective rows of one node.
+def import_tables(tables: Path, hardware: str) -> dict[str, pd.DataFrame]:
+    """Return the rows of one node, all of the family "collective".
 
     Raises:
         InputError: The hardware was not measured.
     """
-    import pandas as pd
-
-    if hardware not in NCCL_TESTS_FOLDER:
-        raise InputError("no nccl-tests results for this hardware", hardware, ", ".join(NCCL_TESTS_FOLDER))
-    parts = []
-    for stem, kind in _KIND.items():
-        raw = pd.read_csv(tables / NCCL_TESTS_FOLDER[hardware] / f"{stem}.csv")
-        raw = raw[(raw.num_nodes == 1) & (raw["size(kb)"] > 0) & (raw["time(us)"] > 0)]
-        rows = pd.DataFrame(
-            {
-                "kind": kind,
-                "message_bytes": raw["size(kb)"] * 1024.0,
-                "ranks": raw.num_gpus_per_node.astype(int),
-                "graph": True,
-                "seconds": raw["time(us)"] * 1e-6,
-            }
-        )
-        parts.append(rows)
-    out = pd.concat(parts, ignore_index=True)
-    return out.assign(source=NCCL_TESTS_SOURCE, kernel="NCCL")
+    if hardware not in FOLDER_OF:
+        raise InputError("no nccl-tests results for this hardware", hardware, ", ".join(FOLDER_OF))
+    files = {kind: tables / FOLDER_OF[hardware] / f"{stem}.csv" for stem, kind in _KIND.items()}
+    raw = pd.concat([pd.read_csv(file).assign(kind=kind) for kind, file in files.items()], ignore_index=True)
+    raw = raw[(raw.num_nodes == 1) & (raw["size(kb)"] > 0) & (raw["time(us)"] > 0)].reset_index(drop=True)
+    rows = raw[["kind"]].assign(message_bytes=raw["size(kb)"] * 1024.0, ranks=raw.num_gpus_per_node.astype(int))
+    seconds = raw["time(us)"] * 1e-6
+    return {"collective": rows.assign(graph=True, seconds=seconds, source=SOURCE, kernel="NCCL")}

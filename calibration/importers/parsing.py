@@ -5,10 +5,12 @@ The first key that is missing or of the wrong type becomes a one-line error.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
+from calibration.bundles.files import first_fault
 from calibration.rows.physics_check import GateReport, gate
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
@@ -39,17 +41,31 @@ def gated(
     return kept, reports
 
 
-class Foreign(BaseModel):
-    """A document of another project: the keys that are read; other keys may come and go."""
+@dataclass(frozen=True, slots=True)
+class EngineSteps:
+    """The steps of an engine in a file.
 
-    model_config = ConfigDict(extra="ignore")
+    Attributes:
+        rows: One row per step, with `seconds` and the contents of the batch (columns: iteration_log.py,
+            forward_bench.py).
+        what: The noun for the rows.
+        notes: Descriptions of what was left out.
+    """
+
+    rows: pd.DataFrame
+    what: str
+    notes: tuple[str, ...]
+
+
+class Foreign(BaseModel, extra="ignore"):
+    """A document of another project: the keys that are read; other keys may come and go."""
 
 
 M = TypeVar("M", bound=Foreign)
 
 
 def parse(model: type[M], document: Any, what: str, source: str) -> M:
-    """Return the document as `model`.
+    """Return a document of another project as a validated `model`; `what` names the kind of document in errors.
 
     Raises:
         InputError: A key is missing or of the wrong type.
@@ -57,6 +73,4 @@ def parse(model: type[M], document: Any, what: str, source: str) -> M:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(x) for x in first["loc"]) or "document"
-        raise InputError(f"not a valid {what} ({where}: {first['msg']})", source) from None
+        raise InputError(f"not a valid {what} ({first_fault(error, 'document')})", source) from None

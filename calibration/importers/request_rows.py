@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import numpy as np
@@ -50,7 +50,7 @@ class RequestRow:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The facts of a result about the run as a whole."""
+    """What a result states about the run as a whole."""
 
     client: str
     source: str
@@ -76,50 +76,32 @@ def measured_run(facts: RunFacts, rows: Sequence[RequestRow]) -> MeasuredRun:
     if not kept:
         rule = f"no request of this {facts.client} result obeys physics ({', '.join(sorted(counts))}; wrong unit?)"
         raise InputError(rule, facts.source)
-    return _assemble(facts, kept, (*facts.notes, *dropped, *_bundled(kept)))
-
-
-def _assemble(facts: RunFacts, rows: list[RequestRow], notes: tuple[str, ...]) -> MeasuredRun:
+    chunked = sum(len(r.itl_s) + 1 < r.output_tokens for r in kept if r.itl_s)
+    if chunked:
+        dropped.append(
+            f"{chunked:,} of {len(kept):,} requests streamed several tokens in a chunk: ITL is between chunks"
+        )
+    columns = ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "e2e_s")
+    arrays = {c: np.array([getattr(r, c) for r in kept], dtype=float) for c in columns}
     return MeasuredRun(
-        client=facts.client,
-        source=facts.source,
-        arrival_s=np.array([r.arrival_s for r in rows], dtype=float),
-        input_tokens=np.array([r.input_tokens for r in rows], dtype=float),
-        output_tokens=np.array([r.output_tokens for r in rows], dtype=float),
-        ttft_s=np.array([r.ttft_s for r in rows], dtype=float),
-        tpot_s=np.array([r.time_per_token_s() for r in rows], dtype=float),
-        e2e_s=np.array([r.e2e_s for r in rows], dtype=float),
-        itl_s=np.array([gap for r in rows for gap in r.itl_s], dtype=float),
-        duration_s=facts.duration_s,
-        n_failed=facts.n_failed,
-        notes=notes,
-        n_gaps=tuple(len(r.itl_s) for r in rows),
+        **(asdict(facts) | {"notes": (*facts.notes, *dropped)} | arrays),
+        tpot_s=np.array([r.time_per_token_s() for r in kept], dtype=float),
+        itl_s=np.array([gap for r in kept for gap in r.itl_s], dtype=float),
+        n_gaps=tuple(len(r.itl_s) for r in kept),
     )
 
 
 def _fault(row: RequestRow, duration_s: float) -> str | None:
     """Return the rule that a request breaks; comparisons with NaN (no value) break none."""
-    if row.output_tokens < 1 or row.input_tokens < 1:
-        return "no tokens"
-    if min((row.ttft_s, row.e2e_s, row.tpot_s, row.arrival_s, *row.itl_s), key=_given) < 0:
-        return "negative time"
-    if any(x > LONGEST_S for x in (row.arrival_s, row.ttft_s, row.e2e_s, row.tpot_s, *row.itl_s)):
-        return "endless time"
-    if row.ttft_s > row.e2e_s + 1e-6:
-        return "TTFT longer than E2E"
+    times = (row.arrival_s, row.ttft_s, row.e2e_s, row.tpot_s, *row.itl_s)
     left_s = SLACK * (row.e2e_s - row.ttft_s) + SLACK_S
-    if sum(row.itl_s) > left_s or row.time_per_token_s() * (row.output_tokens - 1) > left_s:
-        return "gaps between tokens longer than E2E less TTFT"
-    if row.e2e_s > SLACK * duration_s + SLACK_S:
-        return "longer than the run"
-    return None
-
-
-def _given(value: float) -> float:
-    return 0.0 if math.isnan(value) else value
-
-
-def _bundled(rows: list[RequestRow]) -> tuple[str, ...]:
-    """Return a note where a stream puts several tokens into one chunk: its ITL is then of chunks."""
-    n = sum(len(r.itl_s) + 1 < r.output_tokens for r in rows if r.itl_s)
-    return (f"{n:,} of {len(rows):,} requests streamed several tokens in a chunk: ITL is between chunks",) if n else ()
+    rules = {
+        "no tokens": row.output_tokens < 1 or row.input_tokens < 1,
+        "negative time": any(x < 0 for x in times),
+        "endless time": any(x > LONGEST_S for x in times),
+        "TTFT longer than E2E": row.ttft_s > row.e2e_s + 1e-6,
+        "gaps between tokens longer than E2E less TTFT": sum(row.itl_s) > left_s
+        or row.time_per_token_s() * (row.output_tokens - 1) > left_s,
+        "longer than the run": row.e2e_s > SLACK * duration_s + SLACK_S,
+    }
+    return next((rule for rule, broken in rules.items() if broken), None)

@@ -6,37 +6,18 @@ The format is recognised by the contents.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.importers import aiperf, guidellm, inference_perf, vllm_bench
 from calibration.importers.forward_bench import read_forward_bench
 from calibration.importers.iteration_log import read_iteration_log
+from calibration.importers.parsing import EngineSteps
 from catalogs.errors import InputError
 
-if TYPE_CHECKING:
-    import pandas as pd
 
-
-@dataclass(frozen=True, slots=True)
-class ImportedEngineSteps:
-    """The steps of a file.
-
-    Attributes:
-        rows: One row per step, with `seconds` and the contents of the batch (columns: iteration_log.py,
-            forward_bench.py).
-        what: The noun for the rows.
-        notes: Descriptions of what was left out.
-    """
-
-    rows: pd.DataFrame
-    what: str
-    notes: tuple[str, ...]
-
-
-def read_steps(path: Path) -> ImportedEngineSteps:
+def read_steps(path: Path) -> EngineSteps:
     """Read a server log or a forward benchmark.
 
     Raises:
@@ -48,10 +29,8 @@ def read_steps(path: Path) -> ImportedEngineSteps:
     except OSError as error:
         raise InputError(f"file of engine steps cannot be read ({type(error).__name__})", str(path)) from None
     if start[:1] == b"[" and start[1:].lstrip()[:1] in (b"{", b"]", b""):
-        bench = read_forward_bench(path)
-        return ImportedEngineSteps(bench.rows, "forwards", bench.notes)
-    log = read_iteration_log(path)
-    return ImportedEngineSteps(log.steps, "engine steps", log.notes)
+        return read_forward_bench(path)
+    return read_iteration_log(path)
 
 
 #: The readable result files of each client.
@@ -62,7 +41,7 @@ CLIENTS: Final = (
 
 
 def measured_run_file(path: Path) -> MeasuredRun:
-    """Return the run in a result file.
+    """Return the only measured run in a result file.
 
     Raises:
         InputError: The file is unreadable or of an unknown client, or holds several runs.
@@ -79,9 +58,11 @@ def measured_runs(path: Path) -> list[MeasuredRun]:
     Raises:
         InputError: The file is unreadable or of an unknown client.
     """
-    documents = _documents(path)
+    documents = read_documents(path)
+    several = len(documents) > 1
+    sources = [f"{path.name} run {i + 1}" if several else path.name for i in range(len(documents))]
     if all(vllm_bench.recognises(d) for d in documents):
-        return [vllm_bench.read_vllm_bench(d, _source(path, i, documents)) for i, d in enumerate(documents)]
+        return [vllm_bench.read_vllm_bench(d, source) for d, source in zip(documents, sources, strict=True)]
     if all(aiperf.recognises(d) for d in documents):
         return [aiperf.read_aiperf(documents, path.name)]
     only: Any = documents[0] if len(documents) == 1 else None
@@ -94,12 +75,12 @@ def measured_runs(path: Path) -> list[MeasuredRun]:
     raise InputError("not a result of a known load client", str(path), CLIENTS)
 
 
-def _source(path: Path, i: int, documents: list[Any]) -> str:
-    return path.name if len(documents) == 1 else f"{path.name} run {i + 1}"
+def read_documents(path: Path) -> list[Any]:
+    """Return the JSON document of a file, or one document per line.
 
-
-def _documents(path: Path) -> list[Any]:
-    """Return the JSON document of a file, or one document per line."""
+    Raises:
+        InputError: The file cannot be read or is not JSON.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -10,13 +10,11 @@ activation are not imported: their 6 us at one token is the launch, and their ke
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pandas as pd
 
 from catalogs.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 SOURCE: Final = "microsoft/vidur and NetX-lab/Frontier (MIT) A800 Llama-2-7b"
 
@@ -31,8 +29,6 @@ def import_profiles(tables: Path, hardware: str = HARDWARE) -> dict[str, pd.Data
     Raises:
         InputError: The hardware is not the A100 80 GB.
     """
-    import pandas as pd
-
     if hardware != HARDWARE:
         raise InputError("Vidur's profile is for other hardware", hardware, HARDWARE)
     try:
@@ -44,25 +40,20 @@ def import_profiles(tables: Path, hardware: str = HARDWARE) -> dict[str, pd.Data
     return {f: t[t.seconds > 0].reset_index(drop=True).assign(source=SOURCE) for f, t in found.items()}
 
 
-def _layer(mlp: pd.DataFrame, name: str) -> pd.DataFrame:
-    import pandas as pd
-
-    seconds = mlp[f"time_stats.{name}.median"] * 1e-3
-    return pd.DataFrame({"tokens": mlp.num_tokens.astype(float), "seconds": seconds, "kernel": name})
-
-
 def _gemm(mlp: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
-    hidden, wide = int(mlp.n_embd.iloc[0]), int(mlp.n_expanded_embd.iloc[0])
+    hidden, wide = float(mlp.n_embd.iloc[0]), float(mlp.n_expanded_embd.iloc[0])
     sizes = {
         "attn_pre_proj": (3 * hidden, hidden),
         "attn_post_proj": (hidden, hidden),
         "mlp_up_proj": (2 * wide, hidden),
         "mlp_down_proj": (hidden, wide),
     }
-    parts = [_layer(mlp, layer).assign(n=float(n), k=float(k)) for layer, (n, k) in sizes.items()]
-    return pd.concat(parts, ignore_index=True).rename(columns={"tokens": "m"}).assign(dtype="bf16")
+    rows = pd.DataFrame({"m": mlp.num_tokens.astype(float), "dtype": "bf16"})
+    parts = [
+        rows.assign(n=n, k=k, seconds=mlp[f"time_stats.{layer}.median"] * 1e-3, kernel=layer)
+        for layer, (n, k) in sizes.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
 
 
 def _attention(raw: pd.DataFrame) -> dict[str, pd.DataFrame]:

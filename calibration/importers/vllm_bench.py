@@ -18,9 +18,6 @@ from catalogs.errors import InputError
 
 CLIENT: Final = "vllm bench serve"
 
-#: Metric by the key of its summary in the file.
-_MEANS: Final[dict[str, Metric]] = {"mean_ttft_ms": "ttft", "mean_tpot_ms": "tpot", "mean_itl_ms": "itl"}
-
 
 class _Result(Foreign):
     duration: float
@@ -42,7 +39,7 @@ def recognises(document: Any) -> bool:
 
 
 def read_vllm_bench(document: dict[str, Any], source: str) -> MeasuredRun:
-    """Read a result as a measured run.
+    """Return the measured run of a result.
 
     Raises:
         InputError: The lists are missing (no --save-detailed), differ in length, or contradict the summary.
@@ -53,13 +50,13 @@ def read_vllm_bench(document: dict[str, Any], source: str) -> MeasuredRun:
         )
     result = parse(_Result, document, "vllm bench result", source)
     _check_lengths(result, source)
-    failed = [_failed(result, i) for i in range(len(result.ttfts))]
     first_s = min(result.start_times, default=0.0)
-    kept = [i for i, bad in enumerate(failed) if not bad]
+    kept = [i for i in range(len(result.ttfts)) if not _failed(result, i)]
     closing = sum(_closes(result, i) for i in kept)
     notes = (f"the last gap of {closing:,} requests left out: its message held no token",) if closing else ()
     rows = [_row(result, i, first_s) for i in kept]
-    run = measured_run(RunFacts(CLIENT, source, result.duration, sum(failed), notes), rows)
+    n_failed = len(result.ttfts) - len(kept)
+    run = measured_run(RunFacts(CLIENT, source, result.duration, n_failed, notes), rows)
     _check_means(result, run, len(rows), source, ("ttft", "tpot") if closing else ("ttft", "tpot", "itl"))
     return run
 
@@ -87,19 +84,19 @@ def _row(result: _Result, i: int, first_s: float) -> RequestRow:
 
 
 def _check_lengths(result: _Result, source: str) -> None:
-    n = len(result.ttfts)
-    for name in ("input_lens", "output_lens", "itls", "errors", "start_times", "latencies"):
-        values = getattr(result, name)
-        optional = name in ("errors", "start_times", "latencies")
-        if len(values) != n and not (optional and not values):
-            raise InputError(f"lists of this result differ in length: {n} ttfts, {len(values)} {name}", source)
+    n, optional = len(result.ttfts), ("errors", "start_times", "latencies")
+    for name in ("input_lens", "output_lens", "itls", *optional):
+        found = len(getattr(result, name))
+        if found != n and (found or name not in optional):
+            raise InputError(f"lists of this result differ in length: {n} ttfts, {found} {name}", source)
 
 
 def _check_means(result: _Result, run: MeasuredRun, n_finished: int, source: str, metrics: tuple[Metric, ...]) -> None:
     """Compare the client's own means over the same requests, against a wrong unit or an edited list."""
     if run.n < n_finished:  # the client averaged rows that are dropped here
         return
-    for key, metric in ((k, m) for k, m in _MEANS.items() if m in metrics):
+    for metric in metrics:
+        key = f"mean_{metric}_ms"
         stated_ms, own_ms = getattr(result, key), run.stat(metric, "mean") * 1e3
         if stated_ms and np.isfinite(own_ms) and abs(own_ms - stated_ms) > 0.01 * stated_ms:
             raise InputError(f"{key} is {stated_ms:.4g} but the lists give {own_ms:.4g} ms; wrong unit?", source)

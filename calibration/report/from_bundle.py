@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from calibration.bundles.bundle import load_bundle
 from calibration.bundles.files import BundleFacts, read_bundle
 from calibration.estimators.compare import engine_rows
-from calibration.families.base import FamilyModel
+from calibration.families.base import FamilyModel, HeldOutErrors
 from calibration.families.registry import FAMILIES
 from calibration.fitting.validate import folds
-from calibration.report.coverage import coverage, planned_shapes
-from calibration.report.held_out import error_line, importance, left_out, measured_frame
+from calibration.report.held_out import coverage, error_lines, importance, left_out, measured_frame, together
 from calibration.report.material import EDGE, GROUP, CalibrationReport, FamilyLine, FieldImportance, peaks_text
 from calibration.rows.dataset import read_rows
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 REGIONS: Final = {"inside": GROUP, "all": GROUP, "groups": GROUP, "beyond": EDGE}
 
@@ -61,47 +57,35 @@ def read_bundle_material(path: Path, rows: Path | None) -> CalibrationReport:
     kept = {f: t for f, t in kept.items() if len(t)}
     if rows is not None and not kept:
         raise InputError("no row obeys the peaks of this hardware", str(rows), accelerator.name)
-    held = _together([left_out(f, t, accelerator) for f, t in kept.items()])
+    held = together(part for f, t in kept.items() for part in left_out(f, t, accelerator).values())
+    errors = [
+        FamilyLine(
+            HeldOutErrors(f, REGIONS.get(e.region, e.region), e.n, e.median_abs_rel_error, e.p90_abs_rel_error, e.bias),
+            record.rows.get("rows_in"),
+        )
+        for f, record in facts.families.items()
+        for e in record.held_out
+    ]
     dtypes = list(facts.families["gemm"].facts.get("dtypes", ())) if "gemm" in facts.families else ["bf16"]
     return CalibrationReport(
         title=f"Calibration of {accelerator.full_name}",
         subtitle=f"Operator times of {facts.engine} {facts.engine_version}".strip(),
         accelerator=accelerator,
         cards=_cards(facts, accelerator, kept),
-        facts=[("source", f"{s.name} {s.licence}".strip()) for s in facts.sources] + _driver(facts),
+        facts=[
+            *(("source", f"{s.name} {s.licence}".strip()) for s in facts.sources),
+            *([("driver", facts.driver)] if facts.driver else []),
+        ],
         notices=[*bundle.notices, *bundle.uncalibrated],
-        errors=_errors(facts) if held is None else _measured_errors(kept, held),
-        coverage=coverage(planned_shapes(accelerator, dtypes), bundle.models, accelerator),
+        errors=errors if held is None else error_lines(held, {f: len(t) for f, t in kept.items()}, (GROUP, EDGE)),
+        coverage=coverage(accelerator, dtypes, bundle.models),
         held=held,
-        measured=_together([measured_frame(f, t, accelerator) for f, t in kept.items()]),
+        measured=together(measured_frame(f, t, accelerator) for f, t in kept.items()),
         importance=[i for f, t in kept.items() for i in _importance(f, t, accelerator)],
         no_power=NO_POWER,
         missing=list(NEEDS_ROWS) if not kept else [],
         remarks=[ON_PURPOSE] if kept else [],
     )
-
-
-def _together(parts: list[pd.DataFrame]) -> pd.DataFrame | None:
-    import pandas as pd
-
-    # an empty part, of a family too small to hold out, would turn columns into objects
-    parts = [p for p in parts if len(p)]
-    return pd.concat(parts, ignore_index=True) if parts else None
-
-
-def _errors(facts: BundleFacts) -> list[FamilyLine]:
-    found = []
-    for family, record in facts.families.items():
-        n_fit = record.rows.get("rows_in")
-        for e in record.held_out:
-            how = REGIONS.get(e.region, e.region)
-            found.append(FamilyLine(family, how, n_fit, e.n, e.median_abs_rel_error, e.p90_abs_rel_error, e.bias))
-    return found
-
-
-def _measured_errors(kept: dict[str, pd.DataFrame], held: pd.DataFrame) -> list[FamilyLine]:
-    lines = [error_line(f, how, held, len(t)) for f, t in kept.items() for how in (GROUP, EDGE)]
-    return [x for x in lines if x is not None]
 
 
 def _importance(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> list[FieldImportance]:
@@ -126,7 +110,3 @@ def _cards(facts: BundleFacts, accelerator: Accelerator, kept: dict[str, pd.Data
         ("Rejected: faster than physics", f"{rejected:,}"),
         *rows,
     ]
-
-
-def _driver(facts: BundleFacts) -> list[tuple[str, str]]:
-    return [("driver", facts.driver)] if facts.driver else []

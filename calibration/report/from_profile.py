@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
+
+import pandas as pd
 
 from calibration.estimators.compare import engine_rows
 from calibration.families.base import FamilyModel
@@ -12,18 +14,14 @@ from calibration.profile.peaks import measured
 from calibration.profile.session import manifest
 from calibration.profile.session.session import Row, Session
 from calibration.profile.session.tables import Tables, tables
-from calibration.report.coverage import coverage, planned_shapes
-from calibration.report.held_out import error_line, importance, left_out, measured_frame, off_grid, unseen
-from calibration.report.material import GROUP, OFF_GRID, CalibrationReport, FamilyLine, FieldImportance, peaks_text
+from calibration.report import held_out
+from calibration.report.material import GROUP, OFF_GRID, CalibrationReport, FieldImportance, peaks_text
+from calibration.rows.dataset import OPERATOR_COLUMNS
 from calibration.rows.physics_check import gate
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
 from catalogs.units import GIB, MIB
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 UNKNOWN_BANDWIDTH: Final = 1e9  # replaced by the highest rate in the rows
 
@@ -53,8 +51,8 @@ def read_profile(folder: Path) -> CalibrationReport:
         cards=_cards(rows, accelerator, found),
         facts=_facts(facts),
         notices=notices(found, facts),
-        errors=_errors(held, found),
-        coverage=coverage(planned_shapes(accelerator, dtypes, int(facts.get("seed") or 0)), models, accelerator),
+        errors=held_out.error_lines(held, {f: len(rows) for f, rows in found.fit.items()}, (OFF_GRID, GROUP)),
+        coverage=held_out.coverage(accelerator, dtypes, models, int(facts.get("seed") or 0)),
         held=held,
         measured=_measured(rows, found, accelerator),
         importance=_importance(found, models, accelerator),
@@ -75,55 +73,33 @@ def machine_of(facts: manifest.Manifest, rows: list[Row]) -> Accelerator:
     return measured(bare, rows, float(cpu.get("last_level_cache_mib") or 0.0) * MIB)
 
 
-def _held(found: Tables, models: dict[str, FamilyModel], accelerator: Accelerator) -> pd.DataFrame:
-    import pandas as pd
-
+def _held(found: Tables, models: dict[str, FamilyModel], accelerator: Accelerator) -> pd.DataFrame | None:
     parts = []
     for family, model in models.items():
         if family in found.held_out:
             kept = gate(family, found.held_out[family], accelerator)[0]
-            parts.append(off_grid(model, kept, found.fit[family], accelerator))
+            parts.append(held_out.off_grid(model, kept, found.fit[family], accelerator))
         rows, _ = split_context_chunks(family, found.fit[family], accelerator)
         if len(rows) >= FEWEST_FOR_GROUPS:
-            table = left_out(family, engine_rows(family, rows, accelerator), accelerator)
-            parts.append(table[table.how == GROUP])
-    return pd.concat([p for p in parts if len(p)], ignore_index=True) if any(len(p) for p in parts) else _nothing()
-
-
-def _nothing() -> pd.DataFrame:
-    from calibration.report.held_out import empty_held
-
-    return empty_held()
-
-
-def _errors(held: pd.DataFrame, found: Tables) -> list[FamilyLine]:
-    lines = [error_line(f, how, held, len(found.fit[f])) for f in found.fit for how in (OFF_GRID, GROUP)]
-    return [x for x in lines if x is not None]
+            tables_left_out = held_out.left_out(family, engine_rows(family, rows, accelerator), accelerator)
+            parts += [tables_left_out[GROUP]] if GROUP in tables_left_out else []
+    return held_out.together(parts)
 
 
 def _measured(rows: list[Row], found: Tables, accelerator: Accelerator) -> pd.DataFrame:
     """Return every sound row, including those measured only as a check."""
-    import pandas as pd
-
-    from calibration.rows.dataset import OPERATOR_COLUMNS
-
     parts = []
     for family in found.fit:
         mine = [r for r in rows if r["family"] == family and r["status"] == "ok"]
-        frame = pd.DataFrame(
-            [{c: r.get(c) for c in (*OPERATOR_COLUMNS[family], "seconds", "watts", "contended")} for r in mine]
-        )
+        frame = pd.DataFrame(mine, columns=[*OPERATOR_COLUMNS[family], "seconds", "watts", "contended"])
         frame["watts"] = pd.to_numeric(frame["watts"], errors="coerce")
-        parts.append(measured_frame(family, frame, accelerator))
+        parts.append(held_out.measured_frame(family, frame, accelerator))
     return pd.concat(parts, ignore_index=True)
 
 
 def _importance(found: Tables, models: dict[str, FamilyModel], accelerator: Accelerator) -> list[FieldImportance]:
-    out: list[FieldImportance] = []
-    for family, model in models.items():
-        if family in found.held_out:
-            out += importance(model, unseen(family, found.held_out[family], found.fit[family]), accelerator)
-    return out
+    shapes = {f: held_out.unseen(f, found.held_out[f], found.fit[f]) for f in models if f in found.held_out}
+    return [field for f, rows in shapes.items() for field in held_out.importance(models[f], rows, accelerator)]
 
 
 def _cards(rows: list[Row], accelerator: Accelerator, found: Tables) -> list[tuple[str, str]]:
@@ -142,9 +118,8 @@ def _cards(rows: list[Row], accelerator: Accelerator, found: Tables) -> list[tup
 
 def _facts(facts: manifest.Manifest) -> list[tuple[str, str]]:
     flat = manifest.flat({k: v for k, v in facts.items() if k not in ("counts", "schema_version")})
-    hidden = ("cpu.flags", "gpu.topology")
-    return [(k, _text(v)) for k, v in flat.items() if k not in hidden and v not in (None, "", [])]
-
-
-def _text(value: Any) -> str:
-    return ", ".join(str(v) for v in value) if isinstance(value, list) else str(value)
+    return [
+        (k, ", ".join(map(str, v)) if isinstance(v, list) else str(v))
+        for k, v in flat.items()
+        if k not in ("cpu.flags", "gpu.topology") and v not in (None, "", [])
+    ]

@@ -1,32 +1,29 @@
-"""Predictions of rows that no fit has used, with a check that this is so."""
+"""Predictions of rows that no fit has used, with a check that this is so, and the coverage of the shapes to predict."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from calibration.estimators.compare import held_out_seconds
 from calibration.estimators.estimator import fit_physics
 from calibration.estimators.features import physics
 from calibration.families.base import FamilyModel, held_out
 from calibration.fitting.validate import predict
-from calibration.report.material import (
-    EDGE,
-    GROUP,
-    HELD_COLUMNS,
-    MEASURED_COLUMNS,
-    OFF_GRID,
-    FamilyLine,
-    FieldImportance,
-)
-from calibration.rows.dataset import OPERATOR_COLUMNS
+from calibration.operators.cost import INTERPOLATED, MEASURED
+from calibration.profile.session.shape import Shape
+from calibration.profile.shapes.queue import candidates
+from calibration.profile.shapes.size_limits import CPU, CUDA
+from calibration.profile.shapes.sizes import catalog_sizes
+from calibration.report.material import EDGE, GROUP, OFF_GRID, Coverage, FamilyLine, FieldImportance
+from calibration.rows.dataset import OPERATOR_COLUMNS, operators_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 SHUFFLES: Final = 5
 
@@ -49,48 +46,51 @@ HOW: Final = {"inside": GROUP, "beyond": EDGE}
 
 def shape_keys(family: str, rows: pd.DataFrame) -> list[tuple[Any, ...]]:
     """Return one hashable value per row that identifies its shape."""
-    columns = [rows[c].tolist() for c in OPERATOR_COLUMNS[family]]
     return [
         tuple(float(f"{v:.{DIGITS}g}") if isinstance(v, float) else v for v in row)
-        for row in zip(*columns, strict=True)
+        for row in rows[list(OPERATOR_COLUMNS[family])].itertuples(index=False)
     ]
 
 
 def unseen(family: str, rows: pd.DataFrame, fitted: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with shapes that are not among the fitted ones.
 
-    A held-out row with a fitted shape would make the errors look too small.
+    A held-out row with a fitted shape would make the errors appear too small.
     """
     known = set(shape_keys(family, fitted))
     return rows[[k not in known for k in shape_keys(family, rows)]].reset_index(drop=True)
 
 
 def off_grid(model: FamilyModel, rows: pd.DataFrame, fitted: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
-    """Return HELD_COLUMNS of rows that were measured only as a check."""
+    """Return the predictions of rows that were measured only as a check, as `held_frame`."""
     rows = unseen(model.family, rows, fitted)
-    if rows.empty:
-        return empty_held()
     return held_frame(model.family, OFF_GRID, rows, predict(model, rows, accelerator), accelerator)
 
 
-def left_out(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
-    """Return HELD_COLUMNS by cross-validation of whole groups, and beyond the cut grid, of the rows of an engine."""
-    import pandas as pd
+def left_out(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> dict[str, pd.DataFrame]:
+    """Return the predictions of the rows of an engine, as `held_frame`, by how the rows were held out.
 
-    parts = []
+    GROUP is cross-validation by whole groups, EDGE are the rows beyond the cut grid.
+    """
+    found = {}
     for region, seconds in held_out_seconds(family, rows, accelerator, fit_physics).items():
         done = np.isfinite(seconds)
         test = rows[done].reset_index(drop=True)
-        parts.append(held_frame(family, HOW[region], test, seconds[done], accelerator))
-    return pd.concat(parts, ignore_index=True) if parts else empty_held()
+        found[HOW[region]] = held_frame(family, HOW[region], test, seconds[done], accelerator)
+    return found
+
+
+def together(parts: Iterable[pd.DataFrame]) -> pd.DataFrame | None:
+    """Return the tables as one, or None where all of them are empty."""
+    # an empty part, of a family too small to hold out, would turn columns into objects
+    filled = [p for p in parts if len(p)]
+    return pd.concat(filled, ignore_index=True) if filled else None
 
 
 def held_frame(
     family: str, how: str, rows: pd.DataFrame, predicted_s: FloatArray, accelerator: Accelerator
 ) -> pd.DataFrame:
-    """Return HELD_COLUMNS of rows and their predictions."""
-    import pandas as pd
-
+    """Return rows and their predictions: family, how, shape, measured_s, predicted_s and the bytes moved."""
     columns = {
         "family": family,
         "how": how,
@@ -99,20 +99,11 @@ def held_frame(
         "predicted_s": predicted_s,
         "bytes": physics(family, rows, accelerator)[:, 1],
     }
-    return pd.DataFrame(columns, columns=list(HELD_COLUMNS))
-
-
-def empty_held() -> pd.DataFrame:
-    """Return an empty table with HELD_COLUMNS."""
-    import pandas as pd
-
-    return pd.DataFrame(columns=list(HELD_COLUMNS))
+    return pd.DataFrame(columns)
 
 
 def measured_frame(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
-    """Return MEASURED_COLUMNS of rows."""
-    import pandas as pd
-
+    """Return what is drawn of measured rows; compute_share and memory_share are shares of the peaks."""
     work, seconds = physics(family, rows, accelerator), rows.seconds.to_numpy(float)
     columns = {
         "family": family,
@@ -125,28 +116,29 @@ def measured_frame(family: str, rows: pd.DataFrame, accelerator: Accelerator) ->
         "watts": rows["watts"].to_numpy(float) if "watts" in rows else np.nan,
         "disturbed": rows["contended"].eq(True).to_numpy() if "contended" in rows else False,
     }
-    return pd.DataFrame(columns, columns=list(MEASURED_COLUMNS))
+    return pd.DataFrame(columns)
 
 
 def shape_texts(family: str, rows: pd.DataFrame) -> list[str]:
     """Return texts such as "m 16, n 4096, k 4096, bf16"; fields that are equal in all rows are left out."""
     columns = [c for c in OPERATOR_COLUMNS[family] if len(rows) < 2 or rows[c].nunique() > 1 or c in ("dtype", "kind")]
-    texts = []
-    for values in zip(*(rows[c].tolist() for c in columns), strict=True):
-        named = [
-            v if isinstance(v, str) else f"{c.replace('_', ' ')} {v:.6g}" for c, v in zip(columns, values, strict=True)
-        ]
-        texts.append(", ".join(named))
-    return texts
+    fields = [
+        [v if isinstance(v, str) else f"{c.replace('_', ' ')} {v:.6g}" for v in rows[c].tolist()] for c in columns
+    ]
+    return [", ".join(texts) for texts in zip(*fields, strict=True)] if columns else [""] * len(rows)
 
 
-def error_line(family: str, how: str, held: pd.DataFrame, n_fit: int | None) -> FamilyLine | None:
-    """Return the errors of a family's predictions of one kind, or None where there are none."""
-    mine = held[(held.family == family) & (held.how == how)]
-    if mine.empty:
-        return None
-    e = held_out(family, how, mine.predicted_s.to_numpy(float), mine.measured_s.to_numpy(float))
-    return FamilyLine(family, how, n_fit, e.n, e.median_abs, e.p90_abs, e.bias)
+def error_lines(held: pd.DataFrame | None, n_fit: Mapping[str, int], hows: Sequence[str]) -> list[FamilyLine]:
+    """Return the errors of the predictions of each family, by how the rows were held out; `n_fit` are fitted rows."""
+    lines: list[FamilyLine] = []
+    if held is None:
+        return lines
+    for family, how in product(n_fit, hows):
+        mine = held[(held.family == family) & (held.how == how)]
+        if len(mine):
+            errors = held_out(family, how, mine.predicted_s.to_numpy(float), mine.measured_s.to_numpy(float))
+            lines.append(FamilyLine(errors, n_fit[family]))
+    return lines
 
 
 def importance(model: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator) -> list[FieldImportance]:
@@ -175,3 +167,31 @@ def _fields(family: str, rows: pd.DataFrame) -> list[tuple[str, ...]]:
     every = [*groups, *((c,) for c in OPERATOR_COLUMNS[family] if c not in grouped)]
     varying = [tuple(n for n in g if rows[n].nunique() > 1) for g in every]
     return [g for g in varying if g]
+
+
+def coverage(
+    accelerator: Accelerator, dtypes: Sequence[str], models: Mapping[str, FamilyModel], seed: int = 0
+) -> list[Coverage]:
+    """Return the coverage of each queue of shapes (family, and dtype for products), the lowest coverage first.
+
+    The shapes are those that a profile would choose from: of the models that fit on the accelerator.
+    """
+    on_cpu = accelerator.kind == "cpu"
+    limits = CPU if on_cpu else CUDA
+    sizes = catalog_sizes(accelerator.memory_bytes, limits.splits, small=on_cpu)
+    queues: dict[str, list[Shape]] = defaultdict(list)
+    for shape in candidates(sizes, limits, tuple(dtypes), seed):
+        queues[shape.queue].append(shape)
+    found = [_of_queue(name, of, models.get(of[0].family), accelerator) for name, of in queues.items()]
+    return sorted(found, key=lambda c: (c.measured + c.interpolated, c.queue))
+
+
+def _of_queue(name: str, shapes: list[Shape], model: FamilyModel | None, accelerator: Accelerator) -> Coverage:
+    if model is None:
+        return Coverage(name, len(shapes), 0.0, 0.0, 1.0)
+    rows = pd.DataFrame([dict(s.fields) for s in shapes])[list(OPERATOR_COLUMNS[model.family])]
+    origin = np.zeros(len(rows))
+    for op, index in operators_of(model.family, rows):
+        origin[index] = model.cost(op, accelerator)[1]
+    measured, between = float((origin == MEASURED).mean()), float((origin == INTERPOLATED).mean())
+    return Coverage(name, len(shapes), measured, between, 1.0 - measured - between)

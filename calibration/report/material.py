@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+import pandas as pd
+
+from calibration.families.base import HeldOutErrors
 from catalogs.hardware.specs import Accelerator
 from catalogs.ui.charts import FAMILY_WORDS
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-#: Columns of CalibrationReport.held: one row per prediction of a shape that the fit did not use.
-HELD_COLUMNS: Final = ("family", "how", "shape", "measured_s", "predicted_s", "bytes")
-
-#: Columns of CalibrationReport.measured: one row per measured operator. compute_share and memory_share are of the
-#: peaks.
-MEASURED_COLUMNS: Final = (
-    *("family", "shape", "seconds", "flops", "bytes", "compute_share", "memory_share"),
-    *("watts", "disturbed"),
-)
 
 OFF_GRID: Final = "off-grid shape"
 
@@ -31,15 +20,13 @@ EDGE: Final = "past a shorter grid"
 
 @dataclass(frozen=True, slots=True)
 class FamilyLine:
-    """One row of the table of errors; n_fit is None where it is not known."""
+    """One row of the table of errors; `region` of the errors is one of OFF_GRID, GROUP and EDGE.
 
-    family: str
-    how: str
+    `n_fit` is the number of fitted rows, or None where it is not known.
+    """
+
+    errors: HeldOutErrors
     n_fit: int | None
-    n: int
-    median: float
-    p90: float
-    bias: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +54,9 @@ class FieldImportance:
 class CalibrationReport:
     """The material of one report.
 
-    `held` and `measured` are None where there were no rows; `missing` lists what the page then cannot show.
+    `held` has one row per prediction of a shape that the fit did not use, with the columns of `held_out.held_frame`.
+    `measured` has one row per measured operator, with those of `held_out.measured_frame`. Both are None where there
+    were no rows; `missing` lists what the page then cannot show.
     """
 
     title: str
@@ -95,9 +84,6 @@ def peaks_text(accelerator: Accelerator) -> str:
     """Return a text such as "bf16 989, fp8 1,979": TFLOP/s of at most three dtypes with different rates."""
     shown: dict[float, str] = {}
     for dtype, flops in accelerator.peak_flops.items():
-        shown.setdefault(flops, f"{dtype} {_rate(flops / 1e12)}")
+        rate = flops / 1e12
+        shown.setdefault(flops, f"{dtype} {rate:,.0f}" if rate >= 100 else f"{dtype} {rate:.3g}")
     return ", ".join(list(shown.values())[:3]) or "not measured"
-
-
-def _rate(x: float) -> str:
-    return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"

@@ -2,56 +2,39 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from calibration.fitting.scores import EstimatorScore
 from calibration.report import model_figures as figures
-from calibration.whole_models.study import CHOSEN, TargetStudy, WholeModelStudy, study
-from calibration.whole_models.table import read_rows
+from calibration.whole_models.study import CHOSEN, TargetStudy, WholeModelStudy
 from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, chart, note, paragraph, table
 
 HEAD = ("Predicted", "Held out", "Chosen", "Rows", "R²", "Aim", "Mean error", "9 of 10 within", "Bias")
 
 
-def model_page(folder: Path) -> Page:
-    """Return the page of a folder of whole-model rows.
-
-    Raises:
-        InputError: The folder has no whole-model rows, or too few to study.
-    """
-    return page_of_study(study(read_rows(folder)))
-
-
 def page_of_study(found: WholeModelStudy) -> Page:
-    """Return the page of a study."""
-    names = ", ".join(sorted(found.used.model.unique()))
-    return Page("Whole models, measured and predicted", names, sections(found), "Written by calibrate report.")
-
-
-def sections(found: WholeModelStudy) -> list[PageSection]:
-    """Return the sections of a study: summary, then each target, then the rows."""
+    """Return the page of a study: summary, then each target, then the rows."""
     used = found.used
     power = [note("Not shown: no energy counter was readable while these rows were measured.")]
     if (used.watts.notna() & (used.flops_per_s > 0)).any():
         power = [chart(figures.power(used), "Mean power while a point is repeated, by the device's energy counter.")]
     batch = chart(figures.against_batch(used), "Medians over workloads and lengths. Dashed: encoder-decoder models.")
     boxes = chart(figures.by_architecture(used), "Boxes hold half of the rows; points beyond the whiskers are drawn.")
-    return [
+    sections = [
         _summary(found),
         *(_target(t) for t in found.targets),
         PageSection("Latency and memory against batch", [batch], "Batch"),
         PageSection("By type of architecture", [boxes], "Architecture"),
         PageSection("Power", power),
     ]
+    names = ", ".join(sorted(used.model.unique()))
+    return Page("Whole models, measured and predicted", names, sections, "Written by calibrate report.")
 
 
 def _summary(found: WholeModelStudy) -> PageSection:
-    rows = found.rows
-    status = rows["status"].value_counts()
+    n_measured = int((found.rows["status"] == "ok").sum())
     figures_first = [
         ("Models", str(found.used.model.nunique())),
-        ("Points measured", f"{int(status.get('ok', 0)):,}"),
-        ("Skipped or failed", f"{len(rows) - int(status.get('ok', 0)):,}"),
+        ("Points measured", f"{n_measured:,}"),
+        ("Skipped or failed", f"{len(found.rows) - n_measured:,}"),
         ("Rows studied", f"{len(found.used):,}"),
     ]
     text = (
@@ -80,12 +63,11 @@ def _figures(s: EstimatorScore, aim: str) -> tuple[str, ...]:
 def _target(t: TargetStudy) -> PageSection:
     rows = [(s.estimator, *_figures(s, "")[1:2], *_figures(s, "")[3:]) for s in t.by_configuration.scores]
     head = ("Estimator", "R²", "Mean error", "9 of 10 within", "Bias")
+    caption = f"Estimators on held-out configurations, best first; {CHOSEN}: picked by an inner validation."
     parts: list[Markup] = [
         chart(figures.predictions(t), "Each point was predicted by a fit without any row of its configuration.", 460),
         chart(figures.residuals(t), "Error against the prediction, and the distribution of errors.", 400),
-        table(
-            head, rows, f"Estimators on held-out configurations, best first; {CHOSEN}: picked by an inner validation."
-        ),
+        table(head, rows, caption),
     ]
     if any(i.added_error > 0 for i in t.importance):
         text = "The error added by shuffling a column of held-out rows. Work columns follow from the lengths."

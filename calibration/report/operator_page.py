@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
+from calibration.families.base import HeldOutErrors
 from calibration.report import operator_figures as figures
 from calibration.report.material import EDGE, GROUP, OFF_GRID, CalibrationReport, FamilyLine, title_of
 from catalogs.ui.charts import FAMILY_WORDS
 from catalogs.ui.html_page import Page, PageSection, bullets, cards, chart, note, paragraph, table
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 HOW_WORDS = {
     OFF_GRID: "random shapes, measured only to check",
@@ -24,6 +21,9 @@ HEAD = ("Operators", "Checked on", "Fitted rows", "Unseen rows", "Typical error"
 FEWEST_TO_JUDGE = 10
 
 WIDE_TAIL = 0.4
+
+#: The word for a typical error up to each limit.
+WORDS = {"good": 0.05, "fair": 0.12, "rough": 0.25}
 
 ON_THE_LINE = "Every point is a shape that no fit used. A point on the line is exact; the dotted lines are 25 % off."
 
@@ -42,20 +42,22 @@ UNDER_CEILINGS = (
 
 def operator_page(m: CalibrationReport) -> Page:
     """Return the page of a report; a section without material is replaced by a sentence that names what is missing."""
-    sections = [_summary(m), *_held(m), _coverage(m), *_measured(m), _machine(m)]
+    words = [(k.replace(".", ", ").replace("_", " "), v) for k, v in m.facts]
+    machine = PageSection("Machine and versions", [table(("what", "found"), words, words=2)], "Machine")
+    sections = [_summary(m), *_held(m), _coverage(m), *_measured(m), machine]
     return Page(m.title, m.subtitle, sections, "Written by calibrate report. This file loads nothing from elsewhere.")
 
 
 def _summary(m: CalibrationReport) -> PageSection:
     order = list(FAMILY_WORDS)
-    lines = sorted(m.errors, key=lambda x: order.index(x.family) if x.family in order else len(order))
+    lines = sorted(m.errors, key=lambda x: order.index(x.errors.family) if x.errors.family in order else len(order))
     text = (
         "The error of predicted against measured times, on shapes that the fit did not use. The typical error is the "
         "median; a positive bias means predicted too slow. A measured shape is predicted as it was measured."
     )
     rows = [_line(x) for x in lines]
-    parts = [cards(m.cards), paragraph(text)]
-    parts.append(table(HEAD, rows, words=2) if rows else note("No shape was held out, so no error is known."))
+    unknown = note("No shape was held out, so no error is known.")
+    parts = [cards(m.cards), paragraph(text), table(HEAD, rows, words=2) if rows else unknown]
     if m.notices:
         parts += [paragraph("Every answer that uses this calibration carries these notices:"), bullets(m.notices)]
     if m.missing:
@@ -65,26 +67,25 @@ def _summary(m: CalibrationReport) -> PageSection:
 
 
 def _line(x: FamilyLine) -> tuple[str, ...]:
-    fitted = f"{x.n_fit:,}" if x.n_fit is not None else ""
-    lean = f"{100 * x.bias:+.1f} %".replace("-", "−")
-    words = HOW_WORDS.get(x.how, x.how)
-    errors = (f"{100 * x.median:.1f} %", f"{100 * x.p90:.0f} %")
-    return (title_of(x.family), words, fitted, f"{x.n:,}", *errors, lean, verdict(x))
+    e, fitted = x.errors, f"{x.n_fit:,}" if x.n_fit is not None else ""
+    bias = f"{100 * e.bias:+.1f} %".replace("-", "−")
+    errors = (f"{100 * e.median_abs:.1f} %", f"{100 * e.p90_abs:.0f} %", bias)
+    return (title_of(e.family), HOW_WORDS.get(e.region, e.region), fitted, f"{e.n:,}", *errors, verdict(e))
 
 
-def verdict(x: FamilyLine) -> str:
+def verdict(x: HeldOutErrors) -> str:
     """Return a word for the typical error, with a remark where one error in ten is far larger.
 
     A family with few rows gets no word.
     """
     if x.n < FEWEST_TO_JUDGE:
         return "too few rows"
-    word = "good" if x.median <= 0.05 else "fair" if x.median <= 0.12 else "rough" if x.median <= 0.25 else "poor"
-    return word + (", wide tail" if x.p90 > WIDE_TAIL and word != "poor" else "")
+    word = next((word for word, limit in WORDS.items() if x.median_abs <= limit), "poor")
+    return word + (", wide tail" if x.p90_abs > WIDE_TAIL and word != "poor" else "")
 
 
 def _held(m: CalibrationReport) -> list[PageSection]:
-    if m.held is None or m.held.empty:
+    if m.held is None:
         return []
     held, height = m.held, 120 + 62 * m.held.family.nunique()
     against = chart(figures.predicted_against_measured(held), _count(ON_THE_LINE, held), 540)
@@ -103,11 +104,10 @@ def _importance(m: CalibrationReport) -> list[PageSection]:
         "Each field of the unseen shapes is shuffled among them, and the shapes are predicted again. The larger the "
         "error then, the more important the field. Fields that change together (tokens and pairs) share importance."
     )
-    bases: dict[str, float] = {i.family: i.base for i in m.importance}
+    bases = {i.family: i.base for i in m.importance}
     rest = "; ".join(f"{title_of(f)} {100 * (b - 1):.0f} %" for f, b in bases.items())
-    height = 150 + 24 * len(m.importance)
     caption = f"Longer bars are more important fields. With nothing shuffled, the typical errors are: {rest}."
-    bars = chart(figures.importance_bars(m.importance), caption, height)
+    bars = chart(figures.importance_bars(m.importance), caption, 150 + 24 * len(m.importance))
     return [PageSection("What the time depends on", [paragraph(text), bars], "Importance")]
 
 
@@ -117,17 +117,15 @@ def _coverage(m: CalibrationReport) -> PageSection:
         "that the planner tries."
     )
     counts = ", ".join(f"{figures.queue_title(c.queue)} {c.n:,}" for c in m.coverage)
-    height = 130 + 42 * len(m.coverage)
     caption = f"Shapes counted: {counts}. Outside means beyond the largest measured shape, or a family without rows."
-    bars = chart(figures.coverage_bars(m.coverage), caption, height)
+    bars = chart(figures.coverage_bars(m.coverage), caption, 130 + 42 * len(m.coverage))
     return PageSection("Coverage of the shapes that the planner uses", [paragraph(text), bars], "Coverage")
 
 
 def _measured(m: CalibrationReport) -> list[PageSection]:
-    if m.measured is None or m.measured.empty:
+    rows, parts = m.measured, []
+    if rows is None:
         return []
-    rows = m.measured
-    parts = []
     if (rows.flops > 0).any():
         text = UNDER_CEILINGS
         if m.accelerator.source.startswith("measured"):
@@ -141,11 +139,6 @@ def _measured(m: CalibrationReport) -> list[PageSection]:
         text = "Mean power while an operator is repeated, by the device's energy counter."
         power = [chart(figures.power_chart(rows, m.accelerator), text, 440)]
     return [PageSection("Roofline", parts), PageSection("Power against utilisation", power, "Power")]
-
-
-def _machine(m: CalibrationReport) -> PageSection:
-    words = [(k.replace(".", ", ").replace("_", " "), v) for k, v in m.facts]
-    return PageSection("Machine and versions", [table(("what", "found"), words, words=2)], "Machine")
 
 
 def _count(text: str, rows: pd.DataFrame) -> str:

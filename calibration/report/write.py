@@ -6,7 +6,7 @@ from pathlib import Path
 
 from calibration.profile.session.manifest import MANIFEST_NAME
 from calibration.profile.session.session import ROWS_NAME
-from calibration.whole_models.table import PARQUET_NAME
+from calibration.whole_models.table import PARQUET_NAME, read_rows
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically
 from catalogs.ui.html_page import Page, need_plotly, render
@@ -24,29 +24,26 @@ def write_report(source: str, out: Path, rows: Path | None = None) -> Path:
 
 
 def page_of(source: str, rows: Path | None = None) -> Page:
-    """Return the page that `write_report` writes."""
+    """Return the page that `write_report` writes.
+
+    Raises:
+        InputError: `source` is none of these, or `rows` are given to a source that has its own.
+    """
+    from calibration.bundles.bundle import bundle_folder
     from calibration.report.from_bundle import read_bundle_material
     from calibration.report.from_profile import read_profile
+    from calibration.report.model_page import page_of_study
     from calibration.report.operator_page import operator_page
+    from calibration.whole_models.study import study
 
     folder = Path(source)
-    if _is_profile(folder):
-        if rows is not None:
-            raise InputError("a profile has its own rows", str(rows), "no --rows")
-        return operator_page(read_profile(folder))
-    if _is_models(folder):
-        if rows is not None:
-            raise InputError("whole-model rows need no other rows", str(rows), "no --rows")
-        from calibration.report.model_page import model_page
-
-        return model_page(folder)
-    from calibration.bundles.bundle import bundle_folder
-
-    return operator_page(read_bundle_material(bundle_folder(source), rows))
-
-
-def _is_profile(folder: Path) -> bool:
-    return (folder / MANIFEST_NAME).is_file() and (folder / ROWS_NAME).is_file() and not _is_models(folder)
+    whole_models = _is_models(folder)
+    if not whole_models and not ((folder / MANIFEST_NAME).is_file() and (folder / ROWS_NAME).is_file()):
+        return operator_page(read_bundle_material(bundle_folder(source), rows))
+    if rows is not None:
+        rule = "whole-model rows need no other rows" if whole_models else "a profile has its own rows"
+        raise InputError(rule, str(rows), "no --rows")
+    return page_of_study(study(read_rows(folder))) if whole_models else operator_page(read_profile(folder))
 
 
 def _is_models(folder: Path) -> bool:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import importlib.metadata
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from calibration.profile.local_run import default_folder, progress, this_machine
 from calibration.profile.machine.device import ProfiledDevice, open_device
@@ -85,7 +86,13 @@ def collect_models(options: CollectOptions) -> Collected:
     longest = MAX_OUTPUT[device.kind] if options.max_output is None else options.max_output
     requested = points(list(subjects), options.batches, options.max_input, longest, options.seed)
     candidates = [candidate(subjects[p.model], p, unit, dtype, device) for p in requested]
-    facts = _facts(options, device, unit, dtype, subjects)
+    models = {s.name: {"source": s.source, "config": s.config} for s in subjects.values()}
+    plan = {"batches": list(options.batches), "max_input": options.max_input, "max_output": options.max_output}
+    facts = manifest.describe(unit.name, device, options.budget_s, options.seed)
+    facts |= {"kind": FAMILY, "dtype": dtype, "models": models, "plan": plan}
+    facts["libraries"]["transformers"] = None
+    with suppress(importlib.metadata.PackageNotFoundError):
+        facts["libraries"]["transformers"] = importlib.metadata.version("transformers")
     folder = options.out or default_folder(FOLDER_PREFIX + unit.name)
     with progress(options.budget_s) as reporter:
         session = start(folder, facts, reporter)
@@ -135,9 +142,12 @@ def collect(
             if not choice.measure:
                 skipped[c.point.key] = _skipped(c, choice)
                 continue
-            session.append(_measured(c, choice, measurer, budget_s))
-            seen.append(session.rows[-1])
-            _tell(session.rows[-1], session.spent_s, reporter)
+            row = _measured(c, choice, measurer, budget_s)
+            session.append(row)
+            seen.append(row)
+            if row["status"] != "ok":
+                reporter.line(f"{row['status']}: {row['key']}: {row['reason']}")
+            reporter.step(session.spent_s, row["key"])
     except BaseException:
         late = {c.point.key: _skipped(c, Decision(False, "the session was interrupted", 0.0, 0.0)) for c in candidates}
         table.write(_all(candidates, session.rows, late | skipped), session.folder)
@@ -151,11 +161,8 @@ def candidate(
     """Return a point with all columns that are known before it is measured."""
     found = sizes(subject.spec, dtype) | terms(subject.spec, point, dtype)
     found |= {"roofline_s": roofline_s(found, unit, dtype), "least_bytes": least_bytes(found)}
-    head: dict[str, Any] = {"key": point.key, "family": FAMILY, "role": "fit", "model": point.model}
-    head |= {"architecture": subject.kind, "workload": point.workload, "batch": point.batch}
-    head |= {"input_tokens": point.input_tokens, "output_tokens": point.output_tokens}
-    head |= {"dtype": dtype, "device": device.kind, "threads": device.threads}
-    return PlannedPoint(point, head | found)
+    head = {"key": point.key, "family": FAMILY, "role": "fit", "architecture": subject.kind, **asdict(point)}
+    return PlannedPoint(point, head | {"dtype": dtype, "device": device.kind, "threads": device.threads} | found)
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
@@ -166,21 +173,16 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
 
 def _cheapest_first(candidates: Sequence[PlannedPoint]) -> list[PlannedPoint]:
     """Move the cheapest point of each model to the front, so that the cost of the others can be predicted."""
-    first: dict[str, PlannedPoint] = {}
-    for c in candidates:
-        best = first.get(c.point.model)
-        if best is None or c.columns["roofline_s"] < best.columns["roofline_s"]:
-            first[c.point.model] = c
-    chosen = {c.point.key for c in first.values()}
-    return [*first.values(), *(c for c in candidates if c.point.key not in chosen)]
+    models = dict.fromkeys(c.point.model for c in candidates)
+    first = [min((c for c in candidates if c.point.model == m), key=lambda c: c.columns["roofline_s"]) for m in models]
+    return [*first, *(c for c in candidates if c not in first)]
 
 
 def _measured(c: PlannedPoint, choice: Decision, measurer: PointMeasurer, budget_s: float) -> Row:
-    free = measurer.free_bytes(c.point.model)
-    limits = SessionLimits(budget_s, 0.0, free)
-    begin = time.perf_counter()
+    free, begin = measurer.free_bytes(c.point.model), time.perf_counter()
+    repeats_s = SessionLimits(budget_s, 0.0, free).repeats_s
     timeout_s = max(TIMEOUT_FACTOR * choice.seconds, LEAST_TIMEOUT_S)
-    found = dict(measurer.measure(c.point, limits.repeats_s, FREE_SHARE * free, timeout_s))
+    found = dict(measurer.measure(c.point, repeats_s, FREE_SHARE * free, timeout_s))
     if found.get("total_s"):
         found["bandwidth_bytes_per_s"] = c.columns["least_bytes"] / found["total_s"]
     took = {"elapsed_s": max(found.get("elapsed_s", 0.0), round(time.perf_counter() - begin, 6))}
@@ -203,30 +205,3 @@ def _all(candidates: Sequence[PlannedPoint], rows: Sequence[Row], skipped: dict[
     """Return the rows in the order measured, then the skipped ones, with every candidate exactly once."""
     done = {r["key"] for r in rows}
     return [*rows, *(skipped[c.point.key] for c in candidates if c.point.key not in done)]
-
-
-def _tell(row: Row, spent_s: float, reporter: ProgressReporter) -> None:
-    if row["status"] != "ok":
-        reporter.line(f"{row['status']}: {row['key']}: {row['reason']}")
-    reporter.step(spent_s, row["key"])
-
-
-def _facts(
-    options: CollectOptions,
-    device: ProfiledDevice,
-    unit: Accelerator,
-    dtype: str,
-    subjects: dict[str, RandomWeightModel],
-) -> manifest.Manifest:
-    facts = manifest.describe(unit.name, device, options.budget_s, options.seed)
-    facts["libraries"]["transformers"] = _version("transformers")
-    models = {s.name: {"source": s.source, "config": s.config} for s in subjects.values()}
-    plan = {"batches": list(options.batches), "max_input": options.max_input, "max_output": options.max_output}
-    return facts | {"kind": FAMILY, "dtype": dtype, "models": models, "plan": plan}
-
-
-def _version(name: str) -> str | None:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None

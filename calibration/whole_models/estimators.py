@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
+import pandas as pd
 
 from calibration.families.nonnegative import nonnegative
 from calibration.whole_models.features import PHYSICS, log_features, physical_terms
 from catalogs.arrays import FloatArray
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 TREES: Final = 100
 
@@ -41,54 +37,26 @@ class Estimator(Protocol):
 
 
 @dataclass(slots=True)
-class Forest:
-    """Random forest of the target's logarithm over log features, as used in the literature.
+class LogTrees:
+    """Trees of scikit-learn that predict the target's logarithm from log features, as used in the literature.
 
-    It cannot extrapolate beyond the targets of its training rows.
+    They cannot extrapolate beyond the targets of their training rows.
     """
 
-    model: Any = None
+    model: Any
+    settings: dict[str, Any]
 
     def fit(self, rows: pd.DataFrame, target: FloatArray) -> None:
-        """Fit the estimator to the target of each row."""
-        from sklearn.ensemble import RandomForestRegressor
-
-        self.model = RandomForestRegressor(TREES, max_features=0.5, random_state=0)
+        """Fit the estimator to the target of each row, Shape (rows,)."""
         self.model.fit(log_features(rows), np.log(target))
 
     def predict(self, rows: pd.DataFrame) -> FloatArray:
-        """Return the predicted target of each row. Shape (rows,)."""
-        found: FloatArray = np.exp(self.model.predict(log_features(rows)))
-        return found
+        """Return the predicted target of each row, Shape (rows,)."""
+        return np.asarray(np.exp(self.model.predict(log_features(rows))), dtype=np.float64)
 
     def facts(self) -> dict[str, Any]:
-        """Return the fitted parameters that can be written down."""
-        return {"trees": TREES}
-
-
-@dataclass(slots=True)
-class Boosting:
-    """Gradient-boosted trees of the target's logarithm over log features."""
-
-    model: Any = None
-
-    def fit(self, rows: pd.DataFrame, target: FloatArray) -> None:
-        """Fit the estimator to the target of each row."""
-        from sklearn.ensemble import GradientBoostingRegressor
-
-        self.model = GradientBoostingRegressor(
-            n_estimators=STAGES, learning_rate=0.08, max_depth=3, subsample=0.7, max_features=0.5, random_state=0
-        )
-        self.model.fit(log_features(rows), np.log(target))
-
-    def predict(self, rows: pd.DataFrame) -> FloatArray:
-        """Return the predicted target of each row. Shape (rows,)."""
-        found: FloatArray = np.exp(self.model.predict(log_features(rows)))
-        return found
-
-    def facts(self) -> dict[str, Any]:
-        """Return the fitted parameters that can be written down."""
-        return {"stages": STAGES}
+        """Return the settings; fitted trees cannot be written down."""
+        return self.settings
 
 
 @dataclass(slots=True)
@@ -102,13 +70,12 @@ class LinearPhysics:
     weights: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     def fit(self, rows: pd.DataFrame, target: FloatArray) -> None:
-        """Fit the estimator to the target of each row."""
+        """Fit the estimator to the target of each row, Shape (rows,)."""
         self.weights = nonnegative(physical_terms(rows, self.target_name), target)
 
     def predict(self, rows: pd.DataFrame) -> FloatArray:
-        """Return the predicted target of each row. Shape (rows,)."""
-        found: FloatArray = np.maximum(physical_terms(rows, self.target_name) @ self.weights, 1e-12)
-        return found
+        """Return the predicted target of each row, Shape (rows,)."""
+        return np.maximum(physical_terms(rows, self.target_name) @ self.weights, 1e-12)
 
     def facts(self) -> dict[str, Any]:
         """Return the fitted parameters that can be written down."""
@@ -135,29 +102,27 @@ class UtilisationEstimator:
     ridge: float = 0.0
 
     def fit(self, rows: pd.DataFrame, target: FloatArray) -> None:
-        """Fit the estimator to the target of each row."""
+        """Fit the estimator to the target of each row, Shape (rows,)."""
         self.physics = LinearPhysics(self.target_name)
         self.physics.fit(rows, target)
         residual = np.log(target / self.physics.predict(rows))
         x = log_features(rows).to_numpy(np.float64)
-        spread = _floats(x.std(axis=0))
-        self.mean = _floats(x.mean(axis=0))
-        self.scale = _floats(np.where(spread > 1e-9, spread, np.inf))  # A constant feature carries no information.
-        self.points = _floats((x - self.mean) / self.scale)
+        spread, self.mean = x.std(axis=0), x.mean(axis=0)
+        self.scale = np.where(spread > 1e-9, spread, np.inf)  # A constant feature carries no information.
+        self.points = (x - self.mean) / self.scale
         tried = [(self._leave_one_out(length, ridge, residual), length, ridge) for length, ridge in SMOOTH]
         _, self.length, self.ridge = min(tried)
         k = _kernel(self.points, self.points, self.length)
-        self.factors = _floats(np.linalg.solve(k + self.ridge * np.eye(len(k)), residual))
+        self.factors = np.asarray(np.linalg.solve(k + self.ridge * np.eye(len(k)), residual), dtype=np.float64)
 
     def _leave_one_out(self, length: float, ridge: float, residual: FloatArray) -> float:
         inverse = np.linalg.inv(_kernel(self.points, self.points, length) + ridge * np.eye(len(residual)))
         return float(np.mean(((inverse @ residual) / np.diag(inverse)) ** 2))
 
     def predict(self, rows: pd.DataFrame) -> FloatArray:
-        """Return the predicted target of each row. Shape (rows,)."""
+        """Return the predicted target of each row, Shape (rows,)."""
         x = (log_features(rows).to_numpy(np.float64) - self.mean) / self.scale
-        found: FloatArray = self.physics.predict(rows) * np.exp(_kernel(x, self.points, self.length) @ self.factors)
-        return found
+        return self.physics.predict(rows) * np.exp(_kernel(x, self.points, self.length) @ self.factors)
 
     def facts(self) -> dict[str, Any]:
         """Return the fitted parameters that can be written down."""
@@ -171,13 +136,12 @@ class PerSecond:
     seconds: Estimator
 
     def fit(self, rows: pd.DataFrame, target: FloatArray) -> None:
-        """Fit the estimator to the target of each row."""
+        """Fit the estimator to the target of each row, Shape (rows,)."""
         self.seconds.fit(rows, rows["least_bytes"].to_numpy(np.float64) / target)
 
     def predict(self, rows: pd.DataFrame) -> FloatArray:
-        """Return the predicted target of each row. Shape (rows,)."""
-        found: FloatArray = rows["least_bytes"].to_numpy(np.float64) / self.seconds.predict(rows)
-        return found
+        """Return the predicted target of each row, Shape (rows,)."""
+        return rows["least_bytes"].to_numpy(np.float64) / self.seconds.predict(rows)
 
     def facts(self) -> dict[str, Any]:
         """Return the fitted parameters that can be written down."""
@@ -191,21 +155,18 @@ def estimator(name: str, target: str) -> Estimator:
     """Return a new, unfitted estimator by its name, for a target of `study.TARGETS`."""
     if target == "bandwidth_bytes_per_s" and name in ("linear physics", "utilisation"):
         return PerSecond(estimator(name, "total_s"))
-    makers: dict[str, Callable[[], Estimator]] = {
-        "random forest": Forest,
-        "gradient boosting": Boosting,
-        "linear physics": lambda: LinearPhysics(target),
-        "utilisation": lambda: UtilisationEstimator(target),
-    }
-    return makers[name]()
+    if name in ("linear physics", "utilisation"):
+        return LinearPhysics(target) if name == "linear physics" else UtilisationEstimator(target)
+    from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
 
-
-def _floats(values: Any) -> FloatArray:
-    found: FloatArray = np.asarray(values, dtype=np.float64)
-    return found
+    if name == "random forest":
+        return LogTrees(RandomForestRegressor(TREES, max_features=0.5, random_state=0), {"trees": TREES})
+    boosting = GradientBoostingRegressor(
+        n_estimators=STAGES, learning_rate=0.08, max_depth=3, subsample=0.7, max_features=0.5, random_state=0
+    )
+    return LogTrees(boosting, {"stages": STAGES})
 
 
 def _kernel(a: FloatArray, b: FloatArray, length: float) -> FloatArray:
     gap = np.maximum(np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1)[None, :] - 2.0 * a @ b.T, 0.0)
-    found: FloatArray = np.exp(-0.5 * gap / length**2)
-    return found
+    return np.asarray(np.exp(-0.5 * gap / length**2), dtype=np.float64)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from calibration.whole_models.physics import ARCHITECTURE, TERMS
 from calibration.whole_models.workloads import WORKLOADS
 from catalogs.arrays import FloatArray
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 LENGTHS: Final = ("batch", "input_tokens", "output_tokens")
 
@@ -46,8 +43,6 @@ PHYSICS: Final[dict[str, tuple[str, ...]]] = {
 
 def log_features(rows: pd.DataFrame) -> pd.DataFrame:
     """Return one column per feature: log2 of positive numbers, and 0 or 1 for architectures and workloads."""
-    import pandas as pd
-
     found = {c: np.log2(np.maximum(rows[c].to_numpy(np.float64), 1e-12)) for c in (*LENGTHS, *WORK)}
     found |= {c: np.log2(rows[c].to_numpy(np.float64) + 1.0) for c in ARCHITECTURE}
     found["encoder-decoder"] = (rows["architecture"] == "encoder-decoder").to_numpy(np.float64)
@@ -60,24 +55,16 @@ def physical_terms(rows: pd.DataFrame | Mapping[str, FloatArray], target: str) -
 
     The terms are non-negative, and the target is their weighted sum. `rows` is a table or a mapping of columns.
     """
-    return np.stack([_term(rows, name) for name in PHYSICS[target]], axis=1)
-
-
-def _term(rows: pd.DataFrame | Mapping[str, FloatArray], name: str) -> FloatArray:
-    def column(of: str) -> FloatArray:
-        found: FloatArray = np.asarray(rows[of], dtype=np.float64)
-        return found
-
-    steps = np.maximum(column("output_tokens") - 1.0, 1.0)
-    layers = column("decoder_layers") + column("encoder_layers")
-    derived: dict[str, Callable[[], FloatArray]] = {
-        "1": lambda: np.ones(len(column("output_tokens"))),
-        "calls": lambda: column("output_tokens"),
-        "layers": lambda: layers,
-        "step_flops": lambda: column("decode_flops") / steps,
-        "step_weight_bytes": lambda: column("decode_weight_bytes") / steps,
-        "step_kv_bytes": lambda: column("decode_kv_bytes") / steps,
-        "decode_logits_bytes": lambda: column("logits_bytes") * column("output_tokens"),
-        "kv_layer_bytes": lambda: column("kv_cache_bytes") / np.maximum(column("decoder_layers"), 1.0),
+    c = {name: np.asarray(rows[name], dtype=np.float64) for name in TERM_COLUMNS}
+    steps = np.maximum(c["output_tokens"] - 1.0, 1.0)
+    derived = {
+        "1": np.ones(len(steps)),
+        "calls": c["output_tokens"],
+        "layers": c["decoder_layers"] + c["encoder_layers"],
+        "step_flops": c["decode_flops"] / steps,
+        "step_weight_bytes": c["decode_weight_bytes"] / steps,
+        "step_kv_bytes": c["decode_kv_bytes"] / steps,
+        "decode_logits_bytes": c["logits_bytes"] * c["output_tokens"],
+        "kv_layer_bytes": c["kv_cache_bytes"] / np.maximum(c["decoder_layers"], 1.0),
     }
-    return derived[name]() if name in derived else column(name)
+    return np.stack([(c | derived)[name] for name in PHYSICS[target]], axis=1)

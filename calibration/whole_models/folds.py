@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from catalogs.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 Positions = npt.NDArray[np.int64]
 

@@ -90,7 +90,13 @@ class Generator:
             RuntimeError: If the model generated another number of tokens.
         """
         torch = self.device.torch
-        stop = self.transformers.StoppingCriteriaList([_marker(stamps, torch)])
+
+        def after_token(ids: Any, _scores: Any, **_rest: Any) -> Any:
+            """Record a time stamp; a stopping criterion is called for every token, and this one never stops."""
+            stamps.mark()
+            return torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
+
+        stop = self.transformers.StoppingCriteriaList([after_token])
         options = {"max_new_tokens": output_tokens, "do_sample": False, "num_beams": 1, "use_cache": True}
         if self.device.is_cuda:
             torch.cuda.synchronize()
@@ -136,13 +142,3 @@ def extended(counts: list[float], decode_steps: int) -> float:
     prefill, first = counts[0], counts[1]
     growth = counts[2] - first if len(counts) > 2 else 0.0
     return prefill + decode_steps * first + growth * decode_steps * (decode_steps - 1) / 2.0
-
-
-def _marker(stamps: Stamps, torch: Any) -> Any:
-    """Return a stopping criterion that never stops but records a time stamp, since it is called for every token."""
-
-    def after_token(ids: Any, _scores: Any, **_rest: Any) -> Any:
-        stamps.mark()
-        return torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
-
-    return after_token

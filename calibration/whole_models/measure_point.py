@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -15,35 +14,25 @@ from calibration.profile.machine.timing import NARROW, Timing, median_ci
 from calibration.profile.measure import OUT_OF_MEMORY
 from calibration.whole_models.generation import Generation, Generator, Stamps
 from calibration.whole_models.memory import Peak, model_bytes, peak_on_cpu, peak_on_cuda
-from calibration.whole_models.workloads import FEWEST_OUTPUT, Point
+from calibration.whole_models.workloads import FEWEST_OUTPUT, SINGLE_RUN_S, Point
 
 FEWEST: Final = 5
 
 MOST: Final = 30
-
-ONE_IS_ENOUGH_S: Final = 4.0  # A longer run is timed once where the limit does not allow a second run.
 
 ENERGY_LIMIT_S: Final = 20.0
 
 Fields = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class MeasurementOrder:
-    """A point to measure and the seconds that its repeats may take."""
-
-    point: Point
-    limit_s: float
-
-
-def row(generator: Generator, order: MeasurementOrder, meter: Meter) -> Fields:
-    """Return the measured columns of a point.
+def row(generator: Generator, point: Point, repeats_s: float, meter: Meter) -> Fields:
+    """Return the measured columns of a point, with repeats for `repeats_s` seconds at most.
 
     A point that fails does not raise: its columns hold status "oom" or "error", and a reason.
     """
     start, before = time.perf_counter(), usage()
     try:
-        found = {"status": "ok"} | _measured(generator, order, meter)
+        found = {"status": "ok"} | _measured(generator, point, repeats_s, meter)
     except (RuntimeError, MemoryError, NotImplementedError, TypeError, ValueError, IndexError) as error:
         found = failed(error)
     share = others_share(before, usage(), len(generator.device.cores))
@@ -65,9 +54,9 @@ def failed(error: BaseException) -> Fields:
     return {"status": "oom" if out else "error", "reason": text[:300]}
 
 
-def _measured(generator: Generator, order: MeasurementOrder, meter: Meter) -> Fields:
+def _measured(generator: Generator, point: Point, repeats_s: float, meter: Meter) -> Fields:
     """Measure a point: a small run, a run that counts operations and a run for memory precede the timed runs."""
-    point, device = order.point, generator.device
+    device = generator.device
     generator.run(generator.prompt(1, min(point.input_tokens, 8)), FEWEST_OUTPUT, Stamps(device))
     flops = generator.counted_flops(point)
     prompt = generator.prompt(point.batch, point.input_tokens)
@@ -76,40 +65,31 @@ def _measured(generator: Generator, order: MeasurementOrder, meter: Meter) -> Fi
         generator.run(prompt, point.output_tokens, Stamps(device))
 
     peak = peak_on_cuda(run, device.torch) if device.is_cuda else peak_on_cpu(run)
-    runs = _repeats(generator, prompt, order)
-    found = _times(runs) | _memory(generator, peak) | {"flops": flops}
-    found["flops_per_s"] = flops / found["total_s"]
-    found |= _energy(meter, run, found["total_s"])
+    found = _times(_repeats(generator, prompt, point.output_tokens, repeats_s)) | _memory(generator, peak)
+    found |= {"flops": flops, "flops_per_s": flops / found["total_s"]} | _energy(meter, run, found["total_s"])
     if device.is_cuda:
         found["device_busy_s"] = _device_busy_s(run, device)
     return found
 
 
-def _repeats(generator: Generator, prompt: Any, order: MeasurementOrder) -> list[Generation]:
-    start, runs = time.perf_counter(), [generator.timed(prompt, order.point.output_tokens)]
+def _repeats(generator: Generator, prompt: Any, output_tokens: int, limit_s: float) -> list[Generation]:
+    start, runs = time.perf_counter(), [generator.timed(prompt, output_tokens)]
     while len(runs) < MOST:
         spent, last = time.perf_counter() - start, runs[-1].wall_s
-        if spent + last > order.limit_s and (len(runs) > 1 or last > ONE_IS_ENOUGH_S):
+        too_long = spent + last > limit_s and (len(runs) > 1 or last > SINGLE_RUN_S)
+        if too_long or (len(runs) >= FEWEST and median_ci([r.device_s for r in runs])[1] <= NARROW):
             break
-        if len(runs) >= FEWEST and median_ci([r.device_s for r in runs])[1] <= NARROW:
-            break
-        runs.append(generator.timed(prompt, order.point.output_tokens))
+        runs.append(generator.timed(prompt, output_tokens))
     return runs
 
 
 def _times(runs: list[Generation]) -> Fields:
-    total, width = median_ci([r.device_s for r in runs])
-    return {
-        "prefill_s": float(np.median([r.prefill_s for r in runs])),
-        "decode_s_per_token": float(np.median([r.decode_s_per_token for r in runs])),
-        "total_s": total,
-        "device_s": total,
-        "wall_s": float(np.median([r.wall_s for r in runs])),
-        "cpu_s": float(np.median([r.cpu_s for r in runs])),
-        "ci_fraction": round(width, 5) if len(runs) > 1 else None,
-        "n_samples": len(runs),
-        "samples_s": [r.device_s for r in runs],
-    }
+    samples = [r.device_s for r in runs]
+    total, width = median_ci(samples)
+    names = ("prefill_s", "decode_s_per_token", "wall_s", "cpu_s")
+    medians = {name: float(np.median([getattr(r, name) for r in runs])) for name in names}
+    ci = {"ci_fraction": round(width, 5) if len(runs) > 1 else None}
+    return {"total_s": total, "device_s": total, **medians, **ci, "n_samples": len(runs), "samples_s": samples}
 
 
 def _memory(generator: Generator, peak: Peak) -> Fields:

@@ -14,7 +14,6 @@ from typing import Final
 from calibration.whole_models.workloads import Point
 from catalogs.hardware.specs import Accelerator
 from catalogs.models.layers import LayerGroup
-from catalogs.models.mixers import Attention
 from catalogs.models.spec import ModelSpec, dtype_bytes
 
 #: Columns of the architecture, computed by `sizes`.
@@ -70,19 +69,23 @@ def terms(spec: ModelSpec, point: Point, dtype: str) -> dict[str, float]:
     """Return the work columns of a row: operations, bytes and counts of the whole batch over the whole generation."""
     b, n, steps, size = point.batch, point.input_tokens, point.decode_steps, dtype_bytes(dtype)
     first = 1 if spec.is_encoder_decoder else n  # Tokens of the decoder in the prefill.
-    contexts = _arithmetic_sum(first + 1, steps)
-    head = 2.0 * spec.vocab_size * (spec.embedding_size or spec.hidden_size)
+    contexts = steps * (first + 1) + steps * (steps - 1) / 2.0
+    width = spec.embedding_size or spec.hidden_size
+    head = 2.0 * spec.vocab_size * width
     decoder, encoder = _linear(spec.groups, spec.hidden_size), _linear(spec.encoder_groups, spec.hidden_size)
-    cross_kv = _cross_kv(spec)
+    # Weights that turn the encoder's output into keys and values, once per input token, and the bytes of its cache.
+    mixers = [(g.count, a) for g in spec.groups if g.cross_attention and (a := g.plain_attention)]
+    cross_kv = float(sum(count * spec.hidden_size * mixer.kv_size for count, mixer in mixers))
+    cross = float(sum(count * mixer.kv_size * size for count, mixer in mixers))
     per_context, cross_context = _per_context(spec.groups), _per_context([g for g in spec.groups if g.cross_attention])
     enc_attention = _per_context(spec.encoder_groups) * n * n
     prefill = 2.0 * (encoder * n + (decoder - cross_kv) * first + cross_kv * n) + head
     prefill += enc_attention + per_context * first * first + cross_context * first * n
     decode = steps * (2.0 * (decoder - cross_kv) + head + cross_context * n) + per_context * contexts
-    kv, cross = spec.kv_bytes_per_token(dtype), _cross_kv_bytes(spec, size)
-    read = (decoder + spec.lm_head_params + spec.tied_embeddings * spec.vocab_size * _width(spec)) * size
-    widest = max(_ffn_size(g) for g in spec.groups + spec.encoder_groups) + 4 * spec.hidden_size
-    layers = spec.n_layers * 1.0
+    kv, groups = spec.kv_bytes_per_token(dtype), spec.groups + spec.encoder_groups
+    read = (decoder + spec.lm_head_params + spec.tied_embeddings * spec.vocab_size * width) * size
+    widest = max(_ffn_size(g) for g in groups) + 4 * spec.hidden_size
+    heads = max(g.mixer.softmax_heads if g.mixer is not None else 0 for g in groups)
     return {
         "prefill_flops": b * prefill,
         "decode_flops": b * decode,
@@ -91,15 +94,10 @@ def terms(spec: ModelSpec, point: Point, dtype: str) -> dict[str, float]:
         "decode_kv_bytes": b * (kv * contexts + cross * n * steps),
         "kv_cache_bytes": b * (kv * (first + steps) + cross * n),
         "activation_bytes": b * n * widest * size,
-        "score_bytes": b * n * n * max(_heads(g) for g in spec.groups + spec.encoder_groups) * size,
+        "score_bytes": b * n * n * heads * size,
         "logits_bytes": b * spec.vocab_size * LOGIT_BYTES,
-        "layer_calls": spec.n_encoder_layers + layers * (1 + steps),
+        "layer_calls": spec.n_encoder_layers + spec.n_layers * 1.0 * (1 + steps),
     }
-
-
-def flops(row: dict[str, float]) -> float:
-    """Return all floating-point operations of a point."""
-    return row["prefill_flops"] + row["decode_flops"]
 
 
 def least_bytes(row: dict[str, float]) -> float:
@@ -118,14 +116,6 @@ def roofline_s(row: dict[str, float], unit: Accelerator, dtype: str) -> float:
     return prefill + max(row["decode_flops"] / rate, (row["decode_weight_bytes"] + row["decode_kv_bytes"]) / bus)
 
 
-def _arithmetic_sum(first: float, n: int) -> float:
-    return n * first + n * (n - 1) / 2.0
-
-
-def _width(spec: ModelSpec) -> int:
-    return spec.embedding_size or spec.hidden_size
-
-
 def _linear(groups: Sequence[LayerGroup], hidden: int) -> float:
     """Return the number of weights that are active for one token."""
     return float(sum(g.count * (sum(g.part_params(hidden).values()) - g.idle_params(hidden)) for g in groups))
@@ -133,30 +123,8 @@ def _linear(groups: Sequence[LayerGroup], hidden: int) -> float:
 
 def _per_context(groups: Sequence[LayerGroup]) -> float:
     """Return the operations of attention per query token and key."""
-    return float(sum(g.count * 2.0 * _score_width(g) for g in groups))
-
-
-def _score_width(group: LayerGroup) -> float:
-    return group.mixer.score_width if group.mixer is not None else 0.0
-
-
-def _heads(group: LayerGroup) -> int:
-    return group.mixer.softmax_heads if group.mixer is not None else 0
+    return float(sum(g.count * 2.0 * (g.mixer.score_width if g.mixer is not None else 0.0) for g in groups))
 
 
 def _ffn_size(group: LayerGroup) -> int:
     return group.ffn.active_intermediate_size if group.ffn is not None else 0
-
-
-def _cross(spec: ModelSpec) -> list[tuple[int, Attention]]:
-    return [(g.count, a) for g in spec.groups if g.cross_attention and (a := g.plain_attention)]
-
-
-def _cross_kv(spec: ModelSpec) -> float:
-    """Return the weights that turn the encoder's output into keys and values, once per input token."""
-    return float(sum(count * spec.hidden_size * mixer.kv_size for count, mixer in _cross(spec)))
-
-
-def _cross_kv_bytes(spec: ModelSpec, element_bytes: float) -> float:
-    """Return the bytes of the cross-attention cache per input token."""
-    return float(sum(count * mixer.kv_size * element_bytes for count, mixer in _cross(spec)))

@@ -11,8 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
+from calibration.families.nonnegative import nonnegative
 from calibration.profile.session.session import Row
-from calibration.whole_models.workloads import Point
+from calibration.whole_models.features import TERM_COLUMNS, physical_terms
+from calibration.whole_models.workloads import SINGLE_RUN_S, Point
 
 ENOUGH: Final = 8  # Measured rows from which weights are fitted.
 
@@ -35,8 +39,6 @@ LEAST_POINT_S: Final = 4.0  # A point of this duration is allowed by any budget.
 AROUND_S: Final = 0.7  # Duration of the small runs that precede the timed ones.
 
 EARLY_ROWS: Final = 4  # A model with fewer rows is predicted from the ratios to the roofline.
-
-SINGLE_RUN_S: Final = 4.0  # Longer runs are timed once, as measure_point.ONE_IS_ENOUGH_S.
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,16 +87,17 @@ def decide(candidate: PlannedPoint, rows: Sequence[Row], limits: SessionLimits) 
     It is rejected for its time, for its memory, or because a smaller point of the model ran out of memory. The first
     point of a model may take the rest of the budget, because nothing is known about the model before it.
     """
-    run_s = run_seconds(candidate, rows)
-    seconds = point_seconds(candidate, run_s, limits.repeats_s)
-    growth = growth_bytes(candidate, rows)
-    reason = ""
-    if failed := _smaller_that_failed(candidate.point, rows):
+    seconds = point_seconds(candidate, run_seconds(candidate, rows), limits.repeats_s)
+    point, growth, reason = candidate.point, growth_bytes(candidate, rows), ""
+    sizes = ("batch", "input_tokens", "output_tokens")
+    smaller = [r for r in rows if all(r[size] <= getattr(point, size) for size in sizes)]
+    failed = next((r["key"] for r in smaller if r["status"] == "oom" and r["model"] == point.model), None)
+    if failed is not None:
         reason = f"it is no smaller than {failed}, which ran out of memory"
     elif growth > FREE_SHARE * limits.free_bytes:
         free = f"{limits.free_bytes / 1e9:.1f} GB are free"
         reason = f"it would need {growth / 1e9:.1f} GB in addition to the weights, but {free}"
-    elif seconds > limits.point_s and any(r["model"] == candidate.point.model for r in rows):
+    elif seconds > limits.point_s and any(r["model"] == point.model for r in rows):
         reason = f"it would take {seconds:.0f} s, but one point may take {limits.point_s:.0f} s of this budget"
     elif limits.spent_s + seconds > limits.budget_s:
         left = max(limits.budget_s - limits.spent_s, 0.0)
@@ -135,25 +138,9 @@ def growth_bytes(candidate: PlannedPoint, rows: Sequence[Row]) -> float:
 
 def _fitted(terms_of: str, rows: Sequence[Row], candidate: PlannedPoint, column: str) -> float:
     """Predict `column` by weights of physical terms fitted to the rows, without the bytes of the model's weights."""
-    import numpy as np
-
-    from calibration.families.nonnegative import nonnegative
-    from calibration.whole_models.features import TERM_COLUMNS, physical_terms
-
     table = {c: np.array([r[c] for r in (*rows, candidate.columns)], dtype=np.float64) for c in TERM_COLUMNS}
     if column == "memory_growth_bytes":
         table["weight_bytes"][:] = 0.0
     x = physical_terms(table, terms_of)
     y = np.array([r[column] for r in rows], dtype=np.float64)
     return float(x[-1] @ nonnegative(x[:-1], y))
-
-
-def _smaller_that_failed(point: Point, rows: Sequence[Row]) -> str | None:
-    """Return the key of a row of this model that ran out of memory and is not larger in any length, or None."""
-    for r in rows:
-        if r["status"] == "oom" and r["model"] == point.model:
-            failed = (r["batch"], r["input_tokens"], r["output_tokens"])
-            mine = (point.batch, point.input_tokens, point.output_tokens)
-            if all(a <= b for a, b in zip(failed, mine, strict=True)):
-                return str(r["key"])
-    return None

@@ -11,24 +11,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from calibration.whole_models import table
 from calibration.whole_models.estimators import Estimator, estimator
 from calibration.whole_models.features import NEEDED
-from calibration.whole_models.study import OutOfFoldPredictions, TargetStudy, WholeModelStudy, usable
+from calibration.whole_models.study import OutOfFoldPredictions, WholeModelStudy, usable
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_json
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 PREDICTOR_NAME: Final = "predictor.json"
 
@@ -39,7 +35,7 @@ DIGITS: Final = 9  # Significant digits of hashed numbers, which are equal in CS
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """Fitted estimators, by target."""
+    """The fitted estimator of each target."""
 
     fitted: dict[str, Estimator]
 
@@ -66,7 +62,20 @@ def document(found: WholeModelStudy) -> dict[str, Any]:
         "rows": n | {"used": len(found.used)},
         "rows_sha256": rows_hash(found.used),
         "notes": list(found.notes),
-        "targets": {t.target.name: _target(t, found.used) for t in found.targets},
+        "targets": {
+            t.target.name: {
+                "title": t.target.title,
+                "unit": t.target.unit,
+                "winner": t.winner,
+                "learned": fit(found.used, {t.target.name: t.winner}).fitted[t.target.name].facts(),
+                "reach_r2": t.target.r2_goal,
+                "met": t.met,
+                "held_out_configurations": _held(t.by_configuration),
+                "held_out_models": _held(t.by_model) if t.by_model is not None else None,
+                "importance": [{"feature": i.feature, "added_error": _rounded(i.added_error)} for i in t.importance],
+            }
+            for t in found.targets
+        },
     }
 
 
@@ -123,29 +132,16 @@ def rows_hash(rows: pd.DataFrame) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def _target(t: TargetStudy, used: pd.DataFrame) -> dict[str, Any]:
-    facts = fit(used, {t.target.name: t.winner}).fitted[t.target.name].facts()
-    return {
-        "title": t.target.title,
-        "unit": t.target.unit,
-        "winner": t.winner,
-        "learned": facts,
-        "reach_r2": t.target.r2_goal,
-        "met": t.met,
-        "held_out_configurations": _held(t.by_configuration),
-        "held_out_models": _held(t.by_model) if t.by_model is not None else None,
-        "importance": [{"feature": i.feature, "added_error": _number(i.added_error)} for i in t.importance],
-    }
-
-
 def _held(found: OutOfFoldPredictions) -> dict[str, Any]:
-    columns = ("key", "actual", "chosen", "error")
-    worst: Sequence[Any] = list(found.worst[list(columns)].itertuples(index=False))
+    worst = found.worst[["key", "actual", "chosen", "error"]].to_dict("records")
     return {
-        "scores": [{k: v if isinstance(v, str) else _number(v) for k, v in s.to_dict().items()} for s in found.scores],
-        "worst": [{c: v if isinstance(v, str) else _number(v) for c, v in zip(columns, w, strict=True)} for w in worst],
+        "scores": [{name: _rounded(value) for name, value in s.to_dict().items()} for s in found.scores],
+        "worst": [{str(name): _rounded(value) for name, value in row.items()} for row in worst],
     }
 
 
-def _number(value: float) -> float | None:
+def _rounded(value: Any) -> Any:
+    """Return a number with six digits, None for one that is not finite, and a text as it is."""
+    if isinstance(value, str):
+        return value
     return float(f"{value:.6g}") if np.isfinite(value) else None

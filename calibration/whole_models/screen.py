@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import pandas as pd
+from rich.table import Table
 
 from calibration.whole_models.study import CHOSEN, OutOfFoldPredictions, WholeModelStudy
-from catalogs.ui.terminal import open_console
+from catalogs.ui.terminal import open_console, text_table
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from rich.table import Table
+HEAD = ("model", "batch", "measured", "skipped", "first token s", "per token ms", "peak GB", "GB/s", "GFLOP/s")
+
+ERROR_HEAD = ("target", "held out", "best estimator", "rows", "R2", "aim", "MAPE", "p90", "worst")
 
 
 def show(rows: pd.DataFrame, found: WholeModelStudy | None, notes: Sequence[str] = ()) -> None:
@@ -25,48 +27,30 @@ def show(rows: pd.DataFrame, found: WholeModelStudy | None, notes: Sequence[str]
 
 def _measured(rows: pd.DataFrame) -> Table:
     """Return a table with a line per model and batch: number of points, latencies and memory."""
-    from rich.table import Table
-
-    view = Table(title="Whole models, random weights: medians over workloads and lengths", title_justify="left")
-    for name in (
-        "model",
-        "batch",
-        "measured",
-        "skipped",
-        "first token s",
-        "per token ms",
-        "peak GB",
-        "GB/s",
-        "GFLOP/s",
-    ):
-        view.add_column(name, justify="left" if name == "model" else "right")
+    lines = []
     for (model, batch), mine in rows.groupby(["model", "batch"], sort=False):
         ok = mine[mine["status"] == "ok"]
         values = [ok["prefill_s"], ok["decode_s_per_token"] * 1e3, ok["peak_memory_bytes"] / 1e9]
         values += [ok["bandwidth_bytes_per_s"] / 1e9, ok["flops_per_s"] / 1e9]
         cells = ["–" if v.dropna().empty else f"{v.median():.3g}" for v in values]
-        view.add_row(str(model), str(batch), str(len(ok)), str(len(mine) - len(ok)), *cells)
-    return view
+        lines.append([str(model), str(batch), str(len(ok)), str(len(mine) - len(ok)), *cells])
+    return text_table(HEAD, lines, 1, "Whole models, random weights: medians over workloads and lengths")
 
 
 def _errors(found: WholeModelStudy) -> Table:
     """Return a table with a line per target: the held-out errors of the chosen estimator and the best estimator."""
-    from rich.table import Table
-
-    view = Table(title="Predicted against measured, held out", title_justify="left")
-    for name in ("target", "held out", "rows", "R2", "aim", "MAPE", "p90", "worst", "best estimator"):
-        view.add_column(name, justify="left" if name in ("target", "held out", "best estimator") else "right")
-    for t in found.targets:
-        for held in (t.by_configuration, t.by_model):
-            if held is not None:
-                aim = t.target.r2_goal if held.by == "configuration" else None
-                view.add_row(t.target.name if held.by == "configuration" else "", *_score(held, aim))
-    return view
+    lines = [
+        _line(t.target.name if held.by == "configuration" else "", held, t.target.r2_goal)
+        for t in found.targets
+        for held in (t.by_configuration, t.by_model)
+        if held is not None
+    ]
+    return text_table(ERROR_HEAD, lines, 3, "Predicted against measured, held out")
 
 
-def _score(held: OutOfFoldPredictions, aim: float | None) -> list[str]:
+def _line(target: str, held: OutOfFoldPredictions, goal: float | None) -> list[str]:
     s = held.score()
     best = next(x.estimator for x in held.scores if x.estimator != CHOSEN)
-    reached = "" if aim is None else f"{aim:.2f} {'met' if s.r2 >= aim else 'missed'}"
+    aim = f"{goal:.2f} {'met' if s.r2 >= goal else 'missed'}" if target and goal is not None else ""
     errors = [f"{s.mape:.1%}", f"{s.p90:.1%}", f"{s.worst:.0%}"]
-    return [f"{held.by}s", str(s.n), f"{s.r2:.3f}", reached, *errors, best]
+    return [target, f"{held.by}s", best, str(s.n), f"{s.r2:.3f}", aim, *errors]

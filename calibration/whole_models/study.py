@@ -10,21 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from itertools import product
+from typing import Final
 
 import numpy as np
+import pandas as pd
 
 from calibration.fitting.scores import EstimatorScore, log_rmse, score
 from calibration.profile.session.tables import CLEAN_SHARE
-from calibration.whole_models.estimators import NAMES, estimator
+from calibration.whole_models.estimators import NAMES, Estimator, estimator
 from calibration.whole_models.features import LENGTHS, NEEDED
 from calibration.whole_models.folds import Fold, grouped_folds, groups
-from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 CHOSEN: Final = "chosen"  # The name of the nested choice among the estimators.
 
@@ -129,17 +126,6 @@ class WholeModelStudy:
     targets: tuple[TargetStudy, ...]
     notes: tuple[str, ...]
 
-    def target(self, name: str) -> TargetStudy:
-        """Return the study of a target by its column name.
-
-        Raises:
-            KeyError: If the target could not be studied.
-        """
-        for found in self.targets:
-            if found.target.name == name:
-                return found
-        raise KeyError(name)
-
 
 def study(
     rows: pd.DataFrame, estimators: Sequence[str] = NAMES, targets: Sequence[PredictionTarget] = TARGETS
@@ -180,13 +166,12 @@ def usable(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     clean = ok[~ok["contended"].astype(bool)]
     n = len(ok) - len(clean)
     notes = [f"{len(rows) - len(ok)} of {len(rows)} points were skipped or failed"] if len(rows) > len(ok) else []
-    if n and len(clean) >= max(CLEAN_SHARE * len(ok), FEWEST):
-        return clean, [*notes, f"{n} of {len(ok)} measured rows were disturbed by other processes and left out"]
-    if n:
-        notes.append(
-            f"{n} of {len(ok)} measured rows were disturbed by other processes, which are too many to leave out"
-        )
-    return ok, notes
+    if n == 0:
+        return ok, notes
+    enough = len(clean) >= max(CLEAN_SHARE * len(ok), FEWEST)
+    end = " and left out" if enough else ", which are too many to leave out"
+    notes.append(f"{n} of {len(ok)} measured rows were disturbed by other processes{end}")
+    return clean if enough else ok, notes
 
 
 def _study_target(rows: pd.DataFrame, target: PredictionTarget, estimators: Sequence[str]) -> TargetStudy:
@@ -209,7 +194,7 @@ def _held_out(
         fold_of[test] = number
         best = choose_estimator(rows.iloc[train], target, names)
         for name in names:
-            columns[name][test] = _fitted(rows.iloc[train], target, name, rows.iloc[test])
+            columns[name][test] = _fitted(rows.iloc[train], target, name).predict(rows.iloc[test])
         columns[CHOSEN][test] = columns[best][test]
     out["fold"] = fold_of
     out = out.assign(**columns)
@@ -225,20 +210,17 @@ def choose_estimator(rows: pd.DataFrame, target: str, names: Sequence[str] = NAM
     if len(names) == 1:
         return names[0]
     folds = grouped_folds(rows, "configuration", INNER_FOLDS, seed=1)
+    found = pd.DataFrame(0.0, index=range(len(rows)), columns=list(names))
+    for (train, test), name in product(folds, names):
+        found.loc[test, name] = _fitted(rows.iloc[train], target, name).predict(rows.iloc[test])
     actual = rows[target].to_numpy(np.float64)
-    errors = {}
-    for name in names:
-        found = np.zeros(len(rows))
-        for train, test in folds:
-            found[test] = _fitted(rows.iloc[train], target, name, rows.iloc[test])
-        errors[name] = log_rmse(actual, found)
-    return min(errors, key=lambda n: errors[n])
+    return min(names, key=lambda n: log_rmse(actual, found[n].to_numpy()))
 
 
-def _fitted(train: pd.DataFrame, target: str, name: str, test: pd.DataFrame) -> FloatArray:
+def _fitted(train: pd.DataFrame, target: str, name: str) -> Estimator:
     model = estimator(name, target)
     model.fit(train, train[target].to_numpy(np.float64))
-    return model.predict(test)
+    return model
 
 
 def _importance(rows: pd.DataFrame, target: str, name: str, folds: Sequence[Fold]) -> tuple[ColumnImportance, ...]:
@@ -247,14 +229,11 @@ def _importance(rows: pd.DataFrame, target: str, name: str, folds: Sequence[Fold
     features = [c for c in NEEDED if rows[c].nunique() > 1]
     added: dict[str, list[float]] = {c: [] for c in features}
     for train, test in folds:
-        model = estimator(name, target)
-        model.fit(rows.iloc[train], rows.iloc[train][target].to_numpy(np.float64))
-        held = rows.iloc[test]
+        model, held = _fitted(rows.iloc[train], target, name), rows.iloc[test]
         actual = held[target].to_numpy(np.float64)
         base = log_rmse(actual, model.predict(held))
-        for column in features:
-            for _ in range(SHUFFLES):
-                mixed = held.assign(**{column: rng.permutation(held[column].to_numpy())})
-                added[column].append(log_rmse(actual, model.predict(mixed)) - base)
+        for column, _ in product(features, range(SHUFFLES)):
+            mixed = held.assign(**{column: rng.permutation(held[column].to_numpy())})
+            added[column].append(log_rmse(actual, model.predict(mixed)) - base)
     found = [ColumnImportance(c, float(np.mean(v)), float(np.std(v))) for c, v in added.items()]
     return tuple(sorted(found, key=lambda i: -i.added_error))

@@ -11,8 +11,7 @@ import yaml
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import DATA
 from catalogs.models.catalog import load_model
-from catalogs.models.hf_config import model_from_config
-from catalogs.models.hf_reader import merged_reader, read_reader
+from catalogs.models.hf_reader import read_reader
 from catalogs.models.layers import Moe
 from catalogs.models.spec import ModelSpec
 
@@ -51,22 +50,15 @@ def load_subject(text: str) -> RandomWeightModel:
         InputError: If the name is unknown, the file is damaged, or the configuration of a catalog model does not follow
             from its sizes.
     """
-    path = Path(text).expanduser()
-    spec = load_model(text)
-    if spec.name == text.strip() and path.exists() and not _data(spec.name).is_file():
-        config = dict(read_reader(path).values)
-        return RandomWeightModel(
-            path.resolve().parent.name if path.is_file() else path.resolve().name, spec, config, spec.source
-        )
-    if _data(spec.name).is_file():
-        facts = yaml.safe_load(_data(spec.name).read_text(encoding="utf-8"))
+    path, spec = Path(text).expanduser(), load_model(text)
+    known = DATA / "hf_configs" / f"{spec.name}.yaml"
+    if known.is_file():
+        facts = yaml.safe_load(known.read_text(encoding="utf-8"))
         return RandomWeightModel(spec.name, spec, facts["config"], facts["source"])
+    if spec.name == text.strip() and path.exists():
+        folder = path.resolve().parent if path.is_file() else path.resolve()
+        return RandomWeightModel(folder.name, spec, dict(read_reader(path).values), spec.source)
     return RandomWeightModel(spec.name, spec, config_of(spec), spec.source)
-
-
-def spec_of_config(subject: RandomWeightModel) -> ModelSpec:
-    """Return the ModelSpec described by a model's Hugging Face configuration, which must agree with the catalog's."""
-    return model_from_config(merged_reader(subject.config, subject.name), subject.name)
 
 
 def config_of(spec: ModelSpec) -> dict[str, Any]:
@@ -95,15 +87,9 @@ def config_of(spec: ModelSpec) -> dict[str, Any]:
         "tie_word_embeddings": spec.tied_embeddings,
     }
     if isinstance(ffn, Moe):
-        per_expert = "intermediate_size" if kind == "mixtral" else "moe_intermediate_size"
-        experts = "num_local_experts" if kind == "mixtral" else "num_experts"
-        return config | {
-            per_expert: ffn.expert_intermediate_size,
-            experts: ffn.n_experts,
-            "num_experts_per_tok": ffn.experts_per_token,
-        }
+        names = ("moe_intermediate_size", "num_experts", "num_experts_per_tok")
+        if kind == "mixtral":
+            names = ("intermediate_size", "num_local_experts", "num_experts_per_tok")
+        sizes = (ffn.expert_intermediate_size, ffn.n_experts, ffn.experts_per_token)
+        return config | dict(zip(names, sizes, strict=True))
     return config | ({"intermediate_size": dense.intermediate_size} if dense is not None else {})
-
-
-def _data(name: str) -> Path:
-    return DATA / "hf_configs" / f"{name}.yaml"

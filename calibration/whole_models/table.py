@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import pandas as pd
 
 from calibration.profile.session.session import ROWS_NAME, Row, Session
 from calibration.profile.session.tables import write_errors
 from catalogs.errors import InputError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 CSV_NAME: Final = "rows.csv"
 
@@ -32,8 +30,6 @@ def frame(rows: Sequence[Row]) -> pd.DataFrame:
 
     `status` is "ok", "skipped", "oom" or "error", and `reason` explains it.
     """
-    import pandas as pd
-
     table = pd.DataFrame([{k: v for k, v in r.items() if k not in LIST_COLUMNS} for r in rows])
     for column in MEASURED:
         table[column] = pd.to_numeric(table[column], errors="coerce") if column in table else float("nan")
@@ -79,25 +75,18 @@ def read_rows(folder: Path) -> pd.DataFrame:
     Raises:
         InputError: If there is neither file, or it cannot be read.
     """
-    import pandas as pd
-
-    journal, table = folder / ROWS_NAME, folder / PARQUET_NAME
-    if not journal.is_file() and not table.is_file():
+    lines, table = folder / ROWS_NAME, folder / PARQUET_NAME
+    if not lines.is_file() and not table.is_file():
         raise InputError("no rows of whole models in this folder", str(folder), f"a folder with {PARQUET_NAME}")
     try:
         listed = pd.read_parquet(table) if table.is_file() else None
     except (OSError, ValueError) as error:
         raise InputError(f"the rows cannot be read ({str(error).splitlines()[0]})", str(table)) from None
-    if not journal.is_file():
-        return _checked(listed, table)
-    measured = frame(Session.open(folder, lambda _text: None).rows)
-    if listed is None or measured.empty:
-        return _checked(measured if listed is None else listed, folder)
-    rest = listed[~listed["key"].isin(measured["key"])]
-    return _checked(pd.concat([measured, rest], ignore_index=True) if len(rest) else measured, folder)
-
-
-def _checked(table: pd.DataFrame | None, where: Path) -> pd.DataFrame:
-    if table is None or not {"key", "status", "model", "batch"} <= set(table.columns):
-        raise InputError("these are not rows of whole models", str(where))
-    return table
+    found = listed if listed is not None else pd.DataFrame()
+    measured = frame(Session.open(folder, lambda _text: None).rows) if lines.is_file() else pd.DataFrame()
+    if len(measured):
+        rest = found[~found["key"].isin(measured["key"])] if len(found) else found
+        found = pd.concat([measured, rest], ignore_index=True) if len(rest) else measured
+    if not {"key", "status", "model", "batch"} <= set(found.columns):
+        raise InputError("these are not rows of whole models", str(folder))
+    return found

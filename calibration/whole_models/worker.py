@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--dtype", required=True)
     given = parser.parse_args()
-    _dies_with_parent()
+    _end_with_parent()
     if hasattr(os, "sched_setaffinity"):
         with suppress(OSError):  # OpenMP may have bound the parent to one core.
             os.sched_setaffinity(0, [int(c) for c in given.cores.split(",")])
@@ -44,12 +44,12 @@ def main() -> None:
     from calibration.whole_models.memory import model_bytes
 
     count = sum(p.numel() for p in generator.model.parameters())
-    _say(answers, {"ready": True, "params": count, "model_bytes": model_bytes(generator.model)})
+    _send(answers, {"ready": True, "params": count, "model_bytes": model_bytes(generator.model)})
     for line in sys.stdin:
-        _say(answers, _answer(generator, json.loads(line)))
+        _send(answers, _answer(generator, json.loads(line)))
 
 
-def _say(answers: TextIO, document: dict[str, Any]) -> None:
+def _send(answers: TextIO, document: dict[str, Any]) -> None:
     answers.write(json.dumps(document) + "\n")
     answers.flush()
 
@@ -130,17 +130,16 @@ def _answer(generator: Any, order: dict[str, Any]) -> dict[str, Any]:
         text = pipe.read()
     _, status = os.waitpid(child, 0)
     if text:
-        found = json.loads(text)
-        return found if isinstance(found, dict) else {}
+        return dict(json.loads(text))
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return {"status": "oom", "reason": "the system killed the process: out of memory"}
-    return {"status": "error", "reason": f"the process died (status {status})"}
+    return {"status": "error", "reason": f"the process ended unexpectedly (status {status})"}
 
 
 def _child(generator: Any, order: dict[str, Any], writing: int) -> None:
     """Measure in a fork, write the row, and exit without releasing resources of the parent."""
     try:
-        _dies_with_parent()
+        _end_with_parent()
         with suppress(OSError), open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write("1000")
         from calibration.whole_models.memory import limit
@@ -157,13 +156,14 @@ def _child(generator: Any, order: dict[str, Any], writing: int) -> None:
 
 def _here(generator: Any, order: dict[str, Any]) -> dict[str, Any]:
     from calibration.profile.machine.energy import open_meter
-    from calibration.whole_models.measure_point import MeasurementOrder, row
+    from calibration.whole_models.measure_point import row
     from calibration.whole_models.workloads import Point
 
-    return row(generator, MeasurementOrder(Point(**order["point"]), order["limit_s"]), open_meter(generator.device))
+    return row(generator, Point(**order["point"]), order["limit_s"], open_meter(generator.device))
 
 
-def _dies_with_parent() -> None:
+def _end_with_parent() -> None:
+    """Have the system kill this process when its parent ends."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

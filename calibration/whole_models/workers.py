@@ -1,6 +1,6 @@
 """Worker processes, one per model, which are kept while memory allows.
 
-If a worker dies, only its point fails and the session continues.
+If a worker ends, only its point fails and the session continues.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import IO, Any, Final
 
 from calibration.profile.machine.device import ProfiledDevice
+from calibration.whole_models.physics import sizes
 from calibration.whole_models.subjects import RandomWeightModel
 from calibration.whole_models.workloads import Point
 
@@ -28,7 +29,7 @@ RESIDENT_SHARE: Final = 0.35  # Share of the device's memory that all loaded mod
 WorkerReply = dict[str, Any]
 
 
-class WorkerDied(Exception):
+class WorkerFailed(Exception):
     """A worker process ended, or was ended because it took too long; the message gives the reason."""
 
 
@@ -46,7 +47,7 @@ class Worker:
         """Start a process that builds the model.
 
         Raises:
-            WorkerDied: If the model cannot be built.
+            WorkerFailed: If the model cannot be built.
         """
         log = tempfile.TemporaryFile()  # noqa: SIM115 - the file is open while the process runs
         command = [sys.executable, "-m", "calibration.whole_models.worker", "--device", device.kind, "--dtype", dtype]
@@ -63,26 +64,28 @@ class Worker:
         """Send one order and return the worker's reply.
 
         Raises:
-            WorkerDied: If the worker ended or took longer than `limit_s` seconds. The process has then been ended, and
-                the message is its last line of output.
+            WorkerFailed: If the worker ended or took longer than `limit_s` seconds. The process has then been ended,
+                and the message is its last line of output.
         """
         assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.used_at = time.monotonic()
         try:
             self.process.stdin.write((json.dumps(order) + "\n").encode())
             self.process.stdin.flush()
-            line = self._line(limit_s)
+            with selectors.DefaultSelector() as ready:
+                ready.register(self.process.stdout, selectors.EVENT_READ)
+                if not ready.select(limit_s):
+                    self.stop()
+                    raise WorkerFailed(f"it did not finish within {limit_s:.0f} s")
+            line = self.process.stdout.readline()
         except BrokenPipeError:
             line = b""
-        except TimeoutError:
-            self.stop()
-            raise WorkerDied(f"it did not finish within {limit_s:.0f} s") from None
         if not line:
-            last = self._last_words()
+            reason = self._end_reason()
             self.stop()
-            raise WorkerDied(last)
-        found = json.loads(line)
-        return found if isinstance(found, dict) else {}
+            raise WorkerFailed(reason)
+        return dict(json.loads(line))
 
     def stop(self) -> None:
         """End the process, which also ends a fork of it that is measuring."""
@@ -93,15 +96,8 @@ class Worker:
                 with suppress(OSError):
                     pipe.close()
 
-    def _line(self, limit_s: float) -> bytes:
-        assert self.process.stdout is not None
-        with selectors.DefaultSelector() as ready:
-            ready.register(self.process.stdout, selectors.EVENT_READ)
-            if not ready.select(limit_s):
-                raise TimeoutError
-        return self.process.stdout.readline()
-
-    def _last_words(self) -> str:
+    def _end_reason(self) -> str:
+        """Return why the process ended: the last line of its output, or its exit status."""
         self.process.wait(timeout=30)
         self.log.seek(0)
         lines = [t for t in self.log.read().decode(errors="replace").splitlines() if t.strip()]
@@ -138,42 +134,37 @@ class Workers:
         """
         if point.model in self.broken:
             return {"status": "error", "reason": self.broken[point.model]}
-        words = {name: getattr(point, name) for name in Point.__slots__}
-        order = {"point": words, "limit_s": repeats_s, "memory_bytes": memory_bytes}
+        order = {"point": asdict(point), "limit_s": repeats_s, "memory_bytes": memory_bytes}
         try:
-            worker = self._worker(point.model)
-        except WorkerDied as error:
+            worker = self._started(point.model)
+        except WorkerFailed as error:
             self.broken[point.model] = f"the model cannot be built: {error}"
             return {"status": _kind(str(error)), "reason": self.broken[point.model]}
         try:
             return worker.request(order, limit_s)
-        except WorkerDied as error:
+        except WorkerFailed as error:
             self.running.pop(point.model, None)
             return {"status": _kind(str(error)), "reason": str(error)}
 
     def free_bytes(self, model: str) -> float:
         """Return the free memory for a run of a model; the weights of a model that is not built yet are subtracted."""
-        unbuilt = 0.0 if model in self.running else self._weight_bytes(model)
-        return self.device.free_bytes() - unbuilt
+        return self.device.free_bytes() - (0.0 if model in self.running else self._weight_bytes(model))
 
-    def _worker(self, model: str) -> Worker:
-        if model not in self.running:
-            self._free_memory(self._weight_bytes(model))
-            self.running[model] = Worker.start(self.subjects[model], self.device, self.dtype)
-        return self.running[model]
+    def _started(self, model: str) -> Worker:
+        """Return the running worker of a model, and start one where there is none.
 
-    def _free_memory(self, more_bytes: float) -> None:
-        """End the least recently used workers until all models together are within RESIDENT_SHARE."""
-        while self.running and self._held() + more_bytes > RESIDENT_SHARE * self.device.memory_bytes:
+        A new one ends the least recently used workers until all models together are within RESIDENT_SHARE.
+        """
+        if model in self.running:
+            return self.running[model]
+        most = RESIDENT_SHARE * self.device.memory_bytes - self._weight_bytes(model)
+        while self.running and sum(w.facts.get("model_bytes", 0.0) for w in self.running.values()) > most:
             oldest = min(self.running, key=lambda name: self.running[name].used_at)
             self.running.pop(oldest).stop()
-
-    def _held(self) -> float:
-        return float(sum(w.facts.get("model_bytes", 0.0) for w in self.running.values()))
+        self.running[model] = Worker.start(self.subjects[model], self.device, self.dtype)
+        return self.running[model]
 
     def _weight_bytes(self, model: str) -> float:
-        from calibration.whole_models.physics import sizes
-
         return sizes(self.subjects[model].spec, self.dtype)["weight_bytes"]
 
 

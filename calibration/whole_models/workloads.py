@@ -17,6 +17,8 @@ MAX_INPUT: Final = 512
 
 FEWEST_OUTPUT: Final = 2  # The second token is the first decode step.
 
+SINGLE_RUN_S: Final = 4.0  # A longer run is timed once where the limit does not allow a second run.
+
 #: Output tokens of "generation" by kind of device, to which the other workloads are proportional. A CPU needs about
 #: 0.1 s for a token of a small model, so short outputs leave time for more shapes.
 MAX_OUTPUT: Final = {"cpu": 8, "cuda": 128}
@@ -71,11 +73,6 @@ class Point:
         return f"{self.model}/{self.workload}/b{self.batch}/i{self.input_tokens}/o{self.output_tokens}"
 
     @property
-    def configuration(self) -> str:
-        """Model, workload and batch, which are held out together."""
-        return f"{self.model}/{self.workload}/b{self.batch}"
-
-    @property
     def decode_steps(self) -> int:
         """Number of decode steps, one fewer than the output tokens."""
         return self.output_tokens - 1
@@ -105,16 +102,11 @@ def points(
                 lengths = rng.permutation(_lengths(workload, max_input, rng))
                 for turn, tokens in zip(rounds, lengths.tolist(), strict=False):
                     output = workload.output_tokens(tokens, max_output)
-                    _add(turn, Point(model, workload.name, batch, tokens, output), seen)
+                    work = (model, batch, tokens, output)
+                    if work not in seen:  # another workload may contain the same work under another name
+                        seen.add(work)
+                        turn.append(Point(model, workload.name, batch, tokens, output))
     return [turn[i] for turn in rounds for i in rng.permutation(len(turn))]
-
-
-def _add(turn: list[Point], point: Point, seen: set[tuple[str, int, int, int]]) -> None:
-    """Add a point unless another workload already contains the same work under another name."""
-    work = (point.model, point.batch, point.input_tokens, point.output_tokens)
-    if work not in seen:
-        seen.add(work)
-        turn.append(point)
 
 
 def _lengths(workload: PaddedWorkload, max_input: int, rng: np.random.Generator) -> list[int]:

@@ -80,7 +80,7 @@ class EngineUnderTest:
             return Probed(found, self._client.steps(), self._client.engine_version, others)
         log = None
         if self._server is not None and self.subject.keeps_log:
-            log = read_iteration_log(self._server.log).steps
+            log = read_iteration_log(self._server.log).rows
         return Probed(found, log, engine_version(self.subject.target), others)
 
     def replay(self, trials: list[Trial], repeats: int) -> Replayed:

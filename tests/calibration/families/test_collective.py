@@ -12,7 +12,7 @@ import pytest
 from calibration.families.collective import CollectiveModel
 from calibration.families.curve import MonotoneCurve, isotonic
 from calibration.importers import nccl
-from calibration.importers.aiconfigurator_moe import read_collective
+from calibration.importers.aiconfigurator import SYSTEM_OF, read_family
 from calibration.operators.operators import Collective
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
@@ -92,10 +92,8 @@ def test_parts_round_trip_and_vectors_equal_scalars() -> None:
 
 @pytest.mark.parametrize("hardware", ["h100", "h200", "b200", "a100-80gb", "l40s", "rtxpro6000"])
 def test_public_tables_stay_below_the_link_and_keep_their_nodes(public_data: Path, hardware: str) -> None:
-    from calibration.importers.aiconfigurator import SYSTEM_OF
-
     node = parse_hardware(hardware).node
-    rows = read_collective(public_data / "profiles" / "aiconfigurator", SYSTEM_OF[hardware])
+    rows = read_family(public_data / "profiles" / "aiconfigurator", SYSTEM_OF[hardware], "collective")
     assert rows is not None
     model = CollectiveModel.fit(rows, node.accelerator)
     large = rows[rows.message_bytes >= 256 * MIB]
@@ -111,8 +109,8 @@ def test_public_tables_stay_below_the_link_and_keep_their_nodes(public_data: Pat
 def test_messages_are_elements_not_bytes(public_data: Path) -> None:
     """Planted mistake: read as bytes, the table would say H100 takes twice what nccl-tests measured."""
     profiles = public_data / "profiles"
-    rows = read_collective(profiles / "aiconfigurator", "h100_sxm")
-    other = nccl.import_nccl_tests(profiles / "nccl_tests", "h100")
+    rows = read_family(profiles / "aiconfigurator", "h100_sxm", "collective")
+    other = nccl.import_tables(profiles / "nccl_tests", "h100")["collective"]
     assert rows is not None
     h100 = parse_hardware("h100").accelerator
     large = other[(other.message_bytes >= 32 * MIB) & (other.kind == "all_reduce") & (other.ranks == 8)]
@@ -126,7 +124,7 @@ def test_messages_are_elements_not_bytes(public_data: Path) -> None:
 
 
 def test_the_engines_small_all_reduce_is_faster_than_nccl(public_data: Path) -> None:
-    rows = read_collective(public_data / "profiles" / "aiconfigurator", "h100_sxm")
+    rows = read_family(public_data / "profiles" / "aiconfigurator", "h100_sxm", "collective")
     assert rows is not None
     h100 = parse_hardware("h100").accelerator
     model = CollectiveModel.fit(rows, h100)

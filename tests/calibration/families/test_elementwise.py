@@ -12,8 +12,7 @@ import pytest
 from calibration.families.elementwise import RATIO_TO_QUANTIZE, ElementwiseModel
 from calibration.families.linear_attention import LinearAttentionModel
 from calibration.importers import llmservingsim
-from calibration.importers.aiconfigurator import SYSTEM_OF
-from calibration.importers.aiconfigurator_moe import read_quantize
+from calibration.importers.aiconfigurator import SYSTEM_OF, read_family
 from calibration.operators.operators import SORT_BYTES_PER_LOGIT, Elementwise, LinearAttentionScan
 from calibration.operators.roofline import roofline_s
 from catalogs.errors import InputError
@@ -93,7 +92,7 @@ def test_another_accelerator_keeps_the_floor_and_scales_the_stream() -> None:
 def test_public_quantize_tables(public_data: Path, hardware: str) -> None:
     """Decode-sized kernels take 1.5 to 3 us; nothing beyond the cache beats device memory."""
     accelerator = parse_hardware(hardware).accelerator
-    rows = read_quantize(public_data / "profiles" / "aiconfigurator", SYSTEM_OF[hardware])
+    rows = read_family(public_data / "profiles" / "aiconfigurator", SYSTEM_OF[hardware], "elementwise")
     assert rows is not None
     model = ElementwiseModel.fit(rows, accelerator)
     for kind in ("norm", "activation", "rotary", "quantize"):
@@ -107,7 +106,7 @@ def test_the_ratios_are_those_of_the_accelerator_with_both(public_data: Path) ->
     """Where kinds and quantize were both measured, the stated ratios predict every kind within a third."""
     accelerator = parse_hardware("rtxpro6000").accelerator
     profiles = public_data / "profiles"
-    quantize = read_quantize(profiles / "aiconfigurator", "rtx_pro_6000_server")
+    quantize = read_family(profiles / "aiconfigurator", "rtx_pro_6000_server", "elementwise")
     kinds = llmservingsim.import_profiles(profiles / "llmservingsim" / "perf", "rtxpro6000")["elementwise"]
     assert quantize is not None
     model = ElementwiseModel.fit(quantize, accelerator)

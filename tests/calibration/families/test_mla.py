@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from calibration.families.mla import REFERENCE_SHAPE, MlaModel
-from calibration.importers.aiconfigurator_moe import read_mla
+from calibration.importers.aiconfigurator import read_family
 from calibration.operators.operators import MlaModule
 from calibration.operators.roofline import roofline_s
 from catalogs.errors import InputError
@@ -119,7 +119,7 @@ def test_parts_round_trip_and_vectors_equal_scalars() -> None:
 
 def test_table_points_and_physics(public_data: Path) -> None:
     """H200, DeepSeek-V3 bf16: one sequence over 16,384 tokens takes 183 us on 128 heads (read off the table)."""
-    rows = read_mla(public_data / "profiles" / "aiconfigurator", "h200_sxm")
+    rows = read_family(public_data / "profiles" / "aiconfigurator", "h200_sxm", "mla")
     assert rows is not None
     model = MlaModel.fit(rows, H200)
     part = rows[(rows.stage == "decode") & (rows.dtype == "bf16") & (rows.kv_dtype == "bf16") & (rows.n_heads == 128)]

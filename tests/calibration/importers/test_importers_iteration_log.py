@@ -38,12 +38,12 @@ def test_a_real_log(tmp_path: Path) -> None:
     path.write_text(REAL)
     log = read_iteration_log(path)
     assert log.notes == ()
-    assert tuple(log.steps.columns) == COLUMNS
-    assert log.steps.seconds.tolist() == pytest.approx([0.0545, 0.10146, 0.01941])
-    assert log.steps.at_s.tolist() == [0, 0, 2]
-    assert log.steps.context_tokens.tolist() == [80, 179, 0]
-    assert log.steps.generation_requests.tolist() == [0, 1, 2]
-    assert log.steps.kv_usage_fraction.tolist() == pytest.approx([0.006, 0.018, 0.018])
+    assert tuple(log.rows.columns) == COLUMNS
+    assert log.rows.seconds.tolist() == pytest.approx([0.0545, 0.10146, 0.01941])
+    assert log.rows.at_s.tolist() == [0, 0, 2]
+    assert log.rows.context_tokens.tolist() == [80, 179, 0]
+    assert log.rows.generation_requests.tolist() == [0, 1, 2]
+    assert log.rows.kv_usage_fraction.tolist() == pytest.approx([0.006, 0.018, 0.018])
 
 
 def test_every_step_written_comes_back(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_every_step_written_comes_back(tmp_path: Path) -> None:
     seconds = rng.uniform(0.001, 1, 200).round(5)
     path = tmp_path / "server.log"
     path.write_text("".join(step(i, f"{s * 1e3:.2f}") for i, s in enumerate(seconds)))
-    steps = read_iteration_log(path).steps
+    steps = read_iteration_log(path).rows
     assert steps.seconds.to_numpy() == pytest.approx(seconds, abs=5.1e-6)
     assert steps["index"].tolist() == list(range(200))
 
@@ -73,19 +73,19 @@ def test_what_is_left_out_is_said(tmp_path: Path, extra: str, note: str) -> None
     path.write_text(step(0) + extra)
     log = read_iteration_log(path)
     assert any(n.startswith(note) for n in log.notes)
-    assert len(log.steps) == (1 if note.startswith("left out") else 2)
+    assert len(log.rows) == (1 if note.startswith("left out") else 2)
 
 
 def test_colours_two_engines_on_one_line_json_stamps_and_new_year(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     coloured = step(0, prefix="\x1b[32mINFO\x1b[0m 12-31 23:59:59 ").rstrip("\n")
     path.write_text(coloured + step(0, engine=1, prefix="") + step(1, prefix="INFO 01-01 00:00:01 "))
-    steps = read_iteration_log(path).steps
+    steps = read_iteration_log(path).rows
     assert steps.engine.tolist() == [0, 1, 0]
     assert steps.at_s.tolist() == [0, 0, 2]
     line = {"asctime": "2026-11-20 12:16:47,250", "message": step(0, prefix="").strip()}
     path.write_text(json.dumps(line) + "\n" + step(1, prefix=""))
-    at_s = read_iteration_log(path).steps.at_s.tolist()
+    at_s = read_iteration_log(path).rows.at_s.tolist()
     assert at_s[0] == 0
     assert np.isnan(at_s[1])
 

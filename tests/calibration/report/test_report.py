@@ -11,12 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from calibration.commands.main import app
+from calibration.families.base import HeldOutErrors
 from calibration.profile.run import profile
 from calibration.profile.session.session import Session
 from calibration.profile.session.shape import FIT, HELD_OUT
 from calibration.report.from_profile import read_profile
 from calibration.report.held_out import shape_keys, unseen
-from calibration.report.material import OFF_GRID, CalibrationReport, FamilyLine
+from calibration.report.material import OFF_GRID, CalibrationReport
 from calibration.report.operator_page import operator_page, verdict
 from calibration.report.write import write_report
 from calibration.rows.dataset import write_rows
@@ -82,7 +83,7 @@ def test_summary_comes_first_and_every_family_has_its_error(page: str, material:
     titles = re.findall(r"<h2>(.*?)</h2>", page)
     assert titles[0] == "Summary"
     assert "Roofline" in titles
-    assert {x.family for x in material.errors} == {
+    assert {x.errors.family for x in material.errors} == {
         "gemm",
         "prefill_attention",
         "decode_attention",
@@ -128,7 +129,7 @@ def test_unseen_compares_whole_shapes() -> None:
     [(9, 0.01, 0.01, "too few"), (50, 0.04, 0.1, "good"), (50, 0.04, 0.8, "wide tail"), (50, 0.5, 0.9, "poor")],
 )
 def test_words_for_errors(n: int, median: float, p90: float, word: str) -> None:
-    assert word in verdict(FamilyLine("gemm", OFF_GRID, 100, n, median, p90, 0.0))
+    assert word in verdict(HeldOutErrors("gemm", OFF_GRID, n, median, p90, 0.0))
 
 
 def test_a_bundle_alone_says_what_needs_rows(tmp_path: Path) -> None:

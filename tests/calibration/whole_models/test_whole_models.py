@@ -15,9 +15,12 @@ from calibration.whole_models import table
 from calibration.whole_models.collect import collect, counts
 from calibration.whole_models.generation import extended
 from calibration.whole_models.plan import PlannedPoint, SessionLimits, decide, growth_bytes, run_seconds
-from calibration.whole_models.subjects import DEFAULTS, load_subject, spec_of_config
+from calibration.whole_models.subjects import DEFAULTS, RandomWeightModel, load_subject
 from calibration.whole_models.workloads import BATCHES, Point, points
 from catalogs.errors import InputError
+from catalogs.models.hf_config import model_from_config
+from catalogs.models.hf_reader import merged_reader
+from catalogs.models.spec import ModelSpec
 from tests.calibration import whole_model_rows as invented
 
 QUIET = ProgressReporter(lambda _text: None, lambda _spent, _what: None)
@@ -78,8 +81,9 @@ def test_points_are_distinct_work_and_cover_every_configuration_in_each_round() 
     asked = points(DEFAULTS, BATCHES, 512, 16)
     work = [(p.model, p.batch, p.input_tokens, p.output_tokens) for p in asked]
     assert len(set(work)) == len(work) == len({p.key for p in asked})
-    assert len({p.configuration for p in asked[:62]}) == 62  # 64 less what is the same work under two names
-    assert {p.configuration for p in asked} == {p.configuration for p in asked[:64]} | {asked[64].configuration}
+    configurations = [(p.model, p.workload, p.batch) for p in asked]
+    assert len(set(configurations[:62])) == 62  # 64 less what is the same work under two names
+    assert set(configurations) == set(configurations[:65])
     assert max(p.input_tokens for p in asked) == 512
     assert min(p.output_tokens for p in asked) >= 2
 
@@ -98,6 +102,10 @@ def test_impossible_points_are_one_line(batches: tuple[int, ...], longest: int) 
 
 
 # ---- models and their arithmetic
+
+
+def spec_of_config(subject: RandomWeightModel) -> ModelSpec:
+    return model_from_config(merged_reader(subject.config, subject.name), subject.name)
 
 
 @pytest.mark.parametrize("name", DEFAULTS)

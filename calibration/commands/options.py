@@ -1,0 +1,31 @@
+"""Options that several commands of `calibrate` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Hardware = Annotated[str, typer.Option("--hw", metavar="NAME", help="Hardware name of the catalog, such as h100.")]
+
+BundleName = Annotated[str, typer.Argument(metavar="BUNDLE", help="Hardware name, or the folder of a bundle.")]
+
+Tables = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder of public operator tables: aiconfigurator/, llmservingsim/, …"),
+]
+
+JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")]
+
+Budget = Annotated[str, typer.Option(metavar="TIME", help="Measuring time, such as 5m or 90s.")]
+
+Out = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Folder to write; an interrupted session in it is continued.")
+]
+
+Device = Annotated[str | None, typer.Option(metavar="KIND", help="cpu or cuda; default: the GPU if there is one.")]
+
+Threads = Annotated[int | None, typer.Option(metavar="N", help="CPU threads; default: all cores.")]
+
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the order and of what is drawn at random.")]
