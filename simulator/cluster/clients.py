@@ -46,7 +46,7 @@ class Frontend:
         """Return the seconds from the router back to the client of a request."""
         return self._output_s[self._models[index] if self._models else 0]
 
-    def reach_times_s(self, sent_s: Sequence[float], input_tokens: Sequence[int]) -> FloatArray:
+    def router_arrivals_s(self, sent_s: Sequence[float], input_tokens: Sequence[int]) -> FloatArray:
         """Return when each request reaches the router, in seconds. Shape (n,)."""
         if self._models is None:
             return np.array(list(map(self._intakes[0].admit, sent_s, input_tokens)))

@@ -19,7 +19,7 @@ from catalogs.engines.profile import HostTimes, KvTransfer
 from catalogs.errors import InputError
 from catalogs.units import GIGA
 from simulator.cache.offload import OffloadRules, SwapRules
-from simulator.cluster.options import AS_COMPUTED, DisaggregationPolicy
+from simulator.cluster.kv_transfer import AS_COMPUTED, DisaggregationPolicy
 from simulator.core.batch import BatchShape
 from simulator.core.step_timer import StepTimer
 from simulator.costs.compile import compile_step_cost
@@ -83,7 +83,7 @@ def compile_deployment(
 def _build(
     resolved: ResolvedDeployment, written: Deployment, bundle_path: Path | None, measured_host: bool
 ) -> CompiledDeployment:
-    resolved, memory = _fit(resolved, written, measured_host)
+    resolved, memory = fit(written, measured_host, resolved)
     bundle = load_bundle(resolved.hardware.accelerator, bundle_path)
     return CompiledDeployment(resolved, memory, compile_step_cost(resolved, bundle), bundle)
 
@@ -119,21 +119,19 @@ def compile_fleet(deployment: Deployment, bundle_path: Path | None = None, measu
     Raises:
         InputError: For the same reasons as compile_deployment.
     """
-    apart = deployment.disaggregation
-    plants = [
+    compiled = tuple(
         _build(resolved, part.written, bundle_path, measured_host)
         for resolved, part in zip(resolve_pools(deployment), deployment.slices, strict=True)
-    ]
-    engine = plants[-1].resolved.engine  # the engine that streams to the client
-    if apart is None:
-        return CompiledFleet(
-            tuple(plants), None, DisaggregationPolicy(engine.first_token), engine.kv_transfer, engine.transfer_queues
-        )
-    hand_over = DisaggregationPolicy(engine.first_token, apart.max_local_prefill_tokens or 0, apart.max_prefill_queue)
-    asked, moment = apart.transfer_gb_per_s, apart.transfer or engine.kv_transfer
-    return CompiledFleet(
-        tuple(plants), None if asked is None else asked * GIGA, hand_over, moment, engine.transfer_queues
     )
+    engine = compiled[-1].resolved.engine  # the engine that streams to the client
+    hand_over = DisaggregationPolicy(engine.first_token)
+    split = deployment.disaggregation
+    if split is None:
+        return CompiledFleet(compiled, None, hand_over, engine.kv_transfer, engine.transfer_queues)
+    most_tokens, rate = split.max_local_prefill_tokens or 0, split.transfer_gb_per_s
+    hand_over = replace(hand_over, max_local_tokens=most_tokens, max_queue=split.max_prefill_queue)
+    bytes_per_s = None if rate is None else rate * GIGA
+    return CompiledFleet(compiled, bytes_per_s, hand_over, split.transfer or engine.kv_transfer, engine.transfer_queues)
 
 
 def swap_rules(resolved: ResolvedDeployment, memory: MemoryPlan) -> SwapRules:
@@ -179,27 +177,18 @@ def fit(
     Raises:
         InputError: If the deployment does not fit.
     """
-    return _fit(resolved or resolve(deployment), deployment, measured_host)
-
-
-def _fit(
-    resolved: ResolvedDeployment, deployment: Deployment, measured_host: bool
-) -> tuple[ResolvedDeployment, MemoryPlan]:
+    resolved = resolved or resolve(deployment)
     resolved = _with_measured_host(resolved) if measured_host else resolved
     memory = size_memory(resolved)
-    if memory.fits:
-        return _with_limits(resolved, kv_blocks=memory.kv_blocks), memory
-    if deployment.max_model_len is None and memory.longest_sequence_tokens >= SHORTEST_SEQUENCE_TOKENS:
-        longest = memory.longest_sequence_tokens
+    longest = memory.longest_sequence_tokens
+    if not memory.fits:
+        if deployment.max_model_len is not None or longest < SHORTEST_SEQUENCE_TOKENS:
+            rule = f"{resolved.model.name} does not fit on {resolved.hardware.text}: {memory.why}"
+            raise InputError(rule, None, _nearest(resolved, memory))
         notice = f"{memory.why}; simulated with max_model_len {longest}, without which the engine would not start"
         resolved = _with_limits(replace(resolved, notices=(*resolved.notices, notice)), max_model_len=longest)
         memory = size_memory(resolved)
-        return _with_limits(resolved, kv_blocks=memory.kv_blocks), memory
-    raise InputError(
-        f"{resolved.model.name} does not fit on {resolved.hardware.text}: {memory.why}",
-        None,
-        _nearest(resolved, memory),
-    )
+    return _with_limits(resolved, kv_blocks=memory.kv_blocks), memory
 
 
 def _with_limits(resolved: ResolvedDeployment, **changes: Any) -> ResolvedDeployment:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -54,14 +55,12 @@ class ReplicaRun:
     @classmethod
     def of(cls, replica: Replica) -> ReplicaRun:
         """Return the record of a replica after the run."""
-        kv = replica.scheduler.kv
-        peak = (kv.total - kv.min_available) / max(1, kv.total)
-        host = replica.scheduler.host
-        offload = OffloadUse.of(host) if host else None
-        slots = replica.scheduler.slots
-        adapters = (slots.n_from_host, slots.n_from_disk) if slots else None
-        lived = replica.born_s, replica.died_s
-        return cls(replica.pool, replica.logs, peak, offload, adapters, *lived, replica.scheduler.reach)
+        scheduler = replica.scheduler
+        peak = (scheduler.kv.total - scheduler.kv.min_available) / max(1, scheduler.kv.total)
+        offload = OffloadUse.of(scheduler.host) if scheduler.host else None
+        adapters = (scheduler.slots.n_from_host, scheduler.slots.n_from_disk) if scheduler.slots else None
+        existed = replica.born_s, replica.died_s
+        return cls(replica.pool, replica.logs, peak, offload, adapters, *existed, scheduler.reach)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,27 +95,22 @@ class Run:
     def of(cls, cluster: Cluster) -> Run:
         """Return the record of a cluster that has run."""
         results = cluster.results
+        times = ("arrival_s", "started_s", "first_token_s", "last_token_s", "openings_s")
+        counts = ("cached_tokens", "preemptions", "replica", "status")
+        columns: dict[str, Any] = {name: np.array(getattr(results, name)) for name in times}
+        columns |= {name: np.array(getattr(results, name), dtype=np.int64) for name in counts}
+        orders = [(order.pool, order.ordered_s, order.ended_s) for order in cluster.orders.given]
         return cls(
             requests=cluster.requests,
             options=cluster.options,
-            arrival_s=np.array(results.arrival_s),
-            started_s=np.array(results.started_s),
-            first_token_s=np.array(results.first_token_s),
-            last_token_s=np.array(results.last_token_s),
-            cached_tokens=np.array(results.cached_tokens, dtype=np.int64),
-            preemptions=np.array(results.preemptions, dtype=np.int64),
-            replica=np.array(results.replica, dtype=np.int64),
-            status=np.array(results.status, dtype=np.int64),
             gaps_s=np.sort(np.array(results.gaps_s)),
             waits_s=np.array(results.waits_s).reshape(-1, 2),
-            openings_s=np.array(results.openings_s),
             handovers=np.array(results.handovers).reshape(-1, 5),
             restarts=cluster.retries.n,
-            orders=np.array([(o.pool, o.ordered_s, o.ended_s) for o in cluster.orders.given], dtype=float).reshape(
-                -1, 3
-            ),
+            orders=np.array(orders, dtype=float).reshape(-1, 3),
             replicas=tuple(map(ReplicaRun.of, cluster.replicas)),
             pools=tuple(opened.pool for opened in cluster.pools),
+            **columns,
         )
 
     @property

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 
 from catalogs.deployments.routing import PrefixAware, Scored
-from simulator.cluster.routers.base import ReplicaView, Router, least
+from simulator.cluster.routers.base import ReplicaView, Router
 from simulator.core.request import Request
 from simulator.engine.replica import Replica
 
@@ -31,25 +32,11 @@ class PrefixRecord:
         """Return the number of leading keys that each replica has, by index; replicas without any are omitted."""
         found: dict[int, int] = {}
         high = len(keys)
-        while high:
-            low = self._known(keys, high)
-            if not low:
-                break
+        while low := bisect_left(range(high), True, key=lambda i: not self._holders.get(keys[i])):  # leading keys held
             for replica in self._holders[keys[low - 1]]:
                 found.setdefault(replica, low)
             high = low - 1
         return found
-
-    def _known(self, keys: Sequence[int], high: int) -> int:
-        """Return the largest number of leading keys, at most `high`, that any replica has."""
-        low = 0
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._holders.get(keys[middle - 1]):
-                low = middle
-            else:
-                high = middle - 1
-        return low
 
     def add(self, keys: Sequence[int], request: Request, replica: Replica) -> None:
         """Record that a request with these keys is sent to a replica."""
@@ -90,8 +77,8 @@ class LongestPrefixRouter(Router):
     the longest prefix match, if that is long enough, and else the replica that has been sent the fewest new tokens.
     """
 
-    def __init__(self, sight: ReplicaView, options: PrefixAware) -> None:
-        super().__init__(sight)
+    def __init__(self, view: ReplicaView, options: PrefixAware) -> None:
+        super().__init__(view)
         self._options = options
         self._record = PrefixRecord()
 
@@ -105,10 +92,9 @@ class LongestPrefixRouter(Router):
         return at
 
     def _pick(self, request: Request, keys: Sequence[int], replicas: Sequence[Replica]) -> int:
-        loads = [seen.outstanding for seen in self.sight.of(replicas)]
+        loads = [seen.outstanding for seen in self.view.of(replicas)]
         most, fewest, options = max(loads), min(loads), self._options
-        uneven = most - fewest > options.balance_abs_threshold and most > fewest * options.balance_rel_threshold
-        if uneven:
+        if most - fewest > options.balance_abs_threshold and most > fewest * options.balance_rel_threshold:
             return loads.index(fewest)
         found = self._record.matches(keys)
         lengths = [found.get(replica.index, 0) for replica in replicas]
@@ -116,7 +102,8 @@ class LongestPrefixRouter(Router):
         matched_tokens = longest * replicas[0].scheduler.kv.unit_tokens
         if longest and matched_tokens > options.cache_threshold * request.input_tokens:
             return lengths.index(longest)
-        return least([self._record.sent_tokens.get(replica.index, 0) for replica in replicas])
+        sent = [self._record.sent_tokens.get(replica.index, 0) for replica in replicas]
+        return sent.index(min(sent))
 
 
 class ScoredRouter(Router):
@@ -127,8 +114,8 @@ class ScoredRouter(Router):
     first replica with the highest sum is chosen.
     """
 
-    def __init__(self, sight: ReplicaView, options: Scored) -> None:
-        super().__init__(sight)
+    def __init__(self, view: ReplicaView, options: Scored) -> None:
+        super().__init__(view)
         self._options = options
         self._record = PrefixRecord()
 
@@ -137,7 +124,7 @@ class ScoredRouter(Router):
         record, options = self._record, self._options
         record.keep_only(replicas)
         keys = record.keys_of(request, replicas[0])
-        found, seen = record.matches(keys) if keys else {}, self.sight.of(replicas)
+        found, seen = record.matches(keys) if keys else {}, self.view.of(replicas)
         waiting = [each.n_waiting for each in seen]
         shortest, spread = min(waiting), max(waiting) - min(waiting)
         scores = [

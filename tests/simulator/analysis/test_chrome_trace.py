@@ -138,8 +138,8 @@ def test_big_runs_stay_bounded(done: Run, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_who_was_in_a_step_and_what_happened_to_replicas(tmp_path: Path) -> None:
     def acts(cluster: Cluster) -> None:
-        cluster.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
-        cluster.at(4.0, lambda: cluster.add_replica(0) and None)
+        cluster.timetable.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
+        cluster.timetable.at(4.0, lambda: cluster.add_replica(0) and None)
 
     options = RunOptions(journal=EventLog(), controllers=(Script(acts),))
     done = run_pools([Pool(rules(), Linear())], requests([0.0], [4], [2 + 3]), options)

@@ -90,8 +90,8 @@ def test_by_hand(fast: bool) -> None:
 
 def test_births_and_deaths() -> None:
     def acts(cluster: Cluster) -> None:
-        cluster.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
-        cluster.at(4.0, lambda: cluster.add_replica(0) and None)
+        cluster.timetable.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
+        cluster.timetable.at(4.0, lambda: cluster.add_replica(0) and None)
 
     options = RunOptions(journal=EventLog(), controllers=(Script(acts),))
     done = run_pools([Pool(rules(), Linear())], requests([0.0], [4], [5]), options)
