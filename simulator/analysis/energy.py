@@ -107,11 +107,9 @@ def _sites(uses: Sequence[PoolEnergy]) -> list[list[PoolEnergy]]:
 
 
 def _unused_j(uses: Sequence[PoolEnergy]) -> float:
-    total = 0.0
-    for site in _sites(uses):
-        unused = _held(site) - sum(use.accelerators for use in site)
-        total += unused * site[0].totals.idle_w * site[0].duration_s
-    return total
+    """Return the joules of accelerators without a replica."""
+    unused = ((site[0], _held(site) - sum(use.accelerators for use in site)) for site in _sites(uses))
+    return float(sum(n * first.totals.idle_w * first.duration_s for first, n in unused))
 
 
 def _held(site: Sequence[PoolEnergy]) -> float:

@@ -118,7 +118,7 @@ def phases(run: Run) -> Phases:
     for index in done.tolist():
         life = lives[index]
         before[index, _PLACE["lost"]] = life.door_s - life.began_s
-        left[index] = life.began_s, *_ends(life)
+        left[index] = life.began_s, next(start for _, _, _, start, _, late in life.spans if late), life.since_s
         for span in life.spans:
             by_place.setdefault(span[0], []).append((index, *span[1:]))
     for place, spans in by_place.items():
@@ -144,11 +144,6 @@ def _with_clients(run: Run, done: np.ndarray, left: FloatArray, before: FloatArr
         found[:, _PLACE["client_path"]] = host.request_s + host.output_s
         found[:, _PLACE["api_server"]] = latency_s - (out_s - began_s) - host.request_s - host.output_s
     return Phases(done, ttft, e2e)
-
-
-def _ends(life: _Life) -> tuple[float, float]:
-    """Return the times at which the first and the last token left the engine."""
-    return next(start for _, _, _, start, _, late in life.spans if late), life.since_s
 
 
 def _lives(run: Run, journal: EventLog) -> dict[int, _Life]:
@@ -204,7 +199,7 @@ def _advance(life: _Life, kind: int, now: float, started_s: float) -> None:
 
 
 def _split(place: str, table: FloatArray, run: Run) -> list[tuple[str, FloatArray]]:
-    """Return (phase, seconds) of intervals of one kind.
+    """Return (phase, seconds) of intervals of one kind. Waits are split by what the head of the queue waited for.
 
     Args:
         place: The kind of interval.
@@ -212,24 +207,18 @@ def _split(place: str, table: FloatArray, run: Run) -> list[tuple[str, FloatArra
         run: The run.
     """
     seconds = table[:, 4] - table[:, 3]
-    if place == "wait":
-        return _split_waits(table, seconds, run)
     if place == "decode":
         stalled = _stalls(table, run)
         return [("stalled_by_prefill", stalled), ("decode", seconds - stalled)]
-    return [(place, seconds)]
-
-
-def _split_waits(table: FloatArray, seconds: FloatArray, run: Run) -> list[tuple[str, FloatArray]]:
-    """Return (phase, seconds) of waits, by the reason for which the head of the queue waited."""
+    if place != "wait":
+        return [(place, seconds)]
     assert run.options.journal is not None
     samples = run.options.journal.by_replica(len(run.replicas))
     found = {name: np.zeros(len(table)) for name in _WAITS.values()}
     for replica in np.unique(table[:, 1]):
         mine = np.flatnonzero(table[:, 1] == replica)
-        here = samples[int(replica)]
         for reason, name in _WAITS.items():
-            found[name][mine] = reason_between(here, reason, table[mine, 3], table[mine, 4])
+            found[name][mine] = reason_between(samples[int(replica)], reason, table[mine, 3], table[mine, 4])
     rest = np.maximum(seconds - sum(found.values()), 0.0)  # avoids rounding errors such as -1e-16
     return [*found.items(), ("wait_step", rest)]
 
@@ -258,12 +247,9 @@ def _stalls(table: FloatArray, run: Run) -> FloatArray:
 def _stall_curve(log: StepLog, timer: StepTimer) -> tuple[Sequence[float], Sequence[float]]:
     """Return (times, stalled seconds up to then), to be interpolated linearly."""
     at_s, grown, total_s = [0.0], [0.0], 0.0
-    row = -1
-    columns = (log.start_s, log.total_s, log.prefill_tokens, log.decodes, log.context_sum, log.context_max)
-    for start_s, step_s, prefill, decodes, context_sum, context_max in zip(*(c.tolist() for c in columns), strict=True):
-        row += 1
-        if not prefill:
-            continue
+    columns = (log.start_s, log.total_s, log.decodes, log.context_sum, log.context_max)
+    for row in np.flatnonzero(log.prefill_tokens).tolist():
+        start_s, step_s, decodes, context_sum, context_max = (float(column[row]) for column in columns)
         if not decodes:
             alone_s = 0.0
         elif isinstance(log, RankStepLog):
@@ -271,7 +257,6 @@ def _stall_curve(log: StepLog, timer: StepTimer) -> tuple[Sequence[float], Seque
         else:
             alone_s = timer.decode_segment(int(decodes), int(context_sum), int(context_max))[0]
         at_s += (start_s, start_s + step_s)
-        grown.append(total_s)
-        total_s += max(0.0, step_s - alone_s)
-        grown.append(total_s)
+        grown += (total_s, total_s + max(0.0, step_s - alone_s))
+        total_s = grown[-1]
     return at_s, grown

@@ -7,19 +7,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
-from catalogs.arrays import FloatArray
 from catalogs.deployments.schema import SHARED_KEYS, Deployment
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically
 from catalogs.workloads.workload import Workload
 from simulator.analysis.metrics import fleet_metrics, streaming_notice, summarise
+from simulator.analysis.time_series import check_time_series, write_time_series
 from simulator.cluster.compiled import CompiledDeployment
 from simulator.cluster.run import Run
 from simulator.core.outcomes import STATUS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from simulator.engine.event_log import EventLog
 
 
@@ -36,21 +36,17 @@ def blocks_notice(plant: CompiledDeployment, kv_blocks: int) -> str:
 
 SCHEMA_VERSION = 1
 
-CSV_COLUMNS = (
-    "request_id,arrival_s,input_tokens,output_tokens,cached_tokens,"
-    "ttft_s,tpot_s,e2e_s,queue_s,preemptions,replica,status"
-)
-
 
 def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, Any]:
     """Return OUT.json as a dictionary of plain values."""
     summary = summarise(run)
     summary["metrics"] |= fleet_metrics(run)
     per_s = summary["metrics"]["output_tokens_per_s"]
-    streaming = streaming_notice(run.plants[-1].resolved, per_s)  # the last pool streams all tokens except the first
-    notices = [streaming] if streaming else []
-    notices += [notice for plant in run.plants for notice in plant.notices]
-    notices += [blocks_notice(pool.plant, pool.rules.kv_blocks) for pool in run.pools if pool.plant]
+    notices = [
+        streaming_notice(run.plants[-1].resolved, per_s),  # the last pool streams all tokens except the first
+        *(notice for compiled in run.plants for notice in compiled.notices),
+        *(blocks_notice(pool.plant, pool.rules.kv_blocks) for pool in run.pools if pool.plant),
+    ]
     return {
         "schema_version": SCHEMA_VERSION,
         "deployment": resolved_deployment(run, deployment),
@@ -91,29 +87,26 @@ def _pool(plant: CompiledDeployment, written: Deployment) -> dict[str, Any]:
     }
 
 
+_TIMES: Final = ("arrival_s", "ttft_s", "tpot_s", "e2e_s", "queue_s")
+
+
 def write_csv(run: Run, path: Path) -> None:
     """Write one row per request in workload order; cells are empty if a time does not exist."""
     requests = run.requests
-    columns = [
-        map(str, range(requests.n)),
-        _texts(run.arrival_s),
-        map(str, requests.input_tokens.tolist()),
-        map(str, requests.output_tokens.tolist()),
-        map(str, run.cached_tokens.tolist()),
-        _texts(run.ttft_s),
-        _texts(run.tpot_s),
-        _texts(run.e2e_s),
-        _texts(run.queue_s),
-        map(str, run.preemptions.tolist()),
-        (str(r) if r >= 0 else "" for r in run.replica.tolist()),
-        (STATUS[s] for s in run.status.tolist()),
-    ]
-    rows = (",".join(row) + "\n" for row in zip(*columns, strict=True))
-    write_atomically(path, (CSV_COLUMNS + "\n", *rows))
-
-
-def _texts(values: FloatArray) -> list[str]:
-    return ["" if v != v else repr(v) for v in np.asarray(values).tolist()]
+    times = {name: [None if x != x else x for x in getattr(run, name).tolist()] for name in _TIMES}
+    columns: dict[str, Iterable[object]] = {
+        "request_id": range(requests.n),
+        "arrival_s": times.pop("arrival_s"),
+        "input_tokens": requests.input_tokens.tolist(),
+        "output_tokens": requests.output_tokens.tolist(),
+        "cached_tokens": run.cached_tokens.tolist(),
+        **times,
+        "preemptions": run.preemptions.tolist(),
+        "replica": [index if index >= 0 else None for index in run.replica.tolist()],
+        "status": [STATUS[code] for code in run.status.tolist()],
+    }
+    rows = (",".join("" if x is None else str(x) for x in row) + "\n" for row in zip(*columns.values(), strict=True))
+    write_atomically(path, (",".join(columns) + "\n", *rows))
 
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -146,11 +139,7 @@ class RequestedOutputs:
         """
         if window is not None and chrome_trace is None:
             raise InputError("--trace-window selects a part of a trace", window, "with --chrome-trace T.json")
-        if time_series is not None and time_series.suffix not in (".parquet", ".csv"):
-            name = f"{time_series.stem or 'series'}.parquet"
-            raise InputError("a time series must be a .parquet or .csv file", str(time_series), name)
-        if not 0.0 < step_s < float("inf"):
-            raise InputError("a time series needs a finite step above 0 s", step_s, "1.0")
+        check_time_series(time_series or Path("series.csv"), step_s)
         return cls(chrome_trace, None if window is None else parse_window(window), time_series, step_s, explain)
 
     def journal(self) -> EventLog | None:
@@ -161,7 +150,7 @@ class RequestedOutputs:
 
         return EventLog()
 
-    def show(self, run: Run, document: dict[str, Any]) -> list[str]:
+    def write(self, run: Run, document: dict[str, Any]) -> list[str]:
         """Write the files and add the explanation to the document; return notices about them."""
         notices = []
         if self.chrome_trace is not None:
@@ -169,8 +158,6 @@ class RequestedOutputs:
 
             notices += write_chrome_trace(run, self.chrome_trace, TraceWindow(*self.trace_window or ()))
         if self.time_series is not None:
-            from simulator.analysis.time_series import write_time_series
-
             write_time_series(run, self.time_series, self.time_step_s)
         if self.explain:
             from simulator.analysis.explain import explain
@@ -200,7 +187,6 @@ def parse_window(text: str) -> tuple[float, float]:
 def _seconds(text: str, window: str) -> float:
     found = _TIME.fullmatch(text)
     if found is None or found[2] not in _UNITS:
-        raise InputError(
-            "a trace window has the form FROM..TO, with times such as 10s, 1.5m or 200ms", window, "10s..20s"
-        )
+        rule = "a trace window has the form FROM..TO, with times such as 10s, 1.5m or 200ms"
+        raise InputError(rule, window, "10s..20s")
     return float(found[1]) * _UNITS[found[2]]

@@ -126,7 +126,7 @@ def test_big_runs_stay_bounded(done: Run, tmp_path: Path, monkeypatch: pytest.Mo
     check_format(trace)
     assert not [e for e in trace if e.get("cat") == "operators"]
     assert sum(e.get("cat") == "step" for e in trace) == rows
-    assert "without operator classes" in notices[0]
+    assert "omits operator classes" in notices[0]
     monkeypatch.setattr(chrome_trace, "MOST_SLICES", rows // 4)
     monkeypatch.setattr(chrome_trace, "MOST_COUNTS", 80)
     trace, notices = events(done, tmp_path)

@@ -14,7 +14,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.workloads.workload import load_workload
 from simulator.analysis.metrics import summarise
-from simulator.analysis.time_series import ALL, COLUMNS, FIGURES, edges, series, write_time_series
+from simulator.analysis.time_series import ALL, COLUMNS, FIGURES, check_time_series, edges, series, write_time_series
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import Pool, compile_fleet
 from simulator.cluster.run import Run
@@ -136,6 +136,6 @@ def test_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"s\.parquet"):
         write_time_series(done, tmp_path / "s.txt")
     with pytest.raises(InputError, match="above 0"):
-        edges(done, 0.0)
+        check_time_series(tmp_path / "s.csv", 0.0)
     with pytest.raises(InputError, match="at most"):
         edges(done, 1e-7)
