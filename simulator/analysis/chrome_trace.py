@@ -13,7 +13,7 @@ ascend in time.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf, isfinite, isnan
 from pathlib import Path
@@ -160,8 +160,12 @@ class _Trace:
         for part in series(self.run, edges_s):
             if part.replica < 0 or part.replica * len(COUNTERS) * points > MOST_COUNTS:
                 continue
+            place: Event = {"ph": "C", "pid": part.replica, "tid": 0}
             for name, (figure, factor) in COUNTERS.items():
-                yield from _changes(part.replica, name, edges_s, part.figures[figure] * factor)
+                shown = [round(float(value), 3) for value in part.figures[figure] * factor]
+                for at_s, value, before in zip(edges_s.tolist(), [*shown, 0], [None, *shown], strict=True):
+                    if value != before or at_s == last_s:
+                        yield {"name": name, "ts": _ns(at_s), **place, "args": {"value": value}}
 
     def _bounds_s(self) -> tuple[float, float]:
         """Return the first and the last second that the trace shows."""
@@ -265,14 +269,3 @@ def _parts_of(classes: FloatArray, total_s: float, begin: int, end: int) -> Iter
         at = until
     if end > at:
         yield "host", at, end - at
-
-
-def _changes(pid: int, name: str, edges_s: FloatArray, values: Iterable[float]) -> Iterator[Event]:
-    """Yield a counter where it changes, and its end."""
-    before: float | None = None
-    for at_s, value in zip(edges_s[:-1].tolist(), values, strict=True):
-        shown = round(float(value), 3)
-        if shown != before:
-            yield {"name": name, "ph": "C", "ts": _ns(at_s), "pid": pid, "tid": 0, "args": {"value": shown}}
-            before = shown
-    yield {"name": name, "ph": "C", "ts": _ns(float(edges_s[-1])), "pid": pid, "tid": 0, "args": {"value": 0}}

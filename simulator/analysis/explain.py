@@ -37,14 +37,14 @@ def explain(run: Run) -> dict[str, Any]:
 
 def latency_block(found: Phases) -> dict[str, Any]:
     """Return seconds, number of requests, and seconds and shares by phase, for each metric and statistic."""
-    parts = {"ttft": found.ttft_s, "e2e": found.e2e_s}
-    return {metric: _statistics(seconds) for metric, seconds in parts.items()} if len(found.requests) else {}
-
-
-def _statistics(seconds: FloatArray) -> dict[str, Any]:
-    order = np.argsort(seconds.sum(axis=1), kind="stable")
-    bands = {name: _block(seconds[order[band(len(order), percent)]]) for name, percent in PERCENTILES.items()}
-    return {"mean": _block(seconds), **bands}
+    if not len(found.requests):
+        return {}
+    blocks = {}
+    for metric, seconds in (("ttft", found.ttft_s), ("e2e", found.e2e_s)):
+        order = np.argsort(seconds.sum(axis=1), kind="stable")
+        bands = {name: _block(seconds[order[band(len(order), percent)]]) for name, percent in PERCENTILES.items()}
+        blocks[metric] = {"mean": _block(seconds), **bands}
+    return blocks
 
 
 def band(n: int, percent: float) -> slice:

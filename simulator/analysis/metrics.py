@@ -154,10 +154,8 @@ def latency_metrics(run: Run) -> dict[str, Any]:
         found["lora"] = {"brought_to_device": sum(b for b, _ in brought), "read_from_disk": sum(d for _, d in brought)}
     if run.offloads:
         found["kv_offload"] = _offload_metrics(run, inputs)
-    if run.timed_out.any():
-        found["n_timed_out"] = int(run.timed_out.sum())
-    if run.n_truncated:
-        found["n_truncated"] = run.n_truncated
+    counts = {"n_timed_out": int(run.timed_out.sum()), "n_truncated": run.n_truncated}
+    found |= {name: n for name, n in counts.items() if n}
     if len(run.handovers):
         found["kv_transfer_s"] = statistics(run.handovers[:, 4] - run.handovers[:, 3])
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -101,32 +101,26 @@ def step_operators(tables: StepTables, ranks: Sequence[BatchRows], weights: Floa
         weights: The number of steps that each batch represents. Shape (rows,).
     """
     found = []
-    for each in _model_passes(tables, ranks):
-        for term in _terms(each.tables, each.ranks):
-            for group in each.tables.operators(term):
-                times = weights[group.rows] * each.times[group.rows] * group.times
-                found += operator_rows(group.lines, each.tables.pricer, times)
+    for model, batches, n_passes in _model_passes(tables, ranks):
+        for term in _terms(model, batches):
+            for group in model.operators(term):
+                times = weights[group.rows] * n_passes[group.rows] * group.times
+                found += operator_rows(group.lines, model.pricer, times)
     return found
 
 
-class _ModelPass(NamedTuple):
-    """A model's pass over part of each step. `times` is the number of passes in each step, of shape (rows,)."""
-
-    tables: StepTables
-    ranks: Sequence[BatchRows]
-    times: FloatArray
-
-
-def _model_passes(tables: StepTables, ranks: Sequence[BatchRows]) -> Iterator[_ModelPass]:
-    """Yield the passes of the target model and of its drafter."""
+def _model_passes(
+    tables: StepTables, ranks: Sequence[BatchRows]
+) -> Iterator[tuple[StepTables, Sequence[BatchRows], FloatArray]]:
+    """Yield (tables, batches, passes in each step) of the target model and of its drafter; passes: shape (rows,)."""
     draft, once = tables.draft, np.ones(len(ranks[0]))
-    yield _ModelPass(tables, ranks, once)
+    yield tables, ranks, once
     if draft is not None:
-        yield _ModelPass(draft.first, ranks, once)
+        yield draft.first, ranks, once
     if draft is not None and draft.passes:
         newest = [rank.newest(draft.after_prompts) for rank in ranks]
         some = np.sum([rank.decodes for rank in newest], axis=0) > 0
-        yield _ModelPass(draft.again, newest, draft.passes * some)
+        yield draft.again, newest, draft.passes * some
 
 
 def _terms(tables: StepTables, ranks: Sequence[BatchRows]) -> Iterator[Term]:

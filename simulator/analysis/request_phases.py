@@ -16,39 +16,30 @@ from catalogs.arrays import FloatArray
 from simulator.cluster.run import Run
 from simulator.core.step_log import RankStepLog, StepLog
 from simulator.core.step_timer import StepTimer, segment_of
-from simulator.engine.event_log import (
-    BLOCKS,
-    FINISHED,
-    JOINED,
-    OPENED,
-    PREEMPTED,
-    PROMPTED,
-    REACHED,
-    SEATS,
-    TOKENISED,
-    TURN,
-    EventLog,
-)
+from simulator.engine import event_log
+from simulator.engine.event_log import EventLog
 from simulator.schedulers.registry import POLICIES
 
-#: The phases in their usual order.
-PHASES: Final = (
-    "client_path",  # fixed times on the way in and out
-    "api_server",  # tokenisation and streaming, and the queues for both
-    "lost",  # time on replicas that failed, and the wait before the request was sent again
-    "no_replica",  # wait for a replica that can take it
-    "wait_seat",
-    "wait_blocks",
-    "wait_turn",  # the token budget is used up, or the engine waits for more requests
-    "wait_step",  # the engine reads its queue only between steps, and schedules ahead
-    "prefill",
-    "transfer",
-    "decode",
-    "stalled_by_prefill",  # decode steps take longer, or do not run, because of prompts
-    "preemption",  # wait and recomputation after a preemption
-)
+#: The phases in their usual order, with their names on screens.
+PHASE_WORDS: Final = {
+    "client_path": "client path",  # fixed times on the way in and out
+    "api_server": "API server",  # tokenisation and streaming, and the queues for both
+    "lost": "lost with a replica",  # time on replicas that failed, and the wait before the request was sent again
+    "no_replica": "waits for a replica",  # that can take it
+    "wait_seat": "waits for a seat",
+    "wait_blocks": "waits for blocks",
+    "wait_turn": "waits for budget",  # the token budget is used up, or the engine waits for more requests
+    "wait_step": "waits for a step",  # the engine reads its queue only between steps, and schedules ahead
+    "prefill": "prefill",
+    "transfer": "KV transfer",
+    "decode": "decode",
+    "stalled_by_prefill": "prefill of others",  # decode steps take longer, or do not run, because of prompts
+    "preemption": "preemption",  # wait and recomputation after a preemption
+}
 
-_WAITS: Final = {SEATS: "wait_seat", BLOCKS: "wait_blocks", TURN: "wait_turn"}
+PHASES: Final = tuple(PHASE_WORDS)
+
+_WAITS: Final = {event_log.SEATS: "wait_seat", event_log.BLOCKS: "wait_blocks", event_log.TURN: "wait_turn"}
 
 _PLACE: Final = {name: i for i, name in enumerate(PHASES)}
 
@@ -88,11 +79,6 @@ class _Life:
         self.lane = (-1, 0)
         self.token = False  # whether the first token has come
         self.spans: list[Span] = []
-
-    def hide(self) -> None:
-        """Record that the token of the replica that prefilled the request was not shown."""
-        self.spans = [(*span[:5], False) for span in self.spans]
-        self.token = False
 
     def go(self, place: str, now: float) -> None:
         """End the current interval and start another one."""
@@ -154,16 +140,17 @@ def _lives(run: Run, journal: EventLog) -> dict[int, _Life]:
     for now, kind, number, replica, lane in journal.events().tolist():
         index = int(number)
         life = lives.get(index)
-        if kind == TOKENISED:
+        if kind == event_log.TOKENISED:
             if life is None:
                 lives[index] = _Life(now)
             elif life.place != "no_replica":  # its replica failed
                 life.reset(now)
             continue
         assert life is not None
-        arrived = kind == REACHED and life.place == "transfer"
+        arrived = kind == event_log.REACHED and life.place == "transfer"
         if arrived and shown != "prefill":
-            life.hide()
+            life.spans = [(*span[:5], False) for span in life.spans]  # the client saw no token of the prefill replica
+            life.token = False
         _advance(life, int(kind), now, started_s[index])
         if arrived and shown == "arrival":
             life.token = True
@@ -173,26 +160,26 @@ def _lives(run: Run, journal: EventLog) -> dict[int, _Life]:
 
 def _advance(life: _Life, kind: int, now: float, started_s: float) -> None:
     """Apply one event of a request on an engine."""
-    if kind == REACHED:
+    if kind == event_log.REACHED:
         life.go("wait", now)
-    elif kind == OPENED:
+    elif kind == event_log.OPENED:
         life.go("decode", now)
         life.token = True
-    elif kind == JOINED:
+    elif kind == event_log.JOINED:
         if life.place != "preemption" or now >= life.since_s:  # otherwise it was preempted when it joined
             life.go("decode", now)
-    elif kind == PROMPTED:
+    elif kind == event_log.PROMPTED:
         if life.place == "wait":
             life.go("prefill", started_s)
         if life.place == "decode":  # preempted while its first token was in flight
             life.place = "preemption"
         life.go("decode", now)
         life.token = True
-    elif kind == PREEMPTED:
+    elif kind == event_log.PREEMPTED:
         if life.place == "wait" and not life.token:
             life.go("prefill", min(started_s, now))
         life.go("preemption", now)
-    elif kind == FINISHED:
+    elif kind == event_log.FINISHED:
         if life.place == "preemption":  # its last token was in flight
             life.place = "decode"
         life.go("transfer", now)

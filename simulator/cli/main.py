@@ -69,7 +69,7 @@ def simulate(
     from simulator.cluster.simulate import simulate as run
 
     check_targets(json_file, requests_out, chrome_trace, time_series)
-    views = RequestedOutputs.of(chrome_trace, trace_window, time_series, time_step, explain)
+    views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain)
     written = _with_router(load_deployment(deployment), router, router_staleness)
     fleet = compile_fleet(written)
     options = serving_options(written, fleet)

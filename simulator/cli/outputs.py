@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from catalogs.deployments.schema import SHARED_KEYS, Deployment
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically
 from catalogs.workloads.workload import Workload
+from simulator.analysis.chrome_trace import TraceWindow, write_chrome_trace
+from simulator.analysis.explain import explain
 from simulator.analysis.metrics import fleet_metrics, streaming_notice, summarise
 from simulator.analysis.time_series import check_time_series, write_time_series
 from simulator.cluster.compiled import CompiledDeployment
 from simulator.cluster.run import Run
 from simulator.core.outcomes import STATUS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from simulator.engine.event_log import EventLog
+from simulator.engine.event_log import EventLog
 
 
 def blocks_notice(plant: CompiledDeployment, kv_blocks: int) -> str:
@@ -65,7 +65,16 @@ def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, 
 def resolved_deployment(run: Run, deployment: Deployment) -> dict[str, Any]:
     """Return deployment.yaml with every null filled in, and derived values."""
     parts = deployment.slices
-    blocks = [_pool(plant, part.written) for plant, part in zip(run.plants, parts, strict=True)]
+    blocks = [
+        {
+            **plant.resolved.filled_in(part.written),
+            "engine_version": plant.resolved.engine.version,
+            "model_id": plant.resolved.model.hf_id,
+            "kv_cache": plant.memory.equation,
+            "host_times": asdict(plant.resolved.engine.host),
+        }
+        for plant, part in zip(run.plants, parts, strict=True)
+    ]
     shared = {key: getattr(deployment, key) for key in SHARED_KEYS if key not in ("disaggregation", "pools")}
     if len(blocks) == 1:
         return blocks[0] | shared
@@ -74,17 +83,6 @@ def resolved_deployment(run: Run, deployment: Deployment) -> dict[str, Any]:
         return whole | {"pools": [{"role": part.role} | block for part, block in zip(parts, blocks, strict=True)]}
     disaggregated = deployment.disaggregation.model_dump()
     return whole | {"disaggregation": disaggregated | {part.role: b for part, b in zip(parts, blocks, strict=True)}}
-
-
-def _pool(plant: CompiledDeployment, written: Deployment) -> dict[str, Any]:
-    resolved = plant.resolved
-    return {
-        **resolved.filled_in(written),
-        "engine_version": resolved.engine.version,
-        "model_id": resolved.model.hf_id,
-        "kv_cache": plant.memory.equation,
-        "host_times": asdict(resolved.engine.host),
-    }
 
 
 _TIMES: Final = ("arrival_s", "ttft_s", "tpot_s", "e2e_s", "queue_s")
@@ -111,57 +109,52 @@ def write_csv(run: Run, path: Path) -> None:
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
 
-_TIME: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*")
+_TIME: Final = r"\s*(?:(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|min|m|h|))?\s*"
+
+WHOLE_RUN: Final = "0s.."
+
+_WINDOW: Final = re.compile(rf"{_TIME}\.\.{_TIME}")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutputs:
     """The outputs of a run that a user requests in addition to its summary.
 
-    `trace_window` is (from, to) in seconds, or None for the whole run.
+    `trace_window` is the text of a window (see `parse_window`), or None for the whole run.
     """
 
     chrome_trace: Path | None
-    trace_window: tuple[float, float] | None
+    trace_window: str | None
     time_series: Path | None
     time_step_s: float
     explain: bool
 
-    @classmethod
-    def of(
-        cls, chrome_trace: Path | None, window: str | None, time_series: Path | None, step_s: float, explain: bool
-    ) -> RequestedOutputs:
-        """Return the requested outputs.
+    def __post_init__(self) -> None:
+        """Check the outputs before the run.
 
         Raises:
             InputError: The window is invalid or given without a trace, or the time series has an unknown format or
                 step.
         """
-        if window is not None and chrome_trace is None:
-            raise InputError("--trace-window selects a part of a trace", window, "with --chrome-trace T.json")
-        check_time_series(time_series or Path("series.csv"), step_s)
-        return cls(chrome_trace, None if window is None else parse_window(window), time_series, step_s, explain)
+        if self.trace_window is not None and self.chrome_trace is None:
+            rule = "--trace-window selects a part of a trace"
+            raise InputError(rule, self.trace_window, "with --chrome-trace T.json")
+        parse_window(WHOLE_RUN if self.trace_window is None else self.trace_window)
+        check_time_series(self.time_series or Path("series.csv"), self.time_step_s)
 
     def journal(self) -> EventLog | None:
         """Return the event log that the run must fill for these outputs; None if they need none."""
-        if self.chrome_trace is None and self.time_series is None and not self.explain:
-            return None
-        from simulator.engine.event_log import EventLog
-
-        return EventLog()
+        return EventLog() if self.chrome_trace or self.time_series or self.explain else None
 
     def write(self, run: Run, document: dict[str, Any]) -> list[str]:
         """Write the files and add the explanation to the document; return notices about them."""
         notices = []
         if self.chrome_trace is not None:
-            from simulator.analysis.chrome_trace import TraceWindow, write_chrome_trace
-
-            notices += write_chrome_trace(run, self.chrome_trace, TraceWindow(*self.trace_window or ()))
+            window = TraceWindow(*parse_window(self.trace_window or WHOLE_RUN))
+            notices += write_chrome_trace(run, self.chrome_trace, window)
         if self.time_series is not None:
             write_time_series(run, self.time_series, self.time_step_s)
         if self.explain:
-            from simulator.analysis.explain import explain
-
             document["explain"] = explain(run)
         return notices
 
@@ -174,19 +167,12 @@ def parse_window(text: str) -> tuple[float, float]:
     Raises:
         InputError: The text is not a window.
     """
-    ends = text.split("..")
-    if len(ends) != 2 or not text.strip(" ."):
-        raise InputError("a trace window has the form FROM..TO", text, "10s..20s")
-    from_s = _seconds(ends[0], text) if ends[0].strip() else 0.0
-    to_s = _seconds(ends[1], text) if ends[1].strip() else float("inf")
+    found = _WINDOW.fullmatch(text)
+    if found is None or not text.strip(" ."):
+        rule = "a trace window has the form FROM..TO, with times such as 10s, 1.5m or 200ms"
+        raise InputError(rule, text, "10s..20s")
+    from_s = float(found[1]) * _UNITS[found[2]] if found[1] else 0.0
+    to_s = float(found[3]) * _UNITS[found[4]] if found[3] else inf
     if not to_s > from_s:
         raise InputError("a trace window must end after it begins", text, "10s..20s")
     return from_s, to_s
-
-
-def _seconds(text: str, window: str) -> float:
-    found = _TIME.fullmatch(text)
-    if found is None or found[2] not in _UNITS:
-        rule = "a trace window has the form FROM..TO, with times such as 10s, 1.5m or 200ms"
-        raise InputError(rule, window, "10s..20s")
-    return float(found[1]) * _UNITS[found[2]]

@@ -13,6 +13,7 @@ from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import open_console
 from simulator.analysis.explain import PERCENTILES
 from simulator.analysis.metrics import QUANTILES, speculative_line
+from simulator.analysis.request_phases import PHASE_WORDS
 
 _LATENCIES = {
     "ttft_s": "time to first token",
@@ -139,22 +140,6 @@ def _power(metrics: dict[str, Any]) -> str:
     )
 
 
-_PHASES: Final = {
-    "client_path": "client path",
-    "api_server": "API server",
-    "lost": "lost with a replica",
-    "no_replica": "waits for a replica",
-    "wait_seat": "waits for a seat",
-    "wait_blocks": "waits for blocks",
-    "wait_turn": "waits for budget",
-    "wait_step": "waits for a step",
-    "prefill": "prefill",
-    "transfer": "KV transfer",
-    "decode": "decode",
-    "stalled_by_prefill": "prefill of others",
-    "preemption": "preemption",
-}
-
 _BOUNDS: Final = {
     "kv_capacity": "KV capacity",
     "queue": "seats",
@@ -192,7 +177,7 @@ def _phase_table(latency: dict[str, Any]) -> Table:
         for name in statistics:
             table.add_column(f"{metric}\n{name}", justify="right", min_width=6)
         table.add_column(f"{metric}\n{last} %", justify="right")
-    for phase, words in _PHASES.items():
+    for phase, words in PHASE_WORDS.items():
         if any(part["shares"][phase] >= SMALL for found in latency.values() for part in found.values()):
             cells = []
             for found in latency.values():

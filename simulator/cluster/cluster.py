@@ -94,7 +94,7 @@ class Cluster:
         self.retries = RetryTracker(options.retries)
         self.n_answered = 0  # requests that were served, rejected or given up
         self._clients = None if requests.concurrency is None else ClosedLoopClients(self.clock, requests, self._send)
-        self.timetable = Timetable(self.clock, lambda: self.done, self._stranded_text)
+        self.timetable = Timetable(self.clock, lambda: self.n_answered == requests.n, self._stranded_text)
         self.orders = PendingReplicas(self.timetable, self.add_replica)
         for number, pool in enumerate(pools):
             for _ in range(pool.replicas):
@@ -186,11 +186,6 @@ class Cluster:
             if request.index not in self._stranded:  # it waits for a decode replica already
                 self._restart(request.index)
 
-    @property
-    def done(self) -> bool:
-        """Whether every request of the workload was served, rejected or given up."""
-        return self.n_answered == self.requests.n
-
     def living(self, pool: int) -> list[Replica]:
         """Return the replicas of a pool that accept requests."""
         return [r for r in self.replicas if r.pool == pool and r.died_s > self.clock.now and r not in self._draining]
@@ -230,10 +225,16 @@ class Cluster:
             self._clients.start()
         horizon_s = self.options.horizon_s
         self.clock.run(None if horizon_s is None else self.clock.at(horizon_s, LAST))
-        if horizon_s is not None:
-            self._stop(horizon_s)
-        elif self.options.check_laws:
-            self._check_end()
+        if horizon_s is None:
+            if self.options.check_laws:
+                self._check_end()
+            return
+        for replica in self.replicas:
+            if replica.died_s > horizon_s:
+                replica.stop(horizon_s)
+        for index, sent_s in enumerate(self.results.arrival_s):
+            if self.results.status[index] == NOT_SENT and sent_s <= horizon_s:
+                self.results.status[index] = UNFINISHED
 
     def _arrivals(self) -> Process:
         """Deliver the requests of an open loop to the router at times that are known before the run."""
@@ -396,17 +397,6 @@ class Cluster:
         if number >= 0 and self.replicas[number].died_s > self.clock.now:
             for request in [held for held in self.replicas[number].held_requests() if held.index == index]:
                 self.replicas[number].cancel(request)
-
-    # ---- the end
-
-    def _stop(self, horizon_s: float) -> None:
-        for replica in self.replicas:
-            if replica.died_s > horizon_s:
-                replica.stop(horizon_s)
-        status, arrival_s = self.results.status, self.results.arrival_s
-        for index, sent_s in enumerate(arrival_s):
-            if status[index] == NOT_SENT and sent_s <= horizon_s:
-                status[index] = UNFINISHED
 
     def _check_end(self) -> None:
         for replica in self.replicas:

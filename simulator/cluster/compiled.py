@@ -107,11 +107,6 @@ class CompiledFleet:
     transfer: KvTransfer = "at_end"
     transfer_queues: int | None = None
 
-    @classmethod
-    def apart(cls, *plants: CompiledDeployment) -> CompiledFleet:
-        """Return a fleet whose deployments each run on separate hardware, regardless of their site names."""
-        return cls(tuple(replace(p, resolved=replace(p.resolved, site=str(i))) for i, p in enumerate(plants)))
-
 
 def compile_fleet(deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True) -> CompiledFleet:
     """Compile every pool of a deployment.

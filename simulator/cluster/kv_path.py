@@ -9,7 +9,7 @@ from itertools import product, starmap
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.engines.profile import KvTransfer
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
-from simulator.cluster.kv_transfer import LinkLoad, TransferLinks
+from simulator.cluster.kv_transfer import LinkLoad, Links, TransferLinks
 from simulator.engine.replica import Replica
 from simulator.layers.shard import Shard
 from simulator.memory.plan import sequence_bytes
@@ -88,7 +88,7 @@ def transfer_links(fleet: CompiledFleet) -> TransferLinks | None:
         return None
     shared = not all(starmap(_inside, pairs.values()))
     paths = {pools: RankPath.between(source, target, fleet) for pools, (source, target) in pairs.items()}
-    return TransferLinks(paths, NetworkCards.of(fleet).links if shared else None, fleet.transfer_queues)
+    return TransferLinks(paths, card_links(fleet) if shared else None, fleet.transfer_queues)
 
 
 def accelerators_per_card(resolved: ResolvedDeployment) -> int:
@@ -104,33 +104,25 @@ def card_share(resolved: ResolvedDeployment) -> float:
     return resolved.hardware.node.network_bytes_per_s * share
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkCards:
-    """The network cards that the replicas of a fleet use.
+def card_links(fleet: CompiledFleet) -> Links:
+    """Return the function that names the network cards of a replica.
 
-    They follow from the accelerators of each replica, which are assigned pool after pool in the order of the slots.
+    They follow from its accelerators, which are assigned pool after pool in the order of the slots. A replica whose
+    accelerators each have their own card shares no card.
     """
+    used: dict[str, int] = {}
+    first = []  # index of the first accelerator of each pool at its site
+    for resolved in (compiled.resolved for compiled in fleet.plants):
+        first.append(used.get(resolved.site, 0))
+        used[resolved.site] = first[-1] + resolved.replicas * resolved.accelerators_per_replica
 
-    fleet: CompiledFleet
-    first: tuple[int, ...]  # index of the first accelerator of each pool at its site
-
-    @classmethod
-    def of(cls, fleet: CompiledFleet) -> NetworkCards:
-        """Return the network cards of a fleet."""
-        used: dict[str, int] = {}
-        first = []
-        for compiled in fleet.plants:
-            resolved = compiled.resolved
-            first.append(used.get(resolved.site, 0))
-            used[resolved.site] = first[-1] + resolved.replicas * resolved.accelerators_per_replica
-        return cls(fleet, tuple(first))
-
-    def links(self, replica: Replica) -> tuple[Hashable, ...]:
-        """Return the names of the cards of a replica; its own index if each accelerator has its own card."""
-        resolved = self.fleet.plants[replica.pool].resolved
+    def links(replica: Replica) -> tuple[Hashable, ...]:
+        resolved = fleet.plants[replica.pool].resolved
         per_card, per_node = accelerators_per_card(resolved), resolved.hardware.accelerators_per_node
         if per_card == 1:
             return (replica.index,)
-        begin = self.first[replica.pool] + replica.slot * resolved.accelerators_per_replica
-        used = range(begin, begin + resolved.accelerators_per_replica)
-        return tuple(dict.fromkeys((resolved.site, a // per_node, a % per_node // per_card) for a in used))
+        begin = first[replica.pool] + replica.slot * resolved.accelerators_per_replica
+        own = range(begin, begin + resolved.accelerators_per_replica)
+        return tuple(dict.fromkeys((resolved.site, a // per_node, a % per_node // per_card) for a in own))
+
+    return links

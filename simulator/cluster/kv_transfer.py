@@ -58,16 +58,6 @@ class KvTransfer(NamedTuple):
     begun_s: float
 
 
-class TransferChannel(Protocol):
-    """The transfers of one run; called once for each request that is handed over, in order of time."""
-
-    def begin(self, transfer: KvTransfer) -> Event:
-        """Begin a transfer now and return the event of its arrival."""
-
-    def slow(self, replica: Replica, factor: float) -> None:
-        """Multiply the transfer time on the replica's own link by `factor` from now on; 1 restores it."""
-
-
 class InstantTransfer:
     """Transfers that take no time."""
 
@@ -97,7 +87,7 @@ class LinkLoad(NamedTuple):
 
     def by_link(self, source: Sequence[Hashable], target: Sequence[Hashable]) -> dict[Hashable, float]:
         """Return the seconds on the outbound links `source` and the inbound links `target`."""
-        outbound = {("out", name): self.out_s for name in source}
+        outbound: dict[Hashable, float] = {("out", name): self.out_s for name in source}
         return outbound | {("in", name): self.in_s for name in target}
 
 
@@ -136,24 +126,20 @@ class TransferLinks:
         """
         self.paths, self.queues = paths, queues
         self._links = links
-        self._names: dict[int, tuple[Hashable, ...]] = {}
+        self.names: dict[int, tuple[Hashable, ...]] = {}  # of the last run, by the index of a sender or receiver
         self.was_slowed = False  # whether any link was degraded during the last run
 
     def start(self, clock: Clock, check_laws: bool) -> LinkTraffic:
         """Return the transfers of a run that begins."""
-        self._names, self.was_slowed = {}, False
+        self.names, self.was_slowed = {}, False
         return LinkTraffic(self, clock, check_laws)
 
     def name(self, replica: Replica) -> tuple[Hashable, ...]:
         """Return the names of a replica's own link, which a fault may degrade, and of the links that it shares."""
-        if replica.index not in self._names:
+        if replica.index not in self.names:
             shared = self._links(replica) if self._links else ()
-            self._names[replica.index] = tuple(dict.fromkeys((replica.index, *shared)))
-        return self._names[replica.index]
-
-    def named(self, replica: int) -> tuple[Hashable, ...]:
-        """Return the same names after the run, for the index of a replica that sent or received."""
-        return self._names[replica]
+            self.names[replica.index] = tuple(dict.fromkeys((replica.index, *shared)))
+        return self.names[replica.index]
 
 
 class LinkTraffic:
@@ -185,3 +171,7 @@ class LinkTraffic:
         earlier, self._last[queue] = self._last.get(queue), flow
         self._flows.begin_after(earlier, flow, pieces)
         return arrived
+
+
+#: The transfers of one run, which begin in order of time, one for each request that is handed over.
+TransferChannel = InstantTransfer | LinkTraffic

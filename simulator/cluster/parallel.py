@@ -58,9 +58,9 @@ class _ReplicaResult(NamedTuple):
 _simulate_one: Callable[[int], _ReplicaResult] | None = None  # set before processes fork, which inherit it
 
 
-def _numbered(i: int) -> tuple[int, _ReplicaResult]:
+def _result(i: int) -> _ReplicaResult:
     assert _simulate_one is not None
-    return i, _simulate_one(i)
+    return _simulate_one(i)
 
 
 def run_independent(cluster: Cluster) -> Run:
@@ -91,16 +91,16 @@ def run_independent(cluster: Cluster) -> Run:
     try:
         with multiprocessing.get_context("fork").Pool(min(options.processes, max(1, n))) as workers:
             chunk = max(1, n // (8 * options.processes))
-            results = dict(workers.imap_unordered(_numbered, range(n), chunksize=chunk))
+            results = list(workers.imap(_result, range(n), chunksize=chunk))
     finally:
         _simulate_one = None
     columns = {name: getattr(whole, name) for name in (*_COLUMNS, "replica")}
-    for i, mine in enumerate(rows):
+    for i, (mine, result) in enumerate(zip(rows, results, strict=True)):
         for name in _COLUMNS:
-            columns[name][mine] = results[i].columns[name]
-        columns["replica"][mine[results[i].columns["replica"] >= 0]] = i
-    gaps_s = np.sort(np.concatenate([results[i].gaps_s for i in range(n)]))
-    return replace(whole, gaps_s=gaps_s, replicas=tuple(results[i].replica for i in range(n)), **columns)
+            columns[name][mine] = result.columns[name]
+        columns["replica"][mine[result.columns["replica"] >= 0]] = i
+    gaps_s = np.sort(np.concatenate([result.gaps_s for result in results]))
+    return replace(whole, gaps_s=gaps_s, replicas=tuple(result.replica for result in results), **columns)
 
 
 def _assign(cluster: Cluster, order: IntArray) -> tuple[IntArray, IntArray]:

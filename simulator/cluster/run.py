@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,22 +13,12 @@ from catalogs.workloads.request_set import RequestSet
 from simulator.cache.offload import OffloadUse
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import CompiledDeployment, Pool
-from simulator.core.outcomes import (
-    COMPLETED,
-    FAILED,
-    NOT_SENT,
-    QUEUE_FULL,
-    TIMED_OUT,
-    TOO_LARGE,
-    TOO_LONG,
-    TOO_WIDE,
-    UNFINISHED,
-)
+from simulator.core import outcomes
 from simulator.core.step_log import StepLog
 from simulator.engine.replica import Replica
 from simulator.schedulers.base import Headroom
 
-_REJECTED = (TOO_LONG, TOO_LARGE, TOO_WIDE, QUEUE_FULL)
+_REJECTED: Final = (outcomes.TOO_LONG, outcomes.TOO_LARGE, outcomes.TOO_WIDE, outcomes.QUEUE_FULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +146,7 @@ class Run:
     @property
     def completed(self) -> BoolArray:
         """Whether each request was completed. Shape (requests,)."""
-        return np.equal(self.status, COMPLETED)
+        return np.equal(self.status, outcomes.COMPLETED)
 
     @property
     def rejected(self) -> BoolArray:
@@ -166,22 +156,22 @@ class Run:
     @property
     def timed_out(self) -> BoolArray:
         """Whether the client of each request gave up. Shape (requests,)."""
-        return np.equal(self.status, TIMED_OUT)
+        return np.equal(self.status, outcomes.TIMED_OUT)
 
     @property
     def failed(self) -> BoolArray:
         """Whether each request failed because it was lost more often than it is retried. Shape (requests,)."""
-        return np.equal(self.status, FAILED)
+        return np.equal(self.status, outcomes.FAILED)
 
     @property
     def unfinished(self) -> BoolArray:
         """Whether each request was sent and is still open at the end of the run. Shape (requests,)."""
-        return np.equal(self.status, UNFINISHED)
+        return np.equal(self.status, outcomes.UNFINISHED)
 
     @property
     def arrived(self) -> BoolArray:
         """Whether each request was sent. Shape (requests,)."""
-        return np.not_equal(self.status, NOT_SENT)
+        return np.not_equal(self.status, outcomes.NOT_SENT)
 
     @property
     def ttft_s(self) -> FloatArray:

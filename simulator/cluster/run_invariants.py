@@ -156,7 +156,7 @@ def _trips(run: Run, links: TransferLinks) -> Iterator[_Trip]:
     for index, source, target, start_s, end_s in run.handovers.tolist():
         path = links.paths[run.replicas[int(source)].pool, run.replicas[int(target)].pool]
         tokens = int(run.requests.input_tokens[int(index)])
-        loads = path.load(tokens).by_link(links.named(int(source)), links.named(int(target)))
+        loads = path.load(tokens).by_link(links.names[int(source)], links.names[int(target)])
         over_s = np.inf if np.isnan(end_s) else end_s - path.latency_s
         yield _Trip(int(index), start_s, over_s, path.pieces(tokens), loads)
 

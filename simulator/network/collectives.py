@@ -56,6 +56,9 @@ PROTOCOLS: Final = (
     NcclProtocol((8.4, 8.4), (3.4, 4.0), (5.7, 4.0), (14.0, 14.0), (1.0, 0.9)),
 )
 
+#: Links whose switch connects all ranks at full rate and can add (NVLink 4 and later).
+SWITCHES: Final = ("nvlink4", "nvlink5")
+
 #: Reduction inside the NVLink switch (NVLS): its latency in NCCL's model, and the share of the link rate on Hopper.
 SWITCH_US: Final = 25.0
 
@@ -106,7 +109,13 @@ class Network:
     hardware: Hardware
 
     def span(self, ranks: int, stride: int = 1) -> CollectiveSpan:
-        """Return the placement of ranks `stride` accelerators apart, from the first accelerator of a node on."""
+        """Return how a group of ranks is distributed over nodes.
+
+        Args:
+            ranks: The number of ranks.
+            stride: The distance between neighbouring ranks, in accelerators; the first rank is the first accelerator of
+                a node.
+        """
         return CollectiveSpan(ranks, min(ranks, max(self.hardware.link_domain // stride, 1)))
 
     def link_bytes_per_s(self, span: CollectiveSpan) -> float:
@@ -122,7 +131,7 @@ class Network:
         found = [self._ring_s(op, span, p) for p in PROTOCOLS]
         if op.kind == "all_reduce":
             found += [self._tree_s(op, span, p) for p in PROTOCOLS]
-            if span.nodes == 1 and self._is_switch:
+            if span.nodes == 1 and self.hardware.node.link_name in SWITCHES:
                 rate = SWITCH_RATE * self.link_bytes_per_s(span)
                 found.append(SWITCH_US * 1e-6 + broadcast(op.message_bytes)[0] / rate)
         least: FloatArray = np.minimum.reduce(found)
@@ -154,11 +163,6 @@ class Network:
         wire_s = sent_bytes * across / (card * node.network_bytes_per_s)
         link_s = sent_bytes * within / (peer * self.link_bytes_per_s(span))
         return pieces * (EXCHANGE_US * 1e-6) + np.maximum(wire_s, link_s)
-
-    @property
-    def _is_switch(self) -> bool:
-        """Whether every rank reaches every other at full rate and the switch can add (NVLink 4 and later)."""
-        return self.hardware.node.link_name in ("nvlink4", "nvlink5")
 
     def _bus_bytes_per_s(self, span: CollectiveSpan) -> float:
         link = self.link_bytes_per_s(span)

@@ -377,7 +377,7 @@ class LinkPast:
             pieces: The pieces in which it is sent.
         """
         first_s = max(pieces.ready_s(1), pieces.free_s, *(self._known_s.get(link, 0.0) for link in seconds))
-        changes = []  # (time, link, change of the used share) from first_s to done_s, ordered by time
+        changes: list[tuple[float, Hashable, float]] = []  # (time, link, change of the used share), ordered by time
         for link in seconds:
             uses = self._uses.get(link, [])
             for to_s, from_s, share in uses[bisect_right(uses, (first_s, inf, inf)) :]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -76,19 +77,14 @@ def lines(trial: str, runs: Sequence[MeasuredRun], simulated: Mapping[str, Run],
     """Return all lines of a trial: repeats of the measurement against one simulation per way of calibration."""
     summaries = {way: latency_metrics(run) for way, run in simulated.items()}
     found = []
-    for metric in METRICS:
-        for stat in STATS:
-            measured = np.array([run.stat(metric, stat) for run in runs])
-            own = {way: float(summary[f"{metric}_s"][stat]) for way, summary in summaries.items()}
-            found.append(_line((trial, metric, stat), measured, own, bars.get((metric, stat))))
+    for metric, stat in product(METRICS, STATS):
+        own = {way: float(summary[f"{metric}_s"][stat]) for way, summary in summaries.items()}
+        found.append((metric, stat, [run.stat(metric, stat) for run in runs], own, bars.get((metric, stat))))
     # From the first sent request to the last token; the client's own figure refers to another time.
-    rates = np.array([float(run.output_tokens.sum()) / float(np.nanmax(run.arrival_s + run.e2e_s)) for run in runs])
+    rates = [float(run.output_tokens.sum()) / float(np.nanmax(run.arrival_s + run.e2e_s)) for run in runs]
     own = {way: float(run.requests.output_tokens.sum()) / duration_s(run) for way, run in simulated.items()}
-    return [*found, _line((trial, THROUGHPUT, "mean"), rates, own, None)]
-
-
-def _line(
-    name: tuple[str, str, str], measured: np.ndarray, simulated: dict[str, float], bar: float | None
-) -> ComparisonLine:
-    mean = float(measured.mean())
-    return ComparisonLine(*name, mean, 0.5 * float(np.ptp(measured)) / mean, simulated, bar)
+    return [
+        ComparisonLine(trial, metric, stat, mean, 0.5 * float(np.ptp(values)) / mean, own, bar)
+        for metric, stat, values, own, bar in [*found, (THROUGHPUT, "mean", rates, own, None)]
+        for mean in (float(np.mean(values)),)
+    ]

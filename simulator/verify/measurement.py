@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 #: Shows a line of progress.
-Report = Callable[[str], None]
+Tell = Callable[[str], None]
 
 TRIES: Final = 3  # attempts at a replay in which single requests fail
 
@@ -37,24 +37,16 @@ class Probed:
     others_cores: float
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """The runs of every trial by name, one for each repeat, and the most cores that other processes used."""
-
-    runs: dict[str, list[MeasuredRun]]
-    others_cores: float
-
-
 class EngineUnderTest:
     """An engine with a client, started on entry and stopped on exit."""
 
-    def __init__(self, subject: EngineSubject, client: Client, out: Path, report: Report) -> None:
-        self.subject, self._client, self._out, self._report = subject, client, out, report
+    def __init__(self, subject: EngineSubject, client: Client, out: Path, tell: Tell) -> None:
+        self.subject, self._client, self._out, self._tell = subject, client, out, tell
         self._server = EngineServer(subject.launch, out / "server.log") if subject.launch is not None else None
 
     def __enter__(self) -> EngineUnderTest:
         if self._server is not None:
-            self._report(f"starting {self._server.launch.name} on port {self._server.launch.port}")
+            self._tell(f"starting {self._server.launch.name} on port {self._server.launch.port}")
             try:
                 self._server.start()
             except BaseException:
@@ -68,7 +60,7 @@ class EngineUnderTest:
 
     def probe(self, most_input_tokens: int, max_num_seqs: int) -> Probed:
         """Measure lone requests and bursts (see `calibration.serve.probe`)."""
-        self._report("probing: lone requests, then bursts")
+        self._tell("probing: lone requests, then bursts")
         before = self._moment()
         found = probe(self._client, self.subject.target, most_input_tokens, max_num_seqs, self._out / "probe")
         others = self._others(before)
@@ -79,18 +71,22 @@ class EngineUnderTest:
         )
         return Probed(found, log, engine_version(self.subject.target), others)
 
-    def replay(self, trials: list[Trial], repeats: int) -> Replayed:
-        """Replay every trial `repeats` times, alternating between trials, so that drift affects all of them."""
+    def replay(self, trials: list[Trial], repeats: int) -> tuple[dict[str, list[MeasuredRun]], float]:
+        """Replay every trial `repeats` times, alternating between trials, so that drift affects all of them.
+
+        Returns:
+            (the runs of every trial by name, one for each repeat; the most cores that other processes used).
+        """
         runs: dict[str, list[MeasuredRun]] = {trial.name: [] for trial in trials}
         others_cores = 0.0
         for k, (i, trial) in product(range(repeats), enumerate(trials)):
-            self._report(f"replaying {trial.name}, {k + 1} of {repeats}")
+            self._tell(f"replaying {trial.name}, {k + 1} of {repeats}")
             before = self._moment()
             runs[trial.name].append(self._replay(trial, self._out / "runs" / f"trial-{i + 1}-{k + 1}"))
             others_cores = max(others_cores, self._others(before))
             if self._server is not None:
                 self._server.check_alive()
-        return Replayed(runs, others_cores)
+        return runs, others_cores
 
     def _replay(self, trial: Trial, folder: Path) -> MeasuredRun:
         """Replay a trial once; if single requests fail, report that and try again."""
@@ -102,7 +98,7 @@ class EngineUnderTest:
             except IncompleteReplay as error:
                 if not left:
                     raise
-                self._report(f"{error}: trying again")
+                self._tell(f"{error}: trying again")
         raise AssertionError("unreachable")
 
     def _others(self, before: ContentionSample) -> float:

@@ -101,7 +101,7 @@ def fit_host(probe: Probe, plant: CompiledDeployment) -> MeasuredHost:
     else:
         gap, steps_s = 0.0, _line_through(cycles, beyond)
     host = replace(NO_HOST, step_s=steps_s[0], step_s_per_sequence=steps_s[1], step_gap_s=gap)
-    return _with_request_terms(probe, plant, host, with_host(plant, host).cost)
+    return fit_requests(probe, plant, with_host(plant, host).cost, host)
 
 
 def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> MeasuredSteps | None:
@@ -151,15 +151,16 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
     )
 
 
-def fit_requests(probe: Probe, plant: CompiledDeployment, timer: StepTimer) -> MeasuredHost:
-    """Fit the terms of a request alone, under a timer that already contains all of a step."""
-    return _with_request_terms(probe, plant, NO_HOST, timer)
-
-
-def _with_request_terms(probe: Probe, plant: CompiledDeployment, host: HostTimes, timer: StepTimer) -> MeasuredHost:
+def fit_requests(probe: Probe, plant: CompiledDeployment, timer: StepTimer, host: HostTimes = NO_HOST) -> MeasuredHost:
     """Return `host` with request_s and request_s_per_input_token, fitted to first tokens of lone requests.
 
     The return path of a token (output_s) cannot be distinguished from the forward path, so request_s contains both.
+
+    Args:
+        probe: The probe of the engine.
+        plant: The compiled deployment.
+        timer: The durations of steps, including the host times of a step.
+        host: Host times of a step that the timer contains.
     """
     lone = probe.lone
     rules = replace(engine_rules(plant), host=host)
@@ -206,12 +207,9 @@ def _decode_table(cycles: Cycles) -> tuple[float, list[float]]:
 
 def _outside_the_log(cycles: Cycles, log: pd.DataFrame) -> float:
     """Return the seconds of a cycle outside the engine's log: the client's gap minus logged time, at equal decodes."""
-    found = []
-    alone = log[log.context_requests == 0]
-    for n in cycles.sizes():
-        logged = alone.seconds[alone.generation_requests == n]
-        if len(logged) >= FEWEST:
-            found.append(cycles.median(cycles.seconds, n) - float(logged.median()))
+    alone = log[log.context_requests == 0].groupby("generation_requests").seconds
+    logged = alone.median()[alone.count() >= FEWEST]
+    found = [cycles.median(cycles.seconds, n) - float(logged[n]) for n in cycles.sizes() if n in logged.index]
     return max(0.0, float(np.median(found))) if found else 0.0
 
 

@@ -38,12 +38,10 @@ def print_verification(found: Verification) -> None:
 
 def _blocks(found: Verification) -> Iterator[list[str]]:
     """Yield rows for each trial and metric: measured values with noise, then the error for each way of calibration."""
-    last = ""
-    by_name = {(line.trial, line.metric, line.stat): line for line in found.lines}
+    last, by_name = "", {(line.trial, line.metric, line.stat): line for line in found.lines}
     for trial, metric in dict.fromkeys((line.trial, line.metric) for line in found.lines):
         own = [by_name.get((trial, metric, stat)) for stat in STATS]
-        first = "" if trial == last else trial
-        last = trial
+        first, last = "" if trial == last else trial, trial
         yield [first, metric, *("" if x is None else f"{_number(x)} [dim]±{x.noise:.0%}[/]" for x in own)]
         for way in found.ways:
             yield ["", f"  [dim]{way}[/]", *("" if x is None else _error(x, way) for x in own)]

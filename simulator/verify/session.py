@@ -18,7 +18,7 @@ from simulator.cluster.simulate import simulate as run
 from simulator.costs.measured_steps import MeasuredStepTimer
 from simulator.verify.comparison import BOTTOM_UP, ENGINE_LEVEL, STANDARD, STANDARDS, ComparisonLine, Standard, lines
 from simulator.verify.engines import EngineSubject
-from simulator.verify.measurement import EngineUnderTest, Probed, Report
+from simulator.verify.measurement import EngineUnderTest, Probed, Tell
 from simulator.verify.probe_fit import fit_host, fit_requests, fit_steps
 from simulator.verify.trials import MeanLengths, Simulate, TrialSize, trials
 
@@ -63,9 +63,7 @@ class Verification:
         return [line for line in self.lines if line.met(way) is False]
 
 
-def verify(
-    subject: EngineSubject, client: Client, effort: VerificationEffort, out: Path, report: Report
-) -> Verification:
+def verify(subject: EngineSubject, client: Client, effort: VerificationEffort, out: Path, tell: Tell) -> Verification:
     """Measure, simulate and compare; all measurements stay in the folder `out`.
 
     Raises:
@@ -73,7 +71,7 @@ def verify(
     """
     compiled = compile_deployment(subject.deployment, measured_host=False)
     seats, most_input_tokens = compiled.resolved.limits.max_num_seqs, _most_input_tokens(compiled, effort.size.lengths)
-    with EngineUnderTest(subject, client, out, report) as engine:
+    with EngineUnderTest(subject, client, out, tell) as engine:
         probed = engine.probe(most_input_tokens, seats)
         calibration = _calibration(compiled, probed)
         fitted = _with_measured(compiled, calibration.host)
@@ -83,13 +81,13 @@ def verify(
             rules = engine_rules(_with_measured(fitted, fit_requests(probed.probe, fitted, timer)))
             ways[ENGINE_LEVEL] = partial(run_rules, rules, timer)
         chosen = trials(ways.get(ENGINE_LEVEL, ways[BOTTOM_UP]), seats, effort.size, effort.rates)
-        replayed = engine.replay(chosen, effort.repeats)
+        measured, others_cores = engine.replay(chosen, effort.repeats)
     bars = _standard(subject).bars
     found: list[ComparisonLine] = []
     for trial in chosen:
         runs = {way: simulate(trial.requests) for way, simulate in ways.items()}
-        found += lines(trial.name, replayed.runs[trial.name], runs, bars)
-    others = max(probed.others_cores, replayed.others_cores)
+        found += lines(trial.name, measured[trial.name], runs, bars)
+    others = max(probed.others_cores, others_cores)
     return Verification(subject, client.name, fitted, calibration, tuple(ways), tuple(found), others, effort)
 
 

@@ -54,6 +54,10 @@ class Placement:
     nodes: tuple[tuple[int, ...], ...]
 
 
+#: (number of the fault, site or pool, node or slot)
+_Place = tuple[int, str, int]
+
+
 @dataclass(slots=True, eq=False)
 class _Slowdown:
     """A temporary slowdown of one replica or its links."""
@@ -81,7 +85,7 @@ class Faults:
         """Start the processes of all faults."""
         self._cluster = cluster
         self._slowdowns: dict[Replica, list[_Slowdown]] = {}
-        self._streams: dict[tuple[int, str, int], np.random.Generator] = {}
+        self._streams: dict[_Place, np.random.Generator] = {}
         self._lost_nodes: set[tuple[str, int]] = set()  # nodes that are lost for the rest of the run
         self._in_vain = self._answered = 0
         for fault in self.faults:
@@ -200,7 +204,7 @@ class Faults:
 
     # ---- faults at random times
 
-    def _draw_s(self, fault: Fault, place: tuple[int, str, int], mean_s: float, cv: float) -> float:
+    def _draw_s(self, fault: Fault, place: _Place, mean_s: float, cv: float) -> float:
         """Draw a duration from the random stream of a fault and its slot or node, independent of all other draws."""
         if not cv:
             return mean_s
@@ -210,11 +214,7 @@ class Faults:
         return float(self._streams[place].gamma(1.0 / cv**2, mean_s * cv**2))
 
     def _recurring(
-        self,
-        fault: Fault,
-        place: tuple[int, str, int],
-        strike: Callable[[float], None],
-        over: Callable[[], bool],
+        self, fault: Fault, place: _Place, strike: Callable[[float], None], over: Callable[[], bool]
     ) -> Process:
         """Alternate between normal operation and a fault of a replica or node until `over` returns true."""
         while True:

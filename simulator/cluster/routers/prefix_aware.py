@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 from catalogs.deployments.routing import PrefixAware, Scored
 from simulator.cluster.routers.base import ReplicaView, Router
@@ -70,26 +72,35 @@ class PrefixRecord:
             del self._holders[key]
 
 
-class LongestPrefixRouter(Router):
-    """The policy of SGLang's cache-aware router.
+class PrefixRouter(Router):
+    """A router that records the prompts that it sends to replicas."""
 
-    With uneven load it chooses the replica with the fewest unfinished requests. Otherwise it chooses the replica with
-    the longest prefix match, if that is long enough, and else the replica that has been sent the fewest new tokens.
-    """
-
-    def __init__(self, view: ReplicaView, options: PrefixAware) -> None:
+    def __init__(self, view: ReplicaView, options: Any) -> None:
         super().__init__(view)
         self._options = options
         self._record = PrefixRecord()
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
         """Return the index in `replicas` of the replica that receives the request."""
-        record = self._record
-        record.keep_only(replicas)
-        keys = record.keys_of(request, replicas[0])
+        self._record.keep_only(replicas)
+        keys = self._record.keys_of(request, replicas[0])
         at = self._pick(request, keys, replicas)
-        record.add(keys, request, replicas[at])
+        self._record.add(keys, request, replicas[at])
         return at
+
+    @abstractmethod
+    def _pick(self, request: Request, keys: Sequence[int], replicas: Sequence[Replica]) -> int:
+        """Return the index in `replicas` of the replica that receives a request with these content keys."""
+
+
+class LongestPrefixRouter(PrefixRouter):
+    """The policy of SGLang's cache-aware router.
+
+    With uneven load it chooses the replica with the fewest unfinished requests. Otherwise it chooses the replica with
+    the longest prefix match, if that is long enough, and else the replica that has been sent the fewest new tokens.
+    """
+
+    _options: PrefixAware
 
     def _pick(self, request: Request, keys: Sequence[int], replicas: Sequence[Replica]) -> int:
         loads = [seen.outstanding for seen in self.view.of(replicas)]
@@ -106,7 +117,7 @@ class LongestPrefixRouter(Router):
         return sent.index(min(sent))
 
 
-class ScoredRouter(Router):
+class ScoredRouter(PrefixRouter):
     """The policy of llm-d's scheduler: a weighted sum of the scorers of the Gateway API inference extension.
 
     The score `prefix` is the estimated fraction of the prompt's blocks that a replica has cached. `queue` is 1 for the
@@ -114,17 +125,10 @@ class ScoredRouter(Router):
     first replica with the highest sum is chosen.
     """
 
-    def __init__(self, view: ReplicaView, options: Scored) -> None:
-        super().__init__(view)
-        self._options = options
-        self._record = PrefixRecord()
+    _options: Scored
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
-        """Return the index in `replicas` of the replica with the highest score."""
-        record, options = self._record, self._options
-        record.keep_only(replicas)
-        keys = record.keys_of(request, replicas[0])
-        found, seen = record.matches(keys) if keys else {}, self.view.of(replicas)
+    def _pick(self, request: Request, keys: Sequence[int], replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        options, found, seen = self._options, self._record.matches(keys), self.view.of(replicas)
         waiting = [each.n_waiting for each in seen]
         shortest, spread = min(waiting), max(waiting) - min(waiting)
         scores = [
@@ -133,6 +137,4 @@ class ScoredRouter(Router):
             + options.kv * (1.0 - each.kv_used_fraction)
             for replica, each, n in zip(replicas, seen, waiting, strict=True)
         ]
-        at = scores.index(max(scores))
-        record.add(keys, request, replicas[at])
-        return at
+        return scores.index(max(scores))

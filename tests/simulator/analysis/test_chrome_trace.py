@@ -177,9 +177,9 @@ def test_no_windows(text: str) -> None:
 
 def test_options_that_make_no_sense() -> None:
     with pytest.raises(InputError, match="chrome-trace"):
-        RequestedOutputs.of(None, "1..2", None, 1.0, False)
+        RequestedOutputs(None, "1..2", None, 1.0, False)
     with pytest.raises(InputError, match="parquet"):
-        RequestedOutputs.of(None, None, Path("x.json"), 1.0, False)
+        RequestedOutputs(None, None, Path("x.json"), 1.0, False)
     with pytest.raises(InputError, match="above 0"):
-        RequestedOutputs.of(None, None, Path("x.csv"), -1.0, False)
-    assert RequestedOutputs.of(None, None, None, 1.0, False).journal() is None
+        RequestedOutputs(None, None, Path("x.csv"), -1.0, False)
+    assert RequestedOutputs(None, None, None, 1.0, False).journal() is None

@@ -16,7 +16,7 @@ from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import latency_metrics
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledFleet, Pool, compile_deployment, compile_fleet
-from simulator.cluster.kv_path import NetworkCards, RankPath, transfer_links
+from simulator.cluster.kv_path import RankPath, card_links, transfer_links
 from simulator.cluster.kv_transfer import DisaggregationPolicy, LinkLoad, TransferLinks, TransferPath
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_pools
@@ -337,15 +337,15 @@ def test_slices_send_through_the_card_of_their_gpu() -> None:
     path = path_of(fleet)
     assert (path.source_bytes_per_s, path.target_bytes_per_s) == (50e9, 50e9)
     assert isinstance(transfer_links(fleet), TransferLinks)
-    cards = NetworkCards.of(fleet)
+    links = card_links(fleet)
 
     class Stands:
         def __init__(self, pool: int, index: int, slot: int) -> None:
             self.pool, self.index, self.slot = pool, index, slot
 
-    slices = [cards.links(Stands(0, i, i)) for i in range(2)]  # type: ignore[arg-type]
+    slices = [links(Stands(0, i, i)) for i in range(2)]  # type: ignore[arg-type]
     assert slices[0] == slices[1]
-    wholes = [cards.links(Stands(1, 2 + i, i)) for i in range(2)]  # type: ignore[arg-type]
+    wholes = [links(Stands(1, 2 + i, i)) for i in range(2)]  # type: ignore[arg-type]
     assert wholes[0] != wholes[1]
     work = RequestSet(np.zeros(2), np.full(2, 1500), np.full(2, 5))
     done = run(fleet, work, RunOptions(check_laws=True))

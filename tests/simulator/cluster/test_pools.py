@@ -306,7 +306,11 @@ def test_a_fleet_of_two_models_and_two_kinds_of_hardware_adds_up() -> None:
     plants = [compile_deployment(Deployment(model=m, hardware=h, **keys)) for m, h in two]  # type: ignore[arg-type]
     work = RequestSet(np.linspace(0.0, 2.0, 40), np.full(40, 100), np.full(40, 20))
     work = replace(work, wanted_models=np.arange(40) % 2)
-    done = run(CompiledFleet.apart(*plants), work, RunOptions(check_laws=True))
+    done = run(
+        CompiledFleet(tuple(replace(p, resolved=replace(p.resolved, site=str(i))) for i, p in enumerate(plants))),
+        work,
+        RunOptions(check_laws=True),
+    )
     assert np.bincount(done.replica).tolist() == [20, 10, 10]
     assert set(done.replica[::2]) == {0}
     alone = [run(p, replace(work.every(2), arrival_s=work.arrival_s[::2], wanted_models=None)) for p in plants[:1]]
