@@ -92,11 +92,11 @@ class StepSamples:
     most_decodes: int
 
     @classmethod
-    def of(cls, plant: CompiledDeployment, log: StepLog, device_s: FloatArray, samples: int = SAMPLES) -> StepSamples:
+    def of(cls, compiled: CompiledDeployment, log: StepLog, device_s: FloatArray, samples: int) -> StepSamples:
         """Sample the steps of a log.
 
         Args:
-            plant: The compiled deployment that ran them.
+            compiled: The compiled deployment that ran them.
             log: The steps of all replicas of a pool.
             device_s: Their device time by operator class, to which the times of operators are scaled. Shape (classes,).
             samples: The number of sampled steps.
@@ -105,7 +105,7 @@ class StepSamples:
         decoding = float((log.decodes * log.steps).sum())
         grown = log.context_sum * log.steps + log.decodes * log.steps * (log.steps - 1) / 2
         return cls(
-            _scaled(sampled_operators(plant.cost.tables, log, samples), device_s),
+            _scaled(sampled_operators(compiled.cost.tables, log, samples), device_s),
             n_steps=steps,
             mean_decodes=decoding / max(steps, 1.0),
             mean_context_tokens=float(grown.sum()) / decoding if decoding else 0.0,
@@ -175,20 +175,20 @@ def pool_bottlenecks(run: Run, samples: int = SAMPLES) -> list[PoolBottleneck]:
         raise ValueError("the bottleneck of a run needs its compiled deployments and its event log")
     waits = run.options.journal.by_replica(len(run.replicas))
     pools = []
-    for number, plant in enumerate(run.plants):
+    for number, compiled in enumerate(run.plants):
         replicas = [(r, waits[i]) for i, r in enumerate(run.replicas) if r.pool == number]
-        pools.append(_pool(run, plant, replicas, samples))
+        pools.append(_pool(run, compiled, replicas, samples))
     return pools
 
 
 def _pool(
-    run: Run, plant: CompiledDeployment, replicas: Sequence[tuple[ReplicaRun, FloatArray]], samples: int
+    run: Run, compiled: CompiledDeployment, replicas: Sequence[tuple[ReplicaRun, FloatArray]], samples: int
 ) -> PoolBottleneck:
-    times = [_ReplicaTime.of(run, plant, replica, waits) for replica, waits in replicas]
-    stages = plant.resolved.layout.pipeline_parallel
+    times = [_ReplicaTime.of(run, compiled, replica, waits) for replica, waits in replicas]
+    stages = compiled.resolved.layout.pipeline_parallel
     device_s = np.sum([time.spent[:N_CLASSES] for time in times], axis=0) * stages
     log = StepLog.merged(log for replica, _ in replicas for log in replica.logs)
-    drawn = StepSamples.of(plant, log, device_s, samples)
+    drawn = StepSamples.of(compiled, log, device_s, samples)
     by_class = drawn.shares_of_class
     steps = _total(STEP_BOUNDS, [_by_bound(time.spent, by_class) for time in times])
     bounds = _total(BOUNDS, [time.waits_s | _by_bound(time.free, by_class) for time in times])
@@ -237,12 +237,12 @@ class _ReplicaTime:
     waits_s: dict[str, float]
 
     @classmethod
-    def of(cls, run: Run, plant: CompiledDeployment, replica: ReplicaRun, waits: FloatArray) -> _ReplicaTime:
+    def of(cls, run: Run, compiled: CompiledDeployment, replica: ReplicaRun, waits: FloatArray) -> _ReplicaTime:
         """Return the seconds of a replica.
 
         Args:
             run: The run.
-            plant: The compiled deployment of the replica.
+            compiled: The compiled deployment of the replica.
             replica: The replica.
             waits: Samples of the replica's queue, from the event log.
         """
@@ -251,7 +251,7 @@ class _ReplicaTime:
         alive_s = max(0.0, died_s - born_s)
         table = np.concatenate([log.table() for log in replica.logs])
         start_s, total_s = table[:, COLUMNS.index("start_s")], table[:, COLUMNS.index("total_s")]
-        parts = list(priced(plant.cost.tables, StepLog.merged(replica.logs)))
+        parts = list(priced(compiled.cost.tables, StepLog.merged(replica.logs)))
         device_s = np.concatenate([np.zeros((0, N_CLASSES)), *(part.device[:, :N_CLASSES] for part in parts)])
         host_s = np.concatenate([np.zeros(0), *(part.host_s for part in parts)])
         stages = len(replica.logs)  # the number of batches in flight, each with its own log
@@ -280,10 +280,8 @@ def sampled_operators(tables: StepTables, log: StepLog, samples: int = SAMPLES) 
     passed = (at_s - (ends[row] - columns["total_s"])) / columns["total_s"]
     step = np.minimum(np.floor(passed * columns["steps"]), columns["steps"] - 1)  # within a run of decodes
     weights = ends[-1] / samples / (columns["first_s"] + columns["slope_s"] * step)
-    if isinstance(log, RankStepLog):
-        ranks = BatchRows.of_ranks(drawn, log.shares[row], step)
-    else:
-        ranks = [BatchRows.of_log(drawn, step)]
+    own = log.shares[row] if isinstance(log, RankStepLog) else None
+    ranks = [BatchRows.of_log(drawn, step)] if own is None else BatchRows.of_ranks(drawn, own, step)
     return step_operators(tables, ranks, weights)
 
 

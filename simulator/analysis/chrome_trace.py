@@ -24,7 +24,6 @@ import numpy as np
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.io.output_files import write_atomically
 from simulator.analysis.time_series import series
-from simulator.cluster.compiled import CompiledDeployment
 from simulator.cluster.run import Run
 from simulator.core.step_log import COLUMNS, StepLog
 from simulator.costs.pricing import N_CLASSES
@@ -127,18 +126,17 @@ class _Trace:
         for index, replica in enumerate(self.run.replicas):
             for batch, log in enumerate(replica.logs):
                 if len(log):
-                    plant = self.run.pools[replica.pool].plant
-                    yield from self._steps({"ph": "X", "pid": index, "tid": batch}, log, plant, outputs)
+                    yield from self._steps({"ph": "X", "pid": index, "tid": batch}, log, outputs)
         yield from self._counters()
         yield from self._transfers()
         yield from self._instants()
 
-    def _steps(self, place: Event, log: StepLog, plant: CompiledDeployment | None, outputs: Outputs) -> Iterator[Event]:
-        here = _inside(log, self.window)
+    def _steps(self, place: Event, log: StepLog, outputs: Outputs) -> Iterator[Event]:
+        here, compiled = _inside(log, self.window), self.run.pools[self.run.replicas[place["pid"]].pool].compiled
         table, classes = log.table()[here], None
-        if plant is not None and self.nested:
-            stages = plant.resolved.layout.pipeline_parallel
-            classes = np.concatenate([p.device[:, :N_CLASSES] for p in priced(plant.cost.tables, log)])[here] * stages
+        if compiled is not None and self.nested:
+            device_s = np.concatenate([part.device[:, :N_CLASSES] for part in priced(compiled.cost.tables, log)])
+            classes = device_s[here] * compiled.resolved.layout.pipeline_parallel
         last = 0
         for i, values in enumerate(table.tolist()):
             row = dict(zip(COLUMNS, values, strict=True))

@@ -24,6 +24,8 @@ from simulator.schedulers.registry import POLICIES
 
 QUANTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
+FRACTIONS = ("measured_fraction", "interpolated_fraction", "roofline_fraction")
+
 #: Points at which a run of decode steps is read for inter-token latencies. Its ramp is linear, so the error is far
 #: below the ramp / 16.
 ITL_POINTS = 16
@@ -43,16 +45,14 @@ def summarise(run: Run) -> dict[str, Any]:
     """
     uses = pool_uses(run)
     totals = _together([use.totals for use in uses])
-    stated = StatedError.of(uses[0].plant.resolved.engine.name, totals.expected_error)
+    stated = StatedError.of(uses[0].compiled.resolved.engine.name, totals.expected_error)
     energy, ranks = power_and_energy(uses, output_tokens(run)), _rank_metrics(uses)
     return {
         "metrics": {**latency_metrics(run), **energy, **ranks, **speculative_metrics(run)},
         "time_breakdown": {**totals.seconds, "idle": sum(use.idle_s for use in uses)},
         "calibration": {
-            "bundle": " + ".join(dict.fromkeys(use.plant.bundle.name for use in uses)),
-            "measured_fraction": totals.measured_fraction,
-            "interpolated_fraction": totals.interpolated_fraction,
-            "roofline_fraction": totals.roofline_fraction,
+            "bundle": " + ".join(dict.fromkeys(use.compiled.bundle.name for use in uses)),
+            **{name: getattr(totals, name) for name in FRACTIONS},
             "operator_error": totals.expected_error,
             "expected_error": stated.expected_error,
             "stated_error": stated.block(),
@@ -65,11 +65,11 @@ def _rank_metrics(uses: Sequence[PoolEnergy]) -> dict[str, Any]:
 
     It holds the dispatch of requests, and the share of step time that a rank waits for the slowest, mean over ranks.
     """
-    uses = [use for use in uses if use.plant.resolved.rank_dispatch not in (None, "balanced")]
+    uses = [use for use in uses if use.compiled.resolved.rank_dispatch not in (None, "balanced")]
     if not uses:
         return {}
     busy_s, waits_s = sum(use.totals.busy_s for use in uses), sum(use.totals.rank_wait_s for use in uses)
-    names = dict.fromkeys(str(use.plant.resolved.rank_dispatch) for use in uses)
+    names = dict.fromkeys(str(use.compiled.resolved.rank_dispatch) for use in uses)
     return {"ranks": {"dispatch": ", ".join(names), "wait_fraction": waits_s / busy_s if busy_s else 0.0}}
 
 
@@ -80,7 +80,7 @@ def _together(parts: Sequence[StepTotals]) -> StepTotals:
     device = np.array([part.busy_s - part.seconds["host"] for part in parts])
     weights = device / max(float(device.sum()), 1e-300)
 
-    names = ("measured_fraction", "interpolated_fraction", "roofline_fraction", "expected_error")
+    names = (*FRACTIONS, "expected_error")
     means: dict[str, Any] = {name: float(weights @ [getattr(part, name) for part in parts]) for name in names}
     return replace(
         parts[0],
@@ -317,7 +317,7 @@ def fleet_metrics(run: Run) -> dict[str, Any]:
     first_s, last_s = run.span_s
     paid_s = 0.0  # accelerator seconds from the order of a replica to its end
     for number, pool in enumerate(run.pools):
-        each = pool.plant.resolved.accelerators_per_replica if pool.plant else 1
+        each = pool.compiled.resolved.accelerators_per_replica if pool.compiled else 1
         alive_s = sum(r.alive_fraction(first_s, last_s) for r in run.replicas if r.pool == number) * (last_s - first_s)
         paid_s += each * (alive_s + run.starting_s(number))
     found: dict[str, Any] = {

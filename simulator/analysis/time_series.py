@@ -71,7 +71,7 @@ def series(run: Run, edges_s: FloatArray) -> Iterator[Series]:
     samples = run.options.journal.by_replica(len(run.replicas))
     for index, (replica, seen) in enumerate(zip(run.replicas, samples, strict=True)):
         pool = run.pools[replica.pool]
-        integrals = _replica(run, replica, pool.plant, seen, edges_s)
+        integrals = _replica(run, replica, pool.compiled, seen, edges_s)
         figures = {name: np.diff(grown) / width_s for name, grown in integrals.items()}
         held += figures["kv_fraction"]
         blocks += figures["alive_fraction"] * pool.rules.kv_blocks
@@ -84,7 +84,7 @@ def series(run: Run, edges_s: FloatArray) -> Iterator[Series]:
 
 
 def _replica(
-    run: Run, replica: ReplicaRun, plant: CompiledDeployment | None, seen: FloatArray, edges_s: FloatArray
+    run: Run, replica: ReplicaRun, compiled: CompiledDeployment | None, seen: FloatArray, edges_s: FloatArray
 ) -> dict[str, FloatArray]:
     """Return the integral of each figure up to the edges; that of kv_fraction is in blocks. Each has shape (edges,)."""
     first_s, last_s = run.span_s
@@ -100,7 +100,7 @@ def _replica(
         "queue": _held(at_s, queue, replica.died_s, edges_s),
         "running": _held(at_s, running, replica.died_s, edges_s),
         "kv_fraction": _drawn(at_s[known], blocks[known], replica.died_s, edges_s),
-        "power_w": np.zeros(len(edges_s)) if plant is None else _joules(log, plant, alive_s - busy_s, edges_s),
+        "power_w": np.zeros(len(edges_s)) if compiled is None else _joules(log, compiled, alive_s - busy_s, edges_s),
         "input_tokens_per_s": _grown(log, log.prefill_tokens, edges_s),
         "output_tokens_per_s": sum((_tokens(each, edges_s) for each in replica.logs if len(each)), tokens),
     }
@@ -111,29 +111,29 @@ def _starting_j(run: Run, edges_s: FloatArray) -> FloatArray:
     first_s, last_s = run.span_s
     found = np.zeros(len(edges_s))
     for number, ordered_s, ended_s in run.orders.tolist():
-        plant = run.pools[int(number)].plant
-        if plant is not None:
+        compiled = run.pools[int(number)].compiled
+        if compiled is not None:
             begin_s, end_s = max(ordered_s, first_s), min(ended_s, last_s)
-            idle_w = plant.resolved.hardware.accelerator.idle_w * plant.resolved.accelerators_per_replica
+            idle_w = compiled.resolved.hardware.accelerator.idle_w * compiled.resolved.accelerators_per_replica
             found += idle_w * (np.clip(edges_s, begin_s, max(begin_s, end_s)) - begin_s)
     return found
 
 
-def _joules(log: StepLog, plant: CompiledDeployment, idle_s: FloatArray, edges_s: FloatArray) -> FloatArray:
+def _joules(log: StepLog, compiled: CompiledDeployment, idle_s: FloatArray, edges_s: FloatArray) -> FloatArray:
     """Return the joules of all accelerators of a replica up to the edges. Shape (edges,).
 
     `idle_s` holds the seconds without a step up to each edge.
     """
-    unit = plant.resolved.hardware.accelerator
-    rows = [part.joules for part in priced(plant.cost.tables, log)]
-    busy_j = _grown(log, np.concatenate(rows), edges_s) if rows else np.zeros(len(edges_s))
-    return np.asarray((busy_j + idle_s * unit.idle_w) * plant.resolved.accelerators_per_replica, dtype=np.float64)
+    unit = compiled.resolved.hardware.accelerator
+    joules = np.concatenate([np.zeros(0), *(part.joules for part in priced(compiled.cost.tables, log))])
+    busy_j = _grown(log, joules, edges_s)
+    return np.asarray((busy_j + idle_s * unit.idle_w) * compiled.resolved.accelerators_per_replica, dtype=np.float64)
 
 
 def _grown(log: StepLog, amounts: FloatArray, edges_s: FloatArray) -> FloatArray:
     """Return the sum of the rows' amounts up to the edges, each spread evenly over its time. Shape (edges,).
 
-    Rows of several lanes may overlap.
+    Rows of several batches may overlap.
     """
     if not len(log):
         return np.zeros(len(edges_s))
@@ -152,7 +152,7 @@ def _integral(at_s: FloatArray, level: FloatArray, edges_s: FloatArray) -> Float
 
 
 def _tokens(log: StepLog, edges_s: FloatArray) -> FloatArray:
-    """Return the tokens of a lane's steps up to the edges. Shape (edges,).
+    """Return the tokens of a batch's steps up to the edges. Shape (edges,).
 
     A row contributes its completed steps, and the current one in part.
     """

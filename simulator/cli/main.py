@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.entry_point import run_command
 
@@ -60,7 +61,6 @@ def simulate(
 ) -> None:
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
     from catalogs.deployments.schema import load_deployment
-    from catalogs.errors import InputError
     from catalogs.workloads.workload import load_workload
     from simulator.cli import outputs
     from simulator.cli.outputs import RequestedOutputs
@@ -99,7 +99,6 @@ def simulate(
 
 def _with_router(written: Deployment, router: str | None, staleness_s: float | None) -> Deployment:
     """Return the deployment with another router."""
-    from catalogs.errors import InputError
     from catalogs.io.yaml_files import parse_yaml
 
     changes: dict[str, object] = {}

@@ -23,13 +23,13 @@ from simulator.core.outcomes import STATUS
 from simulator.engine.event_log import EventLog
 
 
-def blocks_notice(plant: CompiledDeployment, kv_blocks: int) -> str:
+def blocks_notice(compiled: CompiledDeployment, kv_blocks: int) -> str:
     """Return a notice if the cache of a run has another number of blocks than the deployment's, else ""."""
-    memory = plant.memory
+    memory = compiled.memory
     if kv_blocks == memory.kv_blocks * memory.data_parallel:
         return ""
     return (
-        f"{plant.resolved.model.name} caches less of long sequences: for these lengths its cache is simulated "
+        f"{compiled.resolved.model.name} caches less of long sequences: for these lengths its cache is simulated "
         f"as {kv_blocks} blocks of {memory.block_size} tokens, {memory.kv_blocks * memory.data_parallel} at 2048 tokens"
     )
 
@@ -41,11 +41,11 @@ def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, 
     """Return OUT.json as a dictionary of plain values."""
     summary = summarise(run)
     summary["metrics"] |= fleet_metrics(run)
-    per_s = summary["metrics"]["output_tokens_per_s"]
+    last = run.plants[-1].resolved  # the last pool streams all tokens except the first
     notices = [
-        streaming_notice(run.plants[-1].resolved, per_s),  # the last pool streams all tokens except the first
+        streaming_notice(last, summary["metrics"]["output_tokens_per_s"]),
         *(notice for compiled in run.plants for notice in compiled.notices),
-        *(blocks_notice(pool.plant, pool.rules.kv_blocks) for pool in run.pools if pool.plant),
+        *(blocks_notice(pool.compiled, pool.rules.kv_blocks) for pool in run.pools if pool.compiled),
     ]
     return {
         "schema_version": SCHEMA_VERSION,
@@ -67,13 +67,13 @@ def resolved_deployment(run: Run, deployment: Deployment) -> dict[str, Any]:
     parts = deployment.slices
     blocks = [
         {
-            **plant.resolved.filled_in(part.written),
-            "engine_version": plant.resolved.engine.version,
-            "model_id": plant.resolved.model.hf_id,
-            "kv_cache": plant.memory.equation,
-            "host_times": asdict(plant.resolved.engine.host),
+            **compiled.resolved.filled_in(part.written),
+            "engine_version": compiled.resolved.engine.version,
+            "model_id": compiled.resolved.model.hf_id,
+            "kv_cache": compiled.memory.equation,
+            "host_times": asdict(compiled.resolved.engine.host),
         }
-        for plant, part in zip(run.plants, parts, strict=True)
+        for compiled, part in zip(run.plants, parts, strict=True)
     ]
     shared = {key: getattr(deployment, key) for key in SHARED_KEYS if key not in ("disaggregation", "pools")}
     if len(blocks) == 1:

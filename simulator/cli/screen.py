@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import chain
 from typing import Any, Final
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from calibration.accuracy.stated_error import in_words
-from catalogs.ui.terminal import open_console
+from catalogs.ui.terminal import open_console, text_table
 from simulator.analysis.explain import PERCENTILES
 from simulator.analysis.metrics import QUANTILES, speculative_line
 from simulator.analysis.request_phases import PHASE_WORDS
@@ -88,14 +86,12 @@ def _deployment_line(deployment: dict[str, Any]) -> str:
 
 
 def _latency_table(metrics: dict[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("milliseconds")
-    for name in ("mean", *QUANTILES):
-        table.add_column(name, justify="right")
-    for key, words in _LATENCIES.items():
-        cells = (metrics[key][name] for name in ("mean", *QUANTILES))
-        table.add_row(words, *("-" if c is None else f"{1e3 * c:,.1f}" for c in cells))
-    return table
+    names = ("mean", *QUANTILES)
+    rows = [
+        [words, *("-" if (s := metrics[key][name]) is None else f"{1e3 * s:,.1f}" for name in names)]
+        for key, words in _LATENCIES.items()
+    ]
+    return text_table(["milliseconds", *names], rows, 1, "")
 
 
 def _throughput(metrics: dict[str, Any]) -> str:
@@ -171,22 +167,19 @@ def _phase_table(latency: dict[str, Any]) -> Table:
     """Return a table of milliseconds by phase; the shares are those of the last statistic."""
     statistics = ("mean", *PERCENTILES)
     last = statistics[-1]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("milliseconds of\nrequests near")
-    for metric in latency:
-        for name in statistics:
-            table.add_column(f"{metric}\n{name}", justify="right", min_width=6)
-        table.add_column(f"{metric}\n{last} %", justify="right")
+    head, rows, total = ["milliseconds of\nrequests near"], [], ["all"]
+    for metric, found in latency.items():
+        head += [*(f"{metric}\n{name}" for name in statistics), f"{metric}\n{last} %"]
+        total += [*(_ms(found[name]["seconds"]) for name in statistics), "100"]
     for phase, words in PHASE_WORDS.items():
         if any(part["shares"][phase] >= SMALL for found in latency.values() for part in found.values()):
-            cells = []
+            rows.append([words])
             for found in latency.values():
-                cells += [_ms(found[name]["phases_s"][phase]) for name in statistics]
-                cells.append(f"{100 * found[last]['shares'][phase]:.0f}")
-            table.add_row(words, *cells)
+                share = f"{100 * found[last]['shares'][phase]:.0f}"
+                rows[-1] += [*(_ms(found[name]["phases_s"][phase]) for name in statistics), share]
+    table = text_table(head, rows, 1, "")
     table.add_section()
-    totals = [[*(_ms(found[name]["seconds"]) for name in statistics), "100"] for found in latency.values()]
-    table.add_row("all", *chain(*totals))
+    table.add_row(*total)
     return table
 
 

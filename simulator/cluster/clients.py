@@ -35,9 +35,9 @@ class Frontend:
         self._intakes, self._output_s = list[RequestIntake](), list[float]()
         for model in range(1 + max(pool.model for pool in pools)):
             taking = [pool for pool in pools if pool.model == model and pool.role != "decode"] or pools
-            servers = sum(pool.replicas * pool.rules.attention_ranks for pool in taking)
-            self._intakes.append(RequestIntake(taking[0].rules.host, max(1, servers)))
-            self._output_s.append(taking[0].rules.host.output_s)
+            servers, host = sum(pool.replicas * pool.rules.attention_ranks for pool in taking), taking[0].rules.host
+            self._intakes.append(RequestIntake(host, max(1, servers)))
+            self._output_s.append(host.output_s)
 
     def admit(self, index: int, now: float, input_tokens: int) -> float:
         """Return when a request that is sent at `now` reaches the router, in seconds of the run's clock."""

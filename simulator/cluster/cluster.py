@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf, nan
 from typing import Protocol
 
@@ -18,14 +18,7 @@ from catalogs.workloads.request_set import RequestSet
 from simulator.cache.lora_slots import check_adapters
 from simulator.cluster.clients import ClientTimeouts, ClosedLoopClients, Frontend, RetryTracker
 from simulator.cluster.compiled import Pool
-from simulator.cluster.kv_transfer import (
-    AS_COMPUTED,
-    DisaggregationPolicy,
-    InstantTransfer,
-    KvTransfer,
-    TransferChannel,
-    TransferLinks,
-)
+from simulator.cluster.kv_transfer import DisaggregationPolicy, InstantTransfer, KvTransfer, LinkTraffic, TransferLinks
 from simulator.cluster.provisioning import PendingReplicas, ReplicaSlots
 from simulator.cluster.routers.base import ReplicaView
 from simulator.cluster.routers.registry import make_router
@@ -60,7 +53,7 @@ class RunOptions:
     horizon_s: float | None = None  # the time at which the run stops, even if requests are unfinished
     check_laws: bool = False  # check every invariant after every schedule (slow)
     transfer: TransferLinks | None = None  # None: transfers take no time
-    hand_over: DisaggregationPolicy = AS_COMPUTED  # between prefill and decode pools
+    hand_over: DisaggregationPolicy = field(default_factory=DisaggregationPolicy)  # between prefill and decode pools
     controllers: tuple[Controller, ...] = ()
     journal: EventLog | None = None  # the log to which the run appends its events
     processes: int = 1  # number of processes that share independent replicas (simulator/cluster/parallel.py)
@@ -80,7 +73,7 @@ class Cluster:
         self._output_tokens: list[int] = requests.output_tokens.tolist()
         self._adapters = None if requests.adapters is None else requests.adapters.tolist()
         self._models = None if requests.wanted_models is None else requests.wanted_models.tolist()
-        self.transfer: TransferChannel = (
+        self.transfer: InstantTransfer | LinkTraffic = (
             options.transfer.start(self.clock, options.check_laws) if options.transfer else InstantTransfer(self.clock)
         )
         self.pools = [self._open(pool) for pool in pools]
@@ -186,19 +179,19 @@ class Cluster:
             if request.index not in self._stranded:  # it waits for a decode replica already
                 self._restart(request.index)
 
-    def living(self, pool: int) -> list[Replica]:
+    def live_replicas(self, pool: int) -> list[Replica]:
         """Return the replicas of a pool that accept requests."""
         return [r for r in self.replicas if r.pool == pool and r.died_s > self.clock.now and r not in self._draining]
 
-    def goes_to(self, index: int, pool: int) -> bool:
+    def wants_model_of(self, index: int, pool: int) -> bool:
         """Return whether a request wants the model of a pool."""
         return (self._models[index] if self._models else 0) == self.pools[pool].pool.model
 
     def n_stranded(self, pool: int) -> int:
         """Return the number of requests that wait for a replica of the pool's model to be added."""
-        return sum(self.goes_to(index, pool) for index in self._stranded)
+        return sum(self.wants_model_of(index, pool) for index in self._stranded)
 
-    def drains(self, replica: Replica) -> bool:
+    def is_draining(self, replica: Replica) -> bool:
         """Return whether a replica is draining: it is live and accepts no requests."""
         return replica in self._draining
 

@@ -5,7 +5,7 @@ A Pool describes identical replicas: their scheduling rules, step costs, number 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from catalogs.engines.profile import HostTimes, KvTransfer
 from catalogs.errors import InputError
 from catalogs.units import GIGA
 from simulator.cache.offload import OffloadRules, SwapRules
-from simulator.cluster.kv_transfer import AS_COMPUTED, DisaggregationPolicy
+from simulator.cluster.kv_transfer import DisaggregationPolicy
 from simulator.core.batch import BatchShape
 from simulator.core.step_timer import StepTimer
 from simulator.costs.compile import compile_step_cost
@@ -62,7 +62,10 @@ class CompiledDeployment:
 
 
 def compile_deployment(
-    deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True
+    deployment: Deployment,
+    bundle_path: Path | None = None,
+    measured_host: bool = True,
+    resolved: ResolvedDeployment | None = None,
 ) -> CompiledDeployment:
     """Resolve a deployment, size its memory and prepare its step costs.
 
@@ -72,18 +75,13 @@ def compile_deployment(
         deployment: The deployment as written.
         bundle_path: Path of a calibration bundle; None selects the bundle of the accelerator.
         measured_host: Whether to use host times that the user measured, if there are any.
+        resolved: The same deployment with its names resolved, if the caller has it already.
 
     Raises:
         InputError: If a name or size is invalid, or if the model does not fit; the error names the nearest
             configuration that fits.
     """
-    return _build(resolve(deployment), deployment, bundle_path, measured_host)
-
-
-def _build(
-    resolved: ResolvedDeployment, written: Deployment, bundle_path: Path | None, measured_host: bool
-) -> CompiledDeployment:
-    resolved, memory = fit(written, measured_host, resolved)
+    resolved, memory = fit(deployment, measured_host, resolved)
     bundle = load_bundle(resolved.hardware.accelerator, bundle_path)
     return CompiledDeployment(resolved, memory, compile_step_cost(resolved, bundle), bundle)
 
@@ -103,7 +101,7 @@ class CompiledFleet:
 
     plants: tuple[CompiledDeployment, ...]
     transfer_bytes_per_s: float | None = None
-    hand_over: DisaggregationPolicy = AS_COMPUTED
+    hand_over: DisaggregationPolicy = field(default_factory=DisaggregationPolicy)
     transfer: KvTransfer = "at_end"
     transfer_queues: int | None = None
 
@@ -115,7 +113,7 @@ def compile_fleet(deployment: Deployment, bundle_path: Path | None = None, measu
         InputError: For the same reasons as compile_deployment.
     """
     compiled = tuple(
-        _build(resolved, part.written, bundle_path, measured_host)
+        compile_deployment(part.written, bundle_path, measured_host, resolved)
         for resolved, part in zip(resolve_pools(deployment), deployment.slices, strict=True)
     )
     engine = compiled[-1].resolved.engine  # the engine that streams to the client
@@ -153,10 +151,10 @@ def offload_rules(tiers: OffloadTiers, memory: MemoryPlan) -> OffloadRules:
     )
 
 
-def with_host(plant: CompiledDeployment, host: HostTimes) -> CompiledDeployment:
+def with_host(compiled: CompiledDeployment, host: HostTimes) -> CompiledDeployment:
     """Return the same compiled deployment with other host times."""
-    resolved = replace(plant.resolved, engine=replace(plant.resolved.engine, host=host))
-    return replace(plant, resolved=resolved, cost=compile_step_cost(resolved, plant.bundle))
+    resolved = replace(compiled.resolved, engine=replace(compiled.resolved.engine, host=host))
+    return replace(compiled, resolved=resolved, cost=compile_step_cost(resolved, compiled.bundle))
 
 
 def fit(
@@ -236,7 +234,7 @@ class Pool:
         replicas: Number of replicas when the run begins.
         role: Whether they compute prompts, decode, or both.
         model: Index of the model that they serve among the models of the run (RequestSet.wanted_models).
-        plant: The compiled deployment; None for a bare timer, which has no energy model and no calibration.
+        compiled: The compiled deployment; None for a bare timer, which has no energy model and no calibration.
     """
 
     rules: EngineRules
@@ -244,4 +242,4 @@ class Pool:
     replicas: int = 1
     role: Role = "both"
     model: int = 0
-    plant: CompiledDeployment | None = None
+    compiled: CompiledDeployment | None = None

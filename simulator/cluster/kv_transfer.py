@@ -24,6 +24,8 @@ MANY_TOKENS: Final = 1 << 40
 class DisaggregationPolicy:
     """Which prompts are computed by prefill replicas, and which replica emits the first token.
 
+    By default every prompt is handed over, and its first token is shown as soon as it is computed.
+
     Attributes:
         first_token: Which replica's first token the client sees, and when (EngineProfile.first_token).
         max_local_tokens: Prompts up to this length are computed by a decode replica itself (Dynamo's and
@@ -39,14 +41,8 @@ class DisaggregationPolicy:
 
     def stays(self, tokens: int, prefill: Sequence[Replica]) -> bool:
         """Return whether a prompt of `tokens` tokens is computed by a decode replica itself."""
-        if tokens <= self.max_local_tokens:
-            return True
-        most = self.max_queue
-        return most is not None and all(replica.scheduler.n_waiting >= most for replica in prefill)
-
-
-#: Every prompt is handed over, and its first token is shown as soon as it is computed.
-AS_COMPUTED: Final = DisaggregationPolicy()
+        full = self.max_queue is not None and all(r.scheduler.n_waiting >= self.max_queue for r in prefill)
+        return full or tokens <= self.max_local_tokens
 
 
 class KvTransfer(NamedTuple):
@@ -171,7 +167,3 @@ class LinkTraffic:
         earlier, self._last[queue] = self._last.get(queue), flow
         self._flows.begin_after(earlier, flow, pieces)
         return arrived
-
-
-#: The transfers of one run, which begin in order of time, one for each request that is handed over.
-TransferChannel = InstantTransfer | LinkTraffic

@@ -26,7 +26,7 @@ from simulator.cluster.compiled import Pool
 from simulator.cluster.run import ReplicaRun, Run
 from simulator.core.outcomes import NOT_SENT, UNFINISHED
 from simulator.core.request import Request
-from simulator.core.step_log import COLUMNS, OWN, RankStepLog, StepLog
+from simulator.core.step_log import COLUMNS, OWN, RankStepLog
 
 #: The fields of a Run with one row per request that are the same in the run of one replica.
 _COLUMNS: Final = ("started_s", "first_token_s", "last_token_s", "cached_tokens", "preemptions", "status")
@@ -86,7 +86,10 @@ def run_independent(cluster: Cluster) -> Run:
         columns = {name: getattr(run, name) for name in (*_COLUMNS, "replica")}
         return _ReplicaResult(columns, run.gaps_s, replace(run.replicas[0], pool=number))
 
-    whole = _without_service(Run.of(cluster), refused, arrival_s)
+    horizon_s = np.inf if options.horizon_s is None else options.horizon_s
+    status = np.where(requests.arrival_s <= horizon_s, UNFINISHED, NOT_SENT)
+    status = np.where((refused > 0) & (arrival_s <= horizon_s), refused, status).astype(np.int64)
+    whole = replace(Run.of(cluster), arrival_s=np.array(requests.arrival_s), status=status)  # no request was served yet
     _simulate_one = simulate_one
     try:
         with multiprocessing.get_context("fork").Pool(min(options.processes, max(1, n))) as workers:
@@ -125,14 +128,6 @@ def _assign(cluster: Cluster, order: IntArray) -> tuple[IntArray, IntArray]:
     return assigned, refused
 
 
-def _without_service(run: Run, refused: IntArray, arrival_s: FloatArray) -> Run:
-    """Return the run with arrivals and rejections but without any served request."""
-    horizon_s = np.inf if run.options.horizon_s is None else run.options.horizon_s
-    status = np.where(run.requests.arrival_s <= horizon_s, UNFINISHED, NOT_SENT)
-    status = np.where((refused > 0) & (arrival_s <= horizon_s), refused, status)
-    return replace(run, arrival_s=np.array(run.requests.arrival_s), status=status.astype(np.int64))
-
-
 #: Columns of prefill and decode tokens in the shares of a RankStepLog.
 OWN_TOKENS: Final = [COLUMNS.index(name) - OWN.start for name in ("prefill_tokens", "decodes")]
 
@@ -153,15 +148,13 @@ def reusable_run(run: Run, pool: Pool) -> Run | None:
         return None  # the number of blocks determines which prefixes remain cached
     longest = int((run.requests.input_tokens + run.requests.output_tokens).max())
     rank = other.of_rank() if other.in_lockstep else other
-    step_tokens = max(map(_most_step_tokens, record.logs))
+    step_tokens = 0  # the maximum of one step
+    for log in record.logs:
+        most = float((log.prefill_tokens + log.decodes).max(initial=0.0))
+        if isinstance(log, RankStepLog):
+            most = log.n_ranks * float(log.shares[:, :, OWN_TOKENS].sum(axis=2).max(initial=0.0))
+        step_tokens = max(step_tokens, int(most))
     if longest - 1 > rank.kv_blocks * rank.block_size or not record.reach.same_under(rules, other, step_tokens):
         return None
     held = round(record.kv_peak_fraction * max(1, rules.kv_blocks))
     return replace(run, pools=(pool,), replicas=(replace(record, kv_peak_fraction=held / max(1, other.kv_blocks)),))
-
-
-def _most_step_tokens(log: StepLog) -> int:
-    """Return the maximum number of tokens in a step."""
-    if isinstance(log, RankStepLog):
-        return log.n_ranks * int(log.shares[:, :, OWN_TOKENS].sum(axis=2).max(initial=0.0))
-    return int((log.prefill_tokens + log.decodes).max(initial=0.0))

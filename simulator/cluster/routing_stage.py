@@ -85,10 +85,8 @@ class RoutingStage:
         if seen.keys:
             request.keys = seen.keys[request.index]
         replica = able[self.router.choose(request, able)]
-        if several:
-            chosen = self.pools[replica.pool]
-            if chosen is not seen:  # content keys depend on the block size, which may differ between pools
-                request.keys = chosen.keys[request.index] if chosen.keys else ()
+        if several and (chosen := self.pools[replica.pool]) is not seen:  # its block size and keys may differ
+            request.keys = chosen.keys[request.index] if chosen.keys else ()
         return replica
 
 

@@ -89,7 +89,7 @@ class Run:
         counts = ("cached_tokens", "preemptions", "replica", "status")
         columns: dict[str, Any] = {name: np.array(getattr(results, name)) for name in times}
         columns |= {name: np.array(getattr(results, name), dtype=np.int64) for name in counts}
-        orders = [(order.pool, order.ordered_s, order.ended_s) for order in cluster.orders.given]
+        orders = [(order.pool, order.ordered_s, order.ended_s) for order in cluster.orders.placed]
         return cls(
             requests=cluster.requests,
             options=cluster.options,
@@ -141,7 +141,7 @@ class Run:
     @property
     def plants(self) -> tuple[CompiledDeployment, ...]:
         """The compiled deployment of each pool; empty for a run of bare timers."""
-        return tuple(pool.plant for pool in self.pools if pool.plant is not None)
+        return tuple(pool.compiled for pool in self.pools if pool.compiled is not None)
 
     @property
     def completed(self) -> BoolArray:

@@ -5,7 +5,7 @@ All checks raise InvariantViolation.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -124,7 +124,13 @@ def _check_links(run: Run) -> None:
     transfer = run.options.transfer
     if not isinstance(transfer, TransferLinks):
         return
-    sent = [trip for trip in _trips(run, transfer) if trip.end_s < np.inf]
+    sent = []  # in the order in which they began
+    for index, source, target, start_s, end_s in run.handovers.tolist():
+        path = transfer.paths[run.replicas[int(source)].pool, run.replicas[int(target)].pool]
+        tokens = int(run.requests.input_tokens[int(index)])
+        loads = path.load(tokens).by_link(transfer.names[int(source)], transfer.names[int(target)])
+        if not np.isnan(end_s):
+            sent.append(_SentTransfer(int(index), start_s, end_s - path.latency_s, path.pieces(tokens), loads))
     for trip in sent:
         in_time = trip.end_s >= trip.start_s + trip.wire_s / trip.pieces - trip.late_s
         require(in_time, f"the KV blocks of request {trip.request} arrived faster than its links permit")
@@ -133,12 +139,12 @@ def _check_links(run: Run) -> None:
         _check_busy(sent)
 
 
-class _Trip(NamedTuple):
+class _SentTransfer(NamedTuple):
     """A KV transfer and the seconds that it occupies each link."""
 
     request: int
     start_s: float
-    end_s: float  # without the latency; inf: in flight
+    end_s: float  # without the latency
     pieces: int
     loads: dict[Hashable, float]
 
@@ -151,20 +157,10 @@ class _Trip(NamedTuple):
         return ROUNDING * self.end_s + 1e-9
 
 
-def _trips(run: Run, links: TransferLinks) -> Iterator[_Trip]:
-    """Yield the KV transfers of a run in the order in which they began."""
-    for index, source, target, start_s, end_s in run.handovers.tolist():
-        path = links.paths[run.replicas[int(source)].pool, run.replicas[int(target)].pool]
-        tokens = int(run.requests.input_tokens[int(index)])
-        loads = path.load(tokens).by_link(links.names[int(source)], links.names[int(target)])
-        over_s = np.inf if np.isnan(end_s) else end_s - path.latency_s
-        yield _Trip(int(index), start_s, over_s, path.pieces(tokens), loads)
-
-
-def _check_capacity(trips: Sequence[_Trip]) -> None:
+def _check_capacity(transfers: Sequence[_SentTransfer]) -> None:
     """Check that every link had enough time for the transfers within any interval from a start to a later end."""
     on: dict[Hashable, list[tuple[float, float, float]]] = {}
-    for trip in trips:
+    for trip in transfers:
         for link, seconds in trip.loads.items():
             on.setdefault(link, []).append((trip.start_s, trip.end_s, seconds / trip.pieces))
     for link, rows in on.items():
@@ -176,11 +172,11 @@ def _check_capacity(trips: Sequence[_Trip]) -> None:
             require(not broken.any(), f"link {link} exceeded its capacity from {first_s:g} s on")
 
 
-def _check_busy(trips: Sequence[_Trip]) -> None:
+def _check_busy(transfers: Sequence[_SentTransfer]) -> None:
     """Check that overlapping transfers end no later than they would if sent one after the other."""
-    met: list[_Trip] = []
+    met: list[_SentTransfer] = []
     through_s = 0.0
-    for trip in [*trips, None]:
+    for trip in [*transfers, None]:
         if trip is None or trip.start_s > through_s:
             for each in met:
                 late_s = len(met) * ROUNDING * through_s + 1e-9

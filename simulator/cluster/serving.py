@@ -45,10 +45,10 @@ def serving_options(written: Deployment, fleet: CompiledFleet) -> RunOptions:
     )
 
 
-def cold_start_s(plant: CompiledDeployment) -> float:
+def cold_start_s(compiled: CompiledDeployment) -> float:
     """Return the seconds from the order of a replica to its first request; 0 without autoscaling."""
-    scaling, memory = plant.resolved.scaling, plant.memory
-    weights = memory.weights_bytes * plant.resolved.accelerators_per_replica
+    scaling, memory = compiled.resolved.scaling, compiled.memory
+    weights = memory.weights_bytes * compiled.resolved.accelerators_per_replica
     return scaling.cold_start.seconds(weights) if scaling else 0.0
 
 

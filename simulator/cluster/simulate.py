@@ -112,16 +112,16 @@ def run_rules(
     return run_pools([Pool(rules, timer, n_replicas)], requests, options)
 
 
-def pool_of(plant: CompiledDeployment, model: int = 0, requests: RequestSet | None = None) -> Pool:
+def pool_of(compiled: CompiledDeployment, model: int = 0, requests: RequestSet | None = None) -> Pool:
     """Return the pool of a compiled deployment, with its cache sized for sequences such as those of `requests`."""
-    resolved, rules = plant.resolved, engine_rules(plant, 0 if requests is None else requests.seed)
+    resolved, rules = compiled.resolved, engine_rules(compiled, 0 if requests is None else requests.seed)
     if requests is not None:
-        blocks = even_blocks(resolved, plant.memory, requests) * resolved.layout.data_parallel
+        blocks = even_blocks(resolved, compiled.memory, requests) * resolved.layout.data_parallel
         rules = replace(rules, kv_blocks=blocks)
-    return Pool(rules, plant.cost, resolved.replicas, resolved.role, model, plant)
+    return Pool(rules, compiled.cost, resolved.replicas, resolved.role, model, compiled)
 
 
-def engine_rules(plant: CompiledDeployment, seed: int = 0) -> EngineRules:
+def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
     """Return the scheduling rules of one replica; `seed` is the seed of the draws during a run (accepted drafts).
 
     With attention data parallelism (data_parallel > 1), seats, token budget and blocks are the sums over the ranks, and
@@ -132,16 +132,16 @@ def engine_rules(plant: CompiledDeployment, seed: int = 0) -> EngineRules:
     Raises:
         InputError: If the KV cache has no blocks.
     """
-    resolved, limits, engine = plant.resolved, plant.resolved.limits, plant.resolved.engine
+    resolved, limits, engine = compiled.resolved, compiled.resolved.limits, compiled.resolved.engine
     ranks, stages = resolved.layout.data_parallel, resolved.layout.pipeline_parallel
     unit = resolved.hardware.accelerator
-    if plant.memory.kv_blocks < 1:
-        raise InputError("the KV cache has no blocks", plant.memory.kv_blocks)
+    if compiled.memory.kv_blocks < 1:
+        raise InputError("the KV cache has no blocks", compiled.memory.kv_blocks)
     shared: dict[str, Any] = {name: getattr(engine, name) for name in ENGINE_RULES} | asdict(limits)
     shared |= {
         "max_num_seqs": limits.max_num_seqs * ranks,
         "max_num_batched_tokens": limits.max_num_batched_tokens * ranks,
-        "kv_blocks": plant.memory.kv_blocks * ranks,
+        "kv_blocks": compiled.memory.kv_blocks * ranks,
     }
     return EngineRules(
         **shared,
@@ -150,10 +150,10 @@ def engine_rules(plant: CompiledDeployment, seed: int = 0) -> EngineRules:
         attention_ranks=ranks,
         rank_dispatch="" if resolved.rank_dispatch in (None, "balanced") else resolved.rank_dispatch,
         queueing=resolved.queueing,
-        lora=lora_rules(resolved, plant.bundle),
+        lora=lora_rules(resolved, compiled.bundle),
         speculation=SpeculationRules.of(resolved.speculation, seed) if resolved.speculation else None,
-        swap=swap_rules(resolved, plant.memory) if resolved.swap_bytes else None,
-        offload=offload_rules(resolved.offload, plant.memory) if resolved.offload else None,
+        swap=swap_rules(resolved, compiled.memory) if resolved.swap_bytes else None,
+        offload=offload_rules(resolved.offload, compiled.memory) if resolved.offload else None,
         encoder_tokens=resolved.model.encoder_tokens if resolved.model.is_encoder_decoder else 0,
         receiving=engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,
     )

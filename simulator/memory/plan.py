@@ -99,11 +99,9 @@ class MemoryPlan:
             rest = _gb(self.activation_bytes + self.non_torch_bytes)
             return f"weights {_gb(held)} + activations and runtime {rest} > {_gb(self.budget_bytes)} per accelerator"
         longest = self.longest_sequence_tokens
-        return (
-            f"the KV cache holds one sequence of {longest} tokens, less than max_model_len {self.max_model_len}"
-            if longest < self.max_model_len
-            else ""
-        )
+        if longest >= self.max_model_len:
+            return ""
+        return f"the KV cache holds one sequence of {longest} tokens, less than max_model_len {self.max_model_len}"
 
     @property
     def equation(self) -> str:
@@ -223,8 +221,7 @@ def activation_bytes(shard: Shard, resolved: ResolvedDeployment) -> float:
     if resolved.engine.memory_rule == "slots":  # llama.cpp reserves one physical batch, with logits of all its tokens
         share = min(1.0, (resolved.engine.physical_batch_tokens or math.inf) / tokens)
         return share * (layer + tokens * model.vocab_size * DTYPE_BYTES["fp32"])
-    sampler = seqs * model.vocab_size * DTYPE_BYTES["fp32"] * SAMPLER_COPIES
-    return max(layer, sampler)
+    return max(layer, seqs * model.vocab_size * DTYPE_BYTES["fp32"] * SAMPLER_COPIES)  # the layer or the sampler
 
 
 def sequence_bytes(shard: Shard, tokens: float) -> float:

@@ -165,10 +165,8 @@ class Network:
         return pieces * (EXCHANGE_US * 1e-6) + np.maximum(wire_s, link_s)
 
     def _bus_bytes_per_s(self, span: CollectiveSpan) -> float:
-        link = self.link_bytes_per_s(span)
-        if span.nodes == 1:
-            return link
-        return min(link, span.inside * self.hardware.node.network_bytes_per_s * NETWORK_RATE)
+        link, cards = self.link_bytes_per_s(span), span.inside * self.hardware.node.network_bytes_per_s * NETWORK_RATE
+        return link if span.nodes == 1 else min(link, cards)
 
     def _hop_us(self, p: NcclProtocol, tree: int, span: CollectiveSpan) -> float:
         """Return the latency of a hop inside a node; LL takes longer there if the group spans several nodes."""

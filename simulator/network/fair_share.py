@@ -210,7 +210,10 @@ class FairShareNetwork:
         self._account(stream, stream.end_s)
         target, _, flow = heappop(stream.members)
         if self._check_laws:
-            check_sent(flow, target - stream.passed, stream.end_s)
+            left = target - stream.passed
+            tolerance = ROUNDING + 1e-12 * (1.0 + stream.end_s) / max(flow.loads.values())
+            text = f"{left} of {flow.size} bytes are left when a transfer ends"
+            require(abs(left) <= tolerance * flow.size, text)
         stream.passed, flow.stream = max(target, stream.passed), None
         if not stream.members:
             for link in stream.costs:
@@ -318,12 +321,6 @@ def check_shares(streams: Collection[TransferStream], slower: Mapping[Hashable, 
             most = max(stream.rate for stream in together) * (1.0 - ROUNDING)
             held.update(stream for stream in together if stream.rate >= most)
     require(len(held) == len(streams), "a transfer is slower than its links permit")
-
-
-def check_sent(flow: SharedTransfer, left: float, end_s: float) -> None:
-    """Check that a transfer that ended at `end_s` has sent all its bytes; `left` is the computed remainder."""
-    wide = ROUNDING + 1e-12 * (1.0 + end_s) / max(flow.loads.values())
-    require(abs(left) <= wide * flow.size, f"{left} of {flow.size} bytes are left when a transfer ends")
 
 
 #: Number of most recent uses of a link that are always remembered; the link counts as busy before them.

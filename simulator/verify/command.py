@@ -97,8 +97,8 @@ def verify(
     write_json(screen.document(found), str(folder / "verify.json"))
     # Times through a network are not host times, so those of an endpoint are installed only on request.
     if endpoint is None if install is None else install:
-        kept = "not installed: other processes used the machine"
-        typer.echo(kept if found.contended else f"installed: {save(found.calibration)}", err=True)
+        contended = "not installed: other processes used the machine"
+        typer.echo(contended if found.contended else f"installed: {save(found.calibration)}", err=True)
     if json_file != "-":
         screen.print_verification(found)
     if docs is not None:

@@ -124,8 +124,7 @@ def endpoint(
     base = url.rstrip("/").removesuffix("/v1")
     if not base.startswith(("http://", "https://")):
         raise InputError("an endpoint must be a URL", url, f"http://{url}")
-    key = Endpoint(base, "", "", key_env).environment().get(CLIENTS_KEY)
-    names = _served_names(base, key)
+    names = _served_names(base, Endpoint(base, "", "", key_env).environment().get(CLIENTS_KEY))
     if served is not None and served not in names:
         raise InputError("the endpoint does not serve this model", served, ", ".join(names[:3]))
     name = served or names[0]

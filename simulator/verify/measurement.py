@@ -66,9 +66,8 @@ class EngineUnderTest:
         others = self._others(before)
         if isinstance(self._client, InProcessEngine):
             return Probed(found, self._client.steps(), self._client.engine_version, others)
-        log = (
-            read_iteration_log(self._server.log).steps if self._server is not None and self.subject.keeps_log else None
-        )
+        server = self._server if self.subject.keeps_log else None
+        log = None if server is None else read_iteration_log(server.log).steps
         return Probed(found, log, engine_version(self.subject.target), others)
 
     def replay(self, trials: list[Trial], repeats: int) -> tuple[dict[str, list[MeasuredRun]], float]:

@@ -32,7 +32,7 @@ def print_verification(found: Verification) -> None:
     for row in _blocks(found):
         table.add_row(*map(Text.from_markup, row))
     console.print(table)
-    for text in (*verdict(found), *(f"note: {text}" for text in found.plant.notices)):
+    for text in (*verdict(found), *(f"note: {text}" for text in found.compiled.notices)):
         console.print(text)
 
 
@@ -86,12 +86,12 @@ def document(found: Verification) -> dict[str, Any]:
         "repeats": found.effort.repeats,
         "others_cores": found.others_cores,
         "contended": found.contended,
-        "operators": found.plant.bundle.name,
+        "operators": found.compiled.bundle.name,
         "engine_calibration": found.calibration.model_dump(mode="json"),
         "ways": list(found.ways),
         "met": {way: not found.missed(way) for way in found.ways},
         "lines": [_line(line, found.ways) for line in found.lines],
-        "notices": [*found.plant.notices, *verdict(found)],
+        "notices": [*found.compiled.notices, *verdict(found)],
     }
 
 
@@ -111,7 +111,7 @@ def markdown(found: Verification) -> str:
     """Return the judged lines as a table for the docs: measured value, noise, and error of each way with the bar."""
     subject, size = found.subject.deployment, found.effort.size
     name = f"{subject.engine} {found.calibration.engine_version}".strip()
-    unit = found.plant.resolved.hardware.accelerator.full_name
+    unit = found.compiled.resolved.hardware.accelerator.full_name
     subtitle = f"{name}, {found.client}, {unit}, {found.calibration.as_of}"
     lengths = f"{size.lengths.input_tokens} in and {size.lengths.output_tokens} out, each half to one and a half"
     first = f"{subtitle}: {size.requests} requests per trial of {lengths} tokens, {found.effort.repeats} repeats.\n"

@@ -16,7 +16,7 @@ from simulator.cluster.compiled import CompiledDeployment, compile_deployment, w
 from simulator.cluster.simulate import engine_rules, run_rules
 from simulator.cluster.simulate import simulate as run
 from simulator.costs.measured_steps import MeasuredStepTimer
-from simulator.verify.comparison import BOTTOM_UP, ENGINE_LEVEL, STANDARD, STANDARDS, ComparisonLine, Standard, lines
+from simulator.verify.comparison import BOTTOM_UP, ENGINE_LEVEL, STANDARD, STANDARDS, ComparisonLine, lines
 from simulator.verify.engines import EngineSubject
 from simulator.verify.measurement import EngineUnderTest, Probed, Tell
 from simulator.verify.probe_fit import fit_host, fit_requests, fit_steps
@@ -41,7 +41,7 @@ class Verification:
 
     subject: EngineSubject
     client: str
-    plant: CompiledDeployment
+    compiled: CompiledDeployment
     calibration: EngineCalibration
     ways: tuple[str, ...]
     lines: tuple[ComparisonLine, ...]
@@ -56,7 +56,7 @@ class Verification:
     @property
     def judged(self) -> str:
         """The way of calibration that must keep to the bars."""
-        return _standard(self.subject).judged
+        return STANDARDS.get(self.subject.deployment.engine, STANDARD).judged
 
     def missed(self, way: str) -> list[ComparisonLine]:
         """Return the lines whose error exceeds the bar plus the noise."""
@@ -82,17 +82,13 @@ def verify(subject: EngineSubject, client: Client, effort: VerificationEffort, o
             ways[ENGINE_LEVEL] = partial(run_rules, rules, timer)
         chosen = trials(ways.get(ENGINE_LEVEL, ways[BOTTOM_UP]), seats, effort.size, effort.rates)
         measured, others_cores = engine.replay(chosen, effort.repeats)
-    bars = _standard(subject).bars
+    bars = STANDARDS.get(subject.deployment.engine, STANDARD).bars
     found: list[ComparisonLine] = []
     for trial in chosen:
         runs = {way: simulate(trial.requests) for way, simulate in ways.items()}
         found += lines(trial.name, measured[trial.name], runs, bars)
     others = max(probed.others_cores, others_cores)
     return Verification(subject, client.name, fitted, calibration, tuple(ways), tuple(found), others, effort)
-
-
-def _standard(subject: EngineSubject) -> Standard:
-    return STANDARDS.get(subject.deployment.engine, STANDARD)
 
 
 def _most_input_tokens(compiled: CompiledDeployment, lengths: MeanLengths) -> int:

@@ -32,12 +32,6 @@ class MeanLengths:
         """Tokens of the longest request."""
         return self.input_tokens * 3 // 2 + self.output_tokens * 3 // 2
 
-    def draw(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return (input tokens, output tokens) of `n` requests. Each has shape (n,)."""
-        means = self.input_tokens, self.output_tokens
-        inputs, outputs = (rng.integers(max(1, m // 2), m * 3 // 2, size=n, endpoint=True) for m in means)
-        return inputs, outputs
-
 
 @dataclass(frozen=True, slots=True)
 class TrialSize:
@@ -74,7 +68,8 @@ def trials(simulate: Simulate, seats: int, size: TrialSize, rates: Sequence[floa
 
 def _open(lengths: MeanLengths, n: int, seed: int, rate: float) -> RequestSet:
     rng = np.random.default_rng(seed)
-    inputs, outputs = lengths.draw(n, rng)
+    means = lengths.input_tokens, lengths.output_tokens
+    inputs, outputs = (rng.integers(max(1, m // 2), m * 3 // 2, size=n, endpoint=True) for m in means)
     arrivals = np.cumsum(rng.exponential(1.0 / rate, size=n))
     return RequestSet(arrivals - arrivals[0], inputs, outputs, seed=seed)
 

@@ -40,22 +40,22 @@ class Autoscaler:
     def __init__(self, pool: int, options: Autoscaling, cold_s: float) -> None:
         """Create an autoscaler; cold_s is the seconds from the order of a replica to its first request."""
         self.pool, self.options, self.cold_s = pool, options, cold_s
-        self._recommended: deque[tuple[float, int]] = deque()  # (when, how many replicas)
-        self._added: deque[tuple[float, int]] = deque()
 
     def start(self, cluster: Cluster) -> None:
         """Start the periodic adjustment of the number of replicas."""
         self._cluster = cluster
         self._meter = LoadMeter(cluster, self.pool, self.options)
-        self._recommended.clear()
-        self._added.clear()
-        self._recommended.append((cluster.clock.now, len(cluster.living(self.pool))))
+        # (time, number of replicas), within the stabilisation windows and within the period of the scale-up policy.
+        self._recommended: deque[tuple[float, int]] = deque(
+            [(cluster.clock.now, len(cluster.live_replicas(self.pool)))]
+        )
+        self._added: deque[tuple[float, int]] = deque()
         cluster.timetable.every(self.options.interval_s, self._adjust)
 
     def _adjust(self) -> None:
         """Measure the load, and order or drain replicas."""
         cluster = self._cluster
-        ready, starting = cluster.living(self.pool), cluster.orders.pending(self.pool)
+        ready, starting = cluster.live_replicas(self.pool), cluster.orders.pending(self.pool)
         current = len(ready) + len(starting)
         wanted = self._limited(self._stabilised(self._wanted(ready, len(starting)), current), current)
         if wanted > current:
@@ -151,7 +151,7 @@ class LoadMeter:
         results, now = self._cluster.results, self._cluster.clock.now
         sent = results.arrival_s
         while self._next < len(sent) and sent[self._next] <= now:
-            if self._cluster.goes_to(self._next, self._pool):
+            if self._cluster.wants_model_of(self._next, self._pool):
                 self._open.append(self._next)
             self._next += 1
         found, waiting = [], []

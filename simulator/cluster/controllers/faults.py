@@ -58,14 +58,6 @@ class Placement:
 _Place = tuple[int, str, int]
 
 
-@dataclass(slots=True, eq=False)
-class _Slowdown:
-    """A temporary slowdown of one replica or its links."""
-
-    kind: str
-    factor: float
-
-
 @dataclass(eq=False)
 class Faults:
     """The controller of all faults of a run.
@@ -84,7 +76,7 @@ class Faults:
     def start(self, cluster: Cluster) -> None:
         """Start the processes of all faults."""
         self._cluster = cluster
-        self._slowdowns: dict[Replica, list[_Slowdown]] = {}
+        self._slowdowns: dict[Replica, list[Fault]] = {}
         self._streams: dict[_Place, np.random.Generator] = {}
         self._lost_nodes: set[tuple[str, int]] = set()  # nodes that are lost for the rest of the run
         self._in_vain = self._answered = 0
@@ -135,29 +127,28 @@ class Faults:
 
     def _strike(self, fault: Fault, replica: Replica, lasts_s: float | None) -> None:
         if fault.kind != "crash":
-            slowdown = _Slowdown(fault.kind, fault.factor or 1.0)
-            self._cluster.timetable.process(self._slow_down(replica, slowdown, lasts_s))
+            self._cluster.timetable.process(self._slow_down(replica, fault, lasts_s))
             return
-        drains = self._cluster.drains(replica)
+        drains = self._cluster.is_draining(replica)
         self._cluster.fail(replica)
         if lasts_s is not None and not drains:
             self._cluster.orders.place(replica.pool, lasts_s)
 
-    def _slow_down(self, replica: Replica, slowdown: _Slowdown, lasts_s: float | None) -> Process:
+    def _slow_down(self, replica: Replica, fault: Fault, lasts_s: float | None) -> Process:
         """Slow a replica or its links down for lasts_s seconds (None: permanently)."""
-        self._slowdowns.setdefault(replica, []).append(slowdown)
+        self._slowdowns.setdefault(replica, []).append(fault)
         self._adjust(replica)
         if lasts_s is not None:
             yield self._cluster.timetable.after(lasts_s)
-            self._slowdowns[replica].remove(slowdown)
+            self._slowdowns[replica].remove(fault)
             if not self._has_ended(replica):
                 self._adjust(replica)
 
     def _adjust(self, replica: Replica) -> None:
         """Apply the combined slowdown of a replica's current faults."""
         timer, current = self._cluster.pools[replica.pool].pool.timer, self._slowdowns[replica]
-        slow = prod((each.factor for each in current if each.kind == "slow"), start=1.0)
-        link = prod((each.factor for each in current if each.kind != "slow"), start=1.0)
+        slow = prod((fault.factor or 1.0 for fault in current if fault.kind == "slow"), start=1.0)
+        link = prod((fault.factor or 1.0 for fault in current if fault.kind != "slow"), start=1.0)
         if link > 1.0 and self.slow_link is not None:
             timer = self.slow_link(replica.pool, link)
         replica.run_by(SlowedReplica(timer, slow) if slow > 1.0 else timer)
@@ -181,7 +172,7 @@ class Faults:
         for pool in {pool for pool, _ in places}:
             for replica in self._live(pool):
                 if (pool, replica.slot) in places:
-                    replaced += [] if cluster.drains(replica) else [pool]
+                    replaced += [] if cluster.is_draining(replica) else [pool]
                     cluster.fail(replica)
         if lasts_s is None:
             self._lost_nodes.add((site, node))
@@ -200,7 +191,7 @@ class Faults:
         """Return whether a node is lost for good, or no replica is live or pending and no controller could add one."""
         cluster = self._cluster
         others = len(cluster.options.controllers) > 1 or any(not self._has_ended(r) for r in cluster.replicas)
-        return (site, node) in self._lost_nodes or not (others or any(order.pending for order in cluster.orders.given))
+        return (site, node) in self._lost_nodes or not (others or any(order.pending for order in cluster.orders.placed))
 
     # ---- faults at random times
 

@@ -56,10 +56,9 @@ class ReplicaView:
 
     def of(self, replicas: Sequence[Replica]) -> Sequence[ReplicaSignals]:
         """Return the visible signals of each replica, in the same order."""
-        reports = self._reports
-        if reports is None:
+        if self._reports is None:
             return replicas
-        return [reports.get(replica.index, NOTHING_YET) for replica in replicas]
+        return [self._reports.get(replica.index, NOTHING_YET) for replica in replicas]
 
 
 class Router(ABC):

@@ -28,8 +28,8 @@ class LeastLoadedRouter(Router):
 class PowerOfTwoRouter(Router):
     """Draws two different replicas and chooses the one with fewer unfinished requests (Mitzenmacher 2001)."""
 
-    def __init__(self, sight: ReplicaView, seed: int) -> None:
-        super().__init__(sight)
+    def __init__(self, view: ReplicaView, seed: int) -> None:
+        super().__init__(view)
         self._random = Random(seed)
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002

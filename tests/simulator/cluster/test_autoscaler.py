@@ -153,7 +153,7 @@ def readings(asked: Autoscaling, work: RequestSet, times: Sequence[float], **eng
         def start(self, cluster: Cluster) -> None:
             meter = LoadMeter(cluster, 0, asked)
             for t in times:
-                cluster.timetable.at(t, lambda: found.append(meter.total(cluster.living(0))))
+                cluster.timetable.at(t, lambda: found.append(meter.total(cluster.live_replicas(0))))
 
     run_pools([Pool(rules(**engine), Linear(), 2)], work, RunOptions(controllers=(Look(),)))
     return found
@@ -178,7 +178,7 @@ def test_busy_is_the_share_of_time_in_steps(fast: bool) -> None:
     class Look:
         def start(self, cluster: Cluster) -> None:
             meter = LoadMeter(cluster, 0, options(metric="busy", target=0.5, interval_s=2.0))
-            cluster.timetable.every(2.0, lambda: found.append(meter.total(cluster.living(0))))
+            cluster.timetable.every(2.0, lambda: found.append(meter.total(cluster.live_replicas(0))))
 
     run_pools([Pool(rules(), Linear())], work, RunOptions(controllers=(Look(),), fast_forward=fast))
     assert found[:5] == [0.75, 1.0, 1.0, 0.25, 0.0]  # from 0.5 to 6.5
