@@ -22,7 +22,7 @@ MANY_TOKENS: Final = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class DisaggregationPolicy:
-    """Which prompts are computed by prefill replicas, and which replica emits the first token.
+    """The policy that decides which prompts prefill replicas compute, and which replica emits the first token.
 
     By default every prompt is handed over, and its first token is shown as soon as it is computed.
 
@@ -46,7 +46,7 @@ class DisaggregationPolicy:
 
 
 class KvTransfer(NamedTuple):
-    """The KV blocks of a prompt that was computed from begun_s until now."""
+    """A transfer of the KV blocks of a prompt, which was computed from begun_s until now."""
 
     tokens: int
     source: Replica
@@ -55,7 +55,7 @@ class KvTransfer(NamedTuple):
 
 
 class InstantTransfer:
-    """Transfers that take no time."""
+    """The transfers of a run in which transfers take no time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -31,7 +31,7 @@ class PendingReplicas:
 
     def __init__(self, timetable: Timetable, deliver: Callable[[int], object]) -> None:
         """Create an empty record; `deliver` adds a replica to the pool of a given index."""
-        self.placed: list[PendingReplica] = []
+        self.placed: list[PendingReplica] = []  # all orders, the oldest first
         self._timetable, self._deliver = timetable, deliver
 
     def place(self, pool: int, cold_s: float) -> PendingReplica:
@@ -50,7 +50,7 @@ class PendingReplicas:
             self._deliver(order.pool)
 
     def cancel(self, order: PendingReplica) -> None:
-        """Cancel an order."""
+        """Cancel a pending order now."""
         order.ended_s = self._timetable.now
 
     def pending(self, pool: int) -> list[PendingReplica]:

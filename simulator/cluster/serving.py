@@ -75,7 +75,7 @@ def _check_target(fault: Fault, placements: Sequence[Placement], where: str) -> 
     numbers = {"pool": fault.pool, "replica": fault.replica, "node": fault.node}
     for (name, number), n in zip(numbers.items(), (len(placements), len(nodes), last_node + 1), strict=True):
         if number is not None and number >= n:
-            raise InputError(f"{where}: no such {name} among {n}", number, str(n - 1))
+            raise InputError(f"{where}: there are {n} {name}s, numbered from 0", number, str(n - 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,10 @@ REFERENCE_TOKENS: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The bytes of one accelerator. `kv_blocks` is per data-parallel rank, as the engine reports it."""
+    """How the memory of one accelerator is divided, in bytes.
+
+    `kv_blocks` is per data-parallel rank, as the engine reports it.
+    """
 
     budget_bytes: float  # utilisation x memory
     weights_bytes: float
@@ -124,17 +127,17 @@ def size_memory(resolved: ResolvedDeployment) -> MemoryPlan:
     """
     shard, engine, limits = Shard.of(resolved), resolved.engine, resolved.limits
     unit = resolved.hardware.accelerator
-    seen = unit.memory_bytes - (DRIVER_BYTES if unit.kind == "gpu" else 0.0)
+    visible = unit.memory_bytes - (DRIVER_BYTES if unit.kind == "gpu" else 0.0)
     adapters, drafter, drafting = lora_bytes(resolved), draft_bytes(resolved), draft_shard(resolved)
     weights, activations = weight_bytes(shard) + adapters + drafter, activation_bytes(shard, resolved)
     alone = resolved.accelerators_per_replica == 1
     runtime = engine.non_torch_bytes_single if alone else engine.non_torch_bytes_parallel
     share = resolved.gpu_memory_utilization
-    budget = share * seen
+    budget = share * visible
     if engine.memory_rule == "static":
         activations = runtime = 0.0  # they use the memory outside the budget
     elif engine.memory_rule == "free":
-        budget = seen - (1.0 - share) * max(seen - weights - activations - runtime, 0.0)
+        budget = visible - (1.0 - share) * max(visible - weights - activations - runtime, 0.0)
     kv_bytes = max(budget - weights - activations - runtime, 0.0)
     caches = [shard] if drafting is None else [shard, drafting]
     per_token = cache_bytes(caches, REFERENCE_TOKENS) / REFERENCE_TOKENS

@@ -91,20 +91,20 @@ NODE_LATENCY_S: Final = 5e-6
 
 @dataclass(frozen=True, slots=True)
 class CollectiveSpan:
-    """The ranks of one group, distributed over nodes: `inside` of them are in one link domain."""
+    """How the ranks of one group are distributed over nodes: `inside` of them are in one link domain."""
 
     ranks: int
     inside: int
 
     @property
     def nodes(self) -> int:
-        """Link domains of the group."""
+        """Number of link domains over which the group is distributed."""
         return -(-self.ranks // self.inside)
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The links of one kind of hardware."""
+    """The links between the accelerators of one kind of hardware, and the durations of collectives on them."""
 
     hardware: Hardware
 

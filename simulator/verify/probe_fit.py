@@ -87,21 +87,21 @@ class Cycles:
         return float(np.median(values[self.decodes == n]))
 
 
-def fit_host(probe: Probe, compiled: CompiledDeployment) -> MeasuredHost:
-    """Fit host times with which the compiled's operators reproduce the times of the probe; no term is negative."""
+def fit_host(probe: Probe, served: CompiledDeployment) -> MeasuredHost:
+    """Fit host times, none negative, with which the operators of the deployment reproduce the times of the probe."""
     cycles = Cycles.of(probe)
-    device = with_host(compiled, NO_HOST).cost
+    device = with_host(served, NO_HOST).cost
     shapes = zip(cycles.decodes.tolist(), cycles.context.tolist(), strict=True)
     alone = np.array([device.cycle_s(_shape(n, context)) for n, context in shapes])
     beyond = cycles.seconds - alone
-    base = compiled.resolved.engine.host
-    if compiled.resolved.engine.async_scheduling:  # the device hides host time, so only the gap is visible
+    base = served.resolved.engine.host
+    if served.resolved.engine.async_scheduling:  # the device hides host time, so only the gap is visible
         gap = max(0.0, float(np.median([cycles.median(beyond, n) for n in cycles.sizes()])))
         steps_s = (base.step_s, base.step_s_per_sequence)
     else:
         gap, steps_s = 0.0, _line_through(cycles, beyond)
     host = replace(NO_HOST, step_s=steps_s[0], step_s_per_sequence=steps_s[1], step_gap_s=gap)
-    return fit_requests(probe, compiled, with_host(compiled, host).cost, host)
+    return fit_requests(probe, served, with_host(served, host).cost, host)
 
 
 def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> MeasuredSteps | None:
@@ -151,21 +151,19 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
     )
 
 
-def fit_requests(
-    probe: Probe, compiled: CompiledDeployment, timer: StepTimer, host: HostTimes = NO_HOST
-) -> MeasuredHost:
+def fit_requests(probe: Probe, served: CompiledDeployment, timer: StepTimer, host: HostTimes = NO_HOST) -> MeasuredHost:
     """Return `host` with request_s and request_s_per_input_token, fitted to first tokens of lone requests.
 
     The return path of a token (output_s) cannot be distinguished from the forward path, so request_s contains both.
 
     Args:
         probe: The probe of the engine.
-        compiled: The compiled deployment.
+        served: The compiled deployment.
         timer: The durations of steps, including the host times of a step.
         host: Host times of a step that the timer contains.
     """
     lone = probe.lone
-    rules = replace(engine_rules(compiled), host=host)
+    rules = replace(engine_rules(served), host=host)
     inputs = lone.input_tokens.astype(np.int64)
     requests = RequestSet(np.zeros(len(inputs)), inputs, lone.output_tokens.astype(np.int64), concurrency=1)
     beyond = lone.ttft_s - run_rules(rules, timer, requests).ttft_s

@@ -25,7 +25,7 @@ from simulator.verify.trials import MeanLengths, Simulate, TrialSize, trials
 
 @dataclass(frozen=True, slots=True)
 class VerificationEffort:
-    """The amount of measurement.
+    """How much a comparison measures: the requests of each trial, the repeats and the rates.
 
     `rates` are the requests per second of the open loops; () chooses rates from light load to near saturation.
     """
@@ -55,7 +55,7 @@ class Verification:
 
     @property
     def judged(self) -> str:
-        """The way of calibration that must keep to the bars."""
+        """The way of calibration that must stay within the bars."""
         return STANDARDS.get(self.subject.deployment.engine, STANDARD).judged
 
     def missed(self, way: str) -> list[ComparisonLine]:

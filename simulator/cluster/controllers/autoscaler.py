@@ -45,10 +45,8 @@ class Autoscaler:
         """Start the periodic adjustment of the number of replicas."""
         self._cluster = cluster
         self._meter = LoadMeter(cluster, self.pool, self.options)
-        # (time, number of replicas), within the stabilisation windows and within the period of the scale-up policy.
-        self._recommended: deque[tuple[float, int]] = deque(
-            [(cluster.clock.now, len(cluster.live_replicas(self.pool)))]
-        )
+        ready = len(cluster.live_replicas(self.pool))
+        self._recommended: deque[tuple[float, int]] = deque([(cluster.clock.now, ready)])  # (time, number of replicas)
         self._added: deque[tuple[float, int]] = deque()
         cluster.timetable.every(self.options.interval_s, self._adjust)
 

@@ -36,12 +36,12 @@ class SlowedReplica:
         return self.factor * self.timer.cycle_s(shape)
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
-        """Return the segment of exactly these decodes."""
+        """Return the segment of a batch with exactly these decodes."""
         first_s, slope_s, steps = self.timer.decode_segment(decodes, context_sum, context_max)
         return self.factor * first_s, self.factor * slope_s, steps
 
     def ranks_segment(self, ranks: Sequence[BatchShape | None]) -> Segment:
-        """Return the segment of ranks with these shares."""
+        """Return the segment of data-parallel ranks with these shares of a batch."""
         first_s, slope_s, steps = segment_of(self.timer, ranks)
         return self.factor * first_s, self.factor * slope_s, steps
 
@@ -88,9 +88,8 @@ class Faults:
                 continue
             if fault.kind == "node":
                 placements = self.placements if fault.pool is None else [self.placements[fault.pool]]
-                for site, node in dict.fromkeys(
-                    (p.site, node) for p in placements for slot in p.nodes for node in slot
-                ):
+                nodes = dict.fromkeys((p.site, node) for p in placements for slot in p.nodes for node in slot)
+                for site, node in nodes:
                     lose = partial(self._lose_node, site, node)
                     over = partial(self._node_is_over, site, node)
                     cluster.timetable.process(self._recurring(fault, (number, site, node), lose, over))

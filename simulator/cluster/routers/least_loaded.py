@@ -12,7 +12,7 @@ from simulator.engine.replica import Replica
 
 
 class LeastLoadedRouter(Router):
-    """Chooses the replica with the smallest values of some signals, compared in turn, and the first of several."""
+    """A router that chooses the first replica with the smallest values of some signals, compared in turn."""
 
     def __init__(self, view: ReplicaView, *signals: str) -> None:
         """Create the router; `signals` are attributes of StaleView."""
@@ -26,7 +26,7 @@ class LeastLoadedRouter(Router):
 
 
 class PowerOfTwoRouter(Router):
-    """Draws two different replicas and chooses the one with fewer unfinished requests (Mitzenmacher 2001)."""
+    """A router that draws two replicas and chooses the one with fewer unfinished requests (Mitzenmacher 2001)."""
 
     def __init__(self, view: ReplicaView, seed: int) -> None:
         super().__init__(view)

@@ -21,7 +21,7 @@ _INDEX: Final = attrgetter("index")
 
 
 class RoundRobinRouter(Router):
-    """Chooses the replicas in turn."""
+    """A router that chooses the replicas in turn."""
 
     blind = True
 
@@ -36,7 +36,7 @@ class RoundRobinRouter(Router):
 
 
 class RandomRouter(Router):
-    """Chooses a replica at random."""
+    """A router that chooses a replica at random."""
 
     blind = True
 
@@ -50,7 +50,7 @@ class RandomRouter(Router):
 
 
 class SessionRouter(Router):
-    """Sends the first request of a session to a replica by hash, and later ones there while it accepts requests.
+    """A router that sends all requests of a session to one replica, chosen by hash, while it accepts requests.
 
     Without sessions in the workload, requests with the same first content block form a session. If the contents are
     unique, every request is a session.
