@@ -95,7 +95,7 @@ class Cluster:
         self._bounded = any(pool.rules.queueing.max_waiting is not None for pool in pools)
         self._frontend = Frontend(pools, self._models)
         self._on_arrival: list[Callback] = [lambda event: self._admit(event.value)]
-        self.router_arrival_s: FloatArray | None = None  # of an open loop, if known before the run; shape (n,)
+        self.known_arrivals_s: FloatArray | None = None  # of an open loop, if known before the run; shape (n,)
         limits_s = [pool.rules.queueing.timeout_s for pool in pools]
         timeout_s = min([limit_s for limit_s in limits_s if limit_s is not None], default=inf)
         timeouts = ClientTimeouts(self.clock, requests, self.results, timeout_s, self.answered, self._cancel)
@@ -232,7 +232,7 @@ class Cluster:
     def _arrivals(self) -> Process:
         """Deliver the requests of an open loop to the router at times that are known before the run."""
         self.results.arrival_s[:] = type(self.results.arrival_s)("d", self.requests.arrival_s.tolist())
-        arrival_s = self.router_arrivals_s() if self.router_arrival_s is None else self.router_arrival_s
+        arrival_s = self.router_arrivals_s() if self.known_arrivals_s is None else self.known_arrivals_s
         order = np.argsort(arrival_s, kind="stable")
         times_s, clock = arrival_s[order].tolist(), self.clock
         arrival = clock.at(times_s[0] if times_s else 0.0, ARRIVAL)

@@ -80,7 +80,7 @@ def run_independent(cluster: Cluster) -> Run:
         pool = cluster.pools[number].pool
         rules = replace(pool.rules, max_output_tokens=max(pool.rules.max_output_tokens, declared))
         part = Cluster([replace(pool, rules=rules, replicas=1)], requests.taken(rows[i]), alone)
-        part.router_arrival_s = arrival_s[rows[i]]
+        part.known_arrivals_s = arrival_s[rows[i]]
         part.run()
         run = Run.of(part)
         columns = {name: getattr(run, name) for name in (*_COLUMNS, "replica")}

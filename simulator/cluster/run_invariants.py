@@ -46,7 +46,7 @@ def _check_times(run: Run) -> None:
     done = run.completed
     times = (run.arrival_s, run.started_s, run.first_token_s, run.last_token_s)
     for values, name in zip(times, ("arrival", "start", "first token", "last token"), strict=True):
-        _forbid(done & ~np.isfinite(values), f"completed without a {name}")
+        _forbid(done & ~np.isfinite(values), f"completed without its {name}")
     for earlier, later, what in zip(times, times[1:], ("started", "had its first token", "ended"), strict=False):
         _forbid(done & (later < earlier), f"{what} too early")
     _forbid(done & (run.first_token_s <= run.started_s), "had its first token without any time for its first step")

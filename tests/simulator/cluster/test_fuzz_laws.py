@@ -250,7 +250,7 @@ def nudge(name: str, row: int, to: float) -> Callable[[Run], Run]:
         (nudge("started_s", 2, 0.5), "request 2 started too early"),
         (nudge("first_token_s", 1, 0.0), "request 1 had its first token without any time"),
         (nudge("last_token_s", 0, 0.5), "request 0 ended too early"),
-        (nudge("last_token_s", 4, np.nan), "request 4 completed without a last token"),
+        (nudge("last_token_s", 4, np.nan), "request 4 completed without its last token"),
         (nudge("replica", 3, -1), "request 3 completed without a replica"),
         (nudge("status", 3, 99), "a status that does not exist"),
         (nudge("status", 3, COMPLETED - 1), "request 3 did not complete but has a last token"),
