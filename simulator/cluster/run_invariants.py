@@ -55,7 +55,8 @@ def _check_times(run: Run) -> None:
 
 def _check_status(run: Run) -> None:
     """Check that every request has exactly one status and that completed requests have a replica."""
-    require(((run.status >= 0) & (run.status < len(STATUS))).all(), "a request has a status that does not exist")
+    known = (run.status >= 0) & (run.status < len(STATUS))
+    require(bool(known.all()), "a request has a status that does not exist")
     parts = run.completed, run.rejected, run.failed, run.timed_out, run.unfinished, ~run.arrived
     together = np.sum(np.array(parts), axis=0)
     _forbid(together != 1, f"does not have exactly one status (at most {together.max()})")
@@ -73,7 +74,7 @@ def _check_steps(number: int, replica: ReplicaRun) -> None:
         last_s = float(ends_s.max())
         text = f"replica {number} ended at {replica.died_s:g} s but ran a step until {last_s:g} s"
         require(last_s <= replica.died_s + late_s, text)
-        takes_time = (log.steps >= 1).all() and (log.first_s > 0.0).all()
+        takes_time = bool((log.steps >= 1).all() and (log.first_s > 0.0).all())
         require(takes_time, f"replica {number} ran a step that took no time")
         early = log.start_s[1:] < ends_s[:-1] - 1e-9 - ROUNDING * ends_s[:-1]
         require(not early.any(), f"replica {number} ran two steps of a batch at the same time")
