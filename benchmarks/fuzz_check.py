@@ -94,7 +94,7 @@ def _run(case: Case, folder: Path) -> Outcome:
     written, asked = load_deployment(deployment), load_workload(str(workload))
     fleet = compile_fleet(written)
     requests = asked.materialise()
-    views = RequestedOutputs.of(folder / "trace.json", None, folder / "series.csv", 1.0, case.seed % EXPLAINED == 0)
+    views = RequestedOutputs(folder / "trace.json", None, folder / "series.csv", 1.0, case.seed % EXPLAINED == 0)
 
     def serve(**how: Any) -> Run:
         return simulate(fleet, requests, replace(serving_options(written, fleet), **case.options, **how))
@@ -105,7 +105,7 @@ def _run(case: Case, folder: Path) -> Outcome:
     if case.seed % SHARED_BETWEEN == 0:
         assert_same(slow, serve(processes=2))
     document = outputs.document(fast, written, asked)
-    views.show(fast, document)
+    views.write(fast, document)
     json.dumps(document, allow_nan=False)
     outputs.write_csv(fast, folder / "requests.csv")
     return Outcome(

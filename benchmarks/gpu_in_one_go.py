@@ -161,7 +161,7 @@ def step_verify(plan: Plan) -> None:
 
     from calibration.serve.transformers_engine import TransformersEngine
     from catalogs.models.catalog import load_model
-    from simulator.verify.engines import SHORT_LIMITS, EngineChoice, transformers_subject
+    from simulator.verify.engines import SHORT_LIMITS, EngineChoice, engine_subject
     from simulator.verify.screen import document, print_verification
     from simulator.verify.session import VerificationEffort, verify
     from simulator.verify.trials import TrialSize
@@ -178,7 +178,11 @@ def step_verify(plan: Plan) -> None:
         else VerificationEffort(TrialSize(requests=60), 2)
     )
     found = verify(
-        transformers_subject(EngineChoice(Path(plan.model), limits)), engine, effort, plan.work / "verify", print
+        engine_subject("transformers", EngineChoice(Path(plan.model), limits), None),
+        engine,
+        effort,
+        plan.work / "verify",
+        print,
     )
     write(plan.work / "verify.json", document(found))
     steps = engine.steps()

@@ -16,7 +16,7 @@ from catalogs.engines.profile import HostTimes
 from catalogs.hardware.specs import Hardware
 from planner.problem.candidate import Candidate
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, fit, with_host
-from simulator.cluster.options import DisaggregationPolicy
+from simulator.cluster.kv_transfer import DisaggregationPolicy
 from simulator.costs.compile import compile_step_cost
 from simulator.costs.power_limit import CappedStepCost, PowerLimitedBoard
 from simulator.costs.step_cost import StepCost

@@ -92,11 +92,11 @@ class StepSamples:
     most_decodes: int
 
     @classmethod
-    def of(cls, plant: CompiledDeployment, log: StepLog, device_s: FloatArray, samples: int = SAMPLES) -> StepSamples:
+    def of(cls, compiled: CompiledDeployment, log: StepLog, device_s: FloatArray, samples: int) -> StepSamples:
         """Sample the steps of a log.
 
         Args:
-            plant: The compiled deployment that ran them.
+            compiled: The compiled deployment that ran them.
             log: The steps of all replicas of a pool.
             device_s: Their device time by operator class, to which the times of operators are scaled. Shape (classes,).
             samples: The number of sampled steps.
@@ -105,7 +105,7 @@ class StepSamples:
         decoding = float((log.decodes * log.steps).sum())
         grown = log.context_sum * log.steps + log.decodes * log.steps * (log.steps - 1) / 2
         return cls(
-            _scaled(sampled_operators(plant.cost.tables, log, samples), device_s),
+            _scaled(sampled_operators(compiled.cost.tables, log, samples), device_s),
             n_steps=steps,
             mean_decodes=decoding / max(steps, 1.0),
             mean_context_tokens=float(grown.sum()) / decoding if decoding else 0.0,
@@ -175,39 +175,33 @@ def pool_bottlenecks(run: Run, samples: int = SAMPLES) -> list[PoolBottleneck]:
         raise ValueError("the bottleneck of a run needs its compiled deployments and its event log")
     waits = run.options.journal.by_replica(len(run.replicas))
     pools = []
-    for number, plant in enumerate(run.plants):
+    for number, compiled in enumerate(run.plants):
         replicas = [(r, waits[i]) for i, r in enumerate(run.replicas) if r.pool == number]
-        pools.append(_pool(run, plant, replicas, samples))
+        pools.append(_pool(run, compiled, replicas, samples))
     return pools
 
 
 def _pool(
-    run: Run, plant: CompiledDeployment, replicas: Sequence[tuple[ReplicaRun, FloatArray]], samples: int
+    run: Run, compiled: CompiledDeployment, replicas: Sequence[tuple[ReplicaRun, FloatArray]], samples: int
 ) -> PoolBottleneck:
-    times = [_ReplicaTime.of(run, plant, replica, waits) for replica, waits in replicas]
-    stages = plant.resolved.layout.pipeline_parallel
-    device_s = np.sum([t.spent.device_s for t in times], axis=0) * stages
+    times = [_ReplicaTime.of(run, compiled, replica, waits) for replica, waits in replicas]
+    stages = compiled.resolved.layout.pipeline_parallel
+    device_s = np.sum([time.spent[:N_CLASSES] for time in times], axis=0) * stages
     log = StepLog.merged(log for replica, _ in replicas for log in replica.logs)
-    drawn = StepSamples.of(plant, log, device_s, samples)
+    drawn = StepSamples.of(compiled, log, device_s, samples)
     by_class = drawn.shares_of_class
-    bounds, steps = dict.fromkeys(BOUNDS, 0.0), dict.fromkeys(STEP_BOUNDS, 0.0)
-    for time in times:
-        _add(steps, time.spent.by_bound(by_class))
-        _add(bounds, time.free.by_bound(by_class) | {KV_CAPACITY: time.blocked_s, QUEUE: time.seated_s})
-    return PoolBottleneck(bounds, steps, sum(t.alive_s for t in times), drawn, stages)
+    steps = _total(STEP_BOUNDS, [_by_bound(time.spent, by_class) for time in times])
+    bounds = _total(BOUNDS, [time.waits_s | _by_bound(time.free, by_class) for time in times])
+    return PoolBottleneck(bounds, steps, sum(time.alive_s for time in times), drawn, stages)
 
 
 def _bottleneck(pools: Sequence[PoolBottleneck]) -> Bottleneck:
-    bounds, steps = dict.fromkeys(BOUNDS, 0.0), dict.fromkeys(STEP_BOUNDS, 0.0)
-    for pool in pools:
-        _add(bounds, pool.bounds_s)
-        _add(steps, pool.steps_s)
+    bounds, steps = _total(BOUNDS, [p.bounds_s for p in pools]), _total(STEP_BOUNDS, [p.steps_s for p in pools])
     return Bottleneck(_shares(bounds), _shares(steps), sum(pool.replica_s for pool in pools))
 
 
-def _add(total: dict[str, float], more: Mapping[str, float]) -> None:
-    for name, seconds in more.items():
-        total[name] += seconds
+def _total(names: Sequence[str], parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: sum((part[name] for part in parts), 0.0) for name in names}
 
 
 def _shares(seconds: dict[str, float]) -> dict[str, float]:
@@ -215,41 +209,40 @@ def _shares(seconds: dict[str, float]) -> dict[str, float]:
     return {name: value / total for name, value in seconds.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class _StepSeconds:
-    """Seconds of one replica in steps and without one. `device_s` is by operator class, of shape (classes,)."""
+def _by_bound(seconds: FloatArray, shares_of_class: FloatArray) -> dict[str, float]:
+    """Return the seconds by STEP_BOUNDS.
 
-    device_s: FloatArray
-    host_s: float
-    idle_s: float
-
-    def by_bound(self, shares_of_class: FloatArray) -> dict[str, float]:
-        """Return the seconds by STEP_BOUNDS.
-
-        Args:
-            shares_of_class: As `StepSamples.shares_of_class`. Shape (classes, device bounds).
-        """
-        device = (self.device_s @ shares_of_class).tolist()
-        return dict(zip(STEP_BOUNDS, [*device, self.host_s, self.idle_s], strict=True))
+    Args:
+        seconds: Seconds by operator class, of the host and without a step. Shape (classes + 2,).
+        shares_of_class: As `StepSamples.shares_of_class`. Shape (classes, device bounds).
+    """
+    device = seconds[:N_CLASSES] @ shares_of_class
+    return dict(zip(STEP_BOUNDS, [*device.tolist(), *seconds[N_CLASSES:].tolist()], strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class _ReplicaTime:
-    """Seconds of one replica within the run. `free` is the part in which no request waited for blocks or for a seat."""
+    """Seconds of one replica within the run.
+
+    Attributes:
+        alive_s: Seconds during which it existed.
+        spent: Those seconds by operator class, of the host and without a step. Shape (classes + 2,).
+        free: The part of `spent` in which no request waited for blocks or for a seat. Shape (classes + 2,).
+        waits_s: Seconds in which a request waited for blocks (KV_CAPACITY) or for a seat (QUEUE).
+    """
 
     alive_s: float
-    spent: _StepSeconds
-    free: _StepSeconds
-    blocked_s: float
-    seated_s: float
+    spent: FloatArray
+    free: FloatArray
+    waits_s: dict[str, float]
 
     @classmethod
-    def of(cls, run: Run, plant: CompiledDeployment, replica: ReplicaRun, waits: FloatArray) -> _ReplicaTime:
+    def of(cls, run: Run, compiled: CompiledDeployment, replica: ReplicaRun, waits: FloatArray) -> _ReplicaTime:
         """Return the seconds of a replica.
 
         Args:
             run: The run.
-            plant: The compiled deployment of the replica.
+            compiled: The compiled deployment of the replica.
             replica: The replica.
             waits: Samples of the replica's queue, from the event log.
         """
@@ -258,7 +251,9 @@ class _ReplicaTime:
         alive_s = max(0.0, died_s - born_s)
         table = np.concatenate([log.table() for log in replica.logs])
         start_s, total_s = table[:, COLUMNS.index("start_s")], table[:, COLUMNS.index("total_s")]
-        device_s, host_s = _device_and_host_s(plant, StepLog.merged(replica.logs))
+        parts = list(priced(compiled.cost.tables, StepLog.merged(replica.logs)))
+        device_s = np.concatenate([np.zeros((0, N_CLASSES)), *(part.device[:, :N_CLASSES] for part in parts)])
+        host_s = np.concatenate([np.zeros(0), *(part.host_s for part in parts)])
         stages = len(replica.logs)  # the number of batches in flight, each with its own log
         blocked, seated = (reason_between(waits, reason, start_s, start_s + total_s) for reason in (BLOCKS, SEATS))
         free = np.clip(1.0 - (blocked + seated) / np.maximum(total_s, 1e-300), 0.0, 1.0)
@@ -268,21 +263,9 @@ class _ReplicaTime:
         idle_blocked_s = max(0.0, blocked_s - float(blocked.sum()) / stages)
         idle_seated_s = max(0.0, seated_s - float(seated.sum()) / stages)
         free_idle_s = max(0.0, idle_s - idle_blocked_s - idle_seated_s)
-        return cls(
-            alive_s,
-            _StepSeconds(device_s.sum(axis=0), float(host_s.sum()), idle_s),
-            _StepSeconds(free @ device_s, float(free @ host_s), free_idle_s),
-            blocked_s,
-            seated_s,
-        )
-
-
-def _device_and_host_s(plant: CompiledDeployment, log: StepLog) -> tuple[FloatArray, FloatArray]:
-    """Return device seconds by row and operator class, and host seconds by row. Shapes (rows, classes) and (rows,)."""
-    parts = list(priced(plant.cost.tables, log))
-    if not parts:
-        return np.zeros((0, N_CLASSES)), np.zeros(0)
-    return np.concatenate([p.device[:, :N_CLASSES] for p in parts]), np.concatenate([p.host_s for p in parts])
+        spent = np.array([*device_s.sum(axis=0), host_s.sum(), idle_s])
+        free_s = np.array([*(free @ device_s), free @ host_s, free_idle_s])
+        return cls(alive_s, spent, free_s, {KV_CAPACITY: blocked_s, QUEUE: seated_s})
 
 
 def sampled_operators(tables: StepTables, log: StepLog, samples: int = SAMPLES) -> list[OperatorRow]:
@@ -297,10 +280,8 @@ def sampled_operators(tables: StepTables, log: StepLog, samples: int = SAMPLES) 
     passed = (at_s - (ends[row] - columns["total_s"])) / columns["total_s"]
     step = np.minimum(np.floor(passed * columns["steps"]), columns["steps"] - 1)  # within a run of decodes
     weights = ends[-1] / samples / (columns["first_s"] + columns["slope_s"] * step)
-    if isinstance(log, RankStepLog):
-        ranks = BatchRows.of_ranks(drawn, log.shares[row], step)
-    else:
-        ranks = [BatchRows.of_log(drawn, step)]
+    own = log.shares[row] if isinstance(log, RankStepLog) else None
+    ranks = [BatchRows.of_log(drawn, step)] if own is None else BatchRows.of_ranks(drawn, own, step)
     return step_operators(tables, ranks, weights)
 
 

@@ -19,7 +19,7 @@ class PoolEnergy:
     `replicas` is the mean number of replicas that lived or were starting.
     """
 
-    plant: CompiledDeployment
+    compiled: CompiledDeployment
     totals: StepTotals
     replicas: float
     duration_s: float
@@ -27,7 +27,7 @@ class PoolEnergy:
     @property
     def accelerators(self) -> float:
         """Mean number of accelerators in use."""
-        return self.plant.resolved.accelerators_per_replica * self.replicas
+        return self.compiled.resolved.accelerators_per_replica * self.replicas
 
     @property
     def idle_s(self) -> float:
@@ -38,12 +38,12 @@ class PoolEnergy:
     def gpu_j(self) -> float:
         """Joules of the accelerators."""
         joules = self.totals.joules_per_accelerator + self.idle_s * self.totals.idle_w
-        return self.plant.resolved.accelerators_per_replica * joules
+        return self.compiled.resolved.accelerators_per_replica * joules
 
     @property
     def busy_host_j(self) -> float:
         """Joules of the hosts above idle, for busy accelerators."""
-        resolved = self.plant.resolved
+        resolved = self.compiled.resolved
         return resolved.hardware.node.host_w_per_accelerator * resolved.accelerators_per_replica * self.totals.busy_s
 
 
@@ -58,14 +58,14 @@ def pool_uses(run: Run, within_s: tuple[float, float] | None = None) -> tuple[Po
     first_s, last_s = within_s or run.span_s
     whole_s = run.span_s[1] - run.span_s[0]
     found = []
-    for number, plant in enumerate(run.plants):
+    for number, compiled in enumerate(run.plants):
         mine = [r for r in run.replicas if r.pool == number]
         logs = (log for r in mine for log in r.logs)
         merged = StepLog.merged(logs if within_s is None else (log.between(first_s, last_s) for log in logs))
         alive = float(sum(r.alive_fraction(first_s, last_s) for r in mine))
         if whole_s > 0:
             alive += run.starting_s(number) / whole_s
-        found.append(PoolEnergy(plant, plant.cost.totals(merged), alive, last_s - first_s))
+        found.append(PoolEnergy(compiled, compiled.cost.totals(merged), alive, last_s - first_s))
     return tuple(found)
 
 
@@ -100,31 +100,28 @@ def power_and_energy(uses: Sequence[PoolEnergy], output_tokens: float) -> dict[s
 
 def _sites(uses: Sequence[PoolEnergy]) -> list[list[PoolEnergy]]:
     """Return the pools grouped by the hardware that they share."""
-    found: dict[str, list[PoolEnergy]] = {}
-    for use in uses:
-        found.setdefault(use.plant.resolved.site, []).append(use)
-    return list(found.values())
+    names = dict.fromkeys(use.compiled.resolved.site for use in uses)
+    return [[use for use in uses if use.compiled.resolved.site == name] for name in names]
 
 
 def _unused_j(uses: Sequence[PoolEnergy]) -> float:
-    total = 0.0
-    for site in _sites(uses):
-        unused = _held(site) - sum(use.accelerators for use in site)
-        total += unused * site[0].totals.idle_w * site[0].duration_s
-    return total
+    """Return the joules of accelerators without a replica."""
+    unused = ((site[0], _held(site) - sum(use.accelerators for use in site)) for site in _sites(uses))
+    return float(sum(n * first.totals.idle_w * first.duration_s for first, n in unused))
 
 
 def _held(site: Sequence[PoolEnergy]) -> float:
     """Return the mean number of accelerators that are paid for."""
     used = sum(use.accelerators for use in site)
-    scaled = any(use.plant.resolved.scaling is not None for use in site)
-    return used if scaled else max(used, site[0].plant.resolved.hardware.n_accelerators)
+    scaled = any(use.compiled.resolved.scaling is not None for use in site)
+    return used if scaled else max(used, site[0].compiled.resolved.hardware.n_accelerators)
 
 
 def _host_j(uses: Sequence[PoolEnergy]) -> float:
+    """Return the joules of the hosts."""
     total = 0.0
     for site in _sites(uses):
-        hardware = site[0].plant.resolved.hardware
-        idle_j = hardware.node.host_idle_w * _held(site) / hardware.node.max_accelerators
-        total += idle_j * site[0].duration_s + sum(use.busy_host_j for use in site)
+        node = site[0].compiled.resolved.hardware.node
+        idle_w = node.host_idle_w * _held(site) / node.max_accelerators
+        total += idle_w * site[0].duration_s + sum(use.busy_host_j for use in site)
     return total

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
 
 from catalogs.arrays import FloatArray
-from simulator.analysis.bottleneck import Bottleneck, bottleneck
+from simulator.analysis.bottleneck import bottleneck
 from simulator.analysis.metrics import speculative_metrics
 from simulator.analysis.request_phases import PHASES, Phases, phases
 from simulator.cluster.run import Run
@@ -25,29 +26,31 @@ def explain(run: Run) -> dict[str, Any]:
     Raises:
         ValueError: The run has no compiled deployment or no event log.
     """
-    found = phases(run)
-    return {"latency": latency_block(found), **bound_block(bottleneck(run)), **speculative_metrics(run)}
+    bound = bottleneck(run)
+    return {
+        "latency": latency_block(phases(run)),
+        "bound_by": bound.bound_by,
+        **asdict(bound),
+        **speculative_metrics(run),
+    }
 
 
 def latency_block(found: Phases) -> dict[str, Any]:
     """Return seconds, number of requests, and seconds and shares by phase, for each metric and statistic."""
-    parts = {"ttft": found.ttft_s, "e2e": found.e2e_s}
-    return {metric: _statistics(seconds) for metric, seconds in parts.items()} if len(found.requests) else {}
-
-
-def _statistics(seconds: FloatArray) -> dict[str, Any]:
-    order = np.argsort(seconds.sum(axis=1), kind="stable")
-    found = {"mean": _block(seconds)}
-    for name, percent in PERCENTILES.items():
-        found[name] = _block(seconds[order[band(len(order), percent)]])
-    return found
+    if not len(found.requests):
+        return {}
+    blocks = {}
+    for metric, seconds in (("ttft", found.ttft_s), ("e2e", found.e2e_s)):
+        order = np.argsort(seconds.sum(axis=1), kind="stable")
+        bands = {name: _block(seconds[order[band(len(order), percent)]]) for name, percent in PERCENTILES.items()}
+        blocks[metric] = {"mean": _block(seconds), **bands}
+    return blocks
 
 
 def band(n: int, percent: float) -> slice:
     """Return the ranks (0-based) of the requests that represent a percentile of `n` requests."""
     width = max(1, round(BAND * n))
-    first = round(percent / 100.0 * (n - 1) - (width - 1) / 2.0)
-    first = min(max(first, 0), n - width)
+    first = min(max(round(percent / 100.0 * (n - 1) - (width - 1) / 2.0), 0), n - width)
     return slice(first, first + width)
 
 
@@ -57,13 +60,3 @@ def _block(seconds: FloatArray) -> dict[str, Any]:
     by_phase = dict(zip(PHASES, mean_s.tolist(), strict=True))
     shares = {name: value / total_s if total_s else 0.0 for name, value in by_phase.items()}
     return {"seconds": total_s, "requests": len(seconds), "phases_s": by_phase, "shares": shares}
-
-
-def bound_block(found: Bottleneck) -> dict[str, Any]:
-    """Return the shares of replica time; `bound_by` is the largest of those with work to do."""
-    return {
-        "bound_by": found.bound_by,
-        "bounds": found.bounds,
-        "steps": found.steps,
-        "replica_s": found.replica_s,
-    }

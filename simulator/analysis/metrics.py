@@ -16,7 +16,6 @@ from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import FloatArray
 from catalogs.deployments.resolved import ResolvedDeployment
 from simulator.analysis.energy import PoolEnergy, pool_uses, power_and_energy
-from simulator.cluster.compiled import CompiledDeployment
 from simulator.cluster.run import Run
 from simulator.core.step_log import StepLog
 from simulator.costs.pricing import N_CLASSES
@@ -24,6 +23,8 @@ from simulator.costs.totals import StepTotals, priced, speculative_seconds
 from simulator.schedulers.registry import POLICIES
 
 QUANTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
+
+FRACTIONS = ("measured_fraction", "interpolated_fraction", "roofline_fraction")
 
 #: Points at which a run of decode steps is read for inter-token latencies. Its ramp is linear, so the error is far
 #: below the ramp / 16.
@@ -44,19 +45,14 @@ def summarise(run: Run) -> dict[str, Any]:
     """
     uses = pool_uses(run)
     totals = _together([use.totals for use in uses])
-    stated = StatedError.of(uses[0].plant.resolved.engine.name, totals.expected_error)
-    metrics = latency_metrics(run)
-    metrics |= power_and_energy(uses, output_tokens(run))
-    metrics |= _rank_metrics(uses)
-    metrics |= speculative_metrics(run)
+    stated = StatedError.of(uses[0].compiled.resolved.engine.name, totals.expected_error)
+    energy, ranks = power_and_energy(uses, output_tokens(run)), _rank_metrics(uses)
     return {
-        "metrics": metrics,
+        "metrics": {**latency_metrics(run), **energy, **ranks, **speculative_metrics(run)},
         "time_breakdown": {**totals.seconds, "idle": sum(use.idle_s for use in uses)},
         "calibration": {
-            "bundle": " + ".join(dict.fromkeys(use.plant.bundle.name for use in uses)),
-            "measured_fraction": totals.measured_fraction,
-            "interpolated_fraction": totals.interpolated_fraction,
-            "roofline_fraction": totals.roofline_fraction,
+            "bundle": " + ".join(dict.fromkeys(use.compiled.bundle.name for use in uses)),
+            **{name: getattr(totals, name) for name in FRACTIONS},
             "operator_error": totals.expected_error,
             "expected_error": stated.expected_error,
             "stated_error": stated.block(),
@@ -69,12 +65,11 @@ def _rank_metrics(uses: Sequence[PoolEnergy]) -> dict[str, Any]:
 
     It holds the dispatch of requests, and the share of step time that a rank waits for the slowest, mean over ranks.
     """
-    mine = [use for use in uses if use.plant.resolved.rank_dispatch not in (None, "balanced")]
-    if not mine:
+    uses = [use for use in uses if use.compiled.resolved.rank_dispatch not in (None, "balanced")]
+    if not uses:
         return {}
-    busy_s = sum(use.totals.busy_s for use in mine)
-    waits_s = sum(use.totals.rank_wait_s for use in mine)
-    names = dict.fromkeys(str(use.plant.resolved.rank_dispatch) for use in mine)
+    busy_s, waits_s = sum(use.totals.busy_s for use in uses), sum(use.totals.rank_wait_s for use in uses)
+    names = dict.fromkeys(str(use.compiled.resolved.rank_dispatch) for use in uses)
     return {"ranks": {"dispatch": ", ".join(names), "wait_fraction": waits_s / busy_s if busy_s else 0.0}}
 
 
@@ -85,17 +80,13 @@ def _together(parts: Sequence[StepTotals]) -> StepTotals:
     device = np.array([part.busy_s - part.seconds["host"] for part in parts])
     weights = device / max(float(device.sum()), 1e-300)
 
-    def mean(name: str) -> float:
-        return float(weights @ np.array([getattr(part, name) for part in parts]))
-
+    names = (*FRACTIONS, "expected_error")
+    means: dict[str, Any] = {name: float(weights @ [getattr(part, name) for part in parts]) for name in names}
     return replace(
         parts[0],
         seconds={kind: sum(part.seconds[kind] for part in parts) for kind in parts[0].seconds},
-        measured_fraction=mean("measured_fraction"),
-        interpolated_fraction=mean("interpolated_fraction"),
-        roofline_fraction=mean("roofline_fraction"),
-        expected_error=mean("expected_error"),
         rank_wait_s=sum(part.rank_wait_s for part in parts),
+        **means,
     )
 
 
@@ -112,11 +103,11 @@ def output_tokens(run: Run) -> float:
 
 def _offload_metrics(run: Run, inputs: int) -> dict[str, Any]:
     fetches = np.concatenate([use.fetches for use in run.offloads])
-    size = run.pools[0].rules.block_size
+    size, fetched = run.pools[0].rules.block_size, fetches[:, 3].sum()
     return {
         "fetches": len(fetches),
-        "fetched_tokens": int(fetches[:, 3].sum()) * size,
-        "hit_fraction": float(fetches[:, 3].sum()) * size / inputs if inputs else 0.0,
+        "fetched_tokens": int(fetched) * size,
+        "hit_fraction": float(fetched) * size / inputs if inputs else 0.0,
         "fetch_s": statistics(fetches[:, 2] - fetches[:, 1]),
         "stored_tokens": sum(use.stored_blocks for use in run.offloads) * size,
         "host_used_fraction": max(use.host_used_fraction for use in run.offloads),
@@ -134,8 +125,9 @@ def latency_metrics(run: Run) -> dict[str, Any]:
     """Return the metrics except power and energy. Latencies are those of completed requests."""
     done, duration = run.completed, duration_s(run)
     per_s = 1.0 / duration if duration > 0.0 else 0.0
-    streamed = _streamed_logs(run)
-    log = StepLog.merged(streamed)
+    policies = [POLICIES[pool.rules.policy] for pool in run.pools]
+    streaming = (replica for replica in run.replicas if policies[replica.pool].streams)
+    streamed = [part for replica in streaming for log in replica.logs for part in log.parts]
     waits = np.concatenate([prefill_waits(streamed), np.insert(run.waits_s, 2, 1.0, axis=1)])
     started = ~np.isnan(run.started_s)
     inputs = int(run.requests.input_tokens[started].sum())
@@ -147,7 +139,7 @@ def latency_metrics(run: Run) -> dict[str, Any]:
         "duration_s": duration,
         "ttft_s": statistics(run.ttft_s[done]),
         "tpot_s": statistics(run.tpot_s[done]),
-        "itl_s": itl_statistics(log, run.gaps_s, waits, run.openings_s),
+        "itl_s": itl_statistics(StepLog.merged(streamed), run.gaps_s, waits, run.openings_s),
         "e2e_s": statistics(run.e2e_s[done]),
         "queue_s": statistics(run.queue_s[done]),
         "requests_per_s": int(done.sum()) * per_s,
@@ -162,20 +154,11 @@ def latency_metrics(run: Run) -> dict[str, Any]:
         found["lora"] = {"brought_to_device": sum(b for b, _ in brought), "read_from_disk": sum(d for _, d in brought)}
     if run.offloads:
         found["kv_offload"] = _offload_metrics(run, inputs)
-    if run.timed_out.any():
-        found["n_timed_out"] = int(run.timed_out.sum())
-    if run.n_truncated:
-        found["n_truncated"] = run.n_truncated
+    counts = {"n_timed_out": int(run.timed_out.sum()), "n_truncated": run.n_truncated}
+    found |= {name: n for name, n in counts.items() if n}
     if len(run.handovers):
         found["kv_transfer_s"] = statistics(run.handovers[:, 4] - run.handovers[:, 3])
     return found
-
-
-def _streamed_logs(run: Run) -> list[StepLog]:
-    """Return the logs of replicas that stream tokens, the only ones with a time between tokens."""
-    policies = [POLICIES[pool.rules.policy] for pool in run.pools]
-    streaming = (replica for replica in run.replicas if policies[replica.pool].streams)
-    return [part for replica in streaming for log in replica.logs for part in log.parts]
 
 
 def statistics(values: FloatArray) -> dict[str, float | None]:
@@ -283,18 +266,24 @@ def speculative_metrics(run: Run) -> dict[str, Any]:
     also counts drafts of the last round beyond the end of a request. Fractions refer to the time of the pools' steps;
     the rest is host time.
     """
-    sums, methods = np.zeros(6), {}
-    for number, plant in enumerate(run.plants):
-        speculation = plant.resolved.speculation
-        if speculation is not None:
-            methods[f"{speculation.method} x {speculation.num_speculative_tokens}"] = number
-            sums += _sums(plant, StepLog.merged(log for r in run.replicas if r.pool == number for log in r.logs))
+    sums, methods = np.zeros(6), list[str]()
+    for number, compiled in enumerate(run.plants):
+        speculation, tables = compiled.resolved.speculation, compiled.cost.tables
+        if speculation is None:
+            continue
+        methods.append(f"{speculation.method} x {speculation.num_speculative_tokens}")
+        log = StepLog.merged(log for r in run.replicas if r.pool == number for log in r.logs)
+        rounds, drafting_s = float(log.decodes @ log.steps), float(speculative_seconds(tables, log).sum())
+        device_s = sum(float(part.device[:, :N_CLASSES].sum()) for part in priced(tables, log))
+        drafts, accepted = rounds * speculation.num_speculative_tokens, float(log.accepted.sum())
+        target_s = device_s - (drafting_s if tables.draft is not None else 0.0)  # other drafters run on the host
+        sums += (rounds, drafts, accepted, drafting_s, target_s, float(log.total_s.sum()))
     rounds, drafted, accepted, drafting_s, target_s, steps_s = sums.tolist()
     if not steps_s:
         return {}
     return {
         "speculative": {
-            "method": ", ".join(methods),  # method x drafts per round
+            "method": ", ".join(dict.fromkeys(methods)),  # method x drafts per round
             "rounds": int(rounds),
             "drafted_tokens": int(drafted),
             "accepted_tokens": int(accepted),
@@ -317,26 +306,6 @@ def speculative_line(block: dict[str, Any]) -> str:
     )
 
 
-def _sums(plant: CompiledDeployment, log: StepLog) -> FloatArray:
-    """Return (rounds, drafted tokens, accepted tokens, drafting seconds, target seconds, step seconds). Shape (6,)."""
-    speculation, tables = plant.resolved.speculation, plant.cost.tables
-    assert speculation is not None
-    rounds = float(log.decodes @ log.steps)
-    drafting_s = float(speculative_seconds(tables, log).sum())
-    device_s = sum(float(part.device[:, :N_CLASSES].sum()) for part in priced(tables, log))
-    on_device = drafting_s if tables.draft is not None else 0.0
-    return np.array(
-        [
-            rounds,
-            rounds * speculation.num_speculative_tokens,
-            float(log.accepted.sum()),
-            drafting_s,
-            device_s - on_device,
-            float(log.total_s.sum()),
-        ]
-    )
-
-
 HOUR_S = 3600.0
 
 
@@ -346,14 +315,19 @@ def fleet_metrics(run: Run) -> dict[str, Any]:
     The latter is present if there are several pools.
     """
     first_s, last_s = run.span_s
+    paid_s = 0.0  # accelerator seconds from the order of a replica to its end
+    for number, pool in enumerate(run.pools):
+        each = pool.compiled.resolved.accelerators_per_replica if pool.compiled else 1
+        alive_s = sum(r.alive_fraction(first_s, last_s) for r in run.replicas if r.pool == number) * (last_s - first_s)
+        paid_s += each * (alive_s + run.starting_s(number))
     found: dict[str, Any] = {
         "n_failed": int(run.failed.sum()),
         "n_retries": run.restarts - int(run.failed.sum()),
         "replicas": _counts(run, first_s, last_s),
-        "accelerator_hours": _accelerator_s(run, first_s, last_s) / HOUR_S,
+        "accelerator_hours": paid_s / HOUR_S,
     }
     if len(run.pools) > 1:
-        found["pools"] = [_pool(run, number, last_s - first_s) for number in range(len(run.pools))]
+        found["pools"] = [_pool_metrics(run, number, last_s - first_s) for number in range(len(run.pools))]
     return found
 
 
@@ -371,24 +345,11 @@ def _counts(run: Run, first_s: float, last_s: float) -> dict[str, float]:
     return {"mean": mean, "min": int(counts.min()), "max": int(counts.max()), "end": int(counts[-1])}
 
 
-def _accelerator_s(run: Run, first_s: float, last_s: float) -> float:
-    """Return the accelerator seconds that are paid for: from the order of a replica to its end."""
-    total = 0.0
-    for number, pool in enumerate(run.pools):
-        each = pool.plant.resolved.accelerators_per_replica if pool.plant else 1
-        alive_s = sum(r.alive_fraction(first_s, last_s) for r in run.replicas if r.pool == number) * (last_s - first_s)
-        total += each * (alive_s + run.starting_s(number))
-    return total
-
-
-def _pool(run: Run, number: int, duration_s: float) -> dict[str, Any]:
+def _pool_metrics(run: Run, number: int, duration_s: float) -> dict[str, Any]:
     """Return the metrics of the requests that ended in a pool."""
     members = np.array([r.pool == number for r in run.replicas] + [False])  # the last entry is for replica -1 (none)
     done = run.completed & members[run.replica]
-    return {
-        "n_completed": int(done.sum()),
-        "requests_per_s": int(done.sum()) / duration_s if duration_s > 0.0 else 0.0,
-        "ttft_s": statistics(run.ttft_s[done]),
-        "tpot_s": statistics(run.tpot_s[done]),
-        "e2e_s": statistics(run.e2e_s[done]),
-    }
+    n_completed = int(done.sum())
+    latencies = {name: statistics(getattr(run, name)[done]) for name in ("ttft_s", "tpot_s", "e2e_s")}
+    per_s = n_completed / duration_s if duration_s > 0.0 else 0.0
+    return {"n_completed": n_completed, "requests_per_s": per_s, **latencies}

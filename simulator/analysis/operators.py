@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from calibration.operators.operators import Collective
 from calibration.operators.roofline import bytes_moved, compute_s, flops, link_bytes, memory_s, roofline_s
 from catalogs.arrays import FloatArray
-from catalogs.hardware.specs import Accelerator
 from simulator.costs.partition import BatchRows
 from simulator.costs.pricing import INTERPOLATED_S, MEASURED_S, N_CLASSES, Pricer
 from simulator.costs.tables import StepTables, Term
@@ -103,32 +101,26 @@ def step_operators(tables: StepTables, ranks: Sequence[BatchRows], weights: Floa
         weights: The number of steps that each batch represents. Shape (rows,).
     """
     found = []
-    for each in _model_passes(tables, ranks):
-        for term in _terms(each.tables, each.ranks):
-            for group in each.tables.operators(term):
-                times = weights[group.rows] * each.times[group.rows] * group.times
-                found += operator_rows(group.lines, each.tables.pricer, times)
+    for model, batches, n_passes in _model_passes(tables, ranks):
+        for term in _terms(model, batches):
+            for group in model.operators(term):
+                times = weights[group.rows] * n_passes[group.rows] * group.times
+                found += operator_rows(group.lines, model.pricer, times)
     return found
 
 
-class _ModelPass(NamedTuple):
-    """A model's pass over part of each step. `times` is the number of passes in each step, of shape (rows,)."""
-
-    tables: StepTables
-    ranks: Sequence[BatchRows]
-    times: FloatArray
-
-
-def _model_passes(tables: StepTables, ranks: Sequence[BatchRows]) -> Iterator[_ModelPass]:
-    """Yield the passes of the target model and of its drafter."""
+def _model_passes(
+    tables: StepTables, ranks: Sequence[BatchRows]
+) -> Iterator[tuple[StepTables, Sequence[BatchRows], FloatArray]]:
+    """Yield (tables, batches, passes in each step) of the target model and of its drafter; passes: shape (rows,)."""
     draft, once = tables.draft, np.ones(len(ranks[0]))
-    yield _ModelPass(tables, ranks, once)
+    yield tables, ranks, once
     if draft is not None:
-        yield _ModelPass(draft.first, ranks, once)
+        yield draft.first, ranks, once
     if draft is not None and draft.passes:
         newest = [rank.newest(draft.after_prompts) for rank in ranks]
         some = np.sum([rank.decodes for rank in newest], axis=0) > 0
-        yield _ModelPass(draft.again, newest, draft.passes * some)
+        yield draft.again, newest, draft.passes * some
 
 
 def _terms(tables: StepTables, ranks: Sequence[BatchRows]) -> Iterator[Term]:
@@ -159,32 +151,28 @@ def operator_rows(lines: Iterable[OperatorCall], pricer: Pricer, weights: FloatA
 
 def _rows(line: OperatorCall, pricer: Pricer, weights: FloatArray) -> Iterator[OperatorRow]:
     """Yield one row for each bound of the operator in any of the steps."""
+    op, n, unit = line.op, float(line.count), pricer.hardware.accelerator
     channels = pricer.price([line], weights.shape, at_nodes=True)
     seconds = channels[..., :N_CLASSES].sum(axis=-1)
-    columns = _columns(line, pricer.hardware.accelerator)
-    far = np.broadcast_to(seconds > FIXED_COST_FACTOR * columns[-1], weights.shape)
-    columns += [seconds, channels[..., MEASURED_S], channels[..., INTERPOLATED_S]]
-    for limit, here in _limits(line, pricer.hardware.accelerator, weights.shape):
-        for some in (here,) if limit == LINK else (here & ~far, here & far):
-            part = weights * some
-            sums = [float((np.broadcast_to(c, part.shape) * part).sum()) for c in columns]
-            if sums[SUMMED.index("seconds")] > 0:
-                yield OperatorRow(line.name, line.kind, line.count, limit, *sums)
-
-
-def _columns(line: OperatorCall, unit: Accelerator) -> list[FloatArray]:
-    """Return count, flops, bytes and roofline seconds of one step."""
-    op, n = line.op, float(line.count)
-    moved = link_bytes(op) if isinstance(op, Collective) else bytes_moved(op, unit)
-    return [np.asarray(n), n * flops(op), n * moved, n * roofline_s(op, unit)]
-
-
-def _limits(line: OperatorCall, unit: Accelerator, shape: tuple[int, ...]) -> list[tuple[str, npt.NDArray[np.bool_]]]:
-    """Return (limit, mask of the steps in which it is the limit)."""
-    if isinstance(line.op, Collective):
-        return [(LINK, np.ones(shape, dtype=np.bool_))]
-    computes = np.broadcast_to(compute_s(line.op, unit) > memory_s(line.op, unit), shape)
-    return [(COMPUTE, computes), (MEMORY, ~computes)]
+    limit_s = n * roofline_s(op, unit)
+    far = np.broadcast_to(seconds > FIXED_COST_FACTOR * limit_s, weights.shape)
+    if isinstance(op, Collective):
+        moved, masks = link_bytes(op), [(LINK, np.ones(weights.shape, dtype=np.bool_))]
+    else:
+        computes = np.broadcast_to(compute_s(op, unit) > memory_s(op, unit), weights.shape)
+        masks = [
+            (limit, part)
+            for limit, here in ((COMPUTE, computes), (MEMORY, ~computes))
+            for part in (here & ~far, here & far)
+        ]
+        moved = bytes_moved(op, unit)
+    origin_s = (channels[..., MEASURED_S], channels[..., INTERPOLATED_S])
+    columns = (np.asarray(n), n * flops(op), n * moved, limit_s, seconds, *origin_s)
+    for limit, mask in masks:
+        part = weights * mask
+        sums = [float((np.broadcast_to(column, part.shape) * part).sum()) for column in columns]
+        if sums[SUMMED.index("seconds")] > 0:
+            yield OperatorRow(line.name, line.kind, line.count, limit, *sums)
 
 
 def together(rows: Iterable[OperatorRow], by_layers: bool = False) -> list[OperatorRow]:
@@ -195,14 +183,12 @@ def together(rows: Iterable[OperatorRow], by_layers: bool = False) -> list[Opera
     groups: dict[tuple[str, int], list[OperatorRow]] = {}
     for row in rows:
         groups.setdefault((row.name, row.layers if by_layers else 0), []).append(row)
-    return sorted(map(_sum, groups.values()), key=lambda r: -r.seconds)
-
-
-def _sum(rows: Sequence[OperatorRow]) -> OperatorRow:
-    longest = max(rows, key=lambda r: r.seconds)
-    sums = [sum(getattr(r, name) for r in rows) for name in SUMMED]
-    layers = sum({r.layers for r in rows})
-    return OperatorRow(longest.name, longest.kind, layers, longest.limit, *sums)
+    found = []
+    for group in groups.values():
+        longest = max(group, key=lambda row: row.seconds)
+        sums: dict[str, Any] = {name: sum(getattr(row, name) for row in group) for name in SUMMED}
+        found.append(replace(longest, layers=sum({row.layers for row in group}), **sums))
+    return sorted(found, key=lambda row: -row.seconds)
 
 
 def seconds_by_bound(rows: Iterable[OperatorRow]) -> dict[str, float]:
@@ -215,12 +201,10 @@ def seconds_by_bound(rows: Iterable[OperatorRow]) -> dict[str, float]:
 
 def origin_shares(rows: Sequence[OperatorRow]) -> dict[str, float]:
     """Return the shares of the rows' time that are measured, interpolated or roofline only (all 0 for no time)."""
-    total = sum(r.seconds for r in rows)
-    if not total:
-        return dict.fromkeys(("measured_fraction", "interpolated_fraction", "roofline_fraction"), 0.0)
-    measured = sum(r.measured_s for r in rows) / total
-    between = sum(r.interpolated_s for r in rows) / total
-    rest = max(1.0 - measured - between, 0.0)
+    total = sum(row.seconds for row in rows)
+    measured = sum(row.measured_s for row in rows) / total if total else 0.0
+    between = sum(row.interpolated_s for row in rows) / total if total else 0.0
+    rest = max(1.0 - measured - between, 0.0) if total else 0.0
     return {"measured_fraction": measured, "interpolated_fraction": between, "roofline_fraction": rest}
 
 

@@ -16,39 +16,30 @@ from catalogs.arrays import FloatArray
 from simulator.cluster.run import Run
 from simulator.core.step_log import RankStepLog, StepLog
 from simulator.core.step_timer import StepTimer, segment_of
-from simulator.engine.event_log import (
-    BLOCKS,
-    FINISHED,
-    JOINED,
-    OPENED,
-    PREEMPTED,
-    PROMPTED,
-    REACHED,
-    SEATS,
-    TOKENISED,
-    TURN,
-    EventLog,
-)
+from simulator.engine import event_log
+from simulator.engine.event_log import EventLog
 from simulator.schedulers.registry import POLICIES
 
-#: The phases in their usual order.
-PHASES: Final = (
-    "client_path",  # fixed times on the way in and out
-    "api_server",  # tokenisation and streaming, and the queues for both
-    "lost",  # time on replicas that failed, and the wait before the request was sent again
-    "no_replica",  # wait for a replica that can take it
-    "wait_seat",
-    "wait_blocks",
-    "wait_turn",  # the token budget is used up, or the engine waits for more requests
-    "wait_step",  # the engine reads its queue only between steps, and schedules ahead
-    "prefill",
-    "transfer",
-    "decode",
-    "stalled_by_prefill",  # decode steps take longer, or do not run, because of prompts
-    "preemption",  # wait and recomputation after a preemption
-)
+#: The phases in their usual order, with their names on screens.
+PHASE_WORDS: Final = {
+    "client_path": "client path",  # fixed times on the way in and out
+    "api_server": "API server",  # tokenisation and streaming, and the queues for both
+    "lost": "lost with a replica",  # time on replicas that failed, and the wait before the request was sent again
+    "no_replica": "waits for a replica",  # that can take it
+    "wait_seat": "waits for a seat",
+    "wait_blocks": "waits for blocks",
+    "wait_turn": "waits for budget",  # the token budget is used up, or the engine waits for more requests
+    "wait_step": "waits for a step",  # the engine reads its queue only between steps, and schedules ahead
+    "prefill": "prefill",
+    "transfer": "KV transfer",
+    "decode": "decode",
+    "stalled_by_prefill": "prefill of others",  # decode steps take longer, or do not run, because of prompts
+    "preemption": "preemption",  # wait and recomputation after a preemption
+}
 
-_WAITS: Final = {SEATS: "wait_seat", BLOCKS: "wait_blocks", TURN: "wait_turn"}
+PHASES: Final = tuple(PHASE_WORDS)
+
+_WAITS: Final = {event_log.SEATS: "wait_seat", event_log.BLOCKS: "wait_blocks", event_log.TURN: "wait_turn"}
 
 _PLACE: Final = {name: i for i, name in enumerate(PHASES)}
 
@@ -68,35 +59,30 @@ class Phases:
     e2e_s: FloatArray
 
 
-#: (phase or kind of interval, replica, lane, from, to, whether the first token came before it)
+#: (phase or kind of interval, replica, batch, from, to, whether the first token came before it)
 Span = tuple[str, int, int, float, float, bool]
 
 
-class _Life:
+class _History:
     """The intervals of one request according to the events read up to now."""
 
-    __slots__ = ("began_s", "door_s", "lane", "place", "since_s", "spans", "token")
+    __slots__ = ("arrived_s", "batch", "began_s", "place", "since_s", "spans", "token")
 
-    def __init__(self, door_s: float) -> None:
-        self.began_s = self.door_s = door_s  # first and last arrival at the router
-        self.reset(door_s)
+    def __init__(self, arrived_s: float) -> None:
+        self.began_s = self.arrived_s = arrived_s  # first and last arrival at the router
+        self.reset(arrived_s)
 
-    def reset(self, door_s: float) -> None:
+    def reset(self, arrived_s: float) -> None:
         """Restart the request at the router, with nothing computed."""
-        self.door_s = self.since_s = door_s
+        self.arrived_s = self.since_s = arrived_s
         self.place = "no_replica"
-        self.lane = (-1, 0)
+        self.batch = (-1, 0)
         self.token = False  # whether the first token has come
         self.spans: list[Span] = []
 
-    def hide(self) -> None:
-        """Record that the token of the replica that prefilled the request was not shown."""
-        self.spans = [(*span[:5], False) for span in self.spans]
-        self.token = False
-
     def go(self, place: str, now: float) -> None:
         """End the current interval and start another one."""
-        self.spans.append((self.place, *self.lane, self.since_s, now, self.token))
+        self.spans.append((self.place, *self.batch, self.since_s, now, self.token))
         self.place, self.since_s = place, now
 
 
@@ -109,17 +95,17 @@ def phases(run: Run) -> Phases:
     if run.options.journal is None:
         raise ValueError("the phases of requests need the event log of the run, which has none")
     done = np.flatnonzero(run.completed)
-    lives = _lives(run, run.options.journal)
+    histories = _histories(run, run.options.journal)
     before = np.zeros((run.requests.n, len(PHASES)))  # seconds by phase until the first token leaves the engine
     after = np.zeros_like(before)
     # Spans of all requests, each preceded by the row of the request.
     by_place: dict[str, list[tuple[int, int, int, float, float, bool]]] = {}
     left = np.zeros((run.requests.n, 3))  # arrival at the router, first and last token leave the engine
     for index in done.tolist():
-        life = lives[index]
-        before[index, _PLACE["lost"]] = life.door_s - life.began_s
-        left[index] = life.began_s, *_ends(life)
-        for span in life.spans:
+        history = histories[index]
+        before[index, _PLACE["lost"]] = history.arrived_s - history.began_s
+        left[index] = history.began_s, next(start for _, _, _, start, _, late in history.spans if late), history.since_s
+        for span in history.spans:
             by_place.setdefault(span[0], []).append((index, *span[1:]))
     for place, spans in by_place.items():
         table = np.array(spans, dtype=np.float64).reshape(-1, 6)
@@ -146,90 +132,82 @@ def _with_clients(run: Run, done: np.ndarray, left: FloatArray, before: FloatArr
     return Phases(done, ttft, e2e)
 
 
-def _ends(life: _Life) -> tuple[float, float]:
-    """Return the times at which the first and the last token left the engine."""
-    return next(start for _, _, _, start, _, late in life.spans if late), life.since_s
-
-
-def _lives(run: Run, journal: EventLog) -> dict[int, _Life]:
+def _histories(run: Run, journal: EventLog) -> dict[int, _History]:
     """Return the intervals of each request."""
     shown = run.options.hand_over.first_token
     started_s = run.started_s.tolist()
-    lives: dict[int, _Life] = {}
-    for now, kind, number, replica, lane in journal.events().tolist():
+    histories: dict[int, _History] = {}
+    for now, kind, number, replica, batch in journal.events().tolist():
         index = int(number)
-        life = lives.get(index)
-        if kind == TOKENISED:
-            if life is None:
-                lives[index] = _Life(now)
-            elif life.place != "no_replica":  # its replica failed
-                life.reset(now)
+        history = histories.get(index)
+        if kind == event_log.TOKENISED:
+            if history is None:
+                histories[index] = _History(now)
+            elif history.place != "no_replica":  # its replica failed
+                history.reset(now)
             continue
-        assert life is not None
-        arrived = kind == REACHED and life.place == "transfer"
+        assert history is not None
+        arrived = kind == event_log.REACHED and history.place == "transfer"
         if arrived and shown != "prefill":
-            life.hide()
-        _advance(life, int(kind), now, started_s[index])
+            history.spans = [
+                (*span[:5], False) for span in history.spans
+            ]  # the client saw no token of the prefill replica
+            history.token = False
+        _advance(history, int(kind), now, started_s[index])
         if arrived and shown == "arrival":
-            life.token = True
-        life.lane = (int(replica), int(lane))
-    return lives
+            history.token = True
+        history.batch = (int(replica), int(batch))
+    return histories
 
 
-def _advance(life: _Life, kind: int, now: float, started_s: float) -> None:
+def _advance(history: _History, kind: int, now: float, started_s: float) -> None:
     """Apply one event of a request on an engine."""
-    if kind == REACHED:
-        life.go("wait", now)
-    elif kind == OPENED:
-        life.go("decode", now)
-        life.token = True
-    elif kind == JOINED:
-        if life.place != "preemption" or now >= life.since_s:  # otherwise it was preempted when it joined
-            life.go("decode", now)
-    elif kind == PROMPTED:
-        if life.place == "wait":
-            life.go("prefill", started_s)
-        if life.place == "decode":  # preempted while its first token was in flight
-            life.place = "preemption"
-        life.go("decode", now)
-        life.token = True
-    elif kind == PREEMPTED:
-        if life.place == "wait" and not life.token:
-            life.go("prefill", min(started_s, now))
-        life.go("preemption", now)
-    elif kind == FINISHED:
-        if life.place == "preemption":  # its last token was in flight
-            life.place = "decode"
-        life.go("transfer", now)
+    if kind == event_log.REACHED:
+        history.go("wait", now)
+    elif kind == event_log.OPENED:
+        history.go("decode", now)
+        history.token = True
+    elif kind == event_log.JOINED:
+        if history.place != "preemption" or now >= history.since_s:  # otherwise it was preempted when it joined
+            history.go("decode", now)
+    elif kind == event_log.PROMPTED:
+        if history.place == "wait":
+            history.go("prefill", started_s)
+        if history.place == "decode":  # preempted while its first token was in flight
+            history.place = "preemption"
+        history.go("decode", now)
+        history.token = True
+    elif kind == event_log.PREEMPTED:
+        if history.place == "wait" and not history.token:
+            history.go("prefill", min(started_s, now))
+        history.go("preemption", now)
+    elif kind == event_log.FINISHED:
+        if history.place == "preemption":  # its last token was in flight
+            history.place = "decode"
+        history.go("transfer", now)
 
 
 def _split(place: str, table: FloatArray, run: Run) -> list[tuple[str, FloatArray]]:
-    """Return (phase, seconds) of intervals of one kind.
+    """Return (phase, seconds) of intervals of one kind. Waits are split by what the head of the queue waited for.
 
     Args:
         place: The kind of interval.
-        table: Request, replica, lane, from, to, after first token. Shape (intervals, 6).
+        table: Request, replica, batch, from, to, after first token. Shape (intervals, 6).
         run: The run.
     """
     seconds = table[:, 4] - table[:, 3]
-    if place == "wait":
-        return _split_waits(table, seconds, run)
     if place == "decode":
         stalled = _stalls(table, run)
         return [("stalled_by_prefill", stalled), ("decode", seconds - stalled)]
-    return [(place, seconds)]
-
-
-def _split_waits(table: FloatArray, seconds: FloatArray, run: Run) -> list[tuple[str, FloatArray]]:
-    """Return (phase, seconds) of waits, by the reason for which the head of the queue waited."""
+    if place != "wait":
+        return [(place, seconds)]
     assert run.options.journal is not None
     samples = run.options.journal.by_replica(len(run.replicas))
     found = {name: np.zeros(len(table)) for name in _WAITS.values()}
     for replica in np.unique(table[:, 1]):
         mine = np.flatnonzero(table[:, 1] == replica)
-        here = samples[int(replica)]
         for reason, name in _WAITS.items():
-            found[name][mine] = reason_between(here, reason, table[mine, 3], table[mine, 4])
+            found[name][mine] = reason_between(samples[int(replica)], reason, table[mine, 3], table[mine, 4])
     rest = np.maximum(seconds - sum(found.values()), 0.0)  # avoids rounding errors such as -1e-16
     return [*found.items(), ("wait_step", rest)]
 
@@ -247,10 +225,10 @@ def reason_between(samples: FloatArray, reason: int, from_s: FloatArray, to_s: F
 def _stalls(table: FloatArray, run: Run) -> FloatArray:
     """Return the seconds of intervals that steps took beyond the time of their decodes alone. Shape (intervals,)."""
     found = np.zeros(len(table))
-    for replica, lane in np.unique(table[:, 1:3], axis=0).astype(np.int64).tolist():
-        mine = np.flatnonzero((table[:, 1] == replica) & (table[:, 2] == lane))
-        did = run.replicas[replica]
-        at_s, grown = _stall_curve(did.logs[lane], run.pools[did.pool].timer)
+    for replica, batch in np.unique(table[:, 1:3], axis=0).astype(np.int64).tolist():
+        mine = np.flatnonzero((table[:, 1] == replica) & (table[:, 2] == batch))
+        record = run.replicas[replica]
+        at_s, grown = _stall_curve(record.logs[batch], run.pools[record.pool].timer)
         found[mine] = np.interp(table[mine, 4], at_s, grown) - np.interp(table[mine, 3], at_s, grown)
     return found
 
@@ -258,12 +236,9 @@ def _stalls(table: FloatArray, run: Run) -> FloatArray:
 def _stall_curve(log: StepLog, timer: StepTimer) -> tuple[Sequence[float], Sequence[float]]:
     """Return (times, stalled seconds up to then), to be interpolated linearly."""
     at_s, grown, total_s = [0.0], [0.0], 0.0
-    row = -1
-    columns = (log.start_s, log.total_s, log.prefill_tokens, log.decodes, log.context_sum, log.context_max)
-    for start_s, step_s, prefill, decodes, context_sum, context_max in zip(*(c.tolist() for c in columns), strict=True):
-        row += 1
-        if not prefill:
-            continue
+    columns = (log.start_s, log.total_s, log.decodes, log.context_sum, log.context_max)
+    for row in np.flatnonzero(log.prefill_tokens).tolist():
+        start_s, step_s, decodes, context_sum, context_max = (float(column[row]) for column in columns)
         if not decodes:
             alone_s = 0.0
         elif isinstance(log, RankStepLog):
@@ -271,7 +246,6 @@ def _stall_curve(log: StepLog, timer: StepTimer) -> tuple[Sequence[float], Seque
         else:
             alone_s = timer.decode_segment(int(decodes), int(context_sum), int(context_max))[0]
         at_s += (start_s, start_s + step_s)
-        grown.append(total_s)
-        total_s += max(0.0, step_s - alone_s)
-        grown.append(total_s)
+        grown += (total_s, total_s + max(0.0, step_s - alone_s))
+        total_s = grown[-1]
     return at_s, grown

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, floor
+from math import ceil, floor, inf
 from pathlib import Path
 from typing import Final
 
@@ -71,8 +71,8 @@ def series(run: Run, edges_s: FloatArray) -> Iterator[Series]:
     samples = run.options.journal.by_replica(len(run.replicas))
     for index, (replica, seen) in enumerate(zip(run.replicas, samples, strict=True)):
         pool = run.pools[replica.pool]
-        figures = _replica(run, replica, pool.plant, seen, edges_s)
-        figures = {name: np.diff(grown) / width_s for name, grown in figures.items()}
+        integrals = _replica(run, replica, pool.compiled, seen, edges_s)
+        figures = {name: np.diff(grown) / width_s for name, grown in integrals.items()}
         held += figures["kv_fraction"]
         blocks += figures["alive_fraction"] * pool.rules.kv_blocks
         figures["kv_fraction"] = figures["kv_fraction"] / max(1, pool.rules.kv_blocks)
@@ -84,29 +84,25 @@ def series(run: Run, edges_s: FloatArray) -> Iterator[Series]:
 
 
 def _replica(
-    run: Run, replica: ReplicaRun, plant: CompiledDeployment | None, seen: FloatArray, edges_s: FloatArray
+    run: Run, replica: ReplicaRun, compiled: CompiledDeployment | None, seen: FloatArray, edges_s: FloatArray
 ) -> dict[str, FloatArray]:
     """Return the integral of each figure up to the edges; that of kv_fraction is in blocks. Each has shape (edges,)."""
     first_s, last_s = run.span_s
     born_s, died_s = max(replica.born_s, first_s), min(replica.died_s, last_s)
     alive_s = np.clip(edges_s, born_s, max(born_s, died_s)) - born_s
     log = StepLog.merged(replica.logs)
-    stages = len(replica.logs)
-    busy_s = _grown(log, log.total_s / stages, edges_s)
-    seen = seen[seen[:, 0] <= replica.died_s]
-    at_s, level = seen[:, 0], seen
-    known = ~np.isnan(level[:, 2])
+    busy_s = _grown(log, log.total_s / len(replica.logs), edges_s)
+    at_s, _, blocks, running, queue, _ = seen[seen[:, 0] <= replica.died_s].T
+    known, tokens = ~np.isnan(blocks), np.zeros(len(edges_s))
     return {
         "alive_fraction": alive_s,
         "busy_fraction": busy_s,
-        "queue": _held(at_s, level[:, 4], replica.died_s, edges_s),
-        "running": _held(at_s, level[:, 3], replica.died_s, edges_s),
-        "kv_fraction": _drawn(at_s[known], level[known, 2], replica.died_s, edges_s),
-        "power_w": np.zeros(len(edges_s)) if plant is None else _joules(log, plant, alive_s - busy_s, edges_s),
+        "queue": _held(at_s, queue, replica.died_s, edges_s),
+        "running": _held(at_s, running, replica.died_s, edges_s),
+        "kv_fraction": _drawn(at_s[known], blocks[known], replica.died_s, edges_s),
+        "power_w": np.zeros(len(edges_s)) if compiled is None else _joules(log, compiled, alive_s - busy_s, edges_s),
         "input_tokens_per_s": _grown(log, log.prefill_tokens, edges_s),
-        "output_tokens_per_s": sum(
-            (_tokens(each, edges_s) for each in replica.logs if len(each)), np.zeros(len(edges_s))
-        ),
+        "output_tokens_per_s": sum((_tokens(each, edges_s) for each in replica.logs if len(each)), tokens),
     }
 
 
@@ -115,29 +111,29 @@ def _starting_j(run: Run, edges_s: FloatArray) -> FloatArray:
     first_s, last_s = run.span_s
     found = np.zeros(len(edges_s))
     for number, ordered_s, ended_s in run.orders.tolist():
-        plant = run.pools[int(number)].plant
-        if plant is not None:
+        compiled = run.pools[int(number)].compiled
+        if compiled is not None:
             begin_s, end_s = max(ordered_s, first_s), min(ended_s, last_s)
-            idle_w = plant.resolved.hardware.accelerator.idle_w * plant.resolved.accelerators_per_replica
+            idle_w = compiled.resolved.hardware.accelerator.idle_w * compiled.resolved.accelerators_per_replica
             found += idle_w * (np.clip(edges_s, begin_s, max(begin_s, end_s)) - begin_s)
     return found
 
 
-def _joules(log: StepLog, plant: CompiledDeployment, idle_s: FloatArray, edges_s: FloatArray) -> FloatArray:
+def _joules(log: StepLog, compiled: CompiledDeployment, idle_s: FloatArray, edges_s: FloatArray) -> FloatArray:
     """Return the joules of all accelerators of a replica up to the edges. Shape (edges,).
 
     `idle_s` holds the seconds without a step up to each edge.
     """
-    unit = plant.resolved.hardware.accelerator
-    rows = [part.joules for part in priced(plant.cost.tables, log)]
-    busy_j = _grown(log, np.concatenate(rows), edges_s) if rows else np.zeros(len(edges_s))
-    return np.asarray((busy_j + idle_s * unit.idle_w) * plant.resolved.accelerators_per_replica, dtype=np.float64)
+    unit = compiled.resolved.hardware.accelerator
+    joules = np.concatenate([np.zeros(0), *(part.joules for part in priced(compiled.cost.tables, log))])
+    busy_j = _grown(log, joules, edges_s)
+    return np.asarray((busy_j + idle_s * unit.idle_w) * compiled.resolved.accelerators_per_replica, dtype=np.float64)
 
 
 def _grown(log: StepLog, amounts: FloatArray, edges_s: FloatArray) -> FloatArray:
     """Return the sum of the rows' amounts up to the edges, each spread evenly over its time. Shape (edges,).
 
-    Rows of several lanes may overlap.
+    Rows of several batches may overlap.
     """
     if not len(log):
         return np.zeros(len(edges_s))
@@ -146,13 +142,17 @@ def _grown(log: StepLog, amounts: FloatArray, edges_s: FloatArray) -> FloatArray
     turns = np.concatenate([start_s, start_s + total_s])
     change = np.concatenate([rate, -rate])
     order = np.argsort(turns, kind="stable")
-    at_s, slope = turns[order], np.cumsum(change[order])
-    grown = np.concatenate([[0.0], np.cumsum(np.diff(at_s) * slope[:-1])])
+    return _integral(turns[order], np.cumsum(change[order])[:-1], edges_s)
+
+
+def _integral(at_s: FloatArray, level: FloatArray, edges_s: FloatArray) -> FloatArray:
+    """Return the integral up to the edges of `level` between adjacent `at_s`; shape (n - 1,) and (n,) to (edges,)."""
+    grown = np.concatenate([[0.0], np.cumsum(np.diff(at_s) * level)])
     return np.asarray(np.interp(edges_s, at_s, grown), dtype=np.float64)
 
 
 def _tokens(log: StepLog, edges_s: FloatArray) -> FloatArray:
-    """Return the tokens of a lane's steps up to the edges. Shape (edges,).
+    """Return the tokens of a batch's steps up to the edges. Shape (edges,).
 
     A row contributes its completed steps, and the current one in part.
     """
@@ -174,9 +174,7 @@ def _held(at_s: FloatArray, level: FloatArray, died_s: float, edges_s: FloatArra
     if not len(at_s):
         return np.zeros(len(edges_s))
     end_s = min(died_s, max(float(edges_s[-1]), float(at_s[-1])))
-    at_s = np.append(at_s, end_s)
-    grown = np.concatenate([[0.0], np.cumsum(np.diff(at_s) * level)])
-    return np.asarray(np.interp(edges_s, at_s, grown), dtype=np.float64)
+    return _integral(np.append(at_s, end_s), level, edges_s)
 
 
 def _drawn(at_s: FloatArray, level: FloatArray, died_s: float, edges_s: FloatArray) -> FloatArray:
@@ -200,20 +198,15 @@ def edges(run: Run, step_s: float) -> FloatArray:
     """Return multiples of `step_s` from before the first arrival to after the last token. Shape (steps + 1,).
 
     Raises:
-        InputError: The step is not positive, or so short that the file would be too long.
+        InputError: The step is so short that the file would be too long.
     """
-    if not step_s > 0.0:
-        raise InputError("a time series needs a step above 0 s", step_s)
     first_s, last_s = run.span_s
-    ends = [float((log.start_s + log.total_s).max()) for log in run.logs if len(log)]
-    last_s = max([last_s, *ends])
+    last_s = max([last_s, *(float((log.start_s + log.total_s).max()) for log in run.logs if len(log))])
     low, high = floor(first_s / step_s), max(ceil(last_s / step_s), floor(first_s / step_s) + 1)
     n = (high - low) * (len(run.replicas) + 1)
     if n > MOST_ROWS:
-        most = step_s * n / MOST_ROWS
-        raise InputError(
-            f"a time series has at most {MOST_ROWS:,} rows, this one would have {n:,}", step_s, f"{most:.3g} s"
-        )
+        rule = f"a time series has at most {MOST_ROWS:,} rows, and this one would have {n:,}"
+        raise InputError(rule, step_s, f"{step_s * n / MOST_ROWS:.3g} s")
     return np.arange(low, high + 1, dtype=np.float64) * step_s
 
 
@@ -223,41 +216,37 @@ def write_time_series(run: Run, path: Path, step_s: float = 1.0) -> None:
     Raises:
         InputError: The name has another ending, the step is invalid or the file cannot be written.
     """
-    check_name(path)
+    import pandas as pd
+
+    check_time_series(path, step_s)
     edges_s = edges(run, step_s)
     parts = list(series(run, edges_s))
-    n = len(edges_s) - 1
     columns = {
         "time_s": np.tile(edges_s[:-1], len(parts)),
-        "replica": np.repeat([part.replica for part in parts], n),
+        "replica": np.repeat([part.replica for part in parts], len(edges_s) - 1),
         **{name: np.concatenate([part.figures[name] for part in parts]) for name in FIGURES},
     }
-    if path.suffix == ".parquet":
-        _write_parquet(columns, path)
+    table = pd.DataFrame(columns)
+    if path.suffix == ".csv":
+        write_atomically(path, [table.to_csv(index=False)])
         return
-    rows = zip(*(values.tolist() for values in columns.values()), strict=True)
-    write_atomically(path, (",".join(COLUMNS) + "\n", *(",".join(map(repr, row)) + "\n" for row in rows)))
-
-
-def check_name(path: Path) -> None:
-    """Check the name of a time series before long work.
-
-    Raises:
-        InputError: The ending is no known format.
-    """
-    if path.suffix not in (".parquet", ".csv"):
-        raise InputError("a time series must be a .parquet or .csv file", str(path), f"{path.stem or 'series'}.parquet")
-
-
-def _write_parquet(columns: dict[str, np.ndarray], path: Path) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
     temporary = path.with_name(f".{path.name}.part")
     try:
-        parquet.write_table(pyarrow.table(columns), temporary)
+        table.to_parquet(temporary, index=False)
         temporary.replace(path)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_time_series(path: Path, step_s: float) -> None:
+    """Check the file name and the time step of a time series before long work.
+
+    Raises:
+        InputError: The ending is no known format, or the step is not positive and finite.
+    """
+    if path.suffix not in (".parquet", ".csv"):
+        raise InputError("a time series must be a .parquet or .csv file", str(path), f"{path.stem or 'series'}.parquet")
+    if not 0.0 < step_s < inf:
+        raise InputError("a time series needs a finite step above 0 s", step_s, "1.0")

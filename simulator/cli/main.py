@@ -6,16 +6,15 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.entry_point import run_command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from catalogs.deployments.schema import Deployment
     from simulator.cluster.run import Run
 
@@ -27,48 +26,41 @@ app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
 )
 
-_ROUTER = "Replaces the deployment's router: round_robin, least_outstanding, ... or '{random: {seed: 1}}'."
 
+def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
+    """Return a typer option with the placeholder of its value and its help text."""
+    return typer.Option(*names, metavar=metavar, help=text, **more)
+
+
+_ROUTER = "Replaces the deployment's router: round_robin, least_outstanding, ... or '{random: {seed: 1}}'."
 
 _SERIES = "Write queue, running, KV use, power and tokens over time: .parquet or .csv."
 
 _JSON = "Write the summary as JSON; - writes only the JSON to stdout."
 
+_STALENESS = "Seconds between updates of the router's view of replicas."
+
 
 @app.command()
 def simulate(
     deployment: Annotated[Path, typer.Argument(metavar="DEPLOYMENT.yaml", help="Model, engine, hardware, limits.")],
-    workload: Annotated[str, typer.Option(metavar="W", help="Catalog name, trace file or workload YAML.")],
-    json_file: Annotated[str | None, typer.Option("--json", metavar="OUT.json", help=_JSON)] = None,
-    requests_out: Annotated[
-        Path | None, typer.Option(metavar="OUT.csv", help="Write one row per request, in workload order.")
-    ] = None,
-    chrome_trace: Annotated[Path | None, typer.Option(metavar="T.json", help="Write a trace for Perfetto.")] = None,
-    trace_window: Annotated[
-        str | None, typer.Option(metavar="A..B", help="Part of the run in the trace: 10s..20s.")
-    ] = None,
-    time_series: Annotated[Path | None, typer.Option(metavar="FILE", help=_SERIES)] = None,
-    time_step: Annotated[float, typer.Option(metavar="S", help="Seconds between rows of the time series.")] = 1.0,
+    workload: Annotated[str, option("W", "Catalog name, trace file or workload YAML.")],
+    json_file: Annotated[str | None, option("OUT.json", _JSON, "--json")] = None,
+    requests_out: Annotated[Path | None, option("OUT.csv", "Write one row per request, in workload order.")] = None,
+    chrome_trace: Annotated[Path | None, option("T.json", "Write a trace for Perfetto.")] = None,
+    trace_window: Annotated[str | None, option("A..B", "Part of the run in the trace: 10s..20s.")] = None,
+    time_series: Annotated[Path | None, option("FILE", _SERIES)] = None,
+    time_step: Annotated[float, option("S", "Seconds between rows of the time series.")] = 1.0,
     explain: Annotated[bool, typer.Option("--explain", help="Show where time went and what limited the run.")] = False,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Random seed; default: that of the workload.")] = None,
-    rate: Annotated[
-        float | None, typer.Option(metavar="R", help="Requests per second; default: those of the workload.")
-    ] = None,
-    requests: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of requests; default: that of the workload.")
-    ] = None,
-    router: Annotated[str | None, typer.Option(metavar="NAME", help=_ROUTER)] = None,
-    router_staleness: Annotated[
-        float | None,
-        typer.Option(metavar="S", min=0.0, help="Seconds between updates of the router's view of replicas."),
-    ] = None,
-    processes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Processes to use where replicas do not interact.")
-    ] = None,
+    seed: Annotated[int | None, option("N", "Random seed; default: that of the workload.")] = None,
+    rate: Annotated[float | None, option("R", "Requests per second; default: those of the workload.")] = None,
+    requests: Annotated[int | None, option("N", "Number of requests; default: that of the workload.")] = None,
+    router: Annotated[str | None, option("NAME", _ROUTER)] = None,
+    router_staleness: Annotated[float | None, option("S", _STALENESS, min=0.0)] = None,
+    processes: Annotated[int | None, option("N", "Processes to use where replicas do not interact.", min=1)] = None,
 ) -> None:
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
     from catalogs.deployments.schema import load_deployment
-    from catalogs.errors import InputError
     from catalogs.workloads.workload import load_workload
     from simulator.cli import outputs
     from simulator.cli.outputs import RequestedOutputs
@@ -77,7 +69,7 @@ def simulate(
     from simulator.cluster.simulate import simulate as run
 
     check_targets(json_file, requests_out, chrome_trace, time_series)
-    views = RequestedOutputs.of(chrome_trace, trace_window, time_series, time_step, explain)
+    views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain)
     written = _with_router(load_deployment(deployment), router, router_staleness)
     fleet = compile_fleet(written)
     options = serving_options(written, fleet)
@@ -87,12 +79,14 @@ def simulate(
     if journal is not None and (processes or 1) > 1:
         rule = "--chrome-trace, --time-series and --explain need a run in one process"
         raise InputError(rule, f"--processes {processes}", "--processes 1")
-    shared = 1 if journal is not None else processes or _cores(drawn.n)
-    done = run(fleet, drawn, replace(options, seed=seed, processes=shared, journal=journal))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+    automatic = cores if drawn.n >= LONG_RUN and journal is None else 1
+    done = run(fleet, drawn, replace(options, seed=seed, processes=processes or automatic, journal=journal))
     document = outputs.document(done, written, source)
     rate_notice = source.rate_notice if rate is None else None
-    shown = views.show(done, document)
-    _notify([*document["notices"], *([rate_notice] if rate_notice else []), *_caveats(done), *shown])
+    notices = [*document["notices"], rate_notice, *_caveats(done), *views.write(done, document)]
+    for notice in dict.fromkeys(filter(None, notices)):
+        print(f"simulate: {notice}", file=sys.stderr)
     if requests_out is not None:
         outputs.write_csv(done, requests_out)
     if json_file is not None:
@@ -105,7 +99,6 @@ def simulate(
 
 def _with_router(written: Deployment, router: str | None, staleness_s: float | None) -> Deployment:
     """Return the deployment with another router."""
-    from catalogs.errors import InputError
     from catalogs.io.yaml_files import parse_yaml
 
     changes: dict[str, object] = {}
@@ -118,27 +111,14 @@ def _with_router(written: Deployment, router: str | None, staleness_s: float | N
     return written.model_copy(update=changes)
 
 
-def _cores(requests: int) -> int:
-    """Return the number of processes worth starting."""
-    return 1 if requests < LONG_RUN else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-
-
-def _notify(notices: Iterable[str]) -> None:
-    for notice in dict.fromkeys(notices):
-        print(f"simulate: {notice}", file=sys.stderr)
-
-
 def _caveats(run: Run) -> list[str]:
-    """Return what a reader of the results must know about this run."""
+    """Return notices on requests without latencies, and on too few requests for a percentile."""
     from simulator.core.outcomes import STATUS
 
-    lines = []
-    for code, text in enumerate(STATUS):
-        n = int((run.status == code).sum())
-        if text.startswith(("rejected", "failed", "timed out")) and n:
-            lines.append(f"{n} of {run.requests.n} requests {text}")
-    if run.n_truncated:
-        lines.append(f"{run.n_truncated} of {run.requests.n} requests truncated to max_model_len")
+    counts = {text: int((run.status == code).sum()) for code, text in enumerate(STATUS)}
+    lost = {text: n for text, n in counts.items() if text.startswith(("rejected", "failed", "timed out"))}
+    lost["truncated to max_model_len"] = run.n_truncated
+    lines = [f"{n} of {run.requests.n} requests {text}" for text, n in lost.items() if n]
     n_done = int(run.completed.sum())
     if not n_done:
         lines.append("no request was completed, so there are no latencies")

@@ -3,54 +3,50 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-import numpy as np
-
-from catalogs.arrays import FloatArray
 from catalogs.deployments.schema import SHARED_KEYS, Deployment
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically
 from catalogs.workloads.workload import Workload
+from simulator.analysis.chrome_trace import TraceWindow, write_chrome_trace
+from simulator.analysis.explain import explain
 from simulator.analysis.metrics import fleet_metrics, streaming_notice, summarise
+from simulator.analysis.time_series import check_time_series, write_time_series
 from simulator.cluster.compiled import CompiledDeployment
 from simulator.cluster.run import Run
 from simulator.core.outcomes import STATUS
-
-if TYPE_CHECKING:
-    from simulator.engine.event_log import EventLog
+from simulator.engine.event_log import EventLog
 
 
-def blocks_notice(plant: CompiledDeployment, kv_blocks: int) -> str:
+def blocks_notice(compiled: CompiledDeployment, kv_blocks: int) -> str:
     """Return a notice if the cache of a run has another number of blocks than the deployment's, else ""."""
-    memory = plant.memory
+    memory = compiled.memory
     if kv_blocks == memory.kv_blocks * memory.data_parallel:
         return ""
     return (
-        f"{plant.resolved.model.name} caches less of long sequences: for these lengths its cache is simulated "
+        f"{compiled.resolved.model.name} caches less of long sequences: for these lengths its cache is simulated "
         f"as {kv_blocks} blocks of {memory.block_size} tokens, {memory.kv_blocks * memory.data_parallel} at 2048 tokens"
     )
 
 
 SCHEMA_VERSION = 1
 
-CSV_COLUMNS = (
-    "request_id,arrival_s,input_tokens,output_tokens,cached_tokens,"
-    "ttft_s,tpot_s,e2e_s,queue_s,preemptions,replica,status"
-)
-
 
 def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, Any]:
     """Return OUT.json as a dictionary of plain values."""
     summary = summarise(run)
     summary["metrics"] |= fleet_metrics(run)
-    per_s = summary["metrics"]["output_tokens_per_s"]
-    streaming = streaming_notice(run.plants[-1].resolved, per_s)  # the last pool streams all tokens except the first
-    notices = [streaming] if streaming else []
-    notices += [notice for plant in run.plants for notice in plant.notices]
-    notices += [blocks_notice(pool.plant, pool.rules.kv_blocks) for pool in run.pools if pool.plant]
+    last = run.plants[-1].resolved  # the last pool streams all tokens except the first
+    notices = [
+        streaming_notice(last, summary["metrics"]["output_tokens_per_s"]),
+        *(notice for compiled in run.plants for notice in compiled.notices),
+        *(blocks_notice(pool.compiled, pool.rules.kv_blocks) for pool in run.pools if pool.compiled),
+    ]
     return {
         "schema_version": SCHEMA_VERSION,
         "deployment": resolved_deployment(run, deployment),
@@ -69,7 +65,16 @@ def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, 
 def resolved_deployment(run: Run, deployment: Deployment) -> dict[str, Any]:
     """Return deployment.yaml with every null filled in, and derived values."""
     parts = deployment.slices
-    blocks = [_pool(plant, part.written) for plant, part in zip(run.plants, parts, strict=True)]
+    blocks = [
+        {
+            **compiled.resolved.filled_in(part.written),
+            "engine_version": compiled.resolved.engine.version,
+            "model_id": compiled.resolved.model.hf_id,
+            "kv_cache": compiled.memory.equation,
+            "host_times": asdict(compiled.resolved.engine.host),
+        }
+        for compiled, part in zip(run.plants, parts, strict=True)
+    ]
     shared = {key: getattr(deployment, key) for key in SHARED_KEYS if key not in ("disaggregation", "pools")}
     if len(blocks) == 1:
         return blocks[0] | shared
@@ -80,101 +85,76 @@ def resolved_deployment(run: Run, deployment: Deployment) -> dict[str, Any]:
     return whole | {"disaggregation": disaggregated | {part.role: b for part, b in zip(parts, blocks, strict=True)}}
 
 
-def _pool(plant: CompiledDeployment, written: Deployment) -> dict[str, Any]:
-    resolved = plant.resolved
-    return {
-        **resolved.filled_in(written),
-        "engine_version": resolved.engine.version,
-        "model_id": resolved.model.hf_id,
-        "kv_cache": plant.memory.equation,
-        "host_times": asdict(resolved.engine.host),
-    }
+_TIMES: Final = ("arrival_s", "ttft_s", "tpot_s", "e2e_s", "queue_s")
 
 
 def write_csv(run: Run, path: Path) -> None:
     """Write one row per request in workload order; cells are empty if a time does not exist."""
     requests = run.requests
-    columns = [
-        map(str, range(requests.n)),
-        _texts(run.arrival_s),
-        map(str, requests.input_tokens.tolist()),
-        map(str, requests.output_tokens.tolist()),
-        map(str, run.cached_tokens.tolist()),
-        _texts(run.ttft_s),
-        _texts(run.tpot_s),
-        _texts(run.e2e_s),
-        _texts(run.queue_s),
-        map(str, run.preemptions.tolist()),
-        (str(r) if r >= 0 else "" for r in run.replica.tolist()),
-        (STATUS[s] for s in run.status.tolist()),
-    ]
-    rows = (",".join(row) + "\n" for row in zip(*columns, strict=True))
-    write_atomically(path, (CSV_COLUMNS + "\n", *rows))
-
-
-def _texts(values: FloatArray) -> list[str]:
-    return ["" if v != v else repr(v) for v in np.asarray(values).tolist()]
+    times = {name: [None if x != x else x for x in getattr(run, name).tolist()] for name in _TIMES}
+    columns: dict[str, Iterable[object]] = {
+        "request_id": range(requests.n),
+        "arrival_s": times.pop("arrival_s"),
+        "input_tokens": requests.input_tokens.tolist(),
+        "output_tokens": requests.output_tokens.tolist(),
+        "cached_tokens": run.cached_tokens.tolist(),
+        **times,
+        "preemptions": run.preemptions.tolist(),
+        "replica": [index if index >= 0 else None for index in run.replica.tolist()],
+        "status": [STATUS[code] for code in run.status.tolist()],
+    }
+    rows = (",".join("" if x is None else str(x) for x in row) + "\n" for row in zip(*columns.values(), strict=True))
+    write_atomically(path, (",".join(columns) + "\n", *rows))
 
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
 
-_TIME: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*")
+_TIME: Final = r"\s*(?:(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|min|m|h|))?\s*"
+
+WHOLE_RUN: Final = "0s.."
+
+_WINDOW: Final = re.compile(rf"{_TIME}\.\.{_TIME}")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutputs:
     """The outputs of a run that a user requests in addition to its summary.
 
-    `trace_window` is (from, to) in seconds, or None for the whole run.
+    `trace_window` is the text of a window (see `parse_window`), or None for the whole run.
     """
 
     chrome_trace: Path | None
-    trace_window: tuple[float, float] | None
+    trace_window: str | None
     time_series: Path | None
     time_step_s: float
     explain: bool
 
-    @classmethod
-    def of(
-        cls, chrome_trace: Path | None, window: str | None, time_series: Path | None, step_s: float, explain: bool
-    ) -> RequestedOutputs:
-        """Return the requested outputs.
+    def __post_init__(self) -> None:
+        """Check the outputs before the run.
 
         Raises:
             InputError: The window is invalid or given without a trace, or the time series has an unknown format or
                 step.
         """
-        if window is not None and chrome_trace is None:
-            raise InputError("--trace-window selects a part of a trace", window, "with --chrome-trace T.json")
-        if time_series is not None and time_series.suffix not in (".parquet", ".csv"):
-            name = f"{time_series.stem or 'series'}.parquet"
-            raise InputError("a time series must be a .parquet or .csv file", str(time_series), name)
-        if not 0.0 < step_s < float("inf"):
-            raise InputError("a time series needs a finite step above 0 s", step_s, "1.0")
-        return cls(chrome_trace, None if window is None else parse_window(window), time_series, step_s, explain)
+        if self.trace_window is not None and self.chrome_trace is None:
+            rule = "--trace-window selects a part of a trace"
+            raise InputError(rule, self.trace_window, "with --chrome-trace T.json")
+        parse_window(WHOLE_RUN if self.trace_window is None else self.trace_window)
+        check_time_series(self.time_series or Path("series.csv"), self.time_step_s)
 
     def journal(self) -> EventLog | None:
         """Return the event log that the run must fill for these outputs; None if they need none."""
-        if self.chrome_trace is None and self.time_series is None and not self.explain:
-            return None
-        from simulator.engine.event_log import EventLog
+        return EventLog() if self.chrome_trace or self.time_series or self.explain else None
 
-        return EventLog()
-
-    def show(self, run: Run, document: dict[str, Any]) -> list[str]:
+    def write(self, run: Run, document: dict[str, Any]) -> list[str]:
         """Write the files and add the explanation to the document; return notices about them."""
         notices = []
         if self.chrome_trace is not None:
-            from simulator.analysis.chrome_trace import TraceWindow, write_chrome_trace
-
-            notices += write_chrome_trace(run, self.chrome_trace, TraceWindow(*self.trace_window or ()))
+            window = TraceWindow(*parse_window(self.trace_window or WHOLE_RUN))
+            notices += write_chrome_trace(run, self.chrome_trace, window)
         if self.time_series is not None:
-            from simulator.analysis.time_series import write_time_series
-
             write_time_series(run, self.time_series, self.time_step_s)
         if self.explain:
-            from simulator.analysis.explain import explain
-
             document["explain"] = explain(run)
         return notices
 
@@ -187,20 +167,12 @@ def parse_window(text: str) -> tuple[float, float]:
     Raises:
         InputError: The text is not a window.
     """
-    ends = text.split("..")
-    if len(ends) != 2 or not text.strip(" ."):
-        raise InputError("a trace window has the form FROM..TO", text, "10s..20s")
-    from_s = _seconds(ends[0], text) if ends[0].strip() else 0.0
-    to_s = _seconds(ends[1], text) if ends[1].strip() else float("inf")
+    found = _WINDOW.fullmatch(text)
+    if found is None or not text.strip(" ."):
+        rule = "a trace window has the form FROM..TO, with times such as 10s, 1.5m or 200ms"
+        raise InputError(rule, text, "10s..20s")
+    from_s = float(found[1]) * _UNITS[found[2]] if found[1] else 0.0
+    to_s = float(found[3]) * _UNITS[found[4]] if found[3] else inf
     if not to_s > from_s:
         raise InputError("a trace window must end after it begins", text, "10s..20s")
     return from_s, to_s
-
-
-def _seconds(text: str, window: str) -> float:
-    found = _TIME.fullmatch(text)
-    if found is None or found[2] not in _UNITS:
-        raise InputError(
-            "a trace window has the form FROM..TO, with times such as 10s, 1.5m or 200ms", window, "10s..20s"
-        )
-    return float(found[1]) * _UNITS[found[2]]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
 from calibration.accuracy.stated_error import in_words
-from catalogs.ui.terminal import open_console
+from catalogs.ui.terminal import open_console, text_table
 from simulator.analysis.explain import PERCENTILES
 from simulator.analysis.metrics import QUANTILES, speculative_line
+from simulator.analysis.request_phases import PHASE_WORDS
 
 _LATENCIES = {
     "ttft_s": "time to first token",
@@ -30,15 +30,20 @@ def print_summary(document: dict[str, Any]) -> None:
         console.print(f"{name}{': ' if name else ''}{_deployment_line(pool)}")
         console.print(f"{pool['kv_cache']}")
     console.print(_latency_table(metrics))
-    lines = (
+    seconds = document["time_breakdown"]
+    total_s = sum(seconds.values()) or 1.0
+    parts = [(name, s / total_s) for name, s in sorted(seconds.items(), key=lambda item: -item[1])]
+    for line in (
         _throughput(metrics),
-        *_beside(metrics),
+        *_features(metrics),
         *_fleet(metrics),
         _power(metrics),
-        _breakdown(document["time_breakdown"]),
-        _origin(calibration),
-    )
-    for line in (*lines, in_words(calibration["stated_error"])):
+        "time: " + ", ".join(f"{name} {share:.0%}" for name, share in parts if share >= 0.005),
+        f"calibration {calibration['bundle']}: {calibration['measured_fraction']:.0%} of step time measured, "
+        f"{calibration['interpolated_fraction']:.0%} interpolated, {calibration['roofline_fraction']:.0%} roofline; "
+        f"expected error of step times from operators {calibration['operator_error']:.0%}",
+        in_words(calibration["stated_error"]),
+    ):
         console.print(line)
     if "explain" in document:
         print_explanation(console, document["explain"])
@@ -69,11 +74,8 @@ def _fleet(metrics: dict[str, Any]) -> list[str]:
 
 
 def _deployment_line(deployment: dict[str, Any]) -> str:
-    ranks = f"tp{deployment['tensor_parallel']}" + "".join(
-        f" {short}{deployment[key]}"
-        for short, key in (("pp", "pipeline_parallel"), ("dp", "data_parallel"))
-        if deployment[key] > 1
-    )
+    degrees = {"pp": deployment["pipeline_parallel"], "dp": deployment["data_parallel"]}
+    ranks = f"tp{deployment['tensor_parallel']}" + "".join(f" {s}{n}" for s, n in degrees.items() if n > 1)
     return (
         f"{deployment['model']} ({deployment['weight_dtype']}, KV {deployment['kv_dtype']}) "
         f"on {deployment['hardware']}, "
@@ -84,14 +86,12 @@ def _deployment_line(deployment: dict[str, Any]) -> str:
 
 
 def _latency_table(metrics: dict[str, Any]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("milliseconds")
-    for name in ("mean", *QUANTILES):
-        table.add_column(name, justify="right")
-    for key, words in _LATENCIES.items():
-        cells = (metrics[key][name] for name in ("mean", *QUANTILES))
-        table.add_row(words, *("-" if c is None else f"{1e3 * c:,.1f}" for c in cells))
-    return table
+    names = ("mean", *QUANTILES)
+    rows = [
+        [words, *("-" if (s := metrics[key][name]) is None else f"{1e3 * s:,.1f}" for name in names)]
+        for key, words in _LATENCIES.items()
+    ]
+    return text_table(["milliseconds", *names], rows, 1, "")
 
 
 def _throughput(metrics: dict[str, Any]) -> str:
@@ -106,23 +106,19 @@ def _throughput(metrics: dict[str, Any]) -> str:
     )
 
 
-def _beside(metrics: dict[str, Any]) -> list[str]:
+def _features(metrics: dict[str, Any]) -> list[str]:
     """Return a line for each of ranks, KV offload, LoRA and speculative decoding, if the run has it."""
-    offload, lora, ranks = metrics.get("kv_offload"), metrics.get("lora"), metrics.get("ranks")
     lines = []
-    if ranks:
-        dispatch, waited = ranks["dispatch"].replace("_", " "), ranks["wait_fraction"]
-        lines.append(
-            f"data-parallel ranks ({dispatch}): a rank waits {waited:.0%} of the step time for the slowest rank"
-        )
-    if offload:
-        mean_s = offload["fetch_s"]["mean"] or 0.0
+    if ranks := metrics.get("ranks"):
+        dispatch = f"data-parallel ranks ({ranks['dispatch'].replace('_', ' ')})"
+        lines.append(f"{dispatch}: a rank waits {ranks['wait_fraction']:.0%} of the step time for the slowest rank")
+    if offload := metrics.get("kv_offload"):
         lines.append(
             f"KV offload: {offload['fetched_tokens']:,} tokens fetched by {offload['fetches']} requests in "
-            f"{1e3 * mean_s:.1f} ms on average, {offload['hit_fraction']:.0%} of input; "
+            f"{1e3 * (offload['fetch_s']['mean'] or 0.0):.1f} ms on average, {offload['hit_fraction']:.0%} of input; "
             f"{offload['stored_tokens']:,} stored"
         )
-    if lora:
+    if lora := metrics.get("lora"):
         lines.append(f"LoRA: {lora['brought_to_device']} adapters loaded, {lora['read_from_disk']} of them from disk")
     if "speculative" in metrics:
         lines.append(speculative_line(metrics["speculative"]))
@@ -139,36 +135,6 @@ def _power(metrics: dict[str, Any]) -> str:
         f"{energy['total_j_per_output_token']:.3g} with hosts"
     )
 
-
-def _breakdown(seconds: dict[str, float]) -> str:
-    total = sum(seconds.values()) or 1.0
-    parts = sorted(seconds.items(), key=lambda item: -item[1])
-    return "time: " + ", ".join(f"{name} {value / total:.0%}" for name, value in parts if value / total >= 0.005)
-
-
-def _origin(calibration: dict[str, Any]) -> str:
-    return (
-        f"calibration {calibration['bundle']}: {calibration['measured_fraction']:.0%} of step time measured, "
-        f"{calibration['interpolated_fraction']:.0%} interpolated, {calibration['roofline_fraction']:.0%} roofline; "
-        f"expected error of step times from operators {calibration['operator_error']:.0%}"
-    )
-
-
-_PHASES: Final = {
-    "client_path": "client path",
-    "api_server": "API server",
-    "lost": "lost with a replica",
-    "no_replica": "waits for a replica",
-    "wait_seat": "waits for a seat",
-    "wait_blocks": "waits for blocks",
-    "wait_turn": "waits for budget",
-    "wait_step": "waits for a step",
-    "prefill": "prefill",
-    "transfer": "KV transfer",
-    "decode": "decode",
-    "stalled_by_prefill": "prefill of others",
-    "preemption": "preemption",
-}
 
 _BOUNDS: Final = {
     "kv_capacity": "KV capacity",
@@ -201,30 +167,20 @@ def _phase_table(latency: dict[str, Any]) -> Table:
     """Return a table of milliseconds by phase; the shares are those of the last statistic."""
     statistics = ("mean", *PERCENTILES)
     last = statistics[-1]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("milliseconds of\nrequests near")
-    for metric in latency:
-        for name in statistics:
-            table.add_column(f"{metric}\n{name}", justify="right", min_width=6)
-        table.add_column(f"{metric}\n{last} %", justify="right")
-    for phase, words in _PHASES.items():
-        if all(part["shares"][phase] < SMALL for found in latency.values() for part in found.values()):
-            continue
-        table.add_row(words, *_cells(latency, phase, statistics, last))
+    head, rows, total = ["milliseconds of\nrequests near"], [], ["all"]
+    for metric, found in latency.items():
+        head += [*(f"{metric}\n{name}" for name in statistics), f"{metric}\n{last} %"]
+        total += [*(_ms(found[name]["seconds"]) for name in statistics), "100"]
+    for phase, words in PHASE_WORDS.items():
+        if any(part["shares"][phase] >= SMALL for found in latency.values() for part in found.values()):
+            rows.append([words])
+            for found in latency.values():
+                share = f"{100 * found[last]['shares'][phase]:.0f}"
+                rows[-1] += [*(_ms(found[name]["phases_s"][phase]) for name in statistics), share]
+    table = text_table(head, rows, 1, "")
     table.add_section()
-    totals = []
-    for found in latency.values():
-        totals += [*(_ms(found[name]["seconds"]) for name in statistics), "100"]
-    table.add_row("all", *totals)
+    table.add_row(*total)
     return table
-
-
-def _cells(latency: dict[str, Any], phase: str, statistics: tuple[str, ...], last: str) -> list[str]:
-    cells = []
-    for found in latency.values():
-        cells += [_ms(found[name]["phases_s"][phase]) for name in statistics]
-        cells.append(f"{100 * found[last]['shares'][phase]:.0f}")
-    return cells
 
 
 def _ms(seconds: float) -> str:

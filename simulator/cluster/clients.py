@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from random import Random
 
@@ -34,9 +35,9 @@ class Frontend:
         self._intakes, self._output_s = list[RequestIntake](), list[float]()
         for model in range(1 + max(pool.model for pool in pools)):
             taking = [pool for pool in pools if pool.model == model and pool.role != "decode"] or pools
-            servers = sum(pool.replicas * pool.rules.attention_ranks for pool in taking)
-            self._intakes.append(RequestIntake(taking[0].rules.host, max(1, servers)))
-            self._output_s.append(taking[0].rules.host.output_s)
+            servers, host = sum(pool.replicas * pool.rules.attention_ranks for pool in taking), taking[0].rules.host
+            self._intakes.append(RequestIntake(host, max(1, servers)))
+            self._output_s.append(host.output_s)
 
     def admit(self, index: int, now: float, input_tokens: int) -> float:
         """Return when a request that is sent at `now` reaches the router, in seconds of the run's clock."""
@@ -46,7 +47,7 @@ class Frontend:
         """Return the seconds from the router back to the client of a request."""
         return self._output_s[self._models[index] if self._models else 0]
 
-    def reach_times_s(self, sent_s: Sequence[float], input_tokens: Sequence[int]) -> FloatArray:
+    def router_arrivals_s(self, sent_s: Sequence[float], input_tokens: Sequence[int]) -> FloatArray:
         """Return when each request reaches the router, in seconds. Shape (n,)."""
         if self._models is None:
             return np.array(list(map(self._intakes[0].admit, sent_s, input_tokens)))
@@ -108,73 +109,68 @@ class ClosedLoopClients:
             self._answers.pop(index).succeed(at_s)
 
 
+@dataclass(frozen=True, slots=True)
 class ClientTimeouts:
     """The priorities, deadlines and timeouts of requests.
 
     The engine notices that a client has given up when the step on the device has ended; tokens in flight are lost. In a
     closed loop, a client that gives up a request then sends its next one.
+
+    Attributes:
+        clock: The clock of the run.
+        requests: The workload with the terms of its requests.
+        results: The outcomes of the run.
+        timeout_s: The timeout of every request in seconds; inf for none.
+        give_up: Ends the request with a given index for its client.
+        cancel: Removes the request with a given index from the replica that holds it.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        requests: RequestSet,
-        results: RequestOutcomes,
-        timeout_s: float,
-        give_up: Callable[[int], None],
-        cancel: Callable[[int], None],
-    ) -> None:
-        """Create the timeouts of a run.
-
-        Args:
-            clock: The clock of the run.
-            requests: The workload with the terms of its requests.
-            results: The outcomes of the run.
-            timeout_s: The timeout of every request in seconds; inf for none.
-            give_up: Ends the request with a given index for its client.
-            cancel: Removes the request with a given index from the replica that holds it.
-        """
-        self._clock, self._terms, self._results = clock, requests.terms, results
-        self._timeout_s, self._give_up, self._cancel = timeout_s, give_up, cancel
-        self._watched: set[int] = set()
+    clock: Clock
+    requests: RequestSet
+    results: RequestOutcomes
+    timeout_s: float
+    give_up: Callable[[int], None]
+    cancel: Callable[[int], None]
+    _watched: set[int] = field(default_factory=set)
 
     @property
     def needed(self) -> bool:
         """Whether any request has a timeout, a priority or a deadline."""
-        return self._terms is not None or self._timeout_s < inf
+        return self.requests.terms is not None or self.timeout_s < inf
 
     @property
     def some_give_up(self) -> bool:
         """Whether any request has a timeout."""
-        return self._timeout_s < inf or (self._terms is not None and bool((self._terms.timeout_s < inf).any()))
+        terms = self.requests.terms
+        return self.timeout_s < inf or (terms is not None and bool((terms.timeout_s < inf).any()))
 
     def begin(self, request: Request) -> bool:
         """Apply the terms of a request that reaches the router (again); return False if its client has given up."""
-        index, terms = request.index, self._terms
-        arrival_s, limit_s = self._results.arrival_s[index], self._timeout_s
+        index, terms = request.index, self.requests.terms
+        arrival_s, limit_s = self.results.arrival_s[index], self.timeout_s
         if terms is not None:
             request.priority = int(terms.priority[index])
             request.deadline_s = arrival_s + float(terms.deadline_s[index])
             limit_s = min(limit_s, float(terms.timeout_s[index]))
         if limit_s == inf or index in self._watched:
-            return self._results.status[index] != TIMED_OUT
+            return self.results.status[index] != TIMED_OUT
         self._watched.add(index)
-        if arrival_s + limit_s <= self._clock.now:
+        if arrival_s + limit_s <= self.clock.now:
             self._end(index)
             return False
-        self._clock.process(self._wait(index, arrival_s + limit_s))
+        self.clock.process(self._wait(index, arrival_s + limit_s))
         return True
 
     def _wait(self, index: int, until_s: float) -> Process:
         """Wait until the timeout of a request, and give it up if it is unfinished then."""
-        yield self._clock.at(until_s, ARRIVAL)
-        if self._results.status[index] == UNFINISHED:
+        yield self.clock.at(until_s, ARRIVAL)
+        if self.results.status[index] == UNFINISHED:
             self._end(index)
-            self._cancel(index)
+            self.cancel(index)
 
     def _end(self, index: int) -> None:
-        self._results.status[index] = TIMED_OUT
-        self._give_up(index)
+        self.results.status[index] = TIMED_OUT
+        self.give_up(index)
 
 
 class RetryTracker:

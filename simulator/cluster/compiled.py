@@ -5,7 +5,7 @@ A Pool describes identical replicas: their scheduling rules, step costs, number 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from catalogs.engines.profile import HostTimes, KvTransfer
 from catalogs.errors import InputError
 from catalogs.units import GIGA
 from simulator.cache.offload import OffloadRules, SwapRules
-from simulator.cluster.options import AS_COMPUTED, DisaggregationPolicy
+from simulator.cluster.kv_transfer import DisaggregationPolicy
 from simulator.core.batch import BatchShape
 from simulator.core.step_timer import StepTimer
 from simulator.costs.compile import compile_step_cost
@@ -62,7 +62,10 @@ class CompiledDeployment:
 
 
 def compile_deployment(
-    deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True
+    deployment: Deployment,
+    bundle_path: Path | None = None,
+    measured_host: bool = True,
+    resolved: ResolvedDeployment | None = None,
 ) -> CompiledDeployment:
     """Resolve a deployment, size its memory and prepare its step costs.
 
@@ -72,18 +75,13 @@ def compile_deployment(
         deployment: The deployment as written.
         bundle_path: Path of a calibration bundle; None selects the bundle of the accelerator.
         measured_host: Whether to use host times that the user measured, if there are any.
+        resolved: The same deployment with its names resolved, if the caller has it already.
 
     Raises:
         InputError: If a name or size is invalid, or if the model does not fit; the error names the nearest
             configuration that fits.
     """
-    return _build(resolve(deployment), deployment, bundle_path, measured_host)
-
-
-def _build(
-    resolved: ResolvedDeployment, written: Deployment, bundle_path: Path | None, measured_host: bool
-) -> CompiledDeployment:
-    resolved, memory = _fit(resolved, written, measured_host)
+    resolved, memory = fit(deployment, measured_host, resolved)
     bundle = load_bundle(resolved.hardware.accelerator, bundle_path)
     return CompiledDeployment(resolved, memory, compile_step_cost(resolved, bundle), bundle)
 
@@ -103,14 +101,9 @@ class CompiledFleet:
 
     plants: tuple[CompiledDeployment, ...]
     transfer_bytes_per_s: float | None = None
-    hand_over: DisaggregationPolicy = AS_COMPUTED
+    hand_over: DisaggregationPolicy = field(default_factory=DisaggregationPolicy)
     transfer: KvTransfer = "at_end"
     transfer_queues: int | None = None
-
-    @classmethod
-    def apart(cls, *plants: CompiledDeployment) -> CompiledFleet:
-        """Return a fleet whose deployments each run on separate hardware, regardless of their site names."""
-        return cls(tuple(replace(p, resolved=replace(p.resolved, site=str(i))) for i, p in enumerate(plants)))
 
 
 def compile_fleet(deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True) -> CompiledFleet:
@@ -119,21 +112,19 @@ def compile_fleet(deployment: Deployment, bundle_path: Path | None = None, measu
     Raises:
         InputError: For the same reasons as compile_deployment.
     """
-    apart = deployment.disaggregation
-    plants = [
-        _build(resolved, part.written, bundle_path, measured_host)
+    compiled = tuple(
+        compile_deployment(part.written, bundle_path, measured_host, resolved)
         for resolved, part in zip(resolve_pools(deployment), deployment.slices, strict=True)
-    ]
-    engine = plants[-1].resolved.engine  # the engine that streams to the client
-    if apart is None:
-        return CompiledFleet(
-            tuple(plants), None, DisaggregationPolicy(engine.first_token), engine.kv_transfer, engine.transfer_queues
-        )
-    hand_over = DisaggregationPolicy(engine.first_token, apart.max_local_prefill_tokens or 0, apart.max_prefill_queue)
-    asked, moment = apart.transfer_gb_per_s, apart.transfer or engine.kv_transfer
-    return CompiledFleet(
-        tuple(plants), None if asked is None else asked * GIGA, hand_over, moment, engine.transfer_queues
     )
+    engine = compiled[-1].resolved.engine  # the engine that streams to the client
+    hand_over = DisaggregationPolicy(engine.first_token)
+    split = deployment.disaggregation
+    if split is None:
+        return CompiledFleet(compiled, None, hand_over, engine.kv_transfer, engine.transfer_queues)
+    most_tokens, rate = split.max_local_prefill_tokens or 0, split.transfer_gb_per_s
+    hand_over = replace(hand_over, max_local_tokens=most_tokens, max_queue=split.max_prefill_queue)
+    bytes_per_s = None if rate is None else rate * GIGA
+    return CompiledFleet(compiled, bytes_per_s, hand_over, split.transfer or engine.kv_transfer, engine.transfer_queues)
 
 
 def swap_rules(resolved: ResolvedDeployment, memory: MemoryPlan) -> SwapRules:
@@ -160,10 +151,10 @@ def offload_rules(tiers: OffloadTiers, memory: MemoryPlan) -> OffloadRules:
     )
 
 
-def with_host(plant: CompiledDeployment, host: HostTimes) -> CompiledDeployment:
+def with_host(compiled: CompiledDeployment, host: HostTimes) -> CompiledDeployment:
     """Return the same compiled deployment with other host times."""
-    resolved = replace(plant.resolved, engine=replace(plant.resolved.engine, host=host))
-    return replace(plant, resolved=resolved, cost=compile_step_cost(resolved, plant.bundle))
+    resolved = replace(compiled.resolved, engine=replace(compiled.resolved.engine, host=host))
+    return replace(compiled, resolved=resolved, cost=compile_step_cost(resolved, compiled.bundle))
 
 
 def fit(
@@ -179,27 +170,18 @@ def fit(
     Raises:
         InputError: If the deployment does not fit.
     """
-    return _fit(resolved or resolve(deployment), deployment, measured_host)
-
-
-def _fit(
-    resolved: ResolvedDeployment, deployment: Deployment, measured_host: bool
-) -> tuple[ResolvedDeployment, MemoryPlan]:
+    resolved = resolved or resolve(deployment)
     resolved = _with_measured_host(resolved) if measured_host else resolved
     memory = size_memory(resolved)
-    if memory.fits:
-        return _with_limits(resolved, kv_blocks=memory.kv_blocks), memory
-    if deployment.max_model_len is None and memory.longest_sequence_tokens >= SHORTEST_SEQUENCE_TOKENS:
-        longest = memory.longest_sequence_tokens
+    longest = memory.longest_sequence_tokens
+    if not memory.fits:
+        if deployment.max_model_len is not None or longest < SHORTEST_SEQUENCE_TOKENS:
+            rule = f"{resolved.model.name} does not fit on {resolved.hardware.text}: {memory.why}"
+            raise InputError(rule, None, _nearest(resolved, memory))
         notice = f"{memory.why}; simulated with max_model_len {longest}, without which the engine would not start"
         resolved = _with_limits(replace(resolved, notices=(*resolved.notices, notice)), max_model_len=longest)
         memory = size_memory(resolved)
-        return _with_limits(resolved, kv_blocks=memory.kv_blocks), memory
-    raise InputError(
-        f"{resolved.model.name} does not fit on {resolved.hardware.text}: {memory.why}",
-        None,
-        _nearest(resolved, memory),
-    )
+    return _with_limits(resolved, kv_blocks=memory.kv_blocks), memory
 
 
 def _with_limits(resolved: ResolvedDeployment, **changes: Any) -> ResolvedDeployment:
@@ -252,7 +234,7 @@ class Pool:
         replicas: Number of replicas when the run begins.
         role: Whether they compute prompts, decode, or both.
         model: Index of the model that they serve among the models of the run (RequestSet.wanted_models).
-        plant: The compiled deployment; None for a bare timer, which has no energy model and no calibration.
+        compiled: The compiled deployment; None for a bare timer, which has no energy model and no calibration.
     """
 
     rules: EngineRules
@@ -260,4 +242,4 @@ class Pool:
     replicas: int = 1
     role: Role = "both"
     model: int = 0
-    plant: CompiledDeployment | None = None
+    compiled: CompiledDeployment | None = None

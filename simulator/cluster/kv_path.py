@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from itertools import product
+from itertools import product, starmap
 
+from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.engines.profile import KvTransfer
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
-from simulator.cluster.kv_transfer import LinkLoad, TransferLinks, own_port
+from simulator.cluster.kv_transfer import LinkLoad, Links, TransferLinks
 from simulator.engine.replica import Replica
 from simulator.layers.shard import Shard
 from simulator.memory.plan import sequence_bytes
@@ -52,16 +53,22 @@ class RankPath:
         Its rates are those that the fleet sets explicitly. Otherwise it uses the link within the node if both
         deployments are in one node, and else each end's share of its network cards.
         """
-        ends = (source, target)
         inside = _inside(source, target)
-        rates = [h.node.link_bytes_per_s if inside else card_share(p) for p in ends for h in (p.resolved.hardware,)]
-        asked = fleet.transfer_bytes_per_s
-        out_rate, in_rate = (asked or rate for rate in rates)
-        shards = Shard.of(source.resolved), Shard.of(target.resolved)
-        latency_s = NODE_LATENCY_S if inside else NETWORK_LATENCY_S
-        chunk = source.resolved.limits.max_num_batched_tokens
-        drafter = source.memory.draft_kv_bytes_per_token
-        return cls(*shards, out_rate, in_rate, latency_s, fleet.transfer, chunk, drafter)
+        out_rate, in_rate = (
+            fleet.transfer_bytes_per_s
+            or (end.resolved.hardware.node.link_bytes_per_s if inside else card_share(end.resolved))
+            for end in (source, target)
+        )
+        return cls(
+            Shard.of(source.resolved),
+            Shard.of(target.resolved),
+            out_rate,
+            in_rate,
+            NODE_LATENCY_S if inside else NETWORK_LATENCY_S,
+            fleet.transfer,
+            source.resolved.limits.max_num_batched_tokens,
+            source.memory.draft_kv_bytes_per_token,
+        )
 
 
 def _inside(source: CompiledDeployment, target: CompiledDeployment) -> bool:
@@ -70,63 +77,52 @@ def _inside(source: CompiledDeployment, target: CompiledDeployment) -> bool:
     return source.resolved.site == target.resolved.site and hardware.link_domain == hardware.n_accelerators
 
 
-def ports_of(fleet: CompiledFleet) -> TransferLinks | None:
+def transfer_links(fleet: CompiledFleet) -> TransferLinks | None:
     """Return the links for transfers from prefill to decode pools; None if the fleet has no such pools."""
-    numbered = list(enumerate(fleet.plants))
-    apart = [
-        (i, j)
-        for (i, source), (j, target) in product(numbered, numbered)
+    pairs = {
+        (i, j): (source, target)
+        for (i, source), (j, target) in product(enumerate(fleet.plants), repeat=2)
         if (source.resolved.role, target.resolved.role) == ("prefill", "decode")
-    ]
-    if not apart:
+    }
+    if not pairs:
         return None
-    plants = fleet.plants
-    paths = {(i, j): RankPath.between(plants[i], plants[j], fleet) for i, j in apart}
-    shared = any(not _inside(plants[i], plants[j]) for i, j in apart)
-    return TransferLinks(paths, NetworkCards.of(fleet).links if shared else own_port, fleet.transfer_queues)
+    shared = not all(starmap(_inside, pairs.values()))
+    paths = {pools: RankPath.between(source, target, fleet) for pools, (source, target) in pairs.items()}
+    return TransferLinks(paths, card_links(fleet) if shared else None, fleet.transfer_queues)
 
 
-def per_card(plant: CompiledDeployment) -> int:
+def accelerators_per_card(resolved: ResolvedDeployment) -> int:
     """Return the number of accelerators of a node that share a network card."""
-    node = plant.resolved.hardware.node
+    node = resolved.hardware.node
     return -(-node.max_accelerators // node.cards) if node.cards else 1
 
 
-def card_share(plant: CompiledDeployment) -> float:
+def card_share(resolved: ResolvedDeployment) -> float:
     """Return the bytes per second of each of a replica's accelerators while no other replica uses their cards."""
-    return plant.resolved.hardware.node.network_bytes_per_s * max(
-        1.0, per_card(plant) / min(plant.resolved.accelerators_per_replica, per_card(plant))
-    )
+    sharing = accelerators_per_card(resolved)
+    share = max(1.0, sharing / min(resolved.accelerators_per_replica, sharing))
+    return resolved.hardware.node.network_bytes_per_s * share
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkCards:
-    """The network cards that the replicas of a fleet use.
+def card_links(fleet: CompiledFleet) -> Links:
+    """Return the function that names the network cards of a replica.
 
-    They follow from the accelerators of each replica, which are assigned pool after pool in the order of the slots.
+    They follow from its accelerators, which are assigned pool after pool in the order of the slots. A replica whose
+    accelerators each have their own card shares no card.
     """
+    used: dict[str, int] = {}
+    first = []  # index of the first accelerator of each pool at its site
+    for resolved in (compiled.resolved for compiled in fleet.plants):
+        first.append(used.get(resolved.site, 0))
+        used[resolved.site] = first[-1] + resolved.replicas * resolved.accelerators_per_replica
 
-    fleet: CompiledFleet
-    first: tuple[int, ...]  # index of the first accelerator of each pool at its site
-
-    @classmethod
-    def of(cls, fleet: CompiledFleet) -> NetworkCards:
-        """Return the network cards of a fleet."""
-        used: dict[str, int] = {}
-        first = []
-        for plant in fleet.plants:
-            r = plant.resolved
-            first.append(used.get(r.site, 0))
-            used[r.site] = first[-1] + r.replicas * r.accelerators_per_replica
-        return cls(fleet, tuple(first))
-
-    def links(self, replica: Replica) -> tuple[Hashable, ...]:
-        """Return the names of the cards of a replica; one name for all if each accelerator has its own card."""
-        plant = self.fleet.plants[replica.pool]
-        each, r = per_card(plant), plant.resolved
-        if each == 1:
+    def links(replica: Replica) -> tuple[Hashable, ...]:
+        resolved = fleet.plants[replica.pool].resolved
+        per_card, per_node = accelerators_per_card(resolved), resolved.hardware.accelerators_per_node
+        if per_card == 1:
             return (replica.index,)
-        begin = self.first[replica.pool] + replica.slot * r.accelerators_per_replica
-        per_node = r.hardware.accelerators_per_node
-        used = range(begin, begin + r.accelerators_per_replica)
-        return tuple(dict.fromkeys((r.site, a // per_node, a % per_node // each) for a in used))
+        begin = first[replica.pool] + replica.slot * resolved.accelerators_per_replica
+        own = range(begin, begin + resolved.accelerators_per_replica)
+        return tuple(dict.fromkeys((resolved.site, a // per_node, a % per_node // per_card) for a in own))
+
+    return links

@@ -1,12 +1,14 @@
-"""The transfer of a request's KV blocks from its prefill replica to its decode replica."""
+"""Which prompts are handed from prefill to decode replicas, and the transfer of their KV blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from simpy import Event
 
+from catalogs.engines.profile import FirstToken
 from simulator.core.clock import ARRIVAL, Clock
 from simulator.engine.replica import Replica
 from simulator.network.fair_share import FairShareNetwork, SharedTransfer, TransferPieces
@@ -18,8 +20,33 @@ Links = Callable[[Replica], tuple[Hashable, ...]]
 MANY_TOKENS: Final = 1 << 40
 
 
+@dataclass(frozen=True, slots=True)
+class DisaggregationPolicy:
+    """The policy that decides which prompts prefill replicas compute, and which replica emits the first token.
+
+    By default every prompt is handed over, and its first token is shown as soon as it is computed.
+
+    Attributes:
+        first_token: Which replica's first token the client sees, and when (EngineProfile.first_token).
+        max_local_tokens: Prompts up to this length are computed by a decode replica itself (Dynamo's and
+            TensorRT-LLM's max_local_prefill_length, which counts only tokens that are not cached there; this limit
+            counts all tokens).
+        max_queue: Longer prompts also stay local while every prefill replica has at least this many waiting requests
+            (Dynamo's max_prefill_queue_size).
+    """
+
+    first_token: FirstToken = "prefill"
+    max_local_tokens: int = 0
+    max_queue: int | None = None
+
+    def stays(self, tokens: int, prefill: Sequence[Replica]) -> bool:
+        """Return whether a prompt of `tokens` tokens is computed by a decode replica itself."""
+        full = self.max_queue is not None and all(r.scheduler.n_waiting >= self.max_queue for r in prefill)
+        return full or tokens <= self.max_local_tokens
+
+
 class KvTransfer(NamedTuple):
-    """The KV blocks of a prompt that was computed from begun_s until now."""
+    """A transfer of the KV blocks of a prompt, which was computed from begun_s until now."""
 
     tokens: int
     source: Replica
@@ -27,30 +54,13 @@ class KvTransfer(NamedTuple):
     begun_s: float
 
 
-class TransferChannel(Protocol):
-    """The transfers of one run; called once for each request that is handed over, in order of time."""
-
-    def begin(self, parcel: KvTransfer) -> Event:
-        """Begin a transfer now and return the event of its arrival."""
-
-    def slow(self, replica: Replica, factor: float) -> None:
-        """Multiply the transfer time on the replica's own link by `factor` from now on; 1 restores it."""
-
-
-class TransferModel(Protocol):
-    """A model of KV transfers."""
-
-    def start(self, clock: Clock, check_laws: bool) -> TransferChannel:
-        """Return the transfer channel of a run that begins."""
-
-
 class InstantTransfer:
-    """Transfers that take no time."""
+    """The transfers of a run in which transfers take no time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    def begin(self, parcel: KvTransfer) -> Event:  # noqa: ARG002 - every transfer takes no time
+    def begin(self, transfer: KvTransfer) -> Event:  # noqa: ARG002 - every transfer takes no time
         """Return an arrival event at the current time."""
         return self._clock.at(self._clock.now, ARRIVAL)
 
@@ -71,10 +81,10 @@ class LinkLoad(NamedTuple):
     out_s: float
     in_s: float
 
-    @property
-    def wire_s(self) -> float:
-        """Seconds of the transfer without other traffic, which the slower end determines."""
-        return max(self.out_s, self.in_s)
+    def by_link(self, source: Sequence[Hashable], target: Sequence[Hashable]) -> dict[Hashable, float]:
+        """Return the seconds on the outbound links `source` and the inbound links `target`."""
+        outbound: dict[Hashable, float] = {("out", name): self.out_s for name in source}
+        return outbound | {("in", name): self.in_s for name in target}
 
 
 class TransferPath(Protocol):
@@ -91,11 +101,6 @@ class TransferPath(Protocol):
         """Return the load that the blocks of `tokens` tokens put on the links."""
 
 
-def own_port(replica: Replica) -> tuple[Hashable, ...]:
-    """Return the link name of a replica that shares its link with no other replica."""
-    return (replica.index,)
-
-
 class TransferLinks:
     """Transfers over links that concurrent transfers share fairly (simulator/network/fair_share.py).
 
@@ -105,67 +110,60 @@ class TransferLinks:
     """
 
     def __init__(
-        self, paths: Mapping[tuple[int, int], TransferPath], links: Links = own_port, queues: int | None = None
+        self, paths: Mapping[tuple[int, int], TransferPath], links: Links | None = None, queues: int | None = None
     ) -> None:
         """Create the transfer model.
 
         Args:
             paths: The path from each source pool to each target pool, by their indices.
-            links: Returns the links that a replica's transfers cross.
+            links: Returns the links that a replica's transfers cross in addition to its own link.
             queues: Number of queues of each source, selected by target; transfers in one queue are sent one after
                 the other. None: all transfers are sent concurrently.
         """
         self.paths, self.queues = paths, queues
         self._links = links
-        self._names: dict[int, tuple[Hashable, ...]] = {}
+        self.names: dict[int, tuple[Hashable, ...]] = {}  # of the last run, by the index of a sender or receiver
         self.was_slowed = False  # whether any link was degraded during the last run
 
-    def start(self, clock: Clock, check_laws: bool) -> TransferChannel:
-        """Return the transfer channel of a run that begins."""
-        self._names, self.was_slowed = {}, False
+    def start(self, clock: Clock, check_laws: bool) -> LinkTraffic:
+        """Return the transfers of a run that begins."""
+        self.names, self.was_slowed = {}, False
         return LinkTraffic(self, clock, check_laws)
 
     def name(self, replica: Replica) -> tuple[Hashable, ...]:
         """Return the names of a replica's own link, which a fault may degrade, and of the links that it shares."""
-        found = self._names.get(replica.index)
-        if found is None:
-            found = tuple(dict.fromkeys((replica.index, *self._links(replica))))
-            self._names[replica.index] = found
-        return found
-
-    def named(self, replica: int) -> tuple[Hashable, ...]:
-        """Return the same names after the run, for the index of a replica that sent or received."""
-        return self._names[replica]
+        if replica.index not in self.names:
+            shared = self._links(replica) if self._links else ()
+            self.names[replica.index] = tuple(dict.fromkeys((replica.index, *shared)))
+        return self.names[replica.index]
 
 
 class LinkTraffic:
     """The transfers in flight on the links of one run."""
 
-    def __init__(self, ports: TransferLinks, clock: Clock, check_laws: bool) -> None:
-        overlaps = any(path.pieces(MANY_TOKENS) > 1 for path in ports.paths.values())
-        self._ports, self._clock = ports, clock
+    def __init__(self, links: TransferLinks, clock: Clock, check_laws: bool) -> None:
+        overlaps = any(path.pieces(MANY_TOKENS) > 1 for path in links.paths.values())
+        self._links, self._clock = links, clock
         self._flows = FairShareNetwork(clock, check_laws, overlaps)
         self._last: dict[tuple[int, int], SharedTransfer] = {}  # the last transfer in each queue
 
     def slow(self, replica: Replica, factor: float) -> None:
         """Multiply the transfer time on the replica's own link by `factor` from now on; 1 restores it."""
-        self._ports.was_slowed = True
-        self._flows.slow([(way, replica.index) for way in ("out", "in")], factor)
+        self._links.was_slowed = True
+        self._flows.slow([(direction, replica.index) for direction in ("out", "in")], factor)
 
-    def begin(self, parcel: KvTransfer) -> Event:
+    def begin(self, transfer: KvTransfer) -> Event:
         """Begin a transfer now, or after the earlier transfers in its queue; return the event of its arrival."""
-        source, target, ports = parcel.source, parcel.target, self._ports
-        arrived = self._clock.event()
-        path = ports.paths[source.pool, target.pool]
-        load = path.load(parcel.tokens)
-        loads: dict[Hashable, float] = {("out", name): load.out_s for name in ports.name(source)}
-        loads |= {("in", name): load.in_s for name in ports.name(target)}
-        flow = SharedTransfer(load.size, loads, path.latency_s, arrived.succeed)
-        pieces = TransferPieces(parcel.begun_s, self._clock.now, path.pieces(parcel.tokens))
-        if ports.queues is None:
+        source, target, links = transfer.source, transfer.target, self._links
+        arrived, path = self._clock.event(), links.paths[source.pool, target.pool]
+        load = path.load(transfer.tokens)
+        seconds = load.by_link(links.name(source), links.name(target))
+        flow = SharedTransfer(load.size, seconds, path.latency_s, arrived.succeed)
+        pieces = TransferPieces(transfer.begun_s, self._clock.now, path.pieces(transfer.tokens))
+        if links.queues is None:
             self._flows.begin(flow, pieces)
             return arrived
-        queue = source.index, target.index % ports.queues
+        queue = source.index, target.index % links.queues
         earlier, self._last[queue] = self._last.get(queue), flow
         self._flows.begin_after(earlier, flow, pieces)
         return arrived

@@ -31,14 +31,14 @@ class PendingReplicas:
 
     def __init__(self, timetable: Timetable, deliver: Callable[[int], object]) -> None:
         """Create an empty record; `deliver` adds a replica to the pool of a given index."""
-        self.given: list[PendingReplica] = []
+        self.placed: list[PendingReplica] = []  # all orders, the oldest first
         self._timetable, self._deliver = timetable, deliver
 
     def place(self, pool: int, cold_s: float) -> PendingReplica:
         """Order a replica of a pool; it is ready cold_s seconds from now."""
         now = self._timetable.now
         order = PendingReplica(pool, now, now + cold_s)
-        self.given.append(order)
+        self.placed.append(order)
         self._timetable.process(self._cold_start(order))
         return order
 
@@ -50,12 +50,12 @@ class PendingReplicas:
             self._deliver(order.pool)
 
     def cancel(self, order: PendingReplica) -> None:
-        """Cancel an order."""
+        """Cancel a pending order now."""
         order.ended_s = self._timetable.now
 
     def pending(self, pool: int) -> list[PendingReplica]:
         """Return the pending orders of a pool, the oldest first."""
-        return [order for order in self.given if order.pool == pool and order.pending]
+        return [order for order in self.placed if order.pool == pool and order.pending]
 
 
 @dataclass(slots=True)

@@ -21,28 +21,6 @@ from simulator.schedulers.rules import EngineRules
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaLimits:
-    """The limits of one replica of a pool on the size of a request, in tokens."""
-
-    longest: int  # maximum of input and output together
-    widest: float  # maximum in one step, if a request's prompt must be computed in a single step
-    recomputes: bool  # whether a preempted request must also recompute its output in that step
-    cached: int  # capacity of the KV cache
-    spare: int = 0  # held for drafts, beyond the request's tokens
-
-    @classmethod
-    def of(cls, rules: EngineRules) -> ReplicaLimits:
-        """Return the limits of a replica with these rules."""
-        scheduler = scheduler_class(rules)
-        rules = rules.of_rank() if rules.in_lockstep else rules
-        widest = inf if rules.chunked_prefill and scheduler.chunks else rules.max_num_batched_tokens
-        recomputes = scheduler.preempts
-        spare = rules.speculation.most_spare_tokens(rules.lag) if rules.speculation else 0
-        cached = (rules.kv_blocks - rules.cross_blocks) * rules.block_size
-        return cls(rules.max_model_len, widest, recomputes, cached, spare)
-
-
-@dataclass(frozen=True, slots=True)
 class RunningPool:
     """A pool in a run, with the requests that it rejects."""
 
@@ -56,13 +34,18 @@ class RunningPool:
         cls, pool: Pool, context: EngineContext, requests: RequestSet, keys: Sequence[tuple[int, ...]]
     ) -> RunningPool:
         """Create a pool; the rejected requests depend only on their sizes and are determined before the run."""
-        room, inputs = ReplicaLimits.of(pool.rules), requests.input_tokens
+        scheduler = scheduler_class(pool.rules)
+        rules = pool.rules.of_rank() if pool.rules.in_lockstep else pool.rules
+        inputs = requests.input_tokens
         tokens = inputs + np.array(context.output_tokens, dtype=np.int64)
-        widest = (tokens if room.recomputes else inputs) > room.widest
-        held = np.minimum(tokens - 1 + room.spare, room.longest)
-        codes = np.where(held > room.cached, TOO_LARGE, 0)
-        codes = np.where(tokens > room.longest, TOO_LONG, np.where(widest, TOO_WIDE, codes)).astype(np.int8)
-        return cls(pool, context, keys, codes.tobytes() if codes.any() else b"")
+        # A prompt may have to be computed in one step, with its output after a preemption.
+        most = inf if rules.chunked_prefill and scheduler.chunks else rules.max_num_batched_tokens
+        too_wide = (tokens if scheduler.preempts else inputs) > most
+        spare = rules.speculation.most_spare_tokens(rules.lag) if rules.speculation else 0  # held for drafts
+        held = np.minimum(tokens - 1 + spare, rules.max_model_len)
+        too_large = held > (rules.kv_blocks - rules.cross_blocks) * rules.block_size
+        codes = np.select([tokens > rules.max_model_len, too_wide, too_large], [TOO_LONG, TOO_WIDE, TOO_LARGE])
+        return cls(pool, context, keys, codes.astype(np.int8).tobytes() if codes.any() else b"")
 
     def refusal(self, index: int) -> int:
         """Return the code of the reason why the pool rejects a request; 0 if it accepts it."""
@@ -88,12 +71,8 @@ class RoutingStage:
 
     def refusal(self, index: int) -> int:
         """Return the code of the reason why all pools reject a request; 0 if one of them accepts it."""
-        refusal = 0
-        for pool in self.pools.values():
-            refusal = pool.refusal(index)
-            if not refusal:
-                break
-        return refusal
+        refusals = [pool.refusal(index) for pool in self.pools.values()]
+        return refusals[-1] if all(refusals) else 0
 
     def choose(self, request: Request) -> Replica | None:
         """Return the replica for a request and set the request's content keys; None if no live replica accepts it."""
@@ -106,10 +85,8 @@ class RoutingStage:
         if seen.keys:
             request.keys = seen.keys[request.index]
         replica = able[self.router.choose(request, able)]
-        if several:
-            chosen = self.pools[replica.pool]
-            if chosen is not seen:  # content keys depend on the block size, which may differ between pools
-                request.keys = chosen.keys[request.index] if chosen.keys else ()
+        if several and (chosen := self.pools[replica.pool]) is not seen:  # its block size and keys may differ
+            request.keys = chosen.keys[request.index] if chosen.keys else ()
         return replica
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,22 +13,12 @@ from catalogs.workloads.request_set import RequestSet
 from simulator.cache.offload import OffloadUse
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import CompiledDeployment, Pool
-from simulator.core.outcomes import (
-    COMPLETED,
-    FAILED,
-    NOT_SENT,
-    QUEUE_FULL,
-    TIMED_OUT,
-    TOO_LARGE,
-    TOO_LONG,
-    TOO_WIDE,
-    UNFINISHED,
-)
+from simulator.core import outcomes
 from simulator.core.step_log import StepLog
 from simulator.engine.replica import Replica
 from simulator.schedulers.base import Headroom
 
-_REJECTED = (TOO_LONG, TOO_LARGE, TOO_WIDE, QUEUE_FULL)
+_REJECTED: Final = (outcomes.TOO_LONG, outcomes.TOO_LARGE, outcomes.TOO_WIDE, outcomes.QUEUE_FULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +45,12 @@ class ReplicaRun:
     @classmethod
     def of(cls, replica: Replica) -> ReplicaRun:
         """Return the record of a replica after the run."""
-        kv = replica.scheduler.kv
-        peak = (kv.total - kv.min_available) / max(1, kv.total)
-        host = replica.scheduler.host
-        offload = OffloadUse.of(host) if host else None
-        slots = replica.scheduler.slots
-        adapters = (slots.n_from_host, slots.n_from_disk) if slots else None
-        lived = replica.born_s, replica.died_s
-        return cls(replica.pool, replica.logs, peak, offload, adapters, *lived, replica.scheduler.reach)
+        scheduler = replica.scheduler
+        peak = (scheduler.kv.total - scheduler.kv.min_available) / max(1, scheduler.kv.total)
+        offload = OffloadUse.of(scheduler.host) if scheduler.host else None
+        adapters = (scheduler.slots.n_from_host, scheduler.slots.n_from_disk) if scheduler.slots else None
+        existed = replica.born_s, replica.died_s
+        return cls(replica.pool, replica.logs, peak, offload, adapters, *existed, scheduler.reach)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,27 +85,22 @@ class Run:
     def of(cls, cluster: Cluster) -> Run:
         """Return the record of a cluster that has run."""
         results = cluster.results
+        times = ("arrival_s", "started_s", "first_token_s", "last_token_s", "openings_s")
+        counts = ("cached_tokens", "preemptions", "replica", "status")
+        columns: dict[str, Any] = {name: np.array(getattr(results, name)) for name in times}
+        columns |= {name: np.array(getattr(results, name), dtype=np.int64) for name in counts}
+        orders = [(order.pool, order.ordered_s, order.ended_s) for order in cluster.orders.placed]
         return cls(
             requests=cluster.requests,
             options=cluster.options,
-            arrival_s=np.array(results.arrival_s),
-            started_s=np.array(results.started_s),
-            first_token_s=np.array(results.first_token_s),
-            last_token_s=np.array(results.last_token_s),
-            cached_tokens=np.array(results.cached_tokens, dtype=np.int64),
-            preemptions=np.array(results.preemptions, dtype=np.int64),
-            replica=np.array(results.replica, dtype=np.int64),
-            status=np.array(results.status, dtype=np.int64),
             gaps_s=np.sort(np.array(results.gaps_s)),
             waits_s=np.array(results.waits_s).reshape(-1, 2),
-            openings_s=np.array(results.openings_s),
             handovers=np.array(results.handovers).reshape(-1, 5),
             restarts=cluster.retries.n,
-            orders=np.array([(o.pool, o.ordered_s, o.ended_s) for o in cluster.orders.given], dtype=float).reshape(
-                -1, 3
-            ),
+            orders=np.array(orders, dtype=float).reshape(-1, 3),
             replicas=tuple(map(ReplicaRun.of, cluster.replicas)),
             pools=tuple(opened.pool for opened in cluster.pools),
+            **columns,
         )
 
     @property
@@ -157,12 +141,12 @@ class Run:
     @property
     def plants(self) -> tuple[CompiledDeployment, ...]:
         """The compiled deployment of each pool; empty for a run of bare timers."""
-        return tuple(pool.plant for pool in self.pools if pool.plant is not None)
+        return tuple(pool.compiled for pool in self.pools if pool.compiled is not None)
 
     @property
     def completed(self) -> BoolArray:
         """Whether each request was completed. Shape (requests,)."""
-        return np.equal(self.status, COMPLETED)
+        return np.equal(self.status, outcomes.COMPLETED)
 
     @property
     def rejected(self) -> BoolArray:
@@ -172,22 +156,22 @@ class Run:
     @property
     def timed_out(self) -> BoolArray:
         """Whether the client of each request gave up. Shape (requests,)."""
-        return np.equal(self.status, TIMED_OUT)
+        return np.equal(self.status, outcomes.TIMED_OUT)
 
     @property
     def failed(self) -> BoolArray:
         """Whether each request failed because it was lost more often than it is retried. Shape (requests,)."""
-        return np.equal(self.status, FAILED)
+        return np.equal(self.status, outcomes.FAILED)
 
     @property
     def unfinished(self) -> BoolArray:
         """Whether each request was sent and is still open at the end of the run. Shape (requests,)."""
-        return np.equal(self.status, UNFINISHED)
+        return np.equal(self.status, outcomes.UNFINISHED)
 
     @property
     def arrived(self) -> BoolArray:
         """Whether each request was sent. Shape (requests,)."""
-        return np.not_equal(self.status, NOT_SENT)
+        return np.not_equal(self.status, outcomes.NOT_SENT)
 
     @property
     def ttft_s(self) -> FloatArray:

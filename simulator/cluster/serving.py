@@ -27,16 +27,16 @@ def serving_options(written: Deployment, fleet: CompiledFleet) -> RunOptions:
         InputError: If a fault names a pool, replica or node that does not exist, or an option is invalid.
     """
     faults = parse_faults(written.faults or ())
-    grounds = _grounds(fleet)
+    placements = _placements(fleet)
     for i, fault in enumerate(faults):
-        _check_place(fault, grounds, f"faults[{i}]")
+        _check_target(fault, placements, f"faults[{i}]")
     controllers: list[Controller] = [
-        Autoscaler(number, plant.resolved.scaling, cold_start_s(plant))
-        for number, plant in enumerate(fleet.plants)
-        if plant.resolved.scaling is not None
+        Autoscaler(number, compiled.resolved.scaling, cold_start_s(compiled))
+        for number, compiled in enumerate(fleet.plants)
+        if compiled.resolved.scaling is not None
     ]
     if faults:
-        controllers.append(Faults(faults, grounds, _slow_links(fleet)))
+        controllers.append(Faults(faults, placements, _slow_links(fleet)))
     return RunOptions(
         router=parse_router(written.router),
         router_staleness_s=written.router_staleness_s,
@@ -45,49 +45,37 @@ def serving_options(written: Deployment, fleet: CompiledFleet) -> RunOptions:
     )
 
 
-def cold_start_s(plant: CompiledDeployment) -> float:
+def cold_start_s(compiled: CompiledDeployment) -> float:
     """Return the seconds from the order of a replica to its first request; 0 without autoscaling."""
-    scaling, memory = plant.resolved.scaling, plant.memory
-    weights = memory.weights_bytes * plant.resolved.accelerators_per_replica
+    scaling, memory = compiled.resolved.scaling, compiled.memory
+    weights = memory.weights_bytes * compiled.resolved.accelerators_per_replica
     return scaling.cold_start.seconds(weights) if scaling else 0.0
 
 
-def _grounds(fleet: CompiledFleet) -> tuple[Placement, ...]:
+def _placements(fleet: CompiledFleet) -> tuple[Placement, ...]:
     """Place the pools of each site one after the other, with each replica inside one node if it fits."""
-    used: dict[str, int] = {}
+    used: dict[str, int] = {}  # by site: number of accelerators used so far
     found = []
-    for plant in fleet.plants:
-        resolved = plant.resolved
-        nodes, used[resolved.site] = _packed(
-            used.get(resolved.site, 0),
-            resolved.most_replicas,
-            resolved.accelerators_per_replica,
-            resolved.hardware.accelerators_per_node,
-        )
-        found.append(Placement(resolved.site, nodes))
+    for resolved in (compiled.resolved for compiled in fleet.plants):
+        size, per_node = resolved.accelerators_per_replica, resolved.hardware.accelerators_per_node
+        first, nodes = used.get(resolved.site, 0), []
+        for _ in range(resolved.most_replicas):
+            if size <= per_node and first % per_node + size > per_node:
+                first += per_node - first % per_node
+            nodes.append(tuple(range(first // per_node, (first + size - 1) // per_node + 1)))
+            first += size
+        used[resolved.site] = first
+        found.append(Placement(resolved.site, tuple(nodes)))
     return tuple(found)
 
 
-def _packed(first: int, replicas: int, size: int, per_node: int) -> tuple[tuple[tuple[int, ...], ...], int]:
-    """Return the nodes of each replica, and the accelerator after the last; `first` is the first accelerator."""
-    found, at = [], first
-    for _ in range(replicas):
-        if size <= per_node and at % per_node + size > per_node:
-            at += per_node - at % per_node
-        found.append(tuple(range(at // per_node, (at + size - 1) // per_node + 1)))
-        at += size
-    return tuple(found), at
-
-
-def _check_place(fault: Fault, grounds: Sequence[Placement], where: str) -> None:
-    if fault.pool is not None and fault.pool >= len(grounds):
-        raise InputError(f"{where}: no such pool among {len(grounds)}", fault.pool, str(len(grounds) - 1))
-    nodes = grounds[fault.pool or 0].nodes
-    if fault.replica is not None and fault.replica >= len(nodes):
-        raise InputError(f"{where}: no such replica among {len(nodes)}", fault.replica, str(len(nodes) - 1))
-    last = max(node for places in nodes for node in places)
-    if fault.node is not None and fault.node > last:
-        raise InputError(f"{where}: no such node among {last + 1}", fault.node, str(last))
+def _check_target(fault: Fault, placements: Sequence[Placement], where: str) -> None:
+    nodes = placements[min(fault.pool or 0, len(placements) - 1)].nodes
+    last_node = max(node for slot in nodes for node in slot)
+    numbers = {"pool": fault.pool, "replica": fault.replica, "node": fault.node}
+    for (name, number), n in zip(numbers.items(), (len(placements), len(nodes), last_node + 1), strict=True):
+        if number is not None and number >= n:
+            raise InputError(f"{where}: there are {n} {name}s, numbered from 0", number, str(n - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +104,6 @@ class _SlowLinks:
 def _slow_links(fleet: CompiledFleet) -> Callable[[int, float], StepCost]:
     @cache
     def slowed(pool: int, factor: float) -> StepCost:
-        plant = fleet.plants[pool]
-        return compile_step_cost(plant.resolved, _SlowLinks(plant.bundle, factor))
+        return compile_step_cost(fleet.plants[pool].resolved, _SlowLinks(fleet.plants[pool].bundle, factor))
 
     return slowed

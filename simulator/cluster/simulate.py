@@ -16,7 +16,7 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, Pool, offload_rules, swap_rules
-from simulator.cluster.kv_path import ports_of
+from simulator.cluster.kv_path import transfer_links
 from simulator.cluster.run import Run
 from simulator.core.speculation import SpeculationRules
 from simulator.core.step_timer import StepTimer
@@ -42,20 +42,20 @@ def simulate(
     """
     fleet, options = served if isinstance(served, CompiledFleet) else CompiledFleet((served,)), options or RunOptions()
     if options.transfer is None:
-        options = replace(options, transfer=ports_of(fleet), hand_over=fleet.hand_over)
-    names = list(dict.fromkeys(plant.resolved.model.name for plant in fleet.plants))
-    pools = [pool_of(plant, names.index(plant.resolved.model.name), requests) for plant in fleet.plants]
-    return run_pools(pools, _asking_for(names, requests), options)
+        options = replace(options, transfer=transfer_links(fleet), hand_over=fleet.hand_over)
+    names = list(dict.fromkeys(compiled.resolved.model.name for compiled in fleet.plants))
+    pools = [pool_of(compiled, names.index(compiled.resolved.model.name), requests) for compiled in fleet.plants]
+    return run_pools(pools, _with_model_indices(names, requests), options)
 
 
-def _asking_for(served: Sequence[str], requests: RequestSet) -> RequestSet:
+def _with_model_indices(served: Sequence[str], requests: RequestSet) -> RequestSet:
     """Return the requests with their models as indices into `served`.
 
     Raises:
         InputError: If a request wants a model that is not served.
     """
     if requests.wanted_models is None and len(served) > 1:
-        rule = f"{len(served)} models are served: requests must say which they want (a trace's column `model`)"
+        rule = f"{len(served)} models are served, so every request must name its model (a trace's column `model`)"
         raise InputError(rule, None, f"models: {{{', '.join(f'{name}: 1' for name in served)}}} in the workload")
     if requests.wanted_models is None or not requests.models:
         return requests
@@ -65,26 +65,32 @@ def _asking_for(served: Sequence[str], requests: RequestSet) -> RequestSet:
     for text in requests.models:
         name = text if text in served else load_model(text).name
         if name not in served:
-            raise InputError("requests ask for a model that is not served", text, nearest_name(text, served, 0.0))
+            raise InputError("the requests name a model that is not served", text, nearest_name(text, served, 0.0))
         found.append(served.index(name))
     return replace(requests, wanted_models=np.array(found)[requests.wanted_models], models=tuple(served))
 
 
 def run_pools(pools: Sequence[Pool], requests: RequestSet, options: RunOptions | None = None) -> Run:
     """Serve `requests` with explicitly constructed pools."""
-    _check_requests(requests)
+    if requests.n and min(int(requests.input_tokens.min()), int(requests.output_tokens.min())) < 1:
+        raise InputError("every request needs at least one input and one output token")
+    if requests.concurrency is not None and requests.concurrency < 1:
+        raise InputError("closed-loop concurrency must be at least 1", requests.concurrency)
     fitting = truncated(requests, [pool.rules for pool in pools])
     run = _run(pools, fitting, options or RunOptions())
-    return run if fitting is requests else replace(run, n_truncated=n_shorter(requests, fitting))
+    if fitting is requests:
+        return run
+    cut = (fitting.input_tokens < requests.input_tokens) | (fitting.output_tokens < requests.output_tokens)
+    return replace(run, n_truncated=int(cut.sum()))
 
 
 def _run(pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> Run:
     if options.processes > 1:
-        from simulator.cluster.parallel import apart, run_apart
+        from simulator.cluster.parallel import independent_cluster, run_independent
 
-        falling_apart = apart(pools, requests, options)
-        if falling_apart is not None:
-            return run_apart(falling_apart)
+        independent = independent_cluster(pools, requests, options)
+        if independent is not None:
+            return run_independent(independent)
     cluster = Cluster(pools, requests, options)
     cluster.run()
     run = Run.of(cluster)
@@ -93,13 +99,6 @@ def _run(pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> Ru
 
         check_run(run)
     return run
-
-
-def _check_requests(requests: RequestSet) -> None:
-    if requests.n and (int(requests.input_tokens.min()) < 1 or int(requests.output_tokens.min()) < 1):
-        raise InputError("every request needs at least one input and one output token")
-    if requests.concurrency is not None and requests.concurrency < 1:
-        raise InputError("closed-loop concurrency must be at least 1", requests.concurrency)
 
 
 def run_rules(
@@ -113,16 +112,16 @@ def run_rules(
     return run_pools([Pool(rules, timer, n_replicas)], requests, options)
 
 
-def pool_of(plant: CompiledDeployment, model: int = 0, requests: RequestSet | None = None) -> Pool:
+def pool_of(compiled: CompiledDeployment, model: int = 0, requests: RequestSet | None = None) -> Pool:
     """Return the pool of a compiled deployment, with its cache sized for sequences such as those of `requests`."""
-    resolved, rules = plant.resolved, engine_rules(plant, requests.seed if requests is not None else 0)
+    resolved, rules = compiled.resolved, engine_rules(compiled, 0 if requests is None else requests.seed)
     if requests is not None:
-        blocks = even_blocks(resolved, plant.memory, requests) * resolved.layout.data_parallel
+        blocks = even_blocks(resolved, compiled.memory, requests) * resolved.layout.data_parallel
         rules = replace(rules, kv_blocks=blocks)
-    return Pool(rules, plant.cost, resolved.replicas, resolved.role, model, plant)
+    return Pool(rules, compiled.cost, resolved.replicas, resolved.role, model, compiled)
 
 
-def engine_rules(plant: CompiledDeployment, seed: int = 0) -> EngineRules:
+def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
     """Return the scheduling rules of one replica; `seed` is the seed of the draws during a run (accepted drafts).
 
     With attention data parallelism (data_parallel > 1), seats, token budget and blocks are the sums over the ranks, and
@@ -133,28 +132,28 @@ def engine_rules(plant: CompiledDeployment, seed: int = 0) -> EngineRules:
     Raises:
         InputError: If the KV cache has no blocks.
     """
-    resolved, limits, engine = plant.resolved, plant.resolved.limits, plant.resolved.engine
+    resolved, limits, engine = compiled.resolved, compiled.resolved.limits, compiled.resolved.engine
     ranks, stages = resolved.layout.data_parallel, resolved.layout.pipeline_parallel
     unit = resolved.hardware.accelerator
-    if plant.memory.kv_blocks < 1:
-        raise InputError("the KV cache has no blocks", plant.memory.kv_blocks)
-    told: dict[str, Any] = {name: getattr(engine, name) for name in ENGINE_RULES} | asdict(limits)
-    told |= {
+    if compiled.memory.kv_blocks < 1:
+        raise InputError("the KV cache has no blocks", compiled.memory.kv_blocks)
+    shared: dict[str, Any] = {name: getattr(engine, name) for name in ENGINE_RULES} | asdict(limits)
+    shared |= {
         "max_num_seqs": limits.max_num_seqs * ranks,
         "max_num_batched_tokens": limits.max_num_batched_tokens * ranks,
-        "kv_blocks": plant.memory.kv_blocks * ranks,
+        "kv_blocks": compiled.memory.kv_blocks * ranks,
     }
     return EngineRules(
-        **told,
+        **shared,
         lag=1 if engine.async_scheduling and stages == 1 else 0,
         pipeline_stages=stages,
         attention_ranks=ranks,
         rank_dispatch="" if resolved.rank_dispatch in (None, "balanced") else resolved.rank_dispatch,
         queueing=resolved.queueing,
-        lora=lora_rules(resolved, plant.bundle),
+        lora=lora_rules(resolved, compiled.bundle),
         speculation=SpeculationRules.of(resolved.speculation, seed) if resolved.speculation else None,
-        swap=swap_rules(resolved, plant.memory) if resolved.swap_bytes else None,
-        offload=offload_rules(resolved.offload, plant.memory) if resolved.offload else None,
+        swap=swap_rules(resolved, compiled.memory) if resolved.swap_bytes else None,
+        offload=offload_rules(resolved.offload, compiled.memory) if resolved.offload else None,
         encoder_tokens=resolved.model.encoder_tokens if resolved.model.is_encoder_decoder else 0,
         receiving=engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,
     )
@@ -177,9 +176,3 @@ def truncated(requests: RequestSet, rules: Sequence[EngineRules]) -> RequestSet:
         hashes = tuple(() if gone else ids for ids, gone in zip(hashes, cut.tolist(), strict=True))
     outputs = np.maximum(np.minimum(requests.output_tokens, longest - inputs), 1)
     return replace(requests, input_tokens=inputs, output_tokens=outputs, block_hashes=hashes)
-
-
-def n_shorter(asked: RequestSet, served: RequestSet) -> int:
-    """Return the number of requests whose prompt or output was cut."""
-    cut = (served.input_tokens < asked.input_tokens) | (served.output_tokens < asked.output_tokens)
-    return int(cut.sum())

@@ -19,7 +19,6 @@ from catalogs.arrays import FloatArray
 from catalogs.deployments.features import DISK_BYTES_PER_S
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.errors import InputError
-from catalogs.models.layers import LayerGroup
 from simulator.cache.lora_slots import LoraRules
 from simulator.costs.interpolation import spaced
 from simulator.layers.attention import ShardedAttention
@@ -58,23 +57,20 @@ def modules(shard: Shard) -> list[LoraModule]:
     Raises:
         InputError: The model has layers of another kind.
     """
-    return [module for group in shard.model.groups for module in _of_group(shard, group)]
-
-
-def _of_group(shard: Shard, group: LayerGroup) -> list[LoraModule]:
-    hidden, plain, dense = shard.model.hidden_size, group.plain_attention, group.dense_block
-    if plain is None or dense is None:
-        raise InputError(
-            "LoRA is simulated for dense models with plain attention", shard.model.name, "a model such as llama-3.1-8b"
-        )
-    a, width = ShardedAttention(shard, group.count, plain), ShardedMlp(shard, group.count, dense).width
-    q, k, v = a.query_width, a.key_width, a.kv_width - a.key_width
-    return [
-        LoraModule(hidden, (float(q), float(k), float(v)), group.count),
-        LoraModule(plain.output_size / shard.tp, (float(hidden),), group.count),
-        LoraModule(hidden, (float(width),) * (2 if dense.gated else 1), group.count),
-        LoraModule(width, (float(hidden),), group.count),
-    ]
+    hidden, found = shard.model.hidden_size, list[LoraModule]()
+    for group in shard.model.groups:
+        n, plain, dense = group.count, group.plain_attention, group.dense_block
+        if plain is None or dense is None:
+            rule = "LoRA is simulated for dense models with plain attention"
+            raise InputError(rule, shard.model.name, "a model such as llama-3.1-8b")
+        a, width = ShardedAttention(shard, n, plain), ShardedMlp(shard, n, dense).width
+        found += [
+            LoraModule(hidden, (float(a.query_width), float(a.key_width), float(a.kv_width - a.key_width)), n),
+            LoraModule(plain.output_size / shard.tp, (float(hidden),), n),
+            LoraModule(hidden, (float(width),) * (2 if dense.gated else 1), n),
+            LoraModule(width, (float(hidden),), n),
+        ]
+    return found
 
 
 def adapter_bytes(shard: Shard, rank: int) -> float:
@@ -97,11 +93,10 @@ def lora_rules(resolved: ResolvedDeployment, source: CostSource) -> LoraRules | 
     if lora is None:
         return None
     shard, unit = Shard.of(resolved), resolved.hardware.accelerator
-    found, rank = modules(shard), lora.max_rank
     tokens = spaced(1, max(resolved.limits.max_num_batched_tokens, 2), TOKEN_NODES)
     flops_per_s = THIN_PRODUCT_SHARE * unit.flops_for("bf16")
-    seconds = sum(m.layers * _module_s(m, rank, tokens, source, flops_per_s) for m in found)
-    part = adapter_bytes(shard, rank)
+    seconds = sum(m.layers * _module_s(m, lora.max_rank, tokens, source, flops_per_s) for m in modules(shard))
+    part = adapter_bytes(shard, lora.max_rank)
     return LoraRules(
         lora.max_loras,
         lora.in_host,

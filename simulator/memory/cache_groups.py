@@ -94,15 +94,14 @@ def even_blocks(resolved: ResolvedDeployment, memory: MemoryPlan, requests: Requ
 
     This is the memory plan's own number if all lengths cost the same per token, or if the number of blocks was given.
     """
-    shard, drafter = Shard.of(resolved), draft_shard(resolved)
+    shard = Shard.of(resolved)
+    shards = [each for each in (shard, draft_shard(resolved)) if each is not None]
     given = memory.kv_bytes != max(memory.free_bytes, 0.0)
     if given or not requests.n or resolved.engine.memory_rule == "slots" or not varies(shard):
         return memory.kv_blocks
     size, grouped = memory.block_size, resolved.engine.policy == "vllm-v1"
     tokens, weights = _representatives(requests)
-    held = np.array([held_bytes(shard, n, size, grouped) for n in tokens.tolist()])
-    if drafter is not None:
-        held += np.array([held_bytes(drafter, n, size, grouped) for n in tokens.tolist()])
+    held = [sum(held_bytes(each, n, size, grouped) for each in shards) for n in tokens.tolist()]
     per_block = float(weights @ held) / float(weights @ -(-tokens // size))
     longest = int((requests.input_tokens + requests.output_tokens).max())
     fits = -(-min(longest, memory.longest_sequence_tokens) // size)  # the longest sequence fits if it runs alone

@@ -15,6 +15,7 @@ sampler over a full set of sequences.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -47,7 +48,10 @@ REFERENCE_TOKENS: Final = 2048
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """The bytes of one accelerator. `kv_blocks` is per data-parallel rank, as the engine reports it."""
+    """How the memory of one accelerator is divided, in bytes.
+
+    `kv_blocks` is per data-parallel rank, as the engine reports it.
+    """
 
     budget_bytes: float  # utilisation x memory
     weights_bytes: float
@@ -95,16 +99,12 @@ class MemoryPlan:
             lora += f" ({_gb(self.draft_bytes * n)} of them the drafter)" if self.draft_bytes else ""
             return f"weights {_gb(held * n)}{lora} > {_gb(self.budget_bytes * n)} usable on {n} accelerator(s)"
         if self.free_bytes <= 0:
-            rest = self.activation_bytes + self.non_torch_bytes
-            return (
-                f"weights {_gb(held)} + activations and runtime {_gb(rest)} > {_gb(self.budget_bytes)} per accelerator"
-            )
-        if self.longest_sequence_tokens < self.max_model_len:
-            return (
-                f"the KV cache holds one sequence of {self.longest_sequence_tokens} tokens, "
-                f"less than max_model_len {self.max_model_len}"
-            )
-        return ""
+            rest = _gb(self.activation_bytes + self.non_torch_bytes)
+            return f"weights {_gb(held)} + activations and runtime {rest} > {_gb(self.budget_bytes)} per accelerator"
+        longest = self.longest_sequence_tokens
+        if longest >= self.max_model_len:
+            return ""
+        return f"the KV cache holds one sequence of {longest} tokens, less than max_model_len {self.max_model_len}"
 
     @property
     def equation(self) -> str:
@@ -127,17 +127,17 @@ def size_memory(resolved: ResolvedDeployment) -> MemoryPlan:
     """
     shard, engine, limits = Shard.of(resolved), resolved.engine, resolved.limits
     unit = resolved.hardware.accelerator
-    seen = unit.memory_bytes - (DRIVER_BYTES if unit.kind == "gpu" else 0.0)
+    visible = unit.memory_bytes - (DRIVER_BYTES if unit.kind == "gpu" else 0.0)
     adapters, drafter, drafting = lora_bytes(resolved), draft_bytes(resolved), draft_shard(resolved)
     weights, activations = weight_bytes(shard) + adapters + drafter, activation_bytes(shard, resolved)
-    parallel = resolved.accelerators_per_replica > 1
-    runtime = engine.non_torch_bytes_parallel if parallel else engine.non_torch_bytes_single
+    alone = resolved.accelerators_per_replica == 1
+    runtime = engine.non_torch_bytes_single if alone else engine.non_torch_bytes_parallel
     share = resolved.gpu_memory_utilization
-    budget = share * seen
+    budget = share * visible
     if engine.memory_rule == "static":
         activations = runtime = 0.0  # they use the memory outside the budget
     elif engine.memory_rule == "free":
-        budget = seen - (1.0 - share) * max(seen - weights - activations - runtime, 0.0)
+        budget = visible - (1.0 - share) * max(visible - weights - activations - runtime, 0.0)
     kv_bytes = max(budget - weights - activations - runtime, 0.0)
     caches = [shard] if drafting is None else [shard, drafting]
     per_token = cache_bytes(caches, REFERENCE_TOKENS) / REFERENCE_TOKENS
@@ -214,21 +214,17 @@ def _layer_bytes(shard: Shard, group: LayerGroup) -> float:
 def activation_bytes(shard: Shard, resolved: ResolvedDeployment) -> float:
     """Return the activation peak of the engine's start-up run on one rank: the widest layer or the sampler."""
     model, seqs, tokens = shard.model, resolved.limits.max_num_seqs, resolved.limits.max_num_batched_tokens
-    widest = max(_layer_width(shard, g) for g in (*model.groups, *model.encoder_groups))
+    # Elements alive per token in a layer: residual and hidden state, and the wider of its two blocks.
+    groups = (*model.groups, *model.encoder_groups)
+    blocks = [block for g in groups for block in (sharded_mixer(shard, g), sharded_feed_forward(shard, g)) if block]
+    widest = 2 * model.hidden_size + max((block.activation_width() for block in blocks), default=0.0)
     layer = widest * tokens * ACTIVATION_BYTES
     if resolved.engine.memory_rule == "free":  # TensorRT-LLM runs a few long prompts, not a full set of sequences
         return layer
     if resolved.engine.memory_rule == "slots":  # llama.cpp reserves one physical batch, with logits of all its tokens
         share = min(1.0, (resolved.engine.physical_batch_tokens or math.inf) / tokens)
         return share * (layer + tokens * model.vocab_size * DTYPE_BYTES["fp32"])
-    sampler = seqs * model.vocab_size * DTYPE_BYTES["fp32"] * SAMPLER_COPIES
-    return max(layer, sampler)
-
-
-def _layer_width(shard: Shard, group: LayerGroup) -> float:
-    """Return the elements alive per token in a layer: residual and hidden state, and the wider of its two blocks."""
-    parts = (sharded_mixer(shard, group), sharded_feed_forward(shard, group))
-    return 2 * shard.model.hidden_size + max((part.activation_width() for part in parts if part), default=0.0)
+    return max(layer, seqs * model.vocab_size * DTYPE_BYTES["fp32"] * SAMPLER_COPIES)  # the layer or the sampler
 
 
 def sequence_bytes(shard: Shard, tokens: float) -> float:
@@ -248,12 +244,9 @@ def cache_bytes(shards: Sequence[Shard], tokens: float) -> float:
 
 def _longest(shards: Sequence[Shard], kv_bytes: float, limits: Limits) -> int:
     """Return the longest sequence that fits alone, at most max_model_len, in whole blocks."""
-    low, high = 0, -(-limits.max_model_len // limits.block_size)
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = cache_bytes(shards, middle * limits.block_size) <= kv_bytes
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return min(low * limits.block_size, limits.max_model_len)
+    blocks = range(1, 1 + -(-limits.max_model_len // limits.block_size))
+    most = bisect_right(blocks, kv_bytes, key=lambda n: cache_bytes(shards, n * limits.block_size))
+    return min(most * limits.block_size, limits.max_model_len)
 
 
 def _gb(n_bytes: float) -> str:

@@ -56,6 +56,9 @@ PROTOCOLS: Final = (
     NcclProtocol((8.4, 8.4), (3.4, 4.0), (5.7, 4.0), (14.0, 14.0), (1.0, 0.9)),
 )
 
+#: Links whose switch connects all ranks at full rate and can add (NVLink 4 and later).
+SWITCHES: Final = ("nvlink4", "nvlink5")
+
 #: Reduction inside the NVLink switch (NVLS): its latency in NCCL's model, and the share of the link rate on Hopper.
 SWITCH_US: Final = 25.0
 
@@ -88,25 +91,31 @@ NODE_LATENCY_S: Final = 5e-6
 
 @dataclass(frozen=True, slots=True)
 class CollectiveSpan:
-    """The ranks of one group, distributed over nodes: `inside` of them are in one link domain."""
+    """How the ranks of one group are distributed over nodes: `inside` of them are in one link domain."""
 
     ranks: int
     inside: int
 
     @property
     def nodes(self) -> int:
-        """Link domains of the group."""
+        """Number of link domains over which the group is distributed."""
         return -(-self.ranks // self.inside)
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """The links of one kind of hardware."""
+    """The links between the accelerators of one kind of hardware, and the durations of collectives on them."""
 
     hardware: Hardware
 
     def span(self, ranks: int, stride: int = 1) -> CollectiveSpan:
-        """Return the placement of ranks `stride` accelerators apart, from the first accelerator of a node on."""
+        """Return how a group of ranks is distributed over nodes.
+
+        Args:
+            ranks: The number of ranks.
+            stride: The distance between neighbouring ranks, in accelerators; the first rank is the first accelerator of
+                a node.
+        """
         return CollectiveSpan(ranks, min(ranks, max(self.hardware.link_domain // stride, 1)))
 
     def link_bytes_per_s(self, span: CollectiveSpan) -> float:
@@ -122,7 +131,7 @@ class Network:
         found = [self._ring_s(op, span, p) for p in PROTOCOLS]
         if op.kind == "all_reduce":
             found += [self._tree_s(op, span, p) for p in PROTOCOLS]
-            if span.nodes == 1 and self._is_switch:
+            if span.nodes == 1 and self.hardware.node.link_name in SWITCHES:
                 rate = SWITCH_RATE * self.link_bytes_per_s(span)
                 found.append(SWITCH_US * 1e-6 + broadcast(op.message_bytes)[0] / rate)
         least: FloatArray = np.minimum.reduce(found)
@@ -155,16 +164,9 @@ class Network:
         link_s = sent_bytes * within / (peer * self.link_bytes_per_s(span))
         return pieces * (EXCHANGE_US * 1e-6) + np.maximum(wire_s, link_s)
 
-    @property
-    def _is_switch(self) -> bool:
-        """Whether every rank reaches every other at full rate and the switch can add (NVLink 4 and later)."""
-        return self.hardware.node.link_name in ("nvlink4", "nvlink5")
-
     def _bus_bytes_per_s(self, span: CollectiveSpan) -> float:
-        link = self.link_bytes_per_s(span)
-        if span.nodes == 1:
-            return link
-        return min(link, span.inside * self.hardware.node.network_bytes_per_s * NETWORK_RATE)
+        link, cards = self.link_bytes_per_s(span), span.inside * self.hardware.node.network_bytes_per_s * NETWORK_RATE
+        return link if span.nodes == 1 else min(link, cards)
 
     def _hop_us(self, p: NcclProtocol, tree: int, span: CollectiveSpan) -> float:
         """Return the latency of a hop inside a node; LL takes longer there if the group spans several nodes."""

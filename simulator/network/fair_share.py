@@ -60,6 +60,11 @@ class SharedTransfer:
         self.event: Event | None = None
         self.follower: SharedTransfer | None = None
 
+    def arrived(self, event: Event) -> None:
+        """Call `arrive`, unless another arrival event has replaced `event`."""
+        if event is self.event:
+            self.arrive()
+
     @property
     def kind(self) -> tuple[tuple[Hashable, str], ...]:
         """The links with the seconds per unit of size on each, rounded; transfers of equal kind form a stream."""
@@ -148,14 +153,13 @@ class FairShareNetwork:
             stream.lone, flow.end_s = True, end_s
             self._arrive_at(flow, end_s)
         else:
-            self._aim(stream)
+            self._schedule_end(stream)
 
     def _enter(self, flow: SharedTransfer) -> TransferStream:
         kind = flow.kind
-        stream = self._streams.get(kind)
-        if stream is None:
-            costs = {link: seconds / flow.size for link, seconds in flow.loads.items()}
-            stream = self._streams[kind] = TransferStream(costs)
+        if kind not in self._streams:
+            self._streams[kind] = TransferStream({link: load / flow.size for link, load in flow.loads.items()})
+        stream = self._streams[kind]
         self._account(stream, self._clock.now)
         self._n += 1
         heappush(stream.members, (stream.passed + (1.0 - flow.sent) * flow.size, self._n, flow))
@@ -176,8 +180,7 @@ class FairShareNetwork:
     def begin_after(self, earlier: SharedTransfer | None, flow: SharedTransfer, pieces: TransferPieces) -> None:
         """Begin `flow` when `earlier`, which has no follower yet, has ended."""
         if earlier is None or earlier.end_s <= self._clock.now:
-            free_s = 0.0 if earlier is None else earlier.end_s
-            self.begin(flow, pieces._replace(free_s=free_s))
+            self.begin(flow, pieces._replace(free_s=0.0 if earlier is None else earlier.end_s))
             return
         earlier.follower = flow
         if earlier.stream is not None:
@@ -207,7 +210,10 @@ class FairShareNetwork:
         self._account(stream, stream.end_s)
         target, _, flow = heappop(stream.members)
         if self._check_laws:
-            check_sent(flow, target - stream.passed, stream.end_s)
+            left = target - stream.passed
+            tolerance = ROUNDING + 1e-12 * (1.0 + stream.end_s) / max(flow.loads.values())
+            text = f"{left} of {flow.size} bytes are left when a transfer ends"
+            require(abs(left) <= tolerance * flow.size, text)
         stream.passed, flow.stream = max(target, stream.passed), None
         if not stream.members:
             for link in stream.costs:
@@ -220,20 +226,21 @@ class FairShareNetwork:
         """Schedule an event for the end of a lone transfer, because its arrival is no longer certain."""
         if stream.lone and stream.head is not None:
             stream.lone, stream.head.event, stream.head.end_s = False, None, inf
-            self._aim(stream)
+            self._schedule_end(stream)
 
-    def _aim(self, stream: TransferStream) -> None:
+    def _schedule_end(self, stream: TransferStream) -> None:
         """Schedule a check at the end of the first member; a check that is too early reschedules itself."""
         if stream.end_s < stream.event_s:
             stream.event_s = stream.end_s
-            stream.event = self._clock.at(stream.end_s, ARRIVAL, [partial(self._look, stream)])
+            stream.event = self._clock.at(stream.end_s, ARRIVAL, [partial(self._check_end, stream)])
 
-    def _look(self, stream: TransferStream, event: Event) -> None:
+    def _check_end(self, stream: TransferStream, event: Event) -> None:
+        """End the members of a stream that have sent everything, unless `event` is stale."""
         if event is not stream.event:
             return
         now, stream.event_s = self._clock.now, inf
         if stream.end_s > now:
-            self._aim(stream)
+            self._schedule_end(stream)
             return
         ended = [self._pop(stream)]
         while stream.members and stream.members[0][0] <= stream.passed:
@@ -249,38 +256,36 @@ class FairShareNetwork:
             self.begin(flow.follower)
 
     def _arrive_at(self, flow: SharedTransfer, end_s: float) -> None:
-        flow.event = self._clock.at(end_s + flow.latency_s, ARRIVAL, [partial(_arrived, flow)])
+        flow.event = self._clock.at(end_s + flow.latency_s, ARRIVAL, [flow.arrived])
 
     # ---- rates
 
     def _share(self, streams: Iterable[TransferStream]) -> None:
         """Recompute the rates of `streams` and of all streams connected to them by links."""
-        joined = self._joined(streams)
-        if not joined:
+        connected = self._connected(streams)
+        if not connected:
             return
         now = self._clock.now
-        for stream, rate in fair_rates(joined, self._slower).items():
+        for stream, rate in fair_rates(connected, self._slower).items():
             self._watch(stream)
             target, _, head = stream.members[0]
             if rate != stream.rate or head is not stream.head:
                 self._account(stream, now)
                 stream.rate, stream.head = rate, head
                 stream.end_s = now + max(0.0, target - stream.passed) / rate
-            self._aim(stream)
+            self._schedule_end(stream)
         if self._check_laws:
-            check_shares(joined, self._slower)
+            check_shares(connected, self._slower)
 
-    def _joined(self, streams: Iterable[TransferStream]) -> dict[TransferStream, None]:
+    def _connected(self, streams: Iterable[TransferStream]) -> dict[TransferStream, None]:
         found = dict.fromkeys(streams)
         waiting, seen = list(found), set[Hashable]()
         while waiting:
-            for link in waiting.pop().costs:
-                if link not in seen:
-                    seen.add(link)
-                    for other in self._on[link]:
-                        if other not in found:
-                            found[other] = None
-                            waiting.append(other)
+            links = [link for link in waiting.pop().costs if link not in seen]
+            seen.update(links)
+            new = [other for link in links for other in self._on[link] if other not in found]
+            found.update(dict.fromkeys(new))
+            waiting += dict.fromkeys(new)
         return found
 
     def _account(self, stream: TransferStream, until_s: float) -> None:
@@ -293,11 +298,6 @@ class FairShareNetwork:
                     share = len(stream.members) * stream.rate * cost * self._slower.get(link, 1.0)
                     self._past.note(link, stream.since_s, until_s, share)
         stream.since_s = until_s
-
-
-def _arrived(flow: SharedTransfer, event: Event) -> None:
-    if event is flow.event:
-        flow.arrive()
 
 
 def check_shares(streams: Collection[TransferStream], slower: Mapping[Hashable, float]) -> None:
@@ -321,12 +321,6 @@ def check_shares(streams: Collection[TransferStream], slower: Mapping[Hashable, 
             most = max(stream.rate for stream in together) * (1.0 - ROUNDING)
             held.update(stream for stream in together if stream.rate >= most)
     require(len(held) == len(streams), "a transfer is slower than its links permit")
-
-
-def check_sent(flow: SharedTransfer, left: float, end_s: float) -> None:
-    """Check that a transfer that ended at `end_s` has sent all its bytes; `left` is the computed remainder."""
-    wide = ROUNDING + 1e-12 * (1.0 + end_s) / max(flow.loads.values())
-    require(abs(left) <= wide * flow.size, f"{left} of {flow.size} bytes are left when a transfer ends")
 
 
 #: Number of most recent uses of a link that are always remembered; the link counts as busy before them.
@@ -380,7 +374,13 @@ class LinkPast:
             pieces: The pieces in which it is sent.
         """
         first_s = max(pieces.ready_s(1), pieces.free_s, *(self._known_s.get(link, 0.0) for link in seconds))
-        changes = self._changes(seconds, first_s, pieces.done_s)
+        changes: list[tuple[float, Hashable, float]] = []  # (time, link, change of the used share), ordered by time
+        for link in seconds:
+            uses = self._uses.get(link, [])
+            for to_s, from_s, share in uses[bisect_right(uses, (first_s, inf, inf)) :]:
+                if from_s < pieces.done_s:
+                    changes += ((max(from_s, first_s), link, share), (min(to_s, pieces.done_s), link, -share))
+        changes.sort(key=lambda change: change[0])
         ready = [pieces.ready_s(i) for i in range(1, pieces.n)]
         marks = sorted({first_s, *(t for t, _, _ in changes), *(t for t in ready if t > first_s), pieces.done_s})
         used, sent, at, there = dict.fromkeys(seconds, 0.0), 0.0, 0, 0
@@ -397,15 +397,3 @@ class LinkPast:
                 for link, s in seconds.items():
                     self.note(link, start_s, min(end_s, start_s + part / speed), speed * s)
         return sent, bool(changes) or first_s > max(pieces.ready_s(1), pieces.free_s)
-
-    def _changes(
-        self, links: Mapping[Hashable, float], first_s: float, last_s: float
-    ) -> list[tuple[float, Hashable, float]]:
-        """Return the changes (time, link, change of the used share) from first_s to last_s, ordered by time."""
-        found: list[tuple[float, Hashable, float]] = []
-        for link in links:
-            uses = self._uses.get(link, [])
-            for to_s, from_s, share in uses[bisect_right(uses, (first_s, inf, inf)) :]:
-                if from_s < last_s:
-                    found += ((max(from_s, first_s), link, share), (min(to_s, last_s), link, -share))
-        return sorted(found, key=lambda change: change[0])

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 import numpy as np
 
 from calibration.accuracy.measured_run import METRICS, STATS, MeasuredRun
-from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import duration_s, latency_metrics
 from simulator.cluster.run import Run
 
@@ -77,32 +77,13 @@ def lines(trial: str, runs: Sequence[MeasuredRun], simulated: Mapping[str, Run],
     """Return all lines of a trial: repeats of the measurement against one simulation per way of calibration."""
     summaries = {way: latency_metrics(run) for way, run in simulated.items()}
     found = []
-    for metric in METRICS:
-        for stat in STATS:
-            measured = np.array([run.stat(metric, stat) for run in runs])
-            own = {way: float(s[f"{metric}_s"][stat]) for way, s in summaries.items()}
-            found.append(_line((trial, metric, stat), measured, own, bars.get((metric, stat))))
-    tokens = np.array([_tokens_per_s(run) for run in runs])
-    own = {way: _simulated_tokens_per_s(run) for way, run in simulated.items()}
-    return [*found, _line((trial, THROUGHPUT, "mean"), tokens, own, None)]
-
-
-def _line(
-    name: tuple[str, str, str], measured: np.ndarray, simulated: dict[str, float], bar: float | None
-) -> ComparisonLine:
-    mean = float(measured.mean())
-    return ComparisonLine(*name, mean, 0.5 * float(np.ptp(measured)) / mean, simulated, bar)
-
-
-def _tokens_per_s(run: MeasuredRun) -> float:
-    """Return the output tokens per second from the first sent request to the last token.
-
-    The client's own figure refers to another time.
-    """
-    ends = float(np.nanmax(run.arrival_s + run.e2e_s))
-    return float(run.output_tokens.sum()) / ends
-
-
-def _simulated_tokens_per_s(run: Run) -> float:
-    requests: RequestSet = run.requests
-    return float(requests.output_tokens.sum()) / duration_s(run)
+    for metric, stat in product(METRICS, STATS):
+        own = {way: float(summary[f"{metric}_s"][stat]) for way, summary in summaries.items()}
+        found.append((metric, stat, [run.stat(metric, stat) for run in runs], own, bars.get((metric, stat))))
+    # From the first sent request to the last token; the client's own figure refers to another time.
+    rates = [float(run.output_tokens.sum()) / float(np.nanmax(run.arrival_s + run.e2e_s)) for run in runs]
+    own = {way: float(run.requests.output_tokens.sum()) / duration_s(run) for way, run in simulated.items()}
+    return [
+        ComparisonLine(trial, metric, stat, float(np.mean(data)), float(np.ptp(data) / np.mean(data) / 2), own, bar)
+        for metric, stat, data, own, bar in [*found, (THROUGHPUT, "mean", rates, own, None)]
+    ]

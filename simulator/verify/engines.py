@@ -43,13 +43,41 @@ class EngineChoice:
     port: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class EngineSubject:
+    """The subject of a comparison: a deployment as the simulator reads it, and the server that runs it.
+
+    `launch` is None if the user runs the server. `keeps_log` states that its log contains every engine step.
+    """
+
+    deployment: Deployment
+    target: Endpoint
+    launch: Launch | None
+    keeps_log: bool
+
+
+def engine_subject(engine: str, choice: EngineChoice, launch: Launch | None, keeps_log: bool = True) -> EngineSubject:
+    """Return the subject of an engine on this machine; `choice.model` may be a name of the catalog."""
+    limits = asdict(choice.limits)
+    del limits["threads"]
+    deployment = Deployment(
+        model=str(choice.model),
+        engine=engine,
+        hardware="local",
+        kv_dtype=choice.limits.weight_dtype,
+        sampling="greedy",
+        **{**limits, "kv_blocks": choice.limits.kv_blocks or None},
+    )
+    target = Endpoint(launch.url if launch else "", SERVED_NAME, str(choice.model))
+    return EngineSubject(deployment, target, launch, keeps_log)
+
+
 def vllm(choice: EngineChoice) -> tuple[EngineSubject, Client]:
     """Return vLLM on this machine, driven by its own load client."""
     python = engines.find_vllm(choice.python)
     on_cpu = parse_hardware("local").accelerator.kind == "cpu"
     launch = engines.vllm(python, choice.model, choice.port or free_port(), choice.limits, on_cpu)
-    target = Endpoint(launch.url, SERVED_NAME, str(choice.model))
-    return EngineSubject(_deployment("vllm", choice), target, launch, True), VllmBench(python)
+    return engine_subject("vllm", choice, launch), VllmBench(python)
 
 
 def llama_cpp(choice: EngineChoice) -> tuple[EngineSubject, Client]:
@@ -65,34 +93,14 @@ def llama_cpp(choice: EngineChoice) -> tuple[EngineSubject, Client]:
     program, python = engines.find_llama_server(choice.server), engines.find_vllm(choice.python)
     weights = write_gguf(choice.model, choice.model / "model.gguf")
     launch = engines.llama_cpp(program, weights, choice.port or free_port(), choice.limits)
-    target = Endpoint(launch.url, SERVED_NAME, str(choice.model))
-    return EngineSubject(_deployment("llama.cpp", choice), target, launch, False), VllmBench(python)
+    return engine_subject("llama.cpp", choice, launch, keeps_log=False), VllmBench(python)
 
 
 def transformers(choice: EngineChoice) -> tuple[EngineSubject, Client]:
     """Return transformers' continuous batching in this process; there is no server, and the client is the engine."""
     from calibration.serve.transformers_engine import TransformersEngine
 
-    return transformers_subject(choice), TransformersEngine.load(choice.model, choice.limits)
-
-
-def transformers_subject(choice: EngineChoice) -> EngineSubject:
-    """Return the deployment of the transformers engine; `choice.model` may be a name of the catalog."""
-    target = Endpoint("", SERVED_NAME, str(choice.model))
-    return EngineSubject(_deployment("transformers", choice), target, None, True)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSubject:
-    """The subject of a comparison: a deployment as the simulator reads it, and the server that runs it.
-
-    `launch` is None if the user runs the server. `keeps_log` states that its log contains every engine step.
-    """
-
-    deployment: Deployment
-    target: Endpoint
-    launch: Launch | None
-    keeps_log: bool
+    return engine_subject("transformers", choice, None), TransformersEngine.load(choice.model, choice.limits)
 
 
 STARTERS: Final[dict[str, Callable[[EngineChoice], tuple[EngineSubject, Client]]]] = {
@@ -100,19 +108,6 @@ STARTERS: Final[dict[str, Callable[[EngineChoice], tuple[EngineSubject, Client]]
     "llama.cpp": llama_cpp,
     "transformers": transformers,
 }
-
-
-def _deployment(engine: str, choice: EngineChoice) -> Deployment:
-    limits = asdict(choice.limits)
-    del limits["threads"]
-    return Deployment(
-        model=str(choice.model),
-        engine=engine,
-        hardware="local",
-        kv_dtype=choice.limits.weight_dtype,
-        sampling="greedy",
-        **{**limits, "kv_blocks": choice.limits.kv_blocks or None},
-    )
 
 
 def endpoint(
@@ -129,19 +124,12 @@ def endpoint(
     base = url.rstrip("/").removesuffix("/v1")
     if not base.startswith(("http://", "https://")):
         raise InputError("an endpoint must be a URL", url, f"http://{url}")
-    key = Endpoint(base, "", "", key_env).environment().get(CLIENTS_KEY)
-    names = _served_names(base, key)
+    names = _served_names(base, Endpoint(base, "", "", key_env).environment().get(CLIENTS_KEY))
     if served is not None and served not in names:
         raise InputError("the endpoint does not serve this model", served, ", ".join(names[:3]))
     name = served or names[0]
-    return EngineSubject(
-        written, Endpoint(base, name, tokenizer or _tokenizer(written.model, name), key_env), None, False
-    )
-
-
-def _tokenizer(model: str, served: str) -> str:
-    """Return the model's folder, or the name under which it is served, which clients look up."""
-    return model if Path(model).is_dir() else served
+    tokenizer = tokenizer or (written.model if Path(written.model).is_dir() else name)
+    return EngineSubject(written, Endpoint(base, name, tokenizer, key_env), None, False)
 
 
 def _served_names(base: str, key: str | None) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-Told = Callable[[str], None]
+#: Shows a line of progress.
+Tell = Callable[[str], None]
 
 TRIES: Final = 3  # attempts at a replay in which single requests fail
 
@@ -36,67 +37,55 @@ class Probed:
     others_cores: float
 
 
-@dataclass(slots=True)
-class Replayed:
-    """The runs of every trial by name, one for each repeat, and the cores that other processes used."""
-
-    runs: dict[str, list[MeasuredRun]] = field(default_factory=dict)
-    others_cores: dict[str, float] = field(default_factory=dict)
-
-
 class EngineUnderTest:
     """An engine with a client, started on entry and stopped on exit."""
 
-    def __init__(self, subject: EngineSubject, client: Client, out: Path, told: Told) -> None:
-        self.subject = subject
-        self._client = client
-        self._out = out
-        self._told = told
-        self._server: EngineServer | None = None
-        self._stack = ExitStack()
+    def __init__(self, subject: EngineSubject, client: Client, out: Path, tell: Tell) -> None:
+        self.subject, self._client, self._out, self._tell = subject, client, out, tell
+        self._server = EngineServer(subject.launch, out / "server.log") if subject.launch is not None else None
 
     def __enter__(self) -> EngineUnderTest:
-        launch = self.subject.launch
-        if launch is not None:
-            self._server = self._stack.enter_context(EngineServer(launch, self._out / "server.log"))
-            self._told(f"starting {launch.name} on port {launch.port}")
+        if self._server is not None:
+            self._tell(f"starting {self._server.launch.name} on port {self._server.launch.port}")
             try:
                 self._server.start()
             except BaseException:
-                self._stack.close()
+                self._server.stop()
                 raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stack.close()
+        if self._server is not None:
+            self._server.stop()
 
     def probe(self, most_input_tokens: int, max_num_seqs: int) -> Probed:
         """Measure lone requests and bursts (see `calibration.serve.probe`)."""
-        self._told("probing: lone requests, then bursts")
+        self._tell("probing: lone requests, then bursts")
         before = self._moment()
         found = probe(self._client, self.subject.target, most_input_tokens, max_num_seqs, self._out / "probe")
         others = self._others(before)
         if isinstance(self._client, InProcessEngine):
             return Probed(found, self._client.steps(), self._client.engine_version, others)
-        log = None
-        if self._server is not None and self.subject.keeps_log:
-            log = read_iteration_log(self._server.log).rows
+        server = self._server if self.subject.keeps_log else None
+        log = None if server is None else read_iteration_log(server.log).rows
         return Probed(found, log, engine_version(self.subject.target), others)
 
-    def replay(self, trials: list[Trial], repeats: int) -> Replayed:
-        """Replay every trial `repeats` times, alternating between trials, so that drift affects all of them."""
-        done = Replayed()
-        for k in range(repeats):
-            for i, trial in enumerate(trials):
-                self._told(f"replaying {trial.name}, {k + 1} of {repeats}")
-                before = self._moment()
-                folder = self._out / "runs" / f"trial-{i + 1}-{k + 1}"
-                done.runs.setdefault(trial.name, []).append(self._replay(trial, folder))
-                others = self._others(before)
-                done.others_cores[trial.name] = max(others, done.others_cores.get(trial.name, 0.0))
-                if self._server is not None:
-                    self._server.check_alive()
-        return done
+    def replay(self, trials: list[Trial], repeats: int) -> tuple[dict[str, list[MeasuredRun]], float]:
+        """Replay every trial `repeats` times, alternating between trials, so that drift affects all of them.
+
+        Returns:
+            (the runs of every trial by name, one for each repeat; the most cores that other processes used).
+        """
+        runs: dict[str, list[MeasuredRun]] = {trial.name: [] for trial in trials}
+        others_cores = 0.0
+        for k, (i, trial) in product(range(repeats), enumerate(trials)):
+            self._tell(f"replaying {trial.name}, {k + 1} of {repeats}")
+            before = self._moment()
+            runs[trial.name].append(self._replay(trial, self._out / "runs" / f"trial-{i + 1}-{k + 1}"))
+            others_cores = max(others_cores, self._others(before))
+            if self._server is not None:
+                self._server.check_alive()
+        return runs, others_cores
 
     def _replay(self, trial: Trial, folder: Path) -> MeasuredRun:
         """Replay a trial once; if single requests fail, report that and try again."""
@@ -108,7 +97,7 @@ class EngineUnderTest:
             except IncompleteReplay as error:
                 if not left:
                     raise
-                self._told(f"{error}: trying again")
+                self._tell(f"{error}: trying again")
         raise AssertionError("unreachable")
 
     def _others(self, before: ContentionSample) -> float:

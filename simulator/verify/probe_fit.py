@@ -65,12 +65,16 @@ class Cycles:
             InputError: The client does not distinguish the gaps of requests, or nearly all messages held several
                 tokens.
         """
-        rows = np.array([(1, c, s) for c, s in _lone(probe.lone)] + _burst_rows(probe), dtype=float).reshape(-1, 3)
-        found = cls(rows[:, 0].astype(np.int64), rows[:, 1], rows[:, 2])
+        rows = [(1, context, seconds) for context, seconds in _lone(probe.lone)]
+        first = 0
+        for n in probe.burst_sizes:
+            rows += [(n, context, seconds) for context, seconds in _burst(probe.bursts, range(first, first + n))]
+            first += n
+        decodes, context, seconds = np.array(rows, dtype=float).reshape(-1, 3).T
+        found = cls(decodes.astype(np.int64), context, seconds)
         if not found.sizes():
-            raise InputError(
-                "the client received too few single tokens, because it is too slow for the engine", probe.lone.client
-            )
+            rule = "the client received too few single tokens, because it is too slow for the engine"
+            raise InputError(rule, probe.lone.client)
         return found
 
     def sizes(self) -> list[int]:
@@ -83,22 +87,21 @@ class Cycles:
         return float(np.median(values[self.decodes == n]))
 
 
-def fit_host(probe: Probe, plant: CompiledDeployment) -> MeasuredHost:
-    """Fit host times with which the plant's operators reproduce the times of the probe; no term is negative."""
+def fit_host(probe: Probe, served: CompiledDeployment) -> MeasuredHost:
+    """Fit host times, none negative, with which the operators of the deployment reproduce the times of the probe."""
     cycles = Cycles.of(probe)
-    device = with_host(plant, NO_HOST).cost
+    device = with_host(served, NO_HOST).cost
     shapes = zip(cycles.decodes.tolist(), cycles.context.tolist(), strict=True)
     alone = np.array([device.cycle_s(_shape(n, context)) for n, context in shapes])
     beyond = cycles.seconds - alone
-    base = plant.resolved.engine.host
-    if plant.resolved.engine.async_scheduling:  # the device hides host time, so only the gap is visible
+    base = served.resolved.engine.host
+    if served.resolved.engine.async_scheduling:  # the device hides host time, so only the gap is visible
         gap = max(0.0, float(np.median([cycles.median(beyond, n) for n in cycles.sizes()])))
-        steps = (base.step_s, base.step_s_per_sequence, gap)
+        steps_s = (base.step_s, base.step_s_per_sequence)
     else:
-        constant, per_sequence = _line_through(cycles, beyond)
-        steps = (constant, per_sequence, 0.0)
-    host = replace(NO_HOST, step_s=steps[0], step_s_per_sequence=steps[1], step_gap_s=steps[2])
-    return _with_request_terms(probe, plant, host, with_host(plant, host).cost)
+        gap, steps_s = 0.0, _line_through(cycles, beyond)
+    host = replace(NO_HOST, step_s=steps_s[0], step_s_per_sequence=steps_s[1], step_gap_s=gap)
+    return fit_requests(probe, served, with_host(served, host).cost, host)
 
 
 def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> MeasuredSteps | None:
@@ -118,7 +121,10 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
         nodes, values = _first_tokens(probe.lone, most_tokens, sizes, at)
         if len(nodes) < 2:
             return None
-        per_decode = _per_decode(sizes, at, nodes, values)
+        # The time of a decode beyond that of a token: steps of n decodes compared with steps of n prompt tokens.
+        both = [(n, s) for n, s in zip(sizes, at, strict=True) if nodes[0] <= n <= nodes[-1]]
+        beyond = [max(0.0, s - float(np.interp(n, nodes, values))) / n for n, s in both]
+        per_decode = float(np.median(beyond)) if beyond else 0.0
     else:
         prefill = log[log.context_requests > 0]
         tokens = (prefill.context_tokens + prefill.generation_tokens).to_numpy(float)
@@ -127,10 +133,11 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
         seconds = prefill.seconds.to_numpy(float) + _outside_the_log(cycles, log)
         decoding = prefill.generation_requests.to_numpy(float)
         seconds = np.maximum(seconds - context_s * BURST_CONTEXT_TOKENS * decoding, 0.5 * seconds)
-        nodes = _nodes(tokens)
-        others = [decoding]
-        if "pairs" in prefill.columns:
-            others.append(prefill.pairs.to_numpy(float))
+        inner = [
+            n for n in TOKEN_NODES if tokens.min() < n < tokens.max()
+        ]  # so that every node has steps on both sides
+        nodes = [int(tokens.min()), *inner, int(tokens.max())]
+        others = [decoding, *([prefill.pairs.to_numpy(float)] if "pairs" in prefill.columns else [])]
         values, (per_decode, *further) = _hats(tokens, others, seconds, nodes)
         per_pair = further[0] if further else 0.0
     return MeasuredSteps(
@@ -144,18 +151,19 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
     )
 
 
-def fit_requests(probe: Probe, plant: CompiledDeployment, timer: StepTimer) -> MeasuredHost:
-    """Fit the terms of a request alone, under a timer that already contains all of a step."""
-    return _with_request_terms(probe, plant, NO_HOST, timer)
-
-
-def _with_request_terms(probe: Probe, plant: CompiledDeployment, host: HostTimes, timer: StepTimer) -> MeasuredHost:
+def fit_requests(probe: Probe, served: CompiledDeployment, timer: StepTimer, host: HostTimes = NO_HOST) -> MeasuredHost:
     """Return `host` with request_s and request_s_per_input_token, fitted to first tokens of lone requests.
 
     The return path of a token (output_s) cannot be distinguished from the forward path, so request_s contains both.
+
+    Args:
+        probe: The probe of the engine.
+        served: The compiled deployment.
+        timer: The durations of steps, including the host times of a step.
+        host: Host times of a step that the timer contains.
     """
     lone = probe.lone
-    rules = replace(engine_rules(plant), host=host)
+    rules = replace(engine_rules(served), host=host)
     inputs = lone.input_tokens.astype(np.int64)
     requests = RequestSet(np.zeros(len(inputs)), inputs, lone.output_tokens.astype(np.int64), concurrency=1)
     beyond = lone.ttft_s - run_rules(rules, timer, requests).ttft_s
@@ -163,14 +171,8 @@ def _with_request_terms(probe: Probe, plant: CompiledDeployment, host: HostTimes
     typical = np.array([np.median(beyond[inputs == n]) for n in lengths])
     whole = np.array([np.median(lone.ttft_s[inputs == n]) for n in lengths])
     constant, per_token = _line(lengths, typical, whole)
-    return MeasuredHost(
-        step_s=host.step_s,
-        step_s_per_sequence=host.step_s_per_sequence,
-        step_gap_s=host.step_gap_s,
-        request_s=constant,
-        request_s_per_input_token=per_token,
-        output_s=0.0,
-    )
+    host = replace(host, request_s=constant, request_s_per_input_token=per_token)
+    return MeasuredHost.model_validate(host, from_attributes=True)
 
 
 def _line_through(cycles: Cycles, beyond: FloatArray) -> tuple[float, float]:
@@ -205,12 +207,9 @@ def _decode_table(cycles: Cycles) -> tuple[float, list[float]]:
 
 def _outside_the_log(cycles: Cycles, log: pd.DataFrame) -> float:
     """Return the seconds of a cycle outside the engine's log: the client's gap minus logged time, at equal decodes."""
-    found = []
-    alone = log[log.context_requests == 0]
-    for n in cycles.sizes():
-        logged = alone.seconds[alone.generation_requests == n]
-        if len(logged) >= FEWEST:
-            found.append(cycles.median(cycles.seconds, n) - float(logged.median()))
+    alone = log[log.context_requests == 0].groupby("generation_requests").seconds
+    logged = alone.median()[alone.count() >= FEWEST]
+    found = [cycles.median(cycles.seconds, n) - float(logged[n]) for n in cycles.sizes() if n in logged.index]
     return max(0.0, float(np.median(found))) if found else 0.0
 
 
@@ -220,21 +219,9 @@ def _first_tokens(lone: MeasuredRun, most: int, sizes: list[int], at: list[float
     if len(lengths) < 2:
         return lengths, []
     typical = [float(np.median(lone.ttft_s[lone.input_tokens == n])) for n in lengths]
-    beside = max(0.0, typical[0] - float(np.interp(lengths[0], sizes, at)))
-    beside = min(beside, 0.5 * min(typical))  # a disturbed first length must not consume the others
-    return lengths, [t - beside for t in typical]
-
-
-def _per_decode(sizes: list[int], at: list[float], nodes: list[int], values: list[float]) -> float:
-    """Return the seconds of a decode beyond those of a token: steps of n decodes against steps of n prompt tokens."""
-    both = [(n, s) for n, s in zip(sizes, at, strict=True) if nodes[0] <= n <= nodes[-1]]
-    return float(np.median([max(0.0, s - float(np.interp(n, nodes, values))) / n for n, s in both])) if both else 0.0
-
-
-def _nodes(tokens: FloatArray) -> list[int]:
-    """Return nodes with steps on both sides or at them; `tokens` are not all the same."""
-    inner = [n for n in TOKEN_NODES if tokens.min() < n < tokens.max()]
-    return [int(tokens.min()), *inner, int(tokens.max())]
+    outside = max(0.0, typical[0] - float(np.interp(lengths[0], sizes, at)))
+    outside = min(outside, 0.5 * min(typical))  # a disturbed first length must not consume the others
+    return lengths, [t - outside for t in typical]
 
 
 def _hats(
@@ -274,15 +261,6 @@ def _lone(run: MeasuredRun) -> list[tuple[float, float]]:
         for j, gap in enumerate(gaps.tolist(), start=1)
         if j > 1 and len(gaps) == n_out - 1  # otherwise some message held several tokens
     ]
-
-
-def _burst_rows(probe: Probe) -> list[tuple[int, float, float]]:
-    """Return (decodes, context, seconds) of the steps in which a whole burst decodes."""
-    rows, first = [], 0
-    for n in probe.burst_sizes:
-        rows += [(n, context, seconds) for context, seconds in _burst(probe.bursts, range(first, first + n))]
-        first += n
-    return rows
 
 
 def _burst(run: MeasuredRun, members: range) -> list[tuple[float, float]]:

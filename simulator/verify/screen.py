@@ -32,21 +32,24 @@ def print_verification(found: Verification) -> None:
     for row in _blocks(found):
         table.add_row(*map(Text.from_markup, row))
     console.print(table)
-    for text in (*verdict(found), *(f"note: {text}" for text in found.plant.notices)):
+    for text in (*verdict(found), *(f"note: {text}" for text in found.compiled.notices)):
         console.print(text)
 
 
 def _blocks(found: Verification) -> Iterator[list[str]]:
     """Yield rows for each trial and metric: measured values with noise, then the error for each way of calibration."""
-    last = ""
-    by_name = {(line.trial, line.metric, line.stat): line for line in found.lines}
+    last, by_name = "", {(line.trial, line.metric, line.stat): line for line in found.lines}
     for trial, metric in dict.fromkeys((line.trial, line.metric) for line in found.lines):
         own = [by_name.get((trial, metric, stat)) for stat in STATS]
-        first = "" if trial == last else trial
-        last = trial
-        yield [first, metric, *("" if x is None else f"{_number(x, x.measured)} [dim]±{x.noise:.0%}[/]" for x in own)]
+        first, last = "" if trial == last else trial, trial
+        yield [first, metric, *("" if x is None else f"{_number(x)} [dim]±{x.noise:.0%}[/]" for x in own)]
         for way in found.ways:
             yield ["", f"  [dim]{way}[/]", *("" if x is None else _error(x, way) for x in own)]
+
+
+def _number(line: ComparisonLine) -> str:
+    value = line.measured if line.metric == THROUGHPUT else line.measured * 1e3
+    return f"{value:.3g}" if line.metric != THROUGHPUT and value < 999.5 else f"{value:.0f}"
 
 
 def _error(line: ComparisonLine, way: str) -> str:
@@ -57,20 +60,16 @@ def _error(line: ComparisonLine, way: str) -> str:
 
 def verdict(found: Verification) -> list[str]:
     """Return the results of the table, and a warning if other processes used the machine."""
-    said = []
+    texts, judged = [], sum(line.bar is not None for line in found.lines)
     for way in found.ways:
         missed = found.missed(way)
-        judged = [line for line in found.lines if line.bar is not None]
-        names = ", ".join(f"{line.trial} {line.metric} {line.stat} {line.error(way):+.0%}" for line in missed)
-        said.append(
-            f"{way}: {len(judged) - len(missed)} of {len(judged)} within their bars" + (f"; {names}" if names else "")
-        )
+        names = [f"{line.trial} {line.metric} {line.stat} {line.error(way):+.0%}" for line in missed]
+        met = f"{way}: {judged - len(missed)} of {judged} within their bars"
+        texts.append(f"{met}; {', '.join(names)}" if names else met)
     if found.contended:
-        said.append(
-            f"NOT A FAIR MEASUREMENT: other processes used {found.others_cores:.1f} cores in the meantime; "
-            "measure again on a quiet machine"
-        )
-    return said
+        cores = f"other processes used {found.others_cores:.1f} cores in the meantime"
+        texts.append(f"NOT A FAIR MEASUREMENT: {cores}; measure again on a quiet machine")
+    return texts
 
 
 def document(found: Verification) -> dict[str, Any]:
@@ -87,12 +86,12 @@ def document(found: Verification) -> dict[str, Any]:
         "repeats": found.effort.repeats,
         "others_cores": found.others_cores,
         "contended": found.contended,
-        "operators": found.plant.bundle.name,
+        "operators": found.compiled.bundle.name,
         "engine_calibration": found.calibration.model_dump(mode="json"),
         "ways": list(found.ways),
         "met": {way: not found.missed(way) for way in found.ways},
         "lines": [_line(line, found.ways) for line in found.lines],
-        "notices": [*found.plant.notices, *verdict(found)],
+        "notices": [*found.compiled.notices, *verdict(found)],
     }
 
 
@@ -112,7 +111,7 @@ def markdown(found: Verification) -> str:
     """Return the judged lines as a table for the docs: measured value, noise, and error of each way with the bar."""
     subject, size = found.subject.deployment, found.effort.size
     name = f"{subject.engine} {found.calibration.engine_version}".strip()
-    unit = found.plant.resolved.hardware.accelerator.full_name
+    unit = found.compiled.resolved.hardware.accelerator.full_name
     subtitle = f"{name}, {found.client}, {unit}, {found.calibration.as_of}"
     lengths = f"{size.lengths.input_tokens} in and {size.lengths.output_tokens} out, each half to one and a half"
     first = f"{subtitle}: {size.requests} requests per trial of {lengths} tokens, {found.effort.repeats} repeats.\n"
@@ -121,16 +120,11 @@ def markdown(found: Verification) -> str:
     for line in found.lines:
         if line.bar is not None:
             errors = [f"{line.error(w):+.1%}" + ("" if line.met(w) else " **missed**") for w in found.ways]
-            cells = [line.trial, f"{line.metric} {line.stat}", _value(line, line.measured), f"{line.noise:.1%}"]
+            value = f"{line.measured:.1f}" if line.metric == THROUGHPUT else f"{line.measured * 1e3:.4g} ms"
+            cells = [line.trial, f"{line.metric} {line.stat}", value, f"{line.noise:.1%}"]
             rows.append("| " + " | ".join([*cells, *errors, f"{line.bar:.0%}"]) + " |")
-    said = "\n".join(f"- {text}" for text in verdict(found))
-    return "\n".join([first, *rows]) + f"\n\n{said}\n"
-
-
-def _number(line: ComparisonLine, value: float) -> str:
-    if line.metric == THROUGHPUT:
-        return f"{value:.0f}"
-    return f"{value * 1e3:.3g}" if value < 0.9995 else f"{value * 1e3:.0f}"
+    results = "\n".join(f"- {text}" for text in verdict(found))
+    return "\n".join([first, *rows]) + f"\n\n{results}\n"
 
 
 def place(found: Verification, page: str) -> str:
@@ -162,7 +156,3 @@ def _around(page: str, engine: str) -> tuple[str, str]:
     if not mark or not closing:
         raise InputError("the page has no place for this comparison", engine, f"{start.strip()} and {end}")
     return before + start, end + after
-
-
-def _value(line: ComparisonLine, value: float) -> str:
-    return f"{value:.1f}" if line.metric == THROUGHPUT else f"{value * 1e3:.4g} ms"

@@ -16,16 +16,16 @@ from simulator.cluster.compiled import CompiledDeployment, compile_deployment, w
 from simulator.cluster.simulate import engine_rules, run_rules
 from simulator.cluster.simulate import simulate as run
 from simulator.costs.measured_steps import MeasuredStepTimer
-from simulator.verify.comparison import BOTTOM_UP, ENGINE_LEVEL, STANDARD, STANDARDS, ComparisonLine, Standard, lines
+from simulator.verify.comparison import BOTTOM_UP, ENGINE_LEVEL, STANDARD, STANDARDS, ComparisonLine, lines
 from simulator.verify.engines import EngineSubject
-from simulator.verify.measurement import EngineUnderTest, Probed, Told
+from simulator.verify.measurement import EngineUnderTest, Probed, Tell
 from simulator.verify.probe_fit import fit_host, fit_requests, fit_steps
 from simulator.verify.trials import MeanLengths, Simulate, TrialSize, trials
 
 
 @dataclass(frozen=True, slots=True)
 class VerificationEffort:
-    """The amount of measurement.
+    """How much a comparison measures: the requests of each trial, the repeats and the rates.
 
     `rates` are the requests per second of the open loops; () chooses rates from light load to near saturation.
     """
@@ -41,7 +41,7 @@ class Verification:
 
     subject: EngineSubject
     client: str
-    plant: CompiledDeployment
+    compiled: CompiledDeployment
     calibration: EngineCalibration
     ways: tuple[str, ...]
     lines: tuple[ComparisonLine, ...]
@@ -55,49 +55,49 @@ class Verification:
 
     @property
     def judged(self) -> str:
-        """The way of calibration that must keep to the bars."""
-        return _standard(self.subject).judged
+        """The way of calibration that must stay within the bars."""
+        return STANDARDS.get(self.subject.deployment.engine, STANDARD).judged
 
     def missed(self, way: str) -> list[ComparisonLine]:
         """Return the lines whose error exceeds the bar plus the noise."""
         return [line for line in self.lines if line.met(way) is False]
 
 
-def verify(subject: EngineSubject, client: Client, effort: VerificationEffort, out: Path, told: Told) -> Verification:
+def verify(subject: EngineSubject, client: Client, effort: VerificationEffort, out: Path, tell: Tell) -> Verification:
     """Measure, simulate and compare; all measurements stay in the folder `out`.
 
     Raises:
         InputError: The engine or the client cannot run the comparison.
     """
-    plant = compile_deployment(subject.deployment, measured_host=False)
-    seats, most_input_tokens = plant.resolved.limits.max_num_seqs, _most_input_tokens(plant, effort.size.lengths)
-    with EngineUnderTest(subject, client, out, told) as bench:
-        probed = bench.probe(most_input_tokens, seats)
-        calibration = _calibration(plant, probed)
-        fitted = _with(plant, calibration.host)
-        ways = _ways(fitted, calibration, probed)
+    compiled = compile_deployment(subject.deployment, measured_host=False)
+    seats, most_input_tokens = compiled.resolved.limits.max_num_seqs, _most_input_tokens(compiled, effort.size.lengths)
+    with EngineUnderTest(subject, client, out, tell) as engine:
+        probed = engine.probe(most_input_tokens, seats)
+        calibration = _calibration(compiled, probed)
+        fitted = _with_measured(compiled, calibration.host)
+        ways: dict[str, Simulate] = {BOTTOM_UP: partial(run, fitted)}
+        if calibration.steps is not None:
+            timer = MeasuredStepTimer(calibration.steps)
+            rules = engine_rules(_with_measured(fitted, fit_requests(probed.probe, fitted, timer)))
+            ways[ENGINE_LEVEL] = partial(run_rules, rules, timer)
         chosen = trials(ways.get(ENGINE_LEVEL, ways[BOTTOM_UP]), seats, effort.size, effort.rates)
-        replayed = bench.replay(chosen, effort.repeats)
-    bars = _standard(subject).bars
+        measured, others_cores = engine.replay(chosen, effort.repeats)
+    bars = STANDARDS.get(subject.deployment.engine, STANDARD).bars
     found: list[ComparisonLine] = []
     for trial in chosen:
         runs = {way: simulate(trial.requests) for way, simulate in ways.items()}
-        found += lines(trial.name, replayed.runs[trial.name], runs, bars)
-    others = max([probed.others_cores, *replayed.others_cores.values()])
+        found += lines(trial.name, measured[trial.name], runs, bars)
+    others = max(probed.others_cores, others_cores)
     return Verification(subject, client.name, fitted, calibration, tuple(ways), tuple(found), others, effort)
 
 
-def _standard(subject: EngineSubject) -> Standard:
-    return STANDARDS.get(subject.deployment.engine, STANDARD)
-
-
-def _most_input_tokens(plant: CompiledDeployment, lengths: MeanLengths) -> int:
+def _most_input_tokens(compiled: CompiledDeployment, lengths: MeanLengths) -> int:
     """Return the longest prompt of the probe: twice the longest request, if the engine takes that.
 
     Raises:
         InputError: The engine takes too short sequences or too few requests.
     """
-    most, seats = plant.resolved.limits.max_model_len, plant.resolved.limits.max_num_seqs
+    most, seats = compiled.resolved.limits.max_model_len, compiled.resolved.limits.max_num_seqs
     if max(lengths.longest, BURST_INPUT_TOKENS + OUTPUT_TOKENS) > most:
         raise InputError("the engine's longest sequence must hold every request", most, f"{lengths.longest} tokens")
     if seats < 2:
@@ -105,18 +105,8 @@ def _most_input_tokens(plant: CompiledDeployment, lengths: MeanLengths) -> int:
     return min(2 * lengths.longest, most - OUTPUT_TOKENS)
 
 
-def _ways(fitted: CompiledDeployment, calibration: EngineCalibration, probed: Probed) -> dict[str, Simulate]:
-    """Return the simulation of a set of requests for each way of calibration."""
-    found: dict[str, Simulate] = {BOTTOM_UP: partial(run, fitted)}
-    if calibration.steps is not None:
-        timer = MeasuredStepTimer(calibration.steps)
-        rules = engine_rules(_with(fitted, fit_requests(probed.probe, fitted, timer)))
-        found[ENGINE_LEVEL] = partial(run_rules, rules, timer)
-    return found
-
-
-def _calibration(plant: CompiledDeployment, probed: Probed) -> EngineCalibration:
-    resolved = plant.resolved
+def _calibration(compiled: CompiledDeployment, probed: Probed) -> EngineCalibration:
+    resolved = compiled.resolved
     return EngineCalibration(
         hardware=resolved.hardware.accelerator.name,
         engine=resolved.engine.name,
@@ -127,11 +117,11 @@ def _calibration(plant: CompiledDeployment, probed: Probed) -> EngineCalibration
         tensor_parallel=resolved.layout.tensor_parallel,
         as_of=time.strftime("%Y-%m-%d"),
         source=f"probe of {probed.probe.lone.n + probed.probe.bursts.n} requests by {probed.probe.lone.client}",
-        host=fit_host(probed.probe, plant),
+        host=fit_host(probed.probe, compiled),
         steps=fit_steps(probed.probe, probed.log, resolved.limits.max_num_batched_tokens),
         contended=probed.others_cores > CONTENDED_CORES,
     )
 
 
-def _with(plant: CompiledDeployment, host: MeasuredHost) -> CompiledDeployment:
-    return with_host(plant, replace(plant.resolved.engine.host, **host.model_dump(), measured=True))
+def _with_measured(compiled: CompiledDeployment, host: MeasuredHost) -> CompiledDeployment:
+    return with_host(compiled, replace(compiled.resolved.engine.host, **host.model_dump(), measured=True))

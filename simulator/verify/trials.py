@@ -32,16 +32,6 @@ class MeanLengths:
         """Tokens of the longest request."""
         return self.input_tokens * 3 // 2 + self.output_tokens * 3 // 2
 
-    def draw(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return (input tokens, output tokens) of `n` requests. Each has shape (n,)."""
-        sizes = [rng.integers(max(1, m // 2), m * 3 // 2, size=n, endpoint=True) for m in self.means]
-        return sizes[0], sizes[1]
-
-    @property
-    def means(self) -> tuple[int, int]:
-        """The two means."""
-        return self.input_tokens, self.output_tokens
-
 
 @dataclass(frozen=True, slots=True)
 class TrialSize:
@@ -66,30 +56,20 @@ def trials(simulate: Simulate, seats: int, size: TrialSize, rates: Sequence[floa
     Without `rates` (requests per second), the open loops run at shares of the simulated throughput of a full batch.
     """
     lengths, n, seed = size.lengths, size.requests, size.seed
-    if not rates:
-        carried = carried_per_s(simulate, seats, lengths, seed)
-        chosen = [_rounded(share * carried) for share in SHARES]
-    else:
-        chosen = list(rates)
+    chosen = list(rates)
+    if not chosen:
+        full = simulate(_closed(lengths, 6 * seats, seed, seats))  # every seat is taken
+        per_s = full.requests.n / float(np.nanmax(full.last_token_s))
+        chosen = [float(f"{share * per_s:.2g}") for share in SHARES]
     found = [Trial(f"{rate:g}/s", _open(lengths, n, seed + k, rate)) for k, rate in enumerate(chosen)]
     clients = max(2, min(round(CLOSED_LOOP_SHARE * seats), n // FEWEST_TURNS))
     return [*found, Trial(f"{clients} clients", _closed(lengths, n, seed + len(chosen), clients))]
 
 
-def carried_per_s(simulate: Simulate, seats: int, lengths: MeanLengths, seed: int) -> float:
-    """Return the simulated requests per second with every seat taken."""
-    done = simulate(_closed(lengths, 6 * seats, seed, seats))
-    return done.requests.n / float(np.nanmax(done.last_token_s))
-
-
-def _rounded(rate: float) -> float:
-    """Round to two significant digits."""
-    return float(f"{rate:.2g}")
-
-
 def _open(lengths: MeanLengths, n: int, seed: int, rate: float) -> RequestSet:
     rng = np.random.default_rng(seed)
-    inputs, outputs = lengths.draw(n, rng)
+    means = lengths.input_tokens, lengths.output_tokens
+    inputs, outputs = (rng.integers(max(1, m // 2), m * 3 // 2, size=n, endpoint=True) for m in means)
     arrivals = np.cumsum(rng.exponential(1.0 / rate, size=n))
     return RequestSet(arrivals - arrivals[0], inputs, outputs, seed=seed)
 

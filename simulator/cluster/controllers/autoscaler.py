@@ -27,8 +27,7 @@ from simulator.core.outcomes import UNFINISHED
 from simulator.engine.replica import Replica
 
 if TYPE_CHECKING:
-    from simulator.cluster.cluster import FleetControl
-    from simulator.cluster.provisioning import PendingReplica
+    from simulator.cluster.cluster import Cluster
 
 
 #: The period of the scale-up policy, seconds (autoscaling/v2's default).
@@ -41,31 +40,31 @@ class Autoscaler:
     def __init__(self, pool: int, options: Autoscaling, cold_s: float) -> None:
         """Create an autoscaler; cold_s is the seconds from the order of a replica to its first request."""
         self.pool, self.options, self.cold_s = pool, options, cold_s
-        self._recommended: deque[tuple[float, int]] = deque()  # (when, how many replicas)
-        self._added: deque[tuple[float, int]] = deque()
 
-    def start(self, cluster: FleetControl) -> None:
+    def start(self, cluster: Cluster) -> None:
         """Start the periodic adjustment of the number of replicas."""
         self._cluster = cluster
         self._meter = LoadMeter(cluster, self.pool, self.options)
-        self._recommended.clear()
-        self._added.clear()
-        self._recommended.append((cluster.clock.now, len(cluster.living(self.pool))))
-        cluster.every(self.options.interval_s, self._adjust)
+        ready = len(cluster.live_replicas(self.pool))
+        self._recommended: deque[tuple[float, int]] = deque([(cluster.clock.now, ready)])  # (time, number of replicas)
+        self._added: deque[tuple[float, int]] = deque()
+        cluster.timetable.every(self.options.interval_s, self._adjust)
 
     def _adjust(self) -> None:
         """Measure the load, and order or drain replicas."""
         cluster = self._cluster
-        ready = cluster.living(self.pool)
-        starting = cluster.orders.pending(self.pool)
+        ready, starting = cluster.live_replicas(self.pool), cluster.orders.pending(self.pool)
         current = len(ready) + len(starting)
         wanted = self._limited(self._stabilised(self._wanted(ready, len(starting)), current), current)
         if wanted > current:
             self._added.append((cluster.clock.now, wanted - current))
             for _ in range(wanted - current):
                 cluster.orders.place(self.pool, self.cold_s)
-        elif wanted < current:
-            self._shrink(ready, starting, current - wanted)
+        surplus = max(0, current - wanted)
+        for order in starting[::-1][:surplus]:
+            cluster.orders.cancel(order)
+        for replica in ready[::-1][: max(0, surplus - len(starting))]:
+            cluster.drain(replica)
 
     def _wanted(self, ready: list[Replica], starting: int) -> int:
         options = self.options
@@ -85,9 +84,7 @@ class Autoscaler:
         return max(wanted, current) if ratio > 1.0 else wanted
 
     def _tolerated(self, ratio: float, wanted: float, current: int) -> int:
-        if abs(ratio - 1.0) <= self.options.tolerance:
-            return current
-        return ceil(wanted - 1e-9)
+        return current if abs(ratio - 1.0) <= self.options.tolerance else ceil(wanted - 1e-9)
 
     def _stabilised(self, wanted: int, current: int) -> int:
         options, now = self.options, self._cluster.clock.now
@@ -108,21 +105,15 @@ class Autoscaler:
         percent = floor(before * (1.0 + options.scale_up_percent / 100.0) + 1e-9)
         return min(wanted, max(before + options.scale_up_replicas, percent, current))
 
-    def _shrink(self, ready: list[Replica], starting: list[PendingReplica], n: int) -> None:
-        for order in starting[::-1][:n]:
-            self._cluster.orders.cancel(order)
-        left = n - min(n, len(starting))
-        for replica in ready[::-1][:left]:
-            self._cluster.drain(replica)
-
 
 class LoadMeter:
     """Reads one metric of catalogs/deployments/autoscaling.py; call it at equal intervals."""
 
-    def __init__(self, cluster: FleetControl, pool: int, options: Autoscaling) -> None:
+    def __init__(self, cluster: Cluster, pool: int, options: Autoscaling) -> None:
         self._cluster, self._pool, self._options = cluster, pool, options
-        self._busy = BusyMeter()
-        self._tokens = FirstTokens(cluster, pool, options.quantile)
+        self._read: dict[int, tuple[list[int], float]] = {}  # by replica: rows read of each log, running seconds
+        self._open: list[int] = []  # sent requests without a first token at the last call
+        self._next = 0  # the first request of the workload that had not been sent
 
     def total(self, ready: Sequence[Replica]) -> float:
         """Return the metric summed over the ready replicas; for ttft, the value times their number."""
@@ -134,46 +125,31 @@ class LoadMeter:
         if metric == "kv":
             return sum(replica.kv_used_fraction for replica in ready)
         if metric == "busy":
-            return sum(self._busy.fraction(replica, self._options.interval_s) for replica in ready)
-        return self._tokens.ttft_s() * max(1, len(ready))
+            return sum(map(self._busy_fraction, ready))
+        return self._ttft_s() * max(1, len(ready))
 
-
-class BusyMeter:
-    """Measures the fraction of time since the last call in which a replica computed."""
-
-    def __init__(self) -> None:
-        self._seen: dict[
-            int, tuple[list[int], float]
-        ] = {}  # by replica: rows read of each log, busy seconds until then
-
-    def fraction(self, replica: Replica, interval_s: float) -> float:
-        """Return the busy fraction of a replica; for a pipeline, the mean over its batches."""
-        rows, before_s = self._seen.get(replica.index, ([0] * len(replica.step_loops), 0.0))
-        logged_s, now = 0.0, replica.now
-        for i, loop in enumerate(replica.step_loops):
+    def _busy_fraction(self, replica: Replica) -> float:
+        """Return the share of time since the last call in which a replica ran steps; for a pipeline, of its batches."""
+        loops = replica.step_loops
+        rows, before_s = self._read.get(replica.index, ([0] * len(loops), 0.0))
+        logged_s = 0.0
+        for i, loop in enumerate(loops):
             logged_s += loop.log.total_since(rows[i])
             rows[i] = len(loop.log)
-        running_s = sum(loop.running_s for loop in replica.step_loops)
-        busy_s = logged_s + running_s - before_s
-        self._seen[replica.index] = (rows, running_s)
-        window_s = min(interval_s, now - replica.born_s)
-        return min(1.0, max(0.0, busy_s / (window_s * len(replica.step_loops)))) if window_s > 0.0 else 0.0
+        running_s = sum(loop.running_s for loop in loops)
+        self._read[replica.index] = (rows, running_s)
+        window_s = min(self._options.interval_s, replica.now - replica.born_s) * len(loops)
+        return min(1.0, max(0.0, (logged_s + running_s - before_s) / window_s)) if window_s > 0.0 else 0.0
 
+    def _ttft_s(self) -> float:
+        """Return the quantile in seconds; 0 if no request received its first token or is waiting.
 
-class FirstTokens:
-    """Measures times to first token since the last call; requests without one count with their wait so far."""
-
-    def __init__(self, cluster: FleetControl, pool: int, quantile: float) -> None:
-        self._cluster, self._pool, self._quantile = cluster, pool, quantile
-        self._open: list[int] = []
-        self._next = 0  # the first request of the workload that had not been sent
-
-    def ttft_s(self) -> float:
-        """Return the quantile in seconds; 0 if no request received its first token or is waiting."""
+        It covers first tokens since the last call; requests without one count with their wait so far.
+        """
         results, now = self._cluster.results, self._cluster.clock.now
         sent = results.arrival_s
         while self._next < len(sent) and sent[self._next] <= now:
-            if self._cluster.goes_to(self._next, self._pool):
+            if self._cluster.wants_model_of(self._next, self._pool):
                 self._open.append(self._next)
             self._next += 1
         found, waiting = [], []
@@ -185,7 +161,5 @@ class FirstTokens:
                 found.append(now - sent[index])
                 waiting.append(index)
         self._open = waiting
-        if not found:
-            return 0.0
         found.sort()
-        return found[min(len(found) - 1, int(self._quantile * len(found)))]
+        return found[min(len(found) - 1, int(self._options.quantile * len(found)))] if found else 0.0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
+from math import prod
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from simulator.core.step_timer import Segment, StepTimer, segment_of
 from simulator.engine.replica import Replica
 
 if TYPE_CHECKING:
-    from simulator.cluster.cluster import FleetControl
+    from simulator.cluster.cluster import Cluster
 
 
 #: Number of consecutive faults without an answered request after which a run is aborted.
@@ -35,12 +36,12 @@ class SlowedReplica:
         return self.factor * self.timer.cycle_s(shape)
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
-        """Return the segment of exactly these decodes."""
+        """Return the segment of a batch with exactly these decodes."""
         first_s, slope_s, steps = self.timer.decode_segment(decodes, context_sum, context_max)
         return self.factor * first_s, self.factor * slope_s, steps
 
     def ranks_segment(self, ranks: Sequence[BatchShape | None]) -> Segment:
-        """Return the segment of ranks with these shares."""
+        """Return the segment of data-parallel ranks with these shares of a batch."""
         first_s, slope_s, steps = segment_of(self.timer, ranks)
         return self.factor * first_s, self.factor * slope_s, steps
 
@@ -53,12 +54,8 @@ class Placement:
     nodes: tuple[tuple[int, ...], ...]
 
 
-@dataclass(slots=True, eq=False)
-class _Ailment:
-    """A temporary slowdown of one replica or its links."""
-
-    kind: str
-    factor: float
+#: (number of the fault, site or pool, node or slot)
+_Place = tuple[int, str, int]
 
 
 @dataclass(eq=False)
@@ -67,86 +64,90 @@ class Faults:
 
     Attributes:
         faults: The faults to simulate.
-        grounds: The placement of each pool.
+        placements: The placement of each pool.
         slow_link: Returns the cost model of a pool whose collectives are slower by a factor; None if it is unknown, so
             that only transfers slow down.
-        n_struck: Number of faults that have happened.
     """
 
     faults: Sequence[Fault]
-    grounds: Sequence[Placement]
+    placements: Sequence[Placement]
     slow_link: Callable[[int, float], StepTimer] | None = None
-    n_struck: int = field(default=0, init=False)
 
-    def start(self, cluster: FleetControl) -> None:
+    def start(self, cluster: Cluster) -> None:
         """Start the processes of all faults."""
         self._cluster = cluster
-        self._ailments: dict[Replica, list[_Ailment]] = {}
-        self._streams: dict[tuple[int, str, int], np.random.Generator] = {}
-        self._gone: set[tuple[str, int]] = set()  # nodes that never come back: nothing befalls them any more
-        self.n_struck, self._vain, self._answered = 0, 0, 0
+        self._slowdowns: dict[Replica, list[Fault]] = {}
+        self._streams: dict[_Place, np.random.Generator] = {}
+        self._lost_nodes: set[tuple[str, int]] = set()  # nodes that are lost for the rest of the run
+        self._in_vain = self._answered = 0
         for fault in self.faults:
             if fault.at_s is not None:
-                cluster.process(self._scripted(fault, fault.at_s))
+                cluster.timetable.process(self._scripted(fault, fault.at_s))
         for number, fault in enumerate(self.faults):
             if fault.scripted:
                 continue
             if fault.kind == "node":
-                for site, node in self._nodes_of(fault):
-                    cluster.process(self._node_failures(number, fault, site, node))
+                placements = self.placements if fault.pool is None else [self.placements[fault.pool]]
+                nodes = dict.fromkeys((p.site, node) for p in placements for slot in p.nodes for node in slot)
+                for site, node in nodes:
+                    lose = partial(self._lose_node, site, node)
+                    over = partial(self._node_is_over, site, node)
+                    cluster.timetable.process(self._recurring(fault, (number, site, node), lose, over))
                 continue
             for replica in cluster.replicas:
                 self._watch(number, fault, replica)
-            cluster.on_birth.append(partial(self._watch, number, fault))
+            cluster.on_new_replica.append(partial(self._watch, number, fault))
 
     def _watch(self, number: int, fault: Fault, replica: Replica) -> None:
         """Start the recurring fault of a replica, which lasts as long as the replica exists."""
         if fault.pool is None or replica.pool == fault.pool:
-            self._cluster.process(self._failures(number, fault, replica))
+            place = number, f"pool {replica.pool}", replica.slot
+            strike, over = partial(self._strike, fault, replica), partial(self._has_ended, replica)
+            self._cluster.timetable.process(self._recurring(fault, place, strike, over))
+
+    def _has_ended(self, replica: Replica) -> bool:
+        return replica.died_s <= self._cluster.clock.now
 
     # ---- faults at given times
 
     def _scripted(self, fault: Fault, at_s: float) -> Process:
-        yield self._cluster.after(at_s)  # all of them begin with the run, at time zero
+        yield self._cluster.timetable.after(at_s)  # the process begins with the run, at time zero
         pool = fault.pool or 0
         if fault.node is not None:
-            self._lose_node(self.grounds[pool].site, fault.node, fault.lasts_s)
+            self._lose_node(self.placements[pool].site, fault.node, fault.lasts_s)
             return
-        victim = next((r for r in self._standing(pool) if r.slot == fault.replica), None)
-        if victim is not None:  # else it is dead already
-            self._strike(fault, victim, fault.lasts_s)
+        for replica in self._live(pool):
+            if replica.slot == fault.replica:
+                self._strike(fault, replica, fault.lasts_s)
 
-    def _standing(self, pool: int) -> list[Replica]:
+    def _live(self, pool: int) -> list[Replica]:
         """Return the live replicas of a pool, including draining ones."""
-        now = self._cluster.clock.now
-        return [r for r in self._cluster.replicas if r.pool == pool and r.died_s > now]
+        return [r for r in self._cluster.replicas if r.pool == pool and not self._has_ended(r)]
 
-    def _strike(self, fault: Fault, victim: Replica, lasts_s: float | None) -> None:
-        self.n_struck += 1
+    def _strike(self, fault: Fault, replica: Replica, lasts_s: float | None) -> None:
         if fault.kind != "crash":
-            self._cluster.process(self._illness(victim, _Ailment(fault.kind, fault.factor or 1.0), lasts_s))
+            self._cluster.timetable.process(self._slow_down(replica, fault, lasts_s))
             return
-        leaves = self._cluster.drains(victim)
-        self._cluster.fail(victim)
-        if lasts_s is not None and not leaves:
-            self._cluster.orders.place(victim.pool, lasts_s)
+        drains = self._cluster.is_draining(replica)
+        self._cluster.fail(replica)
+        if lasts_s is not None and not drains:
+            self._cluster.orders.place(replica.pool, lasts_s)
 
-    def _illness(self, replica: Replica, ailment: _Ailment, lasts_s: float | None) -> Process:
+    def _slow_down(self, replica: Replica, fault: Fault, lasts_s: float | None) -> Process:
         """Slow a replica or its links down for lasts_s seconds (None: permanently)."""
-        self._ailments.setdefault(replica, []).append(ailment)
+        self._slowdowns.setdefault(replica, []).append(fault)
         self._adjust(replica)
         if lasts_s is not None:
-            yield self._cluster.after(lasts_s)
-            self._ailments[replica].remove(ailment)
-            if replica.died_s > self._cluster.clock.now:
+            yield self._cluster.timetable.after(lasts_s)
+            self._slowdowns[replica].remove(fault)
+            if not self._has_ended(replica):
                 self._adjust(replica)
 
     def _adjust(self, replica: Replica) -> None:
         """Apply the combined slowdown of a replica's current faults."""
-        timer = self._cluster.pools[replica.pool].pool.timer
-        slow = link = 1.0
-        for ailment in self._ailments[replica]:
-            slow, link = (slow * ailment.factor, link) if ailment.kind == "slow" else (slow, link * ailment.factor)
+        timer, current = self._cluster.pools[replica.pool].pool.timer, self._slowdowns[replica]
+        slow = prod((fault.factor or 1.0 for fault in current if fault.kind == "slow"), start=1.0)
+        link = prod((fault.factor or 1.0 for fault in current if fault.kind != "slow"), start=1.0)
         if link > 1.0 and self.slow_link is not None:
             timer = self.slow_link(replica.pool, link)
         replica.run_by(SlowedReplica(timer, slow) if slow > 1.0 else timer)
@@ -156,90 +157,71 @@ class Faults:
 
     def _lose_node(self, site: str, node: int, lasts_s: float | None) -> None:
         """End the replicas of a node and close their slots until the node is repaired."""
-        self.n_struck += 1
-        cluster, lost = self._cluster, []
+        cluster = self._cluster
         places = [
             (pool, slot)
-            for pool, ground in enumerate(self.grounds)
-            if ground.site == site
-            for slot, nodes in enumerate(ground.nodes)
+            for pool, placement in enumerate(self.placements)
+            if placement.site == site
+            for slot, nodes in enumerate(placement.nodes)
             if node in nodes
         ]
         for pool, slot in places:
             cluster.slots[pool].close(slot)
-        there = set(places)
+        replaced = []
         for pool in {pool for pool, _ in places}:
-            for replica in self._standing(pool):
-                if (pool, replica.slot) in there:
-                    lost += [] if cluster.drains(replica) else [pool]
+            for replica in self._live(pool):
+                if (pool, replica.slot) in places:
+                    replaced += [] if cluster.is_draining(replica) else [pool]
                     cluster.fail(replica)
         if lasts_s is None:
-            self._gone.add((site, node))
+            self._lost_nodes.add((site, node))
             return
-        cluster.process(self._repair(places, lasts_s))
-        for pool in lost:
+        cluster.timetable.process(self._repair(places, lasts_s))
+        for pool in replaced:
             cluster.orders.place(pool, lasts_s)
 
     def _repair(self, places: Sequence[tuple[int, int]], lasts_s: float) -> Process:
         """Reopen the slots of a node after its repair."""
-        yield self._cluster.after(lasts_s)
+        yield self._cluster.timetable.after(lasts_s)
         for pool, slot in places:
             self._cluster.slots[pool].open(slot)
 
-    def _nodes_of(self, fault: Fault) -> list[tuple[str, int]]:
-        grounds = self.grounds if fault.pool is None else [self.grounds[fault.pool]]
-        return list(dict.fromkeys((g.site, node) for g in grounds for nodes in g.nodes for node in nodes))
+    def _node_is_over(self, site: str, node: int) -> bool:
+        """Return whether a node is lost for good, or no replica is live or pending and no controller could add one."""
+        cluster = self._cluster
+        others = len(cluster.options.controllers) > 1 or any(not self._has_ended(r) for r in cluster.replicas)
+        return (site, node) in self._lost_nodes or not (others or any(order.pending for order in cluster.orders.placed))
 
     # ---- faults at random times
 
-    def _draw_s(self, fault: Fault, place: tuple[int, str, int], mean_s: float, cv: float) -> float:
+    def _draw_s(self, fault: Fault, place: _Place, mean_s: float, cv: float) -> float:
         """Draw a duration from the random stream of a fault and its slot or node, independent of all other draws."""
         if not cv:
             return mean_s
-        stream = self._streams.get(place)
-        if stream is None:
+        if place not in self._streams:
             number, site, slot = place
-            seed = [fault.seed, number, slot, *site.encode()]
-            stream = self._streams[place] = np.random.default_rng(seed)
-        return float(stream.gamma(1.0 / cv**2, mean_s * cv**2))
+            self._streams[place] = np.random.default_rng([fault.seed, number, slot, *site.encode()])
+        return float(self._streams[place].gamma(1.0 / cv**2, mean_s * cv**2))
 
-    def _failures(self, number: int, fault: Fault, replica: Replica) -> Process:
-        """Alternate between normal operation and the fault until the replica ends."""
-        place = number, f"pool {replica.pool}", replica.slot
+    def _recurring(
+        self, fault: Fault, place: _Place, strike: Callable[[float], None], over: Callable[[], bool]
+    ) -> Process:
+        """Alternate between normal operation and a fault of a replica or node until `over` returns true."""
         while True:
-            yield self._cluster.after(self._draw_s(fault, place, fault.mtbf_s or 0.0, fault.mtbf_cv))
-            if replica.died_s <= self._cluster.clock.now:
+            yield self._cluster.timetable.after(self._draw_s(fault, place, fault.mtbf_s or 0.0, fault.mtbf_cv))
+            if over():
                 return
-            self._check_use()
+            self._check_progress()
             lasts_s = max(1e-9, self._draw_s(fault, place, fault.mttr_s or 0.0, fault.mttr_cv))
-            self._strike(fault, replica, lasts_s)
+            strike(lasts_s)
             if fault.kind == "crash":
-                return  # the replica that takes its place has failures of its own
-            yield self._cluster.after(lasts_s)
+                return  # the replacement has a process of its own
+            yield self._cluster.timetable.after(lasts_s)
 
-    def _node_failures(self, number: int, fault: Fault, site: str, node: int) -> Process:
-        """Alternate between normal operation of a node and its loss with all its replicas."""
-        place = number, site, node
-        while True:
-            yield self._cluster.after(self._draw_s(fault, place, fault.mtbf_s or 0.0, fault.mtbf_cv))
-            if (site, node) in self._gone or self._all_is_over():
-                return
-            self._check_use()
-            lasts_s = max(1e-9, self._draw_s(fault, place, fault.mttr_s or 0.0, fault.mttr_cv))
-            self._lose_node(site, node, lasts_s)
-            yield self._cluster.after(lasts_s)
-
-    def _all_is_over(self) -> bool:
-        """Return whether no replica is live or pending and no other controller could add one."""
-        cluster = self._cluster
-        if len(cluster.options.controllers) > 1 or any(r.died_s > cluster.clock.now for r in cluster.replicas):
-            return False
-        return not any(order.pending for order in cluster.orders.given)
-
-    def _check_use(self) -> None:
+    def _check_progress(self) -> None:
         """Raise RuntimeError if faults keep happening and no request is answered."""
         answered = self._cluster.n_answered
-        self._vain = self._vain + 1 if answered == self._answered else 0
+        self._in_vain = self._in_vain + 1 if answered == self._answered else 0
         self._answered = answered
-        if self._vain > MOST_IN_VAIN:
-            raise RuntimeError(f"no progress: {MOST_IN_VAIN} faults in a row, and no request was answered")
+        if self._in_vain > MOST_IN_VAIN:
+            raise RuntimeError(f"no progress: {MOST_IN_VAIN} consecutive faults during which no request was answered")

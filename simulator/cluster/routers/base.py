@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final
 
 from simulator.core.request import Request
 from simulator.engine.replica import Replica
 
 
-class ReplicaSignals(Protocol):
-    """The signals of a replica: current ones from a Replica, or earlier ones from a StaleView."""
-
-    @property
-    def outstanding(self) -> int:
-        """Number of unfinished requests sent to the replica."""
-
-    @property
-    def outstanding_tokens(self) -> int:
-        """Prompt tokens of the unfinished requests."""
-
-    @property
-    def n_waiting(self) -> int:
-        """Number of unfinished requests that are waiting."""
-
-    @property
-    def kv_used_fraction(self) -> float:
-        """Fraction of the KV cache that requests hold."""
-
-
 @dataclass(frozen=True, slots=True)
 class StaleView:
-    """The signals of a replica at the last collection; all zero for a replica created since."""
+    """The signals of a replica at the last collection; all zero for a replica created since.
+
+    Attributes:
+        outstanding: Number of unfinished requests sent to the replica.
+        outstanding_tokens: Prompt tokens of the unfinished requests.
+        n_waiting: Number of unfinished requests that are waiting.
+        kv_used_fraction: Fraction of the KV cache that requests hold.
+    """
 
     outstanding: int = 0
     outstanding_tokens: int = 0
@@ -47,7 +33,10 @@ class StaleView:
         return cls(replica.outstanding, replica.outstanding_tokens, replica.n_waiting, replica.kv_used_fraction)
 
 
-NOTHING_YET = StaleView()
+#: The signals of a replica that routers may use: current ones, or those of the last collection.
+ReplicaSignals = Replica | StaleView
+
+NOTHING_YET: Final = StaleView()
 
 
 class ReplicaView:
@@ -67,18 +56,13 @@ class ReplicaView:
 
     def of(self, replicas: Sequence[Replica]) -> Sequence[ReplicaSignals]:
         """Return the visible signals of each replica, in the same order."""
-        reports = self._reports
-        if reports is None:
+        if self._reports is None:
             return replicas
-        return [reports.get(replica.index, NOTHING_YET) for replica in replicas]
-
-    def one(self, replica: Replica) -> ReplicaSignals:
-        """Return the visible signals of one replica."""
-        return replica if self._reports is None else self._reports.get(replica.index, NOTHING_YET)
+        return [self._reports.get(replica.index, NOTHING_YET) for replica in replicas]
 
 
 class Router(ABC):
-    """A routing policy, which sees requests without their output length and replicas through `sight`.
+    """A routing policy, which sees requests without their output length and replicas through `view`.
 
     Each routing stage has a separate router. The set of replicas changes over time, and is always given in order of
     creation.
@@ -86,20 +70,9 @@ class Router(ABC):
 
     blind: ClassVar[bool] = False  # whether it uses no signals, so that all choices can be made before a run
 
-    def __init__(self, sight: ReplicaView) -> None:
-        self.sight = sight
+    def __init__(self, view: ReplicaView) -> None:
+        self.view = view
 
     @abstractmethod
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
         """Return the index in `replicas` (not empty) of the replica that receives the request."""
-
-
-def place_of(index: int, replicas: Sequence[Replica]) -> int:
-    """Return the position of the replica with an index in `replicas`, given in order of creation; -1 if absent."""
-    at = bisect_left(replicas, index, key=lambda replica: replica.index)
-    return at if at < len(replicas) and replicas[at].index == index else -1
-
-
-def least(values: Sequence[float]) -> int:
-    """Return the index of the first smallest value."""
-    return values.index(min(values))

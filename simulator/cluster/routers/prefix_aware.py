@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import Any
 
 from catalogs.deployments.routing import PrefixAware, Scored
-from simulator.cluster.routers.base import ReplicaView, Router, least
+from simulator.cluster.routers.base import ReplicaView, Router
 from simulator.core.request import Request
 from simulator.engine.replica import Replica
 
@@ -31,25 +34,11 @@ class PrefixRecord:
         """Return the number of leading keys that each replica has, by index; replicas without any are omitted."""
         found: dict[int, int] = {}
         high = len(keys)
-        while high:
-            low = self._known(keys, high)
-            if not low:
-                break
+        while low := bisect_left(range(high), True, key=lambda i: not self._holders.get(keys[i])):  # leading keys held
             for replica in self._holders[keys[low - 1]]:
                 found.setdefault(replica, low)
             high = low - 1
         return found
-
-    def _known(self, keys: Sequence[int], high: int) -> int:
-        """Return the largest number of leading keys, at most `high`, that any replica has."""
-        low = 0
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self._holders.get(keys[middle - 1]):
-                low = middle
-            else:
-                high = middle - 1
-        return low
 
     def add(self, keys: Sequence[int], request: Request, replica: Replica) -> None:
         """Record that a request with these keys is sent to a replica."""
@@ -83,32 +72,40 @@ class PrefixRecord:
             del self._holders[key]
 
 
-class LongestPrefixRouter(Router):
+class PrefixRouter(Router):
+    """A router that records the prompts that it sends to replicas."""
+
+    def __init__(self, view: ReplicaView, options: Any) -> None:
+        super().__init__(view)
+        self._options = options
+        self._record = PrefixRecord()
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+        """Return the index in `replicas` of the replica that receives the request."""
+        self._record.keep_only(replicas)
+        keys = self._record.keys_of(request, replicas[0])
+        at = self._pick(request, keys, replicas)
+        self._record.add(keys, request, replicas[at])
+        return at
+
+    @abstractmethod
+    def _pick(self, request: Request, keys: Sequence[int], replicas: Sequence[Replica]) -> int:
+        """Return the index in `replicas` of the replica that receives a request with these content keys."""
+
+
+class LongestPrefixRouter(PrefixRouter):
     """The policy of SGLang's cache-aware router.
 
     With uneven load it chooses the replica with the fewest unfinished requests. Otherwise it chooses the replica with
     the longest prefix match, if that is long enough, and else the replica that has been sent the fewest new tokens.
     """
 
-    def __init__(self, sight: ReplicaView, options: PrefixAware) -> None:
-        super().__init__(sight)
-        self._options = options
-        self._record = PrefixRecord()
-
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
-        """Return the index in `replicas` of the replica that receives the request."""
-        record = self._record
-        record.keep_only(replicas)
-        keys = record.keys_of(request, replicas[0])
-        at = self._pick(request, keys, replicas)
-        record.add(keys, request, replicas[at])
-        return at
+    _options: PrefixAware
 
     def _pick(self, request: Request, keys: Sequence[int], replicas: Sequence[Replica]) -> int:
-        loads = [seen.outstanding for seen in self.sight.of(replicas)]
+        loads = [seen.outstanding for seen in self.view.of(replicas)]
         most, fewest, options = max(loads), min(loads), self._options
-        uneven = most - fewest > options.balance_abs_threshold and most > fewest * options.balance_rel_threshold
-        if uneven:
+        if most - fewest > options.balance_abs_threshold and most > fewest * options.balance_rel_threshold:
             return loads.index(fewest)
         found = self._record.matches(keys)
         lengths = [found.get(replica.index, 0) for replica in replicas]
@@ -116,10 +113,11 @@ class LongestPrefixRouter(Router):
         matched_tokens = longest * replicas[0].scheduler.kv.unit_tokens
         if longest and matched_tokens > options.cache_threshold * request.input_tokens:
             return lengths.index(longest)
-        return least([self._record.sent_tokens.get(replica.index, 0) for replica in replicas])
+        sent = [self._record.sent_tokens.get(replica.index, 0) for replica in replicas]
+        return sent.index(min(sent))
 
 
-class ScoredRouter(Router):
+class ScoredRouter(PrefixRouter):
     """The policy of llm-d's scheduler: a weighted sum of the scorers of the Gateway API inference extension.
 
     The score `prefix` is the estimated fraction of the prompt's blocks that a replica has cached. `queue` is 1 for the
@@ -127,17 +125,10 @@ class ScoredRouter(Router):
     first replica with the highest sum is chosen.
     """
 
-    def __init__(self, sight: ReplicaView, options: Scored) -> None:
-        super().__init__(sight)
-        self._options = options
-        self._record = PrefixRecord()
+    _options: Scored
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
-        """Return the index in `replicas` of the replica with the highest score."""
-        record, options = self._record, self._options
-        record.keep_only(replicas)
-        keys = record.keys_of(request, replicas[0])
-        found, seen = record.matches(keys) if keys else {}, self.sight.of(replicas)
+    def _pick(self, request: Request, keys: Sequence[int], replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        options, found, seen = self._options, self._record.matches(keys), self.view.of(replicas)
         waiting = [each.n_waiting for each in seen]
         shortest, spread = min(waiting), max(waiting) - min(waiting)
         scores = [
@@ -146,6 +137,4 @@ class ScoredRouter(Router):
             + options.kv * (1.0 - each.kv_used_fraction)
             for replica, each, n in zip(replicas, seen, waiting, strict=True)
         ]
-        at = scores.index(max(scores))
-        record.add(keys, request, replicas[at])
-        return at
+        return scores.index(max(scores))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from operator import attrgetter
 from random import Random
 from typing import Final
 
-from simulator.cluster.routers.base import ReplicaView, Router, place_of
+from simulator.cluster.routers.base import ReplicaView, Router
 from simulator.core.request import Request
 from simulator.engine.replica import Replica
 
@@ -15,14 +17,16 @@ _SPREAD: Final = 0x9E3779B97F4A7C15
 
 _MASK: Final = (1 << 64) - 1
 
+_INDEX: Final = attrgetter("index")
+
 
 class RoundRobinRouter(Router):
-    """Chooses the replicas in turn."""
+    """A router that chooses the replicas in turn."""
 
     blind = True
 
-    def __init__(self, sight: ReplicaView) -> None:
-        super().__init__(sight)
+    def __init__(self, view: ReplicaView) -> None:
+        super().__init__(view)
         self._next = -1
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
@@ -32,12 +36,12 @@ class RoundRobinRouter(Router):
 
 
 class RandomRouter(Router):
-    """Chooses a replica at random."""
+    """A router that chooses a replica at random."""
 
     blind = True
 
-    def __init__(self, sight: ReplicaView, seed: int) -> None:
-        super().__init__(sight)
+    def __init__(self, view: ReplicaView, seed: int) -> None:
+        super().__init__(view)
         self._random = Random(seed)
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
@@ -46,7 +50,7 @@ class RandomRouter(Router):
 
 
 class SessionRouter(Router):
-    """Sends the first request of a session to a replica by hash, and later ones there while it accepts requests.
+    """A router that sends all requests of a session to one replica, chosen by hash, while it accepts requests.
 
     Without sessions in the workload, requests with the same first content block form a session. If the contents are
     unique, every request is a session.
@@ -54,21 +58,22 @@ class SessionRouter(Router):
 
     blind = True
 
-    def __init__(self, sight: ReplicaView) -> None:
-        super().__init__(sight)
+    def __init__(self, view: ReplicaView) -> None:
+        super().__init__(view)
         self._homes: dict[int, int] = {}  # session: index of its replica
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
         """Return the index in `replicas` of the session's replica."""
-        sessions = self.sight.sessions
+        sessions = self.view.sessions
         if sessions is not None:
             session = sessions[request.index]
         elif request.keys:
             session = request.keys[0]
         else:
             return _spread(request.index, len(replicas))
-        at = place_of(self._homes.get(session, -1), replicas)
-        if at < 0:
+        home = self._homes.get(session, -1)
+        at = bisect_left(replicas, home, key=_INDEX)
+        if at == len(replicas) or replicas[at].index != home:
             at = _spread(session, len(replicas))
             self._homes[session] = replicas[at].index
         return at

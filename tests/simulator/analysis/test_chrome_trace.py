@@ -126,7 +126,7 @@ def test_big_runs_stay_bounded(done: Run, tmp_path: Path, monkeypatch: pytest.Mo
     check_format(trace)
     assert not [e for e in trace if e.get("cat") == "operators"]
     assert sum(e.get("cat") == "step" for e in trace) == rows
-    assert "without operator classes" in notices[0]
+    assert "omits operator classes" in notices[0]
     monkeypatch.setattr(chrome_trace, "MOST_SLICES", rows // 4)
     monkeypatch.setattr(chrome_trace, "MOST_COUNTS", 80)
     trace, notices = events(done, tmp_path)
@@ -138,8 +138,8 @@ def test_big_runs_stay_bounded(done: Run, tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_who_was_in_a_step_and_what_happened_to_replicas(tmp_path: Path) -> None:
     def acts(cluster: Cluster) -> None:
-        cluster.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
-        cluster.at(4.0, lambda: cluster.add_replica(0) and None)
+        cluster.timetable.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
+        cluster.timetable.at(4.0, lambda: cluster.add_replica(0) and None)
 
     options = RunOptions(journal=EventLog(), controllers=(Script(acts),))
     done = run_pools([Pool(rules(), Linear())], requests([0.0], [4], [2 + 3]), options)
@@ -177,9 +177,9 @@ def test_no_windows(text: str) -> None:
 
 def test_options_that_make_no_sense() -> None:
     with pytest.raises(InputError, match="chrome-trace"):
-        RequestedOutputs.of(None, "1..2", None, 1.0, False)
+        RequestedOutputs(None, "1..2", None, 1.0, False)
     with pytest.raises(InputError, match="parquet"):
-        RequestedOutputs.of(None, None, Path("x.json"), 1.0, False)
+        RequestedOutputs(None, None, Path("x.json"), 1.0, False)
     with pytest.raises(InputError, match="above 0"):
-        RequestedOutputs.of(None, None, Path("x.csv"), -1.0, False)
-    assert RequestedOutputs.of(None, None, None, 1.0, False).journal() is None
+        RequestedOutputs(None, None, Path("x.csv"), -1.0, False)
+    assert RequestedOutputs(None, None, None, 1.0, False).journal() is None

@@ -23,8 +23,7 @@ from simulator.cache.offload import SwapRules
 from simulator.cli import main as cli
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import CompiledDeployment, Pool, compile_deployment
-from simulator.cluster.kv_transfer import TransferLinks
-from simulator.cluster.options import DisaggregationPolicy
+from simulator.cluster.kv_transfer import DisaggregationPolicy, TransferLinks
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_pools, run_rules, simulate
 from simulator.engine.event_log import EventLog
@@ -152,8 +151,8 @@ def test_hand_overs(fast: bool, shown: str, first: float) -> None:
 @BOTH
 def test_what_a_dead_replica_computed_is_lost(fast: bool) -> None:
     def acts(cluster: Cluster) -> None:
-        cluster.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
-        cluster.at(4.0, lambda: cluster.add_replica(0) and None)
+        cluster.timetable.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
+        cluster.timetable.at(4.0, lambda: cluster.add_replica(0) and None)
 
     done = seen([Pool(rules(), Linear())], requests([0.0], [4], [5]), controllers=(Script(acts),), fast_forward=fast)
     assert life(done, 0) == {"lost": 2.5, "no_replica": 1.5, "prefill": 1.0, "decode": 4.0}

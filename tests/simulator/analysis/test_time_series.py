@@ -14,7 +14,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.workloads.workload import load_workload
 from simulator.analysis.metrics import summarise
-from simulator.analysis.time_series import ALL, COLUMNS, FIGURES, edges, series, write_time_series
+from simulator.analysis.time_series import ALL, COLUMNS, FIGURES, check_time_series, edges, series, write_time_series
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import Pool, compile_fleet
 from simulator.cluster.run import Run
@@ -90,8 +90,8 @@ def test_by_hand(fast: bool) -> None:
 
 def test_births_and_deaths() -> None:
     def acts(cluster: Cluster) -> None:
-        cluster.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
-        cluster.at(4.0, lambda: cluster.add_replica(0) and None)
+        cluster.timetable.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
+        cluster.timetable.at(4.0, lambda: cluster.add_replica(0) and None)
 
     options = RunOptions(journal=EventLog(), controllers=(Script(acts),))
     done = run_pools([Pool(rules(), Linear())], requests([0.0], [4], [5]), options)
@@ -136,6 +136,6 @@ def test_files(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"s\.parquet"):
         write_time_series(done, tmp_path / "s.txt")
     with pytest.raises(InputError, match="above 0"):
-        edges(done, 0.0)
+        check_time_series(tmp_path / "s.csv", 0.0)
     with pytest.raises(InputError, match="at most"):
         edges(done, 1e-7)

@@ -215,7 +215,7 @@ class FailsWhileFetching:
     """Replica 0 dies at 41."""
 
     def start(self, cluster: Cluster) -> None:
-        cluster.at(41.0, lambda: cluster.fail(cluster.replicas[0]))
+        cluster.timetable.at(41.0, lambda: cluster.fail(cluster.replicas[0]))
 
 
 @BOTH

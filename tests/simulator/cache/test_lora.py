@@ -95,7 +95,9 @@ def test_mixtures_of_experts_are_refused() -> None:
 
 def test_adapters_are_not_decoded_for_prefill_replicas() -> None:
     pools = [Pool(rules(lora=ONE), Linear(), 1, role) for role in ("prefill", "decode")]
-    with pytest.raises(InputError, match="takes over no request from a prefill replica yet: got 'vllm-v1 with LoRA"):
+    with pytest.raises(
+        InputError, match="cannot take over requests from a prefill replica yet: got 'vllm-v1 with LoRA"
+    ):
         run_pools(pools, asking(requests([0.0], [4], [2]), [0]))
 
 

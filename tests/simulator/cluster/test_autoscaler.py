@@ -124,7 +124,7 @@ def test_a_crash_is_made_good_and_a_restart_counts() -> None:
                 if self.restart_s is not None:
                     cluster.orders.place(0, self.restart_s)
 
-            cluster.at(0.5, crash)
+            cluster.timetable.at(0.5, crash)
 
     work = requests([0.0, 20.0], [4, 4], [2, 2])
     lost = scaled(work, options(min_replicas=2), n=2, beside=(Crash(None),))
@@ -153,7 +153,7 @@ def readings(asked: Autoscaling, work: RequestSet, times: Sequence[float], **eng
         def start(self, cluster: Cluster) -> None:
             meter = LoadMeter(cluster, 0, asked)
             for t in times:
-                cluster.at(t, lambda: found.append(meter.total(cluster.living(0))))
+                cluster.timetable.at(t, lambda: found.append(meter.total(cluster.live_replicas(0))))
 
     run_pools([Pool(rules(**engine), Linear(), 2)], work, RunOptions(controllers=(Look(),)))
     return found
@@ -178,7 +178,7 @@ def test_busy_is_the_share_of_time_in_steps(fast: bool) -> None:
     class Look:
         def start(self, cluster: Cluster) -> None:
             meter = LoadMeter(cluster, 0, options(metric="busy", target=0.5, interval_s=2.0))
-            cluster.every(2.0, lambda: found.append(meter.total(cluster.living(0))))
+            cluster.timetable.every(2.0, lambda: found.append(meter.total(cluster.live_replicas(0))))
 
     run_pools([Pool(rules(), Linear())], work, RunOptions(controllers=(Look(),), fast_forward=fast))
     assert found[:5] == [0.75, 1.0, 1.0, 0.25, 0.0]  # from 0.5 to 6.5

@@ -146,8 +146,8 @@ def test_nobody_moves_in_on_a_node_that_is_down() -> None:
     @dataclass
     class Grow:
         def start(self, cluster: Cluster) -> None:
-            cluster.at(2.0, lambda: slots.append(cluster.add_replica(0).slot))
-            cluster.at(6.0, lambda: slots.append(cluster.add_replica(0).slot))
+            cluster.timetable.at(2.0, lambda: slots.append(cluster.add_replica(0).slot))
+            cluster.timetable.at(6.0, lambda: slots.append(cluster.add_replica(0).slot))
 
     acts = (Faults(parse_faults([{"kind": "node", "at_s": 1.0, "node": 0, "lasts_s": 4.0}]), apart()), Grow())
     run_pools([Pool(rules(), Linear(), 3)], requests([0.0, 9.0], [4, 4], [3, 3]), RunOptions(controllers=acts))
@@ -229,7 +229,7 @@ class Auditor:
             assert arrived == cluster.n_answered + held + waiting
 
         for i in range(120):
-            cluster.at(0.3701 + 0.7307 * i, audit)
+            cluster.timetable.at(0.3701 + 0.7307 * i, audit)
 
 
 def assert_lawful(run: Run) -> None:

@@ -35,7 +35,7 @@ def pool(of: HostTimes, model: int, replicas: int = 1) -> Pool:
 def test_each_model_has_the_servers_of_its_own_engine() -> None:
     """Two requests for the first model queue for its one server; one for the second waits for nobody."""
     front = Frontend([pool(host(0.5, 0.25), 0), pool(host(2.0, 4.0), 1)], [0, 1, 0])
-    assert front.reach_times_s([0.0, 0.0, 0.0], [8, 8, 8]).tolist() == [0.5, 2.0, 1.5]
+    assert front.router_arrivals_s([0.0, 0.0, 0.0], [8, 8, 8]).tolist() == [0.5, 2.0, 1.5]
     assert [front.output_s(i) for i in range(3)] == [0.25, 4.0, 0.25]
 
 
@@ -44,6 +44,6 @@ def test_one_model_is_read_in_as_by_its_intake() -> None:
     tokens = list(range(1, 201))
     alone = RequestIntake(HOST, 3)
     front = Frontend([pool(HOST, 0, 3)], None)
-    assert front.reach_times_s(sent, tokens).tolist() == [
+    assert front.router_arrivals_s(sent, tokens).tolist() == [
         alone.admit(at, n) for at, n in zip(sent, tokens, strict=True)
     ]

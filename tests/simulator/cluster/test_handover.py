@@ -16,9 +16,8 @@ from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import latency_metrics
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledFleet, Pool, compile_deployment, compile_fleet
-from simulator.cluster.kv_path import NetworkCards, RankPath, ports_of
-from simulator.cluster.kv_transfer import LinkLoad, TransferLinks, TransferModel, TransferPath
-from simulator.cluster.options import DisaggregationPolicy
+from simulator.cluster.kv_path import RankPath, card_links, transfer_links
+from simulator.cluster.kv_transfer import DisaggregationPolicy, LinkLoad, TransferLinks, TransferPath
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_pools
 from simulator.cluster.simulate import simulate as run
@@ -48,7 +47,7 @@ def ports(path: TransferPath = Wire()) -> TransferLinks:
 def simulate(
     work: RequestSet,
     how: DisaggregationPolicy,
-    transfer: TransferModel | None = None,
+    transfer: TransferLinks | None = None,
     fast: bool = True,
     counts: tuple[int, int] = (1, 1),
     timer: Linear = Linear(),  # noqa: B008
@@ -287,9 +286,9 @@ def test_uneven_ends_send_as_fast_as_the_slower_one() -> None:
     """Four ranks send a quarter each to one that takes all of it."""
     fleet = disaggregated(prefill={"tensor_parallel": 4})
     path = path_of(fleet)
-    assert path.load(1000).wire_s == pytest.approx(1000 * 131072 / 50e9)
+    assert path.load(1000).in_s == pytest.approx(1000 * 131072 / 50e9)
     asked = disaggregated(transfer_gb_per_s=10.0)
-    assert path_of(asked).load(1000).wire_s == pytest.approx(1000 * 131072 / 10e9)
+    assert path_of(asked).load(1000).in_s == pytest.approx(1000 * 131072 / 10e9)
 
 
 @pytest.mark.parametrize(("engine", "queues"), [("vllm", None), ("sglang", 4), ("trtllm", 1)])
@@ -301,7 +300,7 @@ def test_transfers_share_the_link_or_go_one_after_the_other(engine: str, queues:
     done = run(fleet, RequestSet(np.zeros(2), np.full(2, 1000), np.full(2, 5)), RunOptions(check_laws=True))
     path = path_of(fleet)
     begun, ended = done.handovers[:, 3], done.handovers[:, 4] - path.latency_s
-    wire_s, gap_s = path.load(1000).wire_s, begun[1] - begun[0]
+    wire_s, gap_s = path.load(1000).in_s, begun[1] - begun[0]
     assert 0.0 <= gap_s < wire_s
     assert ended - begun[0] == pytest.approx([wire_s if queues else 2 * wire_s - gap_s, 2 * wire_s])
 
@@ -337,23 +336,23 @@ def test_slices_send_through_the_card_of_their_gpu() -> None:
     fleet = compile_fleet(Deployment(model="llama3.2-3b", hardware="h100x2", disaggregation=split, **keys))  # type: ignore[arg-type]
     path = path_of(fleet)
     assert (path.source_bytes_per_s, path.target_bytes_per_s) == (50e9, 50e9)
-    assert isinstance(ports_of(fleet), TransferLinks)
-    cards = NetworkCards.of(fleet)
+    assert isinstance(transfer_links(fleet), TransferLinks)
+    links = card_links(fleet)
 
     class Stands:
         def __init__(self, pool: int, index: int, slot: int) -> None:
             self.pool, self.index, self.slot = pool, index, slot
 
-    slices = [cards.links(Stands(0, i, i)) for i in range(2)]  # type: ignore[arg-type]
+    slices = [links(Stands(0, i, i)) for i in range(2)]  # type: ignore[arg-type]
     assert slices[0] == slices[1]
-    wholes = [cards.links(Stands(1, 2 + i, i)) for i in range(2)]  # type: ignore[arg-type]
+    wholes = [links(Stands(1, 2 + i, i)) for i in range(2)]  # type: ignore[arg-type]
     assert wholes[0] != wholes[1]
     work = RequestSet(np.zeros(2), np.full(2, 1500), np.full(2, 5))
     done = run(fleet, work, RunOptions(check_laws=True))
     begun, ended = done.handovers[:, 3], done.handovers[:, 4]
     assert begun[0] == begun[1]
     assert ended[0] == ended[1]
-    assert ended[0] - begun[0] == pytest.approx(2 * path.load(1500).wire_s + path.latency_s)
+    assert ended[0] - begun[0] == pytest.approx(2 * path.load(1500).in_s + path.latency_s)
 
 
 def test_replicas_of_one_node_share_its_card() -> None:
@@ -366,7 +365,7 @@ def test_replicas_of_one_node_share_its_card() -> None:
     done = run(fleet, RequestSet(np.zeros(4), np.full(4, 1000), np.full(4, 3)), RunOptions(check_laws=True))
     assert np.ptp(done.handovers[:, 3]) == 0.0
     took_s = done.handovers[:, 4] - done.handovers[:, 3]
-    assert took_s == pytest.approx(4 * path.load(1000).wire_s + path.latency_s)
+    assert took_s == pytest.approx(4 * path.load(1000).in_s + path.latency_s)
     assert fleet.plants[1].resolved.hardware.n_nodes == 2
 
 

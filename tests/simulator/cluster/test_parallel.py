@@ -98,7 +98,7 @@ def test_full_queues_and_cut_requests_are_each_replicas_own() -> None:
 
 def test_clients_that_give_up_may_meet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who is gone before the router is asked changes whose turn it is."""
-    monkeypatch.setattr("simulator.cluster.parallel.run_apart", lambda _: pytest.fail("taken apart"))
+    monkeypatch.setattr("simulator.cluster.parallel.run_independent", lambda _: pytest.fail("taken apart"))
     engine = rules(queueing=Queueing(timeout_s=4.0), host=host_times(request_s_per_input_token=0.1))
     assert_same(*both([Pool(engine, Linear(), 3)], drawn(60)))
 
@@ -116,7 +116,7 @@ def test_replicas_that_may_meet_run_together(options: dict[str, object], monkeyp
     def never(_: object) -> Run:
         raise AssertionError("taken apart")
 
-    monkeypatch.setattr(simulator.cluster.parallel, "run_apart", never)
+    monkeypatch.setattr(simulator.cluster.parallel, "run_independent", never)
     one, two = both([Pool(rules(), Linear(), 2)], drawn(20), **options)
     assert_same(one, two)
     one, two = both([Pool(rules(), Linear(), 2)], replace(drawn(20), concurrency=3))

@@ -16,8 +16,7 @@ from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import itl_statistics, latency_metrics, output_tokens, summarise
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import CompiledFleet, Pool, compile_deployment
-from simulator.cluster.kv_transfer import LinkLoad, TransferLinks
-from simulator.cluster.options import DisaggregationPolicy
+from simulator.cluster.kv_transfer import DisaggregationPolicy, LinkLoad, TransferLinks
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_pools, run_rules
 from simulator.cluster.simulate import simulate as run
@@ -131,11 +130,11 @@ def test_the_decode_pool_refuses_what_it_cannot_hold() -> None:
 
 
 def test_schedulers_that_take_nothing_over_say_so() -> None:
-    with pytest.raises(InputError, match="hands over no request"):
+    with pytest.raises(InputError, match="cannot hand requests over"):
         simulate(apart(policy="llama.cpp"), requests([0.0], [4], [3]))
     prefill, _ = apart()
     _, decode = apart(policy="llama.cpp")
-    with pytest.raises(InputError, match="takes over no request"):
+    with pytest.raises(InputError, match="cannot take over requests"):
         simulate([prefill, decode], requests([0.0], [4], [3]))
 
 
@@ -181,7 +180,7 @@ def test_laws_hold_and_fast_forward_is_exact(work: RequestSet, n: int, m: int, l
 
 def test_a_replica_that_dies_gives_its_requests_back() -> None:
     def acts(cluster: Cluster) -> None:
-        cluster.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
+        cluster.timetable.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
 
     run = simulate([Pool(rules(), Linear(), 2)], requests([0.0, 0.0], [4, 4], [5, 5]), controllers=(Script(acts),))
     assert run.last_token_s.tolist() == [8.0, 5.0]  # it begins again beside the other's third decode, at 3
@@ -193,8 +192,8 @@ def test_a_replica_that_dies_gives_its_requests_back() -> None:
 
 def test_requests_wait_for_a_birth_where_nobody_lives() -> None:
     def acts(cluster: Cluster) -> None:
-        cluster.at(0.5, lambda: cluster.fail(cluster.replicas[0]))
-        cluster.at(3.0, lambda: cluster.add_replica(0) and None)
+        cluster.timetable.at(0.5, lambda: cluster.fail(cluster.replicas[0]))
+        cluster.timetable.at(3.0, lambda: cluster.add_replica(0) and None)
 
     run = simulate([Pool(rules(), Linear())], requests([0.0, 1.0], [4, 4], [2, 2]), controllers=(Script(acts),))
     assert run.last_token_s.tolist() == [5.0, 5.0]
@@ -203,7 +202,7 @@ def test_requests_wait_for_a_birth_where_nobody_lives() -> None:
 
 def test_a_draining_replica_serves_what_it_has_and_dies() -> None:
     def acts(cluster: Cluster) -> None:
-        cluster.at(0.5, lambda: cluster.drain(cluster.replicas[0]))
+        cluster.timetable.at(0.5, lambda: cluster.drain(cluster.replicas[0]))
 
     run = simulate(
         [Pool(rules(), Linear(), 2)], requests([0.0, 1.0, 1.0], [4] * 3, [3] * 3), controllers=(Script(acts),)
@@ -220,7 +219,7 @@ def test_blocks_on_their_way_are_lost_with_either_end(victim: int) -> None:
             cluster.fail(cluster.replicas[victim])
             cluster.add_replica(pool)
 
-        cluster.at(2.0, crash)
+        cluster.timetable.at(2.0, crash)
 
     ports = TransferLinks({(0, 1): Wire()})
     run = simulate(apart(), requests([0.0], [4], [2]), transfer=ports, controllers=(Script(acts),))
@@ -235,8 +234,8 @@ def test_a_prompt_that_nobody_is_left_to_decode_begins_again(shown: str) -> None
     """Computed from 0 to 1 while no decode replica lives; one is born at 3: again 1 s, 1.5 s on the wire."""
 
     def acts(cluster: Cluster) -> None:
-        cluster.at(0.5, lambda: cluster.fail(cluster.replicas[1]))
-        cluster.at(3.0, lambda: cluster.add_replica(1) and None)
+        cluster.timetable.at(0.5, lambda: cluster.fail(cluster.replicas[1]))
+        cluster.timetable.at(3.0, lambda: cluster.add_replica(1) and None)
 
     ports, hand_over = TransferLinks({(0, 1): Wire()}), DisaggregationPolicy(first_token=shown)  # type: ignore[arg-type]
     run = simulate(apart(), requests([0.0], [4], [2]), transfer=ports, controllers=(Script(acts),), hand_over=hand_over)
@@ -248,7 +247,7 @@ def test_a_prompt_that_nobody_is_left_to_decode_begins_again(shown: str) -> None
 @pytest.mark.parametrize("fast", [True, False])
 def test_a_replica_turns_slow_with_its_next_step(fast: bool) -> None:
     def acts(cluster: Cluster) -> None:
-        cluster.at(2.5, lambda: cluster.replicas[0].run_by(Linear(base_s=2.0)))
+        cluster.timetable.at(2.5, lambda: cluster.replicas[0].run_by(Linear(base_s=2.0)))
 
     work = requests([0.0], [4], [5])
     run = simulate([Pool(rules(), Linear())], work, controllers=(Script(acts),), fast_forward=fast)
@@ -257,15 +256,15 @@ def test_a_replica_turns_slow_with_its_next_step(fast: bool) -> None:
 
 def test_controllers_act_until_all_is_served() -> None:
     seen: list[float] = []
-    script = Script(lambda cluster: cluster.every(1.0, lambda: seen.append(cluster.clock.now)))
+    script = Script(lambda cluster: cluster.timetable.every(1.0, lambda: seen.append(cluster.clock.now)))
     simulate([Pool(rules(), Linear())], requests([0.0], [4], [3]), controllers=(script,))
     assert seen == [1.0, 2.0]  # at 3 the last token comes out first
 
 
 def test_waiting_for_a_birth_that_never_comes_ends() -> None:
     def acts(cluster: Cluster) -> None:
-        cluster.at(0.5, lambda: cluster.fail(cluster.replicas[0]))
-        cluster.every(1.0, lambda: None)
+        cluster.timetable.at(0.5, lambda: cluster.fail(cluster.replicas[0]))
+        cluster.timetable.every(1.0, lambda: None)
 
     with pytest.raises(RuntimeError, match="1 requests wait for a replica"):
         simulate([Pool(rules(), Linear())], requests([0.0], [4], [3]), controllers=(Script(acts),))
@@ -282,7 +281,7 @@ def test_whoever_dies_every_request_is_answered(work: RequestSet, deaths: list[t
             cluster.fail(victim)
 
         for at_s, which in deaths:
-            cluster.at(at_s, lambda which=which: crash(which))
+            cluster.timetable.at(at_s, lambda which=which: crash(which))
 
     run = simulate(
         apart(2, 2, lag=1), work, transfer=TransferLinks({(0, 1): Wire(2.0**-6)}), controllers=(Script(acts),)
@@ -307,7 +306,11 @@ def test_a_fleet_of_two_models_and_two_kinds_of_hardware_adds_up() -> None:
     plants = [compile_deployment(Deployment(model=m, hardware=h, **keys)) for m, h in two]  # type: ignore[arg-type]
     work = RequestSet(np.linspace(0.0, 2.0, 40), np.full(40, 100), np.full(40, 20))
     work = replace(work, wanted_models=np.arange(40) % 2)
-    done = run(CompiledFleet.apart(*plants), work, RunOptions(check_laws=True))
+    done = run(
+        CompiledFleet(tuple(replace(p, resolved=replace(p.resolved, site=str(i))) for i, p in enumerate(plants))),
+        work,
+        RunOptions(check_laws=True),
+    )
     assert np.bincount(done.replica).tolist() == [20, 10, 10]
     assert set(done.replica[::2]) == {0}
     alone = [run(p, replace(work.every(2), arrival_s=work.arrival_s[::2], wanted_models=None)) for p in plants[:1]]

@@ -326,7 +326,7 @@ def test_two_choices_make_long_queues_doubly_exponentially_rare() -> None:
                 if cluster.clock.now > 60.0:
                     lengths.extend(replica.outstanding for replica in cluster.replicas)
 
-            cluster.every(1.0, look)
+            cluster.timetable.every(1.0, look)
 
     pools = [Pool(engine, timer, servers)]
     last_s = float(work.arrival_s[-1])

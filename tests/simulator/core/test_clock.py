@@ -68,12 +68,12 @@ def test_arrivals_come_in_the_order_of_the_workload_before_what_they_cause(monke
     cluster = Cluster([Pool(rules(), Linear())], requests([1.0, 1.0, 2.0], [1, 1, 1], [1, 1, 1]), RunOptions())
     seen: list[str] = []
 
-    def reach(index: int) -> None:
+    def admit(index: int) -> None:
         seen.append(f"request {index}")
         if index == 0:
             cluster.clock.at(1.0, ARRIVAL, [lambda _: seen.append("caused by 0")])
 
-    monkeypatch.setattr(cluster, "_reach", reach)
+    monkeypatch.setattr(cluster, "_admit", admit)
     cluster.run()
     assert seen == ["request 0", "request 1", "caused by 0", "request 2"]
 

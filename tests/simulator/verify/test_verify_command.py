@@ -17,9 +17,9 @@ from simulator.verify.engines import (
     SHORT_LIMITS,
     EngineChoice,
     endpoint,
+    engine_subject,
     engine_version,
     llama_cpp,
-    transformers_subject,
 )
 from simulator.verify.screen import check_place
 from simulator.verify.session import VerificationEffort
@@ -78,7 +78,7 @@ def test_requests_that_the_engine_cannot_take(
 ) -> None:
     from dataclasses import replace
 
-    subject = transformers_subject(EngineChoice(Path("qwen2.5-0.5b"), replace(SHORT_LIMITS, **limits)))
+    subject = engine_subject("transformers", EngineChoice(Path("qwen2.5-0.5b"), replace(SHORT_LIMITS, **limits)), None)
     monkeypatch.setattr(sessions, "EngineUnderTest", _unreached)
     with pytest.raises(InputError, match=said):
         sessions.verify(subject, None, VerificationEffort(TrialSize(lengths)), tmp_path, _unreached)  # type: ignore[arg-type]
