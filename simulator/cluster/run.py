@@ -25,7 +25,7 @@ from simulator.core.outcomes import (
 )
 from simulator.core.step_log import StepLog
 from simulator.engine.replica import Replica
-from simulator.schedulers.base import Headroom
+from simulator.schedulers.rules import PeakUse
 
 _REJECTED = (TOO_LONG, TOO_LARGE, TOO_WIDE, QUEUE_FULL)
 
@@ -41,7 +41,7 @@ class ReplicaRun:
     adapters: tuple[int, int] | None = None  # number of adapters loaded to the device, and of those read from disk
     born_s: float = 0.0
     died_s: float = inf  # inf: the replica existed until the end of the run
-    reach: Headroom | None = None  # None: unknown
+    reach: PeakUse | None = None  # None: unknown
 
     def alive_fraction(self, first_s: float, last_s: float) -> float:
         """Return the fraction of the time from first_s to last_s during which the replica existed."""
@@ -61,7 +61,7 @@ class ReplicaRun:
         slots = replica.scheduler.slots
         adapters = (slots.n_from_host, slots.n_from_disk) if slots else None
         lived = replica.born_s, replica.died_s
-        return cls(replica.pool, replica.logs, peak, offload, adapters, *lived, replica.scheduler.reach)
+        return cls(replica.pool, replica.logs, peak, offload, adapters, *lived, replica.scheduler.peak_use)
 
 
 @dataclass(frozen=True, slots=True)

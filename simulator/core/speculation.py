@@ -44,8 +44,8 @@ class AcceptedDrafts:
         self.in_flight = self._rules.queries - tokens
         return tokens
 
-    def foresee(self, tokens: int) -> int:
-        """Return the number of further rounds that produce `tokens` tokens."""
+    def rounds_for(self, tokens: int) -> int:
+        """Return the number of further rounds that give `tokens` tokens, after which the request ends."""
         rounds = given = 0
         while given < tokens:
             given += self._at(self.round + rounds)

@@ -140,7 +140,7 @@ class Replica:
         yield self._clock.at(end_s, ARRIVAL)
         if self.died_s > self._clock.now:
             host.landed(request)
-            self.scheduler.landed(request)
+            self.scheduler.resume_fetched(request)
             self.step_loops[0].on_arrival()
 
     def wake_idle(self) -> None:
@@ -186,7 +186,7 @@ class Replica:
         Raises:
             RuntimeError: If a request is waiting and can never be scheduled; the message names it.
         """
-        if self.scheduler.n_fetching:
+        if self.scheduler.fetching:
             return
         if self.scheduler.n_waiting and not self.n_leaving and all(loop.idle for loop in self.step_loops):
             stuck = (self._holding() or self.scheduler.waiting_requests())[0]

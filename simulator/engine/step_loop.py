@@ -194,9 +194,9 @@ class StepLoop:
 
     def _rest(self, now: float) -> None:
         """Become idle, or wait until a batch that is filling up may start."""
-        again_s = self.scheduler.look_again_s
-        if again_s < inf:  # a batch is filling up
-            self._event = self._clock.at(max(now, again_s), self._wake_order, [self._wake])
+        retry_s = self.scheduler.retry_s
+        if retry_s < inf:
+            self._event = self._clock.at(max(now, retry_s), self._wake_order, [self._wake])
             return
         self._event = None
         self._replica.check_progress()

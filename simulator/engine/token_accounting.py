@@ -45,7 +45,7 @@ class TokenAccounting:
         for request in batch.prompted + batch.joined:
             generated = request.known_tokens - request.input_tokens
             rest = output_tokens[request.index] - generated - 1
-            self._last_tokens.foresee(request, rest)
+            self._last_tokens.schedule_completion(request, rest)
             if not rest:  # this batch contains its last token
                 self._retire(request, batch)
 
@@ -112,7 +112,7 @@ class TokenAccounting:
         for request in finishing:
             last_tokens.forget(request)
             if self._hands_over and replica.hand_over(request):
-                self._scheduler.park(request)
+                self._scheduler.hold_for_transfer(request)
                 continue
             index = request.index
             if not request.gone:

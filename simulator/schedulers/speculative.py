@@ -113,6 +113,7 @@ class SpeculativeSet(DecodeSet):
 class Speculating(ContinuousBatching):
     """The common part of speculative policies; it precedes the policy among the base classes."""
 
+    pipelines = False
     decodes: SpeculativeSet
 
     def __init__(self, rules: EngineRules) -> None:
@@ -129,9 +130,9 @@ class Speculating(ContinuousBatching):
             request.advances = AcceptedDrafts(self._speculation, request.index)
         super().add(request)
 
-    def _with_drafts(self, batch: Batch | None) -> Batch | None:
-        """Add the drafts to a batch that the policy has just scheduled."""
-        self._newest = batch
+    def schedule(self) -> Batch | None:
+        """Return the batch that the policy schedules next, with the drafts added, or None if nothing can run."""
+        self._newest = batch = super().schedule()  # type: ignore[safe-super]  # the policy's own
         if batch is not None and batch.decodes:
             batch.queries, batch.accepted = self._speculation.queries, self.decodes.accepted
         return batch
@@ -168,43 +169,17 @@ class Speculating(ContinuousBatching):
 class SpeculativeV1(Speculating, VllmV1):
     """vLLM V1 with `--speculative-config`."""
 
-    pipelines = False
-
-    def schedule(self) -> Batch | None:
-        """Return the batch of the next step, or None if nothing can run."""
-        return self._with_drafts(super().schedule())
-
 
 class SpeculativeMaxUtilization(Speculating, MaxUtilization):
     """TensorRT-LLM with a speculative_config and MAX_UTILIZATION."""
 
-    def schedule(self) -> Batch | None:
-        """Return the batch of the next step, or None if nothing can run."""
-        return self._with_drafts(super().schedule())
-
 
 class SpeculativeTrtLlm(Speculating, TrtLlm):
-    """TensorRT-LLM with a speculative_config and GUARANTEED_NO_EVICT, with the drafts in a request's worst case."""
-
-    def schedule(self) -> Batch | None:
-        """Return the batch of the next step, or None if nothing can run."""
-        return self._with_drafts(super().schedule())
-
-    def _worst_blocks(self, request: Request) -> int:
-        rules = self.rules
-        tokens = request.input_tokens + rules.max_output_tokens + self._speculation.most_spare_tokens(rules.lag)
-        return min(-(-min(tokens, rules.max_model_len) // rules.block_size), rules.kv_blocks)
-
-    def _held_blocks(self, request: Request) -> int:
-        return max(self.held_blocks(request), request.shared_blocks)
+    """TensorRT-LLM with a speculative_config and GUARANTEED_NO_EVICT."""
 
 
 class SpeculativeSglang(Speculating, Sglang):
     """SGLang with `--speculative-algorithm`."""
-
-    def schedule(self) -> Batch | None:
-        """Return the batch of the next step, or None if nothing can run."""
-        return self._with_drafts(super().schedule())
 
 
 #: Speculative schedulers by the policy that they extend.

@@ -267,6 +267,10 @@ class Seen(NamedTuple):
     prompt_tokens: int
 
     @property
+    def scheduler(self) -> Seen:
+        return self
+
+    @property
     def n_requests(self) -> int:
         return self.n_waiting + self.n_running
 
