@@ -26,7 +26,7 @@ from simulator.cluster.compiled import Pool
 from simulator.cluster.run import ReplicaRun, Run
 from simulator.core.outcomes import NOT_SENT, UNFINISHED
 from simulator.core.request import Request
-from simulator.core.step_log import COLUMNS, OWN, RankStepLog, StepLog
+from simulator.core.step_log import COLUMNS, OWN, StepLog
 
 #: Fields of a Run with one row per request, but for who served it and what became of it.
 _ROWS: Final = ("started_s", "first_token_s", "last_token_s", "cached_tokens", "preemptions", "status")
@@ -169,7 +169,7 @@ def reusable_run(run: Run, pool: Pool) -> Run | None:
 
 def _step_tokens(log: StepLog) -> int:
     """Return the maximum number of tokens in a step."""
-    if isinstance(log, RankStepLog):
+    if log.n_ranks:
         held = log.shares[:, :, OWN_TOKENS].sum(axis=2)
         return log.n_ranks * int(held.max(initial=0.0))
     return int((log.prefill_tokens + log.decodes).max(initial=0.0))

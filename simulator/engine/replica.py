@@ -139,7 +139,7 @@ class Replica:
         """Wait until end_s for the blocks of a request to arrive from the host, then make it schedulable."""
         yield self._clock.at(end_s, ARRIVAL)
         if self.died_s > self._clock.now:
-            host.landed(request)
+            host.finish_fetch(request)
             self.scheduler.resume_fetched(request)
             self.step_loops[0].on_arrival()
 
@@ -220,7 +220,7 @@ class Replica:
         self.died_s = self._clock.now
         self.stop(self.died_s)
         for loop in self.step_loops:
-            loop.silence()
+            loop.discard()
         self.outstanding = self.outstanding_tokens = self.n_leaving = 0
         return [request for request in self.held_requests() if not request.gone]
 

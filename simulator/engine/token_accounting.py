@@ -125,17 +125,13 @@ class TokenAccounting:
             release(request)
             replica.finish(request)
 
-    def drop_gone(self, ahead: Batch | None, now: float, start_s: float, first_s: float) -> None:
+    def drop_gone(self, ahead: Batch | None) -> None:
         """Free the seats and blocks of cancelled requests.
 
-        A request with a scheduled token is freed when that step has ended. The step that has just ended began at
-        start_s, and its first step took first_s seconds.
+        A request with a scheduled token is freed when that step has ended.
 
         Args:
             ahead: The most recently scheduled batch, if it has not begun; None if no batch is scheduled.
-            now: Current time in seconds.
-            start_s: When the batch that has just ended began.
-            first_s: Duration of its first step, seconds.
         """
         scheduler = self._scheduler
         for request in self.gone:
@@ -150,7 +146,7 @@ class TokenAccounting:
             if ahead is not None:
                 ahead.finishing += leaving
             elif leaving:
-                self.process(Batch(finishing=leaving), now, start_s, first_s)
+                self.process(Batch(finishing=leaving), self._clock.now, self._clock.now, 0.0)
         self.gone.clear()
 
     def stop(self) -> None:

@@ -281,8 +281,6 @@ class DecodeSet:
     `rounds` counts scheduled steps; a member has base_tokens + rounds tokens in its cache.
     """
 
-    __slots__ = ("_base_sum", "_block_size", "_longest", "_phases", "_serial", "n", "rounds")
-
     def __init__(self, block_size: int) -> None:
         self.n = 0
         self.rounds = 0

@@ -67,7 +67,10 @@ class Lockstep(Scheduler):
         if self.preempted:
             self.preempted = []
         if self._balance is not None:
-            self._count(self._balance)
+            self._balance.count(self._even)
+            for scheduler in self.ranks:
+                assert isinstance(scheduler, MaxUtilization)
+                scheduler.holds_prompts = self._balance.holds
         parts = [self._part(rank) for rank in self._group]
         if not any(parts):
             return None
@@ -88,13 +91,6 @@ class Lockstep(Scheduler):
         if batch is None:
             rank.idle = not scheduler.n_running and not scheduler.n_waiting
         return batch
-
-    def _count(self, balance: AttentionDpBalance) -> None:
-        """Count a step for the balancing of prompts."""
-        balance.count(self._even)
-        for rank in self.ranks:
-            assert isinstance(rank, MaxUtilization)
-            rank.holds_prompts = balance.holds
 
     @property
     def _even(self) -> bool:
@@ -170,11 +166,6 @@ class Lockstep(Scheduler):
         return self._balance is None and all(rank.blocked for rank in self.ranks)
 
     @property
-    def longest_queue(self) -> int:
-        """The index of the rank with the most waiting requests."""
-        return max(range(len(self.ranks)), key=lambda place: self.ranks[place].n_waiting)
-
-    @property
     def n_running(self) -> int:
         """The number of requests with a seat, on all ranks."""
         return sum(rank.n_running for rank in self.ranks)
@@ -211,8 +202,6 @@ class RankRounds(CompletionRounds):
     Rounds are steps in which any rank decodes. While one rank prefills, its decodes pause and the others continue, so
     each rank lags behind by the rounds in which it paused. `rank_of` returns the rank of a request.
     """
-
-    __slots__ = ("_behind", "_heaps", "_rank_of")
 
     def __init__(self, n_ranks: int, rank_of: Callable[[Request], int]) -> None:
         super().__init__()

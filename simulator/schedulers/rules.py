@@ -53,15 +53,9 @@ class EngineRules(Limits):
 
     def of_rank(self) -> Self:
         """Return the rules of one rank."""
-        n = self.attention_ranks
-        return replace(
-            self,
-            max_num_seqs=self.max_num_seqs // n,
-            max_num_batched_tokens=self.max_num_batched_tokens // n,
-            kv_blocks=self.kv_blocks // n,
-            attention_ranks=1,
-            rank_dispatch="",
-        )
+        divided = ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")
+        own = {name: getattr(self, name) // self.attention_ranks for name in divided}
+        return replace(self, **own, attention_ranks=1, rank_dispatch="")
 
     def moving_s(self, batch: Batch) -> float:
         """Return the seconds that a step takes longer because of swapped blocks and of adapters."""

@@ -285,8 +285,6 @@ class ReceiveInterval:
     The number of steps depends on `busy`, the requests that the engine had at its last read.
     """
 
-    __slots__ = ("_receiving", "_since", "_steps")
-
     def __init__(self, receiving: ReceiveIntervals) -> None:
         self._receiving = receiving
         self.restart(0)

@@ -30,8 +30,6 @@ class SpeculativeSet(DecodeSet):
     accepted. Blocks of drafts that are rejected later are not freed, but need not be taken again.
     """
 
-    __slots__ = ("_longest_tokens", "_members", "_rules", "_slack", "accepted")
-
     def __init__(self, block_size: int, rules: SpeculationRules, lag: int, longest_tokens: int) -> None:
         super().__init__(block_size)
         self._members: dict[Request, AcceptedDrafts] = {}
@@ -56,7 +54,8 @@ class SpeculativeSet(DecodeSet):
         self.n -= 1
         request.computed_tokens = request.base_tokens + self.rounds
         request.known_tokens = request.computed_tokens + 1
-        request.spare_blocks = advances.held_blocks - self._least(request)
+        least = max(-(-request.computed_tokens // self._block_size), request.shared_blocks)
+        request.spare_blocks = advances.held_blocks - least
 
     def end(self, request: Request) -> int:
         """Remove a request whose last token is scheduled; return the tokens of its round that are beyond its end."""
@@ -104,10 +103,6 @@ class SpeculativeSet(DecodeSet):
         if self._slack:
             tokens += advances.in_flight
         return -(-min(tokens, self._longest_tokens) // self._block_size)
-
-    def _least(self, request: Request) -> int:
-        """Return the blocks of a request's tokens without drafts."""
-        return max(-(-request.computed_tokens // self._block_size), request.shared_blocks)
 
 
 class Speculating(ContinuousBatching):

@@ -62,7 +62,7 @@ class TransformersCb(ContinuousBatching):
             budget -= self._continue_prompt(batch, self._partial, budget)
         if len(self._running) < self._full_at:
             self._full_at = ENDLESS
-        if self._partial is None and not self._closed:
+        if self._partial is None and len(self._running) < self._full_at:
             self._admit(batch, budget)
         if batch.prefill_chunks:
             keys = self._keys + batch.decode_context_sum + n
@@ -73,10 +73,6 @@ class TransformersCb(ContinuousBatching):
     def _prefill(self, batch: Batch, request: Request, tokens: int) -> None:
         self._keys += request.computed_tokens + tokens
         super()._prefill(batch, request, tokens)
-
-    @property
-    def _closed(self) -> bool:
-        return len(self._running) >= self._full_at
 
     def _short(self, batch: Batch) -> bool:
         """Return whether too few blocks are free to add prompt tokens to a batch that is not empty."""
@@ -134,6 +130,6 @@ class TransformersCb(ContinuousBatching):
     @property
     def blocked(self) -> bool:
         """Whether no waiting request can be admitted before something is released."""
-        if not self._waiting or self._closed or len(self._running) >= self._seats:
+        if not self._waiting or len(self._running) >= min(self._full_at, self._seats):
             return True
         return self.decodes.n > 0 and self.kv.available < self._margin_blocks

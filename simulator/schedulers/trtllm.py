@@ -119,8 +119,6 @@ class AttentionDpBalance:
     caller decides what even is: every rank has a prompt to start, or some rank has nothing to generate.
     """
 
-    __slots__ = ("_steps", "_uneven")
-
     def __init__(self, steps: int) -> None:
         self._steps = steps
         self._uneven = 0  # steps since prompts could last start

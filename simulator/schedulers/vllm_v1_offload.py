@@ -138,7 +138,7 @@ class OffloadingV1(VllmV1):
         copy = self.host.due(request, self.computed_tokens(request))
         if copy is not None:
             self.host.store(copy)
-        self.host.left(request)
+        self.host.mark_used(request)
 
     @property
     def n_waiting(self) -> int:

@@ -25,6 +25,7 @@ from simulator.core.invariants import InvariantViolation
 from simulator.layers.shard import Shard
 from simulator.memory.adapters import adapter_bytes, lora_bytes
 from simulator.memory.plan import size_memory
+from simulator.schedulers.registry import VARIANTS
 from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.vllm_v1_lora import LoraV1
 from tests.simulator.worlds import Linear, requests, rules
@@ -204,7 +205,10 @@ def test_fast_forward_changes_nothing(world: tuple[EngineRules, RequestSet, Line
 
 
 def test_a_scheduler_that_ignores_the_limit_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LoraV1, "_has_room_for", lambda _self, _adapter: True)
-    monkeypatch.setattr(AdapterSlots, "_evict", lambda *_: None)
+    class IgnoresLimit(LoraV1):
+        def __init__(self, engine: EngineRules) -> None:
+            super().__init__(replace(engine, lora=replace(ONE, max_loras=2)))
+
+    monkeypatch.setitem(VARIANTS["lora"].by_policy, "vllm-v1", IgnoresLimit)
     with pytest.raises(InvariantViolation, match="2 adapters in a batch of at most 1"):
         simulate(rules(lora=ONE), asking(requests([0.0, 0.0], [4, 4], [3, 2]), [0, 1]))
