@@ -43,11 +43,6 @@ class AdapterSlots:
             tier[adapter] = None
             tier.move_to_end(adapter)
 
-    @property
-    def resident(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(Adapters on the device, adapters in host memory), the least recently used first."""
-        return tuple(self._device), tuple(self._host)
-
 
 @dataclass(frozen=True, slots=True)
 class LoraRules:

@@ -85,9 +85,7 @@ class BatchRows(BatchCounts):
         decodes = self.decodes + chunks
         return replace(
             self,
-            prefill_tokens=nothing,
-            prefill_pairs=nothing,
-            prefill_chunks=nothing,
+            **dict.fromkeys(("prefill_tokens", "prefill_pairs", "prefill_chunks"), nothing),
             decodes=decodes,
             mean_context=(self.mean_context * self.decodes + ends * chunks) / np.maximum(decodes, 1.0),
             max_context=np.where(chunks > 0, np.maximum(self.max_context, ends), self.max_context),

@@ -174,12 +174,5 @@ def _shape(kind: Kind) -> BatchShape:
     decodes = round(_middle(kind[0], _ALONE if alone else _MIXED))
     context = round(_middle(kind[1], _CONTEXT if alone else _MIXED_CONTEXT))
     tokens = round(_middle(kind[2], _TOKENS))
-    return BatchShape(
-        prefill_tokens=tokens,
-        prefill_pairs=tokens**2 / 2,
-        prefill_chunks=min(tokens, 1),
-        decodes=decodes,
-        decode_context_sum=decodes * context,
-        decode_context_max=context,
-        logits=decodes + min(tokens, 1),
-    )
+    chunks = min(tokens, 1)
+    return BatchShape(tokens, tokens**2 / 2, chunks, decodes, decodes * context, context, decodes + chunks)

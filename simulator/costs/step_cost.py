@@ -69,7 +69,7 @@ class StepCost:
         self._rows: dict[int, tuple[float, list[Cell], float, float]] = {}
         self._alone: dict[int, list[Cell]] = {}  # attention in steps without prompts, by decodes on a rank
         self._mixed: dict[int, list[Cell]] = {}  # the same in steps with prompts
-        self._contexts: list[float] = tables.decode.contexts.tolist()
+        self._contexts: list[float] = tables.decode.even.axes[1].tolist()
         self._bounds = self._contexts[1:-1]  # between the cells, of which the first and the last have no outer bound
         self._prefill = tables.prefill.values[..., :N_CLASSES].sum(axis=-1).tolist()
         self._chunks, self._chunk_tokens, self._prior = (a.tolist() for a in tables.prefill.axes)

@@ -53,11 +53,6 @@ class DecodeTables:
     even: MultilinearTable
     skew: MultilinearTable
 
-    @property
-    def contexts(self) -> FloatArray:
-        """The nodes of the mean context. Shape (nodes,)."""
-        return self.even.axes[1]
-
     def at(self, decodes: FloatArray, mean: FloatArray, longest: FloatArray) -> FloatArray:
         """Return the channels of decode attention. Shape (rows, channels).
 

@@ -67,4 +67,4 @@ class EngineContext:
     hand_over: Callable[[int, Request], bool] | None = None  # returns whether the request continues elsewhere
     fast_forward: bool = True
     check: Check | None = None  # called after every schedule
-    journal: EventLog | None = None
+    event_log: EventLog | None = None

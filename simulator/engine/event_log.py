@@ -1,4 +1,4 @@
-"""An optional event log (journal) of a run, with details beyond the step logs and results.
+"""An optional event log of a run, with details beyond the step logs and results.
 
 The log consists of tables that grow during a run: events of requests (reached a replica, prompt computed, preempted,
 transferred, finished), samples of each replica's state, taken whenever it changes, and fetches of KV blocks. Recording
@@ -34,7 +34,7 @@ TOKENISED, REACHED, PROMPTED, PREEMPTED, JOINED, OPENED, FINISHED = range(7)
 #: or the engine waits for more requests.
 STEP, SEATS, BLOCKS, TURN = range(4)
 
-EVENT_COLUMNS: Final = ("time_s", "kind", "request", "replica", "lane")
+EVENT_COLUMNS: Final = ("time_s", "kind", "request", "replica", "loop")
 
 FETCH_COLUMNS: Final = ("request", "replica", "start_s", "end_s")
 
@@ -103,7 +103,7 @@ class EventLog:
         self._events.extend((replica.now, REACHED, request.index, replica.index, 0))
         if self._reasons.get(replica.index, STEP) == STEP and _taken(replica.scheduler, _running(replica), 1):
             self._reasons[replica.index] = SEATS  # certain before the engine considers the request
-        self._sample(replica, nan)  # a run of steps may be in progress, whose blocks are accounted for at its end
+        self.sample(replica, nan)  # a run of steps may be in progress, whose blocks are accounted for at its end
 
     def needs_schedule(self, replica: ReplicaState) -> bool:
         """Return whether the engine must schedule before the log knows why the head of the queue waits."""
@@ -122,20 +122,18 @@ class EventLog:
     def processed(self, replica: ReplicaState, loop: int, batch: Batch, start_s: float) -> None:
         """Record the outputs of a batch that began at start_s and ends now."""
         for kind, time_s, requests in (
-            (JOINED, start_s, batch.joined),
-            (OPENED, replica.now, [request for request in batch.joined if not request.emitted]),
+            (JOINED, start_s, batch.prefilled),
+            (OPENED, replica.now, [request for request in batch.prefilled if not request.emitted]),
             (PROMPTED, replica.now, batch.prompted),
             (FINISHED, replica.now, batch.finishing),
         ):
             for request in requests:
                 self._events.extend((time_s, kind, request.index, replica.index, loop))
 
-    def sample(self, replica: ReplicaState) -> None:
-        """Record the state of a replica now, between two steps."""
-        self._sample(replica, replica.scheduler.kv.held)
-
-    def _sample(self, replica: ReplicaState, held_blocks: float) -> None:
+    def sample(self, replica: ReplicaState, held_blocks: float | None = None) -> None:
+        """Record the state of a replica now; `held_blocks` is nan if a run of steps may be in progress."""
         scheduler = replica.scheduler
+        held_blocks = scheduler.kv.held if held_blocks is None else held_blocks
         waiting = scheduler.n_waiting
         reason = self._reasons.get(replica.index, STEP) if waiting else STEP
         self._samples.extend((replica.now, replica.index, held_blocks, _running(replica), waiting, reason))

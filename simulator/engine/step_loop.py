@@ -64,8 +64,8 @@ class StepLoop:
         self._accounting = TokenAccounting(replica, context, scheduler, self._last_tokens, place)
         # The features in use are determined here once, so that unused features cost nothing in each step.
         self._timed = context.rules.queueing.max_delay_s > 0.0
-        self._journal, self._check = context.journal, context.check
-        self._noted = self._timed or self._journal is not None or context.rules.offload is not None
+        self._event_log, self._check = context.event_log, context.check
+        self._noted = self._timed or self._event_log is not None or context.rules.offload is not None
 
     @property
     def idle(self) -> bool:
@@ -97,7 +97,7 @@ class StepLoop:
         if self._event is None or (self._timed and self.current is None and not self._queue):
             self.wake()
         elif self._steps > 1 and (
-            not self.scheduler.blocked or (self._journal and self._journal.needs_schedule(self._replica))
+            not self.scheduler.blocked or (self._event_log and self._event_log.needs_schedule(self._replica))
         ):
             self.cut()
 
@@ -195,7 +195,7 @@ class StepLoop:
                 first_s = self.timer.cycle_s(batch)
         if moves is not None and moves.blocks:
             slope_s = 0.0
-        elif most > 1 and self._fast_forward and not (batch.finishing or (batch.joined and batch.opens)):
+        elif most > 1 and self._fast_forward and not (batch.finishing or (batch.prefilled and batch.opens)):
             steps += self._quiet_steps(batch, most - 1)
         if moves is not None:
             first_s += self._context.rules.moving_s(batch)
@@ -240,13 +240,13 @@ class StepLoop:
             self._skip(batch, steps - 1)
         self.current = None
         if self._noted:
-            if self._journal is not None:
-                self._journal.sample(self._replica)
+            if self._event_log is not None:
+                self._event_log.sample(self._replica)
             if batch.moves is not None and self.scheduler.host is not None:
                 for copy in batch.moves.copies:
                     self.scheduler.host.store(copy)
         accounting = self._accounting
-        if batch.prompted or batch.finishing or batch.admitted or batch.parting or batch.joined:
+        if batch.prompted or batch.finishing or batch.admitted or batch.parting or batch.prefilled:
             accounting.process(batch, now, start_s, first_s)
         queue = self._queue
         if accounting.gone:
@@ -282,14 +282,14 @@ class StepLoop:
             last_tokens.rounds += 1
         if last_tokens.due_round <= last_tokens.rounds:
             self._accounting.retire_due(batch)
-        if batch.prompted or batch.joined:
+        if batch.prompted or batch.prefilled:
             self._accounting.schedule_completions(batch)
         if self._check is not None:
             self._check(self._replica, scheduler, batch)
         return batch
 
     def _schedule_and_note(self) -> Batch | None:
-        """Schedule with timed batches, fetches from the host or a journal."""
+        """Schedule with timed batches, fetches from the host or an event log."""
         scheduler = self.scheduler
         if self._timed:
             scheduler.now_s = self._clock.now
@@ -299,6 +299,6 @@ class StepLoop:
                 self._replica.fetch(scheduler.fetches)
             else:
                 batch.moving().fetches = tuple(scheduler.fetches)
-        if self._journal is not None:
-            self._journal.scheduled(self._replica, scheduler, batch)
+        if self._event_log is not None:
+            self._event_log.scheduled(self._replica, scheduler, batch)
         return batch

@@ -32,7 +32,7 @@ class TokenAccounting:
         """
         self.gone: list[Request] = []  # cancelled requests, which leave at the end of the step on the device
         self._replica, self._scheduler, self._last_tokens, self._place = replica, scheduler, last_tokens, place
-        self._clock, self._results, self._journal = context.clock, context.results, context.journal
+        self._clock, self._results, self._event_log = context.clock, context.results, context.event_log
         self._output_tokens, self._output_s = context.output_tokens, context.rules.host.output_s
         self._outlet, self._streams = replica.outlet, scheduler.streams
         self._hands_over = context.hand_over is not None
@@ -42,7 +42,7 @@ class TokenAccounting:
     def schedule_completions(self, batch: Batch) -> None:
         """Record in which round each request that begins to decode schedules its last token."""
         output_tokens = self._output_tokens
-        for request in batch.prompted + batch.joined:
+        for request in batch.prompted + batch.prefilled:
             generated = request.known_tokens - request.input_tokens
             rest = output_tokens[request.index] - generated - 1
             self._last_tokens.schedule_completion(request, rest)
@@ -65,8 +65,8 @@ class TokenAccounting:
             preempted: Requests that lost their blocks.
             last: The most recently scheduled batch in flight, which may contain their tokens; None if there is none.
         """
-        if self._journal is not None:
-            self._journal.preempted(self._replica, self._place, preempted)
+        if self._event_log is not None:
+            self._event_log.preempted(self._replica, self._place, preempted)
         for request in preempted:
             if not self._last_tokens.forget(request):
                 continue  # its prompt was unfinished, so none of its tokens is in flight
@@ -79,8 +79,8 @@ class TokenAccounting:
 
     def process(self, batch: Batch, now: float, start_s: float, first_s: float) -> None:
         """Process the outputs of `batch`, which ran from start_s until now; its first step took first_s seconds."""
-        if self._journal is not None:
-            self._journal.processed(self._replica, self._place, batch, start_s)
+        if self._event_log is not None:
+            self._event_log.processed(self._replica, self._place, batch, start_s)
         results = self._results
         seen_s = self._outlet.left_s + self._output_s
         for request in batch.admitted:
@@ -92,7 +92,7 @@ class TokenAccounting:
                 request.emitted = True
                 if self._streams:
                     results.first_token_s[request.index] = seen_s
-        for request in batch.joined:
+        for request in batch.prefilled:
             if request.emitted:
                 results.waits_s.extend((first_s, start_s - request.last_token_s))
             else:

@@ -101,7 +101,9 @@ class ShardedMoe(ShardedFeedForward):
     def block_calls(self, tokens: Num) -> list[OperatorCall]:
         """Return the router, the shared experts and the projections to and from a narrower latent space.
 
-        The routed experts are in `expert_calls`.
+        The routed experts are in `expert_calls`. In captured decode steps, shared experts run on a second stream in
+        parallel with them (vLLM, SGLang, TensorRT-LLM), or as one more expert of the same kernel (SGLang, DeepSeek-V3).
+        The launches and small grids of shared experts then take no time, but reading their weights still does.
         """
         moe, count, hidden, dtype = self.part, self.count, self._hidden, self.shard.dtype("shared_experts")
         scores = moe.n_experts * (ACT + 4) + moe.experts_per_token * 8  # 16-bit logits, fp32 scores, ids and weights
@@ -114,20 +116,10 @@ class ShardedMoe(ShardedFeedForward):
             calls.append(gemm_call("latent_out", count, Gemm(tokens, hidden, moe.expert_hidden_size, dtype)))
         if moe.shared_intermediate_size:
             calls.append(elementwise_call("add_shared", count, "activation", tokens, 3 * hidden * ACT))
-            calls += self._shared_calls(tokens)
+            block, most = Mlp(moe.shared_intermediate_size, moe.gated), self.shard.shared_overlap_tokens
+            shared = _mlp_calls(self.shard, "shared_experts", count, block, tokens)
+            calls += [replace(call, name=f"shared_{call.name}", overlapped_rows=most) for call in shared]
         return calls
-
-    def _shared_calls(self, tokens: Num) -> list[OperatorCall]:
-        """Return the shared experts.
-
-        In captured decode steps they run on a second stream in parallel with the routed experts (vLLM, SGLang,
-        TensorRT-LLM), or as one more expert of the same kernel (SGLang, DeepSeek-V3). Their launches and small grids
-        then take no time, but reading their weights still does.
-        """
-        block = Mlp(self.part.shared_intermediate_size, self.part.gated)
-        calls = _mlp_calls(self.shard, "shared_experts", self.count, block, tokens)
-        most = self.shard.shared_overlap_tokens
-        return [replace(call, name=f"shared_{call.name}", overlapped_rows=most) for call in calls]
 
     def closing_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
         """Return the exchange that closes the block: the sum over tensor ranks, or a gather of their tokens.

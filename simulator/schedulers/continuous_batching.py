@@ -164,7 +164,7 @@ class ContinuousBatching(Scheduler):
         batch.decode_context_sum += tokens - 1
         batch.decode_context_max = max(batch.decode_context_max, tokens - 1)
         batch.logits += 1
-        batch.joined += (request,)
+        batch.prefilled += (request,)
         self.decodes.add(request)
 
     def _decode_step(self) -> Batch:

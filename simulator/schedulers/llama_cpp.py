@@ -99,8 +99,7 @@ class LlamaCpp(ContinuousBatching):
             self._count_decode_passes()
 
     def _count_decode_passes(self) -> None:
-        ones = [(slot, 1) for slot in self._decoding]
-        self._decode_passes = count_passes(ones, self.rules.physical_batch_tokens)
+        self._decode_passes = count_passes([(slot, 1) for slot in self._decoding], self.rules.physical_batch_tokens)
 
     def withdraw(self, request: Request) -> bool:
         """Remove a request that its client has cancelled; return False if it already decodes."""

@@ -112,8 +112,7 @@ class Speculating(ContinuousBatching):
     decodes: SpeculativeSet
 
     def __init__(self, rules: EngineRules) -> None:
-        if rules.speculation is None:
-            raise ValueError("a speculative scheduler needs speculation rules")
+        assert rules.speculation is not None
         super().__init__(rules)
         self._speculation: SpeculationRules = rules.speculation
         self.decodes = SpeculativeSet(rules.block_size, rules.speculation, rules.lag, rules.max_model_len)

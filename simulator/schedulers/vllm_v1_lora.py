@@ -23,8 +23,7 @@ class LoraV1(VllmV1):
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
-        if rules.lora is None:
-            raise ValueError("a scheduler of LoRA adapters needs lora rules")
+        assert rules.lora is not None
         self._lora = rules.lora
         self.slots = self._slots = AdapterSlots(rules.lora)
         self._active: dict[int, int] = {}  # scheduled requests by adapter
