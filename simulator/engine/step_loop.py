@@ -86,7 +86,7 @@ class StepLoop:
         """Return the number of schedule calls that the current run of steps has skipped until now."""
         return self._steps_until(self._clock.now) - 1 if self._steps > 1 else 0
 
-    # ---- what makes it act
+    # ---- reactions to requests and to the replica
 
     def wake(self) -> None:
         """Schedule an attempt to start a batch after all other events at the current time."""

@@ -34,14 +34,15 @@ class ContinuousBatching(Scheduler):
 
     Attributes:
         shares_prefixes: Requests may reuse cached prefixes of others, if the rules allow it.
-        spare_blocks: While no more blocks than these are free, a decode may find no block for its next token.
+        reserve: The number of blocks that must be left when all decodes of a step have taken theirs. If fewer
+            are left, a decode may find no block for its next token.
 
     Raises:
         ValueError: max_num_batched_tokens is smaller than max_num_seqs, which the engines do not allow.
     """
 
     shares_prefixes: ClassVar[bool] = True
-    spare_blocks: ClassVar[int] = 0
+    reserve: ClassVar[int] = 0
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules if self.shares_prefixes else replace(rules, prefix_caching=False))
@@ -199,7 +200,7 @@ class ContinuousBatching(Scheduler):
 
     def _decode_rounds(self, most: int) -> int:
         """Return the number of further rounds of decodes (0..most) for which there are free blocks."""
-        decodes, available = self.decodes, self.kv.available - self.spare_blocks
+        decodes, available = self.decodes, self.kv.available - self.reserve
         left = available - decodes.blocks_for(most)
         if left < self._least_left:
             self._least_left = left

@@ -44,7 +44,7 @@ class VllmV0(VllmV1):
     takes_over = False
     pipelines = False
     shares_prefixes = False
-    spare_blocks = 1
+    reserve = 1
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
@@ -85,11 +85,11 @@ class VllmV0(VllmV1):
 
     def _decode_batch(self) -> Batch | None:
         decodes = self.decodes
-        if decodes.n and decodes.blocks_next() > self.kv.available - self.spare_blocks:
-            self._make_room()
+        if decodes.n and decodes.blocks_next() > self.kv.available - self.reserve:
+            self._preempt_for_decodes()
         return self._decode_step() if decodes.n else None
 
-    def _make_room(self) -> None:
+    def _preempt_for_decodes(self) -> None:
         while self.decodes.n and not self._all_find_a_block():
             self._preempt()
 

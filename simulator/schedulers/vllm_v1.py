@@ -42,8 +42,8 @@ class VllmV1(ContinuousBatching):
         n = decodes.n
         if n:
             blocks = decodes.blocks_next()
-            if blocks > self.kv.available - self.spare_blocks or (self._rank is not None and self._partial is not None):
-                self._make_room()
+            if blocks > self.kv.available - self.reserve or (self._rank is not None and self._partial is not None):
+                self._preempt_for_decodes()
                 blocks, n = decodes.blocks_next(), decodes.n
             if blocks:
                 self.kv.take(blocks)
@@ -64,7 +64,7 @@ class VllmV1(ContinuousBatching):
             return None
         return batch
 
-    def _make_room(self) -> None:
+    def _preempt_for_decodes(self) -> None:
         """Preempt requests until the decodes of this step find their blocks."""
         while self.decodes.blocks_next() > self.kv.available:
             self._preempt()
