@@ -112,4 +112,4 @@ class SpeculationRules:
     def of(cls, options: Speculation, seed: int) -> Self:
         """Return the rules of a deployment's replicas; `seed` is the seed of the accepted drafts."""
         names = ("queries", "rates", "lookahead_tokens", "budget_tokens", "recomputes_block")
-        return cls(*(getattr(options, name) for name in names), seed=seed)
+        return cls(**{name: getattr(options, name) for name in names}, seed=seed)

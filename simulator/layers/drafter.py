@@ -41,7 +41,7 @@ class DraftCalls(StepCalls):
             return None
         return cls(shard, resolved.engine.fuses_norms, source.joins_decodes, speculation.method, first)
 
-    def rank(self, tokens: Num, graph: bool) -> list[OperatorCall]:
+    def rank(self, tokens: Num, graph: bool = True) -> list[OperatorCall]:
         """Return the operators that depend on the tokens of an attention rank, with the projection of head inputs."""
         calls = StepCalls.rank(self, tokens, graph)
         if self.method in ("eagle", "mtp"):
