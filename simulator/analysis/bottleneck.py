@@ -18,7 +18,7 @@ from simulator.analysis.operators import COMPUTE, FIXED, LINK, MEMORY, OperatorR
 from simulator.analysis.request_phases import reason_between
 from simulator.cluster.compiled import CompiledDeployment
 from simulator.cluster.run import ReplicaRun, Run
-from simulator.core.step_log import COLUMNS, RankStepLog, StepLog
+from simulator.core.step_log import COLUMNS, StepLog
 from simulator.costs.partition import BatchRows
 from simulator.costs.pricing import N_CLASSES
 from simulator.costs.tables import StepTables
@@ -280,8 +280,7 @@ def sampled_operators(tables: StepTables, log: StepLog, samples: int = SAMPLES) 
     passed = (at_s - (ends[row] - columns["total_s"])) / columns["total_s"]
     step = np.minimum(np.floor(passed * columns["steps"]), columns["steps"] - 1)  # within a run of decodes
     weights = ends[-1] / samples / (columns["first_s"] + columns["slope_s"] * step)
-    own = log.shares[row] if isinstance(log, RankStepLog) else None
-    ranks = [BatchRows.of_log(drawn, step)] if own is None else BatchRows.of_ranks(drawn, own, step)
+    ranks = BatchRows.of_ranks(drawn, log.shares[row], step) if log.n_ranks else [BatchRows.of_log(drawn, step)]
     return step_operators(tables, ranks, weights)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from catalogs.arrays import FloatArray
 from simulator.cluster.run import Run
-from simulator.core.step_log import RankStepLog, StepLog
+from simulator.core.step_log import StepLog
 from simulator.core.step_timer import StepTimer, segment_of
 from simulator.engine import event_log
 from simulator.engine.event_log import EventLog
@@ -241,7 +241,7 @@ def _stall_curve(log: StepLog, timer: StepTimer) -> tuple[Sequence[float], Seque
         start_s, step_s, decodes, context_sum, context_max = (float(column[row]) for column in columns)
         if not decodes:
             alone_s = 0.0
-        elif isinstance(log, RankStepLog):
+        elif log.n_ranks:
             alone_s = segment_of(timer, log.decoding(row))[0]
         else:
             alone_s = timer.decode_segment(int(decodes), int(context_sum), int(context_max))[0]

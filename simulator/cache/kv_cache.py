@@ -27,22 +27,6 @@ class KvCache:
     At all times free + held + cached = total, and `available` = free + cached.
     """
 
-    __slots__ = (
-        "_cache",
-        "_copies",
-        "_last",
-        "_queue",
-        "available",
-        "block_size",
-        "cached",
-        "enabled",
-        "insertions",
-        "min_available",
-        "total",
-        "unit_blocks",
-        "unit_tokens",
-    )
-
     def __init__(self, total_blocks: int, block_size: int, prefix_caching: bool, unit_blocks: int = 1) -> None:
         self.total = total_blocks
         self.block_size = block_size
@@ -189,7 +173,18 @@ class KvCache:
         private = max(0, -(-computed_tokens // self.block_size) - request.shared_blocks) + request.spare_blocks
         request.spare_blocks = 0
         if private > 0:
-            self._free_private(request, private, computed_tokens, returning and self.enabled)
+            self.available += private
+            last = self._last
+            if returning and self.enabled:
+                run = BlockRun(private)
+                request.own_run = run
+                request.own_full_blocks = computed_tokens // self.block_size - request.shared_blocks
+                self._queue[run] = None
+            elif last.count and next(reversed(self._queue)) is last:
+                last.count += private
+            else:
+                self._last = last = BlockRun(private)
+                self._queue[last] = None
         if request.units:
             for run in reversed(request.units):
                 run.references -= 1
@@ -199,17 +194,3 @@ class KvCache:
                     self.cached += run.count
             request.units.clear()
         request.shared_blocks = 0
-
-    def _free_private(self, request: Request, blocks: int, computed_tokens: int, returning: bool) -> None:
-        self.available += blocks
-        last = self._last
-        if returning:
-            run = BlockRun(blocks)
-            request.own_run = run
-            request.own_full_blocks = computed_tokens // self.block_size - request.shared_blocks
-            self._queue[run] = None
-        elif last.count and next(reversed(self._queue)) is last:
-            last.count += blocks
-        else:
-            self._last = last = BlockRun(blocks)
-            self._queue[last] = None

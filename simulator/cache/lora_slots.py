@@ -29,10 +29,9 @@ class AdapterSlots:
             active: Adapters of the batch, which keep their slots.
         """
         read, brought = adapter not in self._host, adapter not in self._device
-        if read:
-            self._evict(self._host, self._rules.in_host, active)
-        if brought:
-            self._evict(self._device, self._rules.max_loras, active)
+        for tier, most in ((self._host, self._rules.in_host), (self._device, self._rules.max_loras)):
+            if adapter not in tier and len(tier) >= most:
+                del tier[next(other for other in tier if other not in active)]
         self.n_from_disk += read
         self.n_from_host += brought
         self.touch(adapter)
@@ -43,15 +42,6 @@ class AdapterSlots:
         for tier in (self._device, self._host):
             tier[adapter] = None
             tier.move_to_end(adapter)
-
-    def _evict(self, tier: OrderedDict[int, None], most: int, active: AbstractSet[int]) -> None:
-        if len(tier) >= most:
-            del tier[next(adapter for adapter in tier if adapter not in active)]
-
-    @property
-    def resident(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(Adapters on the device, adapters in host memory), the least recently used first."""
-        return tuple(self._device), tuple(self._host)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +81,5 @@ def check_adapters(wanted: IntArray | None, rules: LoraRules | None) -> None:
     highest = -1 if wanted is None or not len(wanted) else int(wanted.max())
     served = rules.adapters if rules else 0
     if highest >= served:
-        requested = f"adapter {highest} of 0..{highest}"
-        raise InputError(
-            f"the deployment serves {served} LoRA adapters",
-            requested,
-            f"lora: {{adapters: {highest + 1}}}",
-        )
+        rule = f"the deployment serves {served} LoRA adapters"
+        raise InputError(rule, f"adapter {highest} of 0..{highest}", f"lora: {{adapters: {highest + 1}}}")

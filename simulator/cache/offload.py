@@ -18,7 +18,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from catalogs.errors import InputError
 from simulator.core.batch import BlockCopy
 
 if TYPE_CHECKING:
+    from simulator.core.clock import Clock
     from simulator.core.request import Request
 
 
@@ -40,24 +41,17 @@ class OffloadRules:
     disk_s_per_block: float = 0.0
 
 
-class OffloadClock(Protocol):
-    """The clock that a host cache reads."""
-
-    @property
-    def now(self) -> float:
-        """The simulated time in seconds."""
-
-
+@dataclass(slots=True, eq=False)
 class CachedBlocks:
     """Blocks that were stored together.
 
     They are busy, and not evicted, until `ready_s` and while requests read them.
     """
 
-    __slots__ = ("count", "key", "readers", "ready_s")
-
-    def __init__(self, key: int | None, count: int, ready_s: float) -> None:
-        self.key, self.count, self.ready_s, self.readers = key, count, ready_s, 0
+    key: int | None  # content key; None for private content
+    count: int
+    ready_s: float
+    readers: int = 0
 
 
 class CacheTier:
@@ -87,7 +81,7 @@ class CacheTier:
         """Store an entry.
 
         Raises:
-            ValueError: The tier has too few free blocks; call `make_room` first.
+            ValueError: The tier has too few free blocks; call `free_up` first.
         """
         if count > self.free:
             raise ValueError(f"tier: {count} blocks requested, {self.free} free")
@@ -98,26 +92,21 @@ class CacheTier:
             self._by_key[key] = entry
         return entry
 
-    def make_room(self, blocks: int, now: float) -> int:
+    def free_up(self, blocks: int, now: float) -> int:
         """Evict the least recently used entries until `blocks` blocks are free.
 
         Returns the free blocks, at most `blocks`.
         """
-        if self.free < blocks:
-            for entry in self._oldest(blocks - self.free, now):
-                self._shrink(entry, blocks - self.free)
-        return min(self.free, blocks)
-
-    def _oldest(self, blocks: int, now: float) -> list[CachedBlocks]:
-        """Return the least recently used idle entries, until they hold at least `blocks` blocks."""
-        found = []
+        missing, oldest = blocks - self.free, []
         for entry in self.entries:
-            if blocks <= 0:
+            if missing <= 0:
                 break
             if entry.ready_s <= now and not entry.readers:
-                found.append(entry)
-                blocks -= entry.count
-        return found
+                oldest.append(entry)
+                missing -= entry.count
+        for entry in oldest:
+            self._shrink(entry, blocks - self.free)
+        return min(self.free, blocks)
 
     def _shrink(self, entry: CachedBlocks, blocks: int) -> None:
         """Drop an entry, or only `blocks` blocks of an entry with private content."""
@@ -175,7 +164,7 @@ class HostCache:
     `fetches` records the request, start and end in seconds, and blocks of each fetch.
     """
 
-    def __init__(self, rules: OffloadRules, unit_blocks: int, block_size: int, clock: OffloadClock) -> None:
+    def __init__(self, rules: OffloadRules, unit_blocks: int, block_size: int, clock: Clock) -> None:
         self.host, self.disk = CacheTier(rules.host_blocks), CacheTier(rules.disk_blocks)
         self.to_host, self.to_device = TierPort(rules.host_s_per_block), TierPort(rules.host_s_per_block)
         self.to_disk, self.from_disk = TierPort(rules.disk_s_per_block), TierPort(rules.disk_s_per_block)
@@ -191,7 +180,7 @@ class HostCache:
         return n - first
 
     def reserve(self, request: Request) -> None:
-        """Keep the units of `Request.fetching` in their tiers until `landed`."""
+        """Keep the units of `Request.fetching` in their tiers until `finish_fetch`."""
         now, held = self._clock.now, []
         for key in request.fetching:
             entry = self.host.ready(key, now) or self.disk.ready(key, now)
@@ -209,18 +198,15 @@ class HostCache:
         behind = [e for e in held if e.key is not None and self.host.get(e.key) is not e]
         ready_s = self.from_disk.carry(len(behind) * self._unit, now) if behind else now
         for entry in behind:
-            if entry.key is not None and self.host.get(entry.key) is None and self._host_room():
-                held.append(self.host.add(entry.key, self._unit, ready_s))
+            key = entry.key
+            if key is not None and self.host.get(key) is None and self.host.free_up(self._unit, now) == self._unit:
+                held.append(self.host.add(key, self._unit, ready_s))
                 held[-1].readers = 1
         end_s = self.to_device.carry(request.fetched_blocks, ready_s)
         self.fetches.extend((request.index, now, end_s, request.fetched_blocks))
         return end_s
 
-    def _host_room(self) -> bool:
-        """Return whether the host can take one more unit, after evictions."""
-        return self.host.make_room(self._unit, self._clock.now) == self._unit
-
-    def landed(self, request: Request) -> None:
+    def finish_fetch(self, request: Request) -> None:
         """Release the reserved units of a request, whose blocks have arrived."""
         for entry in self._reading.pop(request):
             entry.readers -= 1
@@ -238,34 +224,22 @@ class HostCache:
 
     def store(self, copy: BlockCopy) -> None:
         """Start to copy blocks to the host, and on to the disk, unless they are there; skip blocks without space."""
-        now = self._clock.now
-        new = [key for key in copy.keys if self.host.get(key) is None]
-        units = self.host.make_room(len(new) * self._unit + copy.own_blocks, now) // self._unit
-        own = min(copy.own_blocks, self.host.free - min(units, len(new)) * self._unit)
-        new = new[:units]
-        if not new and own <= 0:
-            return
-        ready_s = self.to_host.carry(len(new) * self._unit + own, now)
-        self._add(self.host, new, own, ready_s)
-        if self.disk.total:
-            self._cascade(new, own, ready_s)
+        now = ready_s = self._clock.now
+        keys, own = list(copy.keys), copy.own_blocks
+        for tier, port in ((self.host, self.to_host), (self.disk, self.to_disk)):
+            keys = [key for key in keys if tier.get(key) is None]
+            free = tier.free_up(len(keys) * self._unit + own, now)
+            keys = keys[: free // self._unit]
+            own = min(own, free - len(keys) * self._unit)
+            if not keys and not own:
+                return
+            ready_s = port.carry(len(keys) * self._unit + own, ready_s)
+            for key in keys:
+                tier.add(key, self._unit, ready_s)
+            if own:
+                tier.add(None, own, ready_s)
 
-    def _cascade(self, keys: Sequence[int], own: int, from_s: float) -> None:
-        """Copy blocks on to the disk."""
-        new = [key for key in keys if self.disk.get(key) is None]
-        room = self.disk.make_room(len(new) * self._unit + own, self._clock.now)
-        new = new[: room // self._unit]
-        own = min(own, room - len(new) * self._unit)
-        if new or own:
-            self._add(self.disk, new, own, self.to_disk.carry(len(new) * self._unit + own, from_s))
-
-    def _add(self, tier: CacheTier, keys: Sequence[int], own: int, ready_s: float) -> None:
-        for key in keys:
-            tier.add(key, self._unit, ready_s)
-        if own > 0:
-            tier.add(None, own, ready_s)
-
-    def left(self, request: Request) -> None:
+    def mark_used(self, request: Request) -> None:
         """Mark the prefix of a request that gives up its blocks as used now, its end before its beginning."""
         for key in reversed(request.keys[: request.offered_units]):
             self.host.touch(key)
@@ -296,11 +270,8 @@ class SwapSpace:
             InputError: They do not fit; the engine stops with this error as well.
         """
         if self.used + blocks > self.total:
-            raise InputError(
-                f"vLLM V0 aborts: {self.used + blocks} preempted blocks exceed the swap space of",
-                self.total,
-                "a larger swap_space_gib, or preemption: recompute",
-            )
+            rule = f"vLLM V0 aborts: {self.used + blocks} preempted blocks exceed the swap space of"
+            raise InputError(rule, self.total, "a larger swap_space_gib, or preemption: recompute")
         self.used += blocks
 
     def give_back(self, blocks: int) -> None:

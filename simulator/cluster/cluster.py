@@ -125,7 +125,7 @@ class Cluster:
             hand_over=self._hand_over if pool.role == "prefill" else None,
             fast_forward=self.options.fast_forward,
             check=check_schedule if self.options.check_laws else None,
-            journal=self.options.journal,
+            event_log=self.options.journal,
         )
         return RunningPool.of(pool, context, self.requests, keys)
 

@@ -26,7 +26,7 @@ from simulator.cluster.compiled import Pool
 from simulator.cluster.run import ReplicaRun, Run
 from simulator.core.outcomes import NOT_SENT, UNFINISHED
 from simulator.core.request import Request
-from simulator.core.step_log import COLUMNS, OWN, RankStepLog
+from simulator.core.step_log import COLUMNS, OWN
 
 #: The fields of a Run with one row per request that are the same in the run of one replica.
 _COLUMNS: Final = ("started_s", "first_token_s", "last_token_s", "cached_tokens", "preemptions", "status")
@@ -128,7 +128,7 @@ def _assign(cluster: Cluster, order: IntArray) -> tuple[IntArray, IntArray]:
     return assigned, refused
 
 
-#: Columns of prefill and decode tokens in the shares of a RankStepLog.
+#: Columns of prefill and decode tokens in the shares of a StepLog.
 OWN_TOKENS: Final = [COLUMNS.index(name) - OWN.start for name in ("prefill_tokens", "decodes")]
 
 
@@ -151,7 +151,7 @@ def reusable_run(run: Run, pool: Pool) -> Run | None:
     step_tokens = 0  # the maximum of one step
     for log in record.logs:
         most = float((log.prefill_tokens + log.decodes).max(initial=0.0))
-        if isinstance(log, RankStepLog):
+        if log.n_ranks:
             most = log.n_ranks * float(log.shares[:, :, OWN_TOKENS].sum(axis=2).max(initial=0.0))
         step_tokens = max(step_tokens, int(most))
     if longest - 1 > rank.kv_blocks * rank.block_size or not record.reach.same_under(rules, other, step_tokens):

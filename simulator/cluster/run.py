@@ -16,7 +16,7 @@ from simulator.cluster.compiled import CompiledDeployment, Pool
 from simulator.core import outcomes
 from simulator.core.step_log import StepLog
 from simulator.engine.replica import Replica
-from simulator.schedulers.base import Headroom
+from simulator.schedulers.rules import PeakUse
 
 _REJECTED: Final = (outcomes.TOO_LONG, outcomes.TOO_LARGE, outcomes.TOO_WIDE, outcomes.QUEUE_FULL)
 
@@ -32,7 +32,7 @@ class ReplicaRun:
     adapters: tuple[int, int] | None = None  # number of adapters loaded to the device, and of those read from disk
     born_s: float = 0.0
     died_s: float = inf  # inf: the replica existed until the end of the run
-    reach: Headroom | None = None  # None: unknown
+    reach: PeakUse | None = None  # None: unknown
 
     def alive_fraction(self, first_s: float, last_s: float) -> float:
         """Return the fraction of the time from first_s to last_s during which the replica existed."""
@@ -50,7 +50,7 @@ class ReplicaRun:
         offload = OffloadUse.of(scheduler.host) if scheduler.host else None
         adapters = (scheduler.slots.n_from_host, scheduler.slots.n_from_disk) if scheduler.slots else None
         existed = replica.born_s, replica.died_s
-        return cls(replica.pool, replica.logs, peak, offload, adapters, *existed, scheduler.reach)
+        return cls(replica.pool, replica.logs, peak, offload, adapters, *existed, scheduler.peak_use)
 
 
 @dataclass(frozen=True, slots=True)

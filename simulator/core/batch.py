@@ -103,7 +103,7 @@ class Batch(BatchShape):
     prompted: tuple[Request, ...] = ()  # requests that complete their prompt and emit a token in this step
     finishing: tuple[Request, ...] = ()  # requests that emit their last token in this step (set by the replica)
     parting: tuple[Request, ...] = ()  # requests that emit in this step and have been preempted since
-    joined: tuple[Request, ...] = ()  # requests transferred with their blocks that decode from this step on
+    prefilled: tuple[Request, ...] = ()  # requests that arrived with their blocks and decode from this step on
     moves: SideTransfers | None = None  # None: the step has no side transfers
 
     def moving(self) -> SideTransfers:
@@ -114,8 +114,8 @@ class Batch(BatchShape):
 
     @property
     def opens(self) -> bool:
-        """Whether a request that joined with its blocks emits its first token in this step."""
-        return any(not request.emitted for request in self.joined)
+        """Whether a request that arrived with its blocks emits its first token in this step."""
+        return any(not request.emitted for request in self.prefilled)
 
 
 def together(ranks: Sequence[Batch | None]) -> Batch:
@@ -138,12 +138,12 @@ def together(ranks: Sequence[Batch | None]) -> Batch:
             pairs += part.prefill_pairs
             chunks += part.prefill_chunks
             events.append(part)
-        elif part.joined:
+        elif part.prefilled:
             events.append(part)
     batch = Batch(prompts, pairs, chunks, decodes, context_sum, context_max, logits, 1, tuple(ranks))
     batch.queries, batch.accepted = queries, accepted
     for part in events:
         batch.admitted += part.admitted
         batch.prompted += part.prompted
-        batch.joined += part.joined
+        batch.prefilled += part.prefilled
     return batch

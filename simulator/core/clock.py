@@ -30,7 +30,7 @@ WAKE: Final = EventPriority(ARRIVAL + 1)  # + the replica's index
 LAST: Final = EventPriority(1 << 40)
 
 #: Number of consecutive periodic actions without any other pending event after which a run is aborted.
-MOST_HOPELESS: Final = 10_000
+MOST_IDLE_PERIODS: Final = 10_000
 
 Callback = Callable[[Any], None]  # with the event as its argument
 
@@ -96,16 +96,16 @@ class Timetable:
     Controllers act before requests that arrive at the same time, and only until all requests are answered.
     """
 
-    def __init__(self, clock: Clock, done: Callable[[], bool], plea: Callable[[], str]) -> None:
+    def __init__(self, clock: Clock, done: Callable[[], bool], explain_stall: Callable[[], str]) -> None:
         """Create the schedule.
 
         Args:
             clock: The clock of the run.
             done: Returns whether all requests are answered.
-            plea: Returns the error message for a run that cannot make progress.
+            explain_stall: Returns the error message for a run that cannot make progress.
         """
-        self._clock, self._done, self._plea = clock, done, plea
-        self._n_periodic = self._hopeless = 0
+        self._clock, self._done, self._explain_stall = clock, done, explain_stall
+        self._n_periodic = self._idle_periods = 0
 
     @property
     def now(self) -> float:
@@ -134,9 +134,9 @@ class Timetable:
         """Return an event `wait_s` seconds from now for a controller's process to wait for."""
         return self.until(self._clock.now + wait_s)
 
-    def process(self, story: Process) -> None:
+    def process(self, process: Process) -> None:
         """Start a controller's process now."""
-        self._clock.process(story)
+        self._clock.process(process)
 
     def every(self, period_s: float, action: Callable[[], object]) -> None:
         """Call `action` every `period_s` seconds, starting one period from now, until all requests are answered.
@@ -152,9 +152,6 @@ class Timetable:
             yield self.after(period_s)
             self._n_periodic -= 1
             action()
-            self._check_hope()
-
-    def _check_hope(self) -> None:
-        self._hopeless = self._hopeless + 1 if self._clock.n_pending <= self._n_periodic else 0
-        if self._hopeless > MOST_HOPELESS:
-            raise RuntimeError(f"no progress: {self._plea()}")
+            self._idle_periods = self._idle_periods + 1 if self._clock.n_pending <= self._n_periodic else 0
+            if self._idle_periods > MOST_IDLE_PERIODS:
+                raise RuntimeError(f"no progress: {self._explain_stall()}")

@@ -23,21 +23,6 @@ STATUS = (
 class RequestOutcomes:
     """One row per request in workload order; times are nan seconds and counts are 0 until the event happens."""
 
-    __slots__ = (
-        "arrival_s",
-        "cached_tokens",
-        "first_token_s",
-        "gaps_s",
-        "handovers",
-        "last_token_s",
-        "openings_s",
-        "preemptions",
-        "replica",
-        "started_s",
-        "status",
-        "waits_s",
-    )
-
     def __init__(self, n: int) -> None:
         blank = array("d", [nan]) * n
         zeros = array("q", [0]) * n

@@ -28,7 +28,7 @@ class AcceptedDrafts:
 
     def __init__(self, rules: SpeculationRules, index: int) -> None:
         self._rules = rules
-        self._key = _mixed((rules.seed * _GOLDEN + index + 1) & _MASK)
+        self._key = _mixed(np.array([(rules.seed * _GOLDEN + index + 1) & _MASK], dtype=np.uint64))
         self._tokens: list[int] = []
         self.round = 0  # the next round
         self.last_round = -1  # the round count at which the request ends, once that is known
@@ -44,8 +44,8 @@ class AcceptedDrafts:
         self.in_flight = self._rules.queries - tokens
         return tokens
 
-    def foresee(self, tokens: int) -> int:
-        """Return the number of further rounds that produce `tokens` tokens."""
+    def rounds_for(self, tokens: int) -> int:
+        """Return the number of further rounds that give `tokens` tokens, after which the request ends."""
         rounds = given = 0
         while given < tokens:
             given += self._at(self.round + rounds)
@@ -60,22 +60,14 @@ class AcceptedDrafts:
 
     def _draw(self, first: int) -> list[int]:
         """Return the tokens of DRAWN rounds starting at `first`: one each plus the accepted drafts."""
-        with np.errstate(over="ignore"):
-            numbers = np.arange(first + 1, first + 1 + DRAWN, dtype=np.uint64) * np.uint64(_GOLDEN)
-            bits = _mixed_all(numbers + np.uint64(self._key))
+        bits = _mixed(np.arange(first + 1, first + 1 + DRAWN, dtype=np.uint64) * np.uint64(_GOLDEN) + self._key)
         chance = (bits >> np.uint64(11)) * 2.0**-53
         drawn: list[int] = (1 + (chance[:, None] < np.array(self._rules.rates)).sum(axis=1)).tolist()
         return drawn
 
 
-def _mixed(x: int) -> int:
-    """Return the output of splitmix64's finaliser for `x` (Steele et al. 2014)."""
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-    return x ^ (x >> 31)
-
-
-def _mixed_all(x: np.ndarray) -> np.ndarray:
+def _mixed(x: np.ndarray) -> np.ndarray:
+    """Return the output of splitmix64's finaliser for 64-bit integers (Steele et al. 2014). Shape (n,), as `x`."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(x ^ (x >> np.uint64(31)))
@@ -117,8 +109,7 @@ class SpeculationRules:
         return (1 + lag) * (self.queries - 1) + self.lookahead_tokens
 
     @classmethod
-    def of(cls, asked: Speculation, seed: int) -> Self:
+    def of(cls, options: Speculation, seed: int) -> Self:
         """Return the rules of a deployment's replicas; `seed` is the seed of the accepted drafts."""
-        return cls(
-            asked.queries, asked.rates, asked.lookahead_tokens, asked.budget_tokens, asked.recomputes_block, seed
-        )
+        names = ("queries", "rates", "lookahead_tokens", "budget_tokens", "recomputes_block")
+        return cls(**{name: getattr(options, name) for name in names}, seed=seed)

@@ -11,66 +11,48 @@ from struct import Struct
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from catalogs.arrays import FloatArray
 from simulator.core.batch import BatchShape
-
-COLUMNS = (
-    "start_s",  # seconds, start of the (first) step
-    "steps",  # steps in this row; > 1 only for decode-only runs
-    "prefill_tokens",
-    "prefill_pairs",
-    "prefill_chunks",
-    "decodes",  # the same in every step of the row
-    "context_sum",  # of the first step; step j (0-based) has context_sum + j * decodes
-    "context_max",  # of the first step; step j has context_max + j
-    "logits",
-    "first_s",  # duration of the first step; step j takes first_s + j * slope_s
-    "slope_s",
-    "total_s",  # duration of the row
-    "passes",  # the same in every step of the row
-    "behind_s",  # seconds by which the API server fell behind: its decodes waited this much longer than total_s
-    "accepted",  # accepted drafts that were output, in addition to one token for each of `logits` and step
-)
-
-_packed = Struct(f"{len(COLUMNS)}d").pack  # takes less than half the time of array.extend with a tuple
 
 
 class _Column:
     """A named column, read as a float64 array of shape (rows,)."""
 
     def __set_name__(self, owner: type, name: str) -> None:
-        self._index = COLUMNS.index(name)
+        self._name = name
 
     def __get__(self, log: StepLog, owner: type) -> FloatArray:
-        return log.table()[:, self._index]
+        return log.table()[:, COLUMNS.index(self._name)]
 
 
 class StepLog:
-    """An append-only log of 120 bytes per row, with columns as float64 arrays (counts are exact below 2**53)."""
+    """An append-only log of 120 bytes per row, with columns as float64 arrays (counts are exact below 2**53).
 
-    __slots__ = ("_values",)
+    The log of ranks that step together has 56 additional bytes per row and rank, for the share of each rank.
+    """
 
-    n_ranks: int = 0  # number of ranks that stepped together, in a RankStepLog
-    start_s = _Column()
-    steps = _Column()
+    start_s = _Column()  # seconds, start of the (first) step
+    steps = _Column()  # steps in this row; > 1 only for decode-only runs
     prefill_tokens = _Column()
     prefill_pairs = _Column()
     prefill_chunks = _Column()
-    decodes = _Column()
-    context_sum = _Column()
-    context_max = _Column()
+    decodes = _Column()  # the same in every step of the row
+    context_sum = _Column()  # of the first step; step j (0-based) has context_sum + j * decodes
+    context_max = _Column()  # of the first step; step j has context_max + j
     logits = _Column()
-    first_s = _Column()
+    first_s = _Column()  # duration of the first step; step j takes first_s + j * slope_s
     slope_s = _Column()
-    total_s = _Column()
-    passes = _Column()
-    behind_s = _Column()
-    accepted = _Column()
+    total_s = _Column()  # duration of the row
+    passes = _Column()  # the same in every step of the row
+    behind_s = _Column()  # seconds that the decodes waited longer than total_s, because the API server fell behind
+    accepted = _Column()  # accepted drafts that were output, in addition to one token for each of `logits` and step
 
-    def __init__(self) -> None:
+    def __init__(self, n_ranks: int = 0) -> None:
+        """Create an empty log; `n_ranks` is the number of ranks that step together, 0 if all do the same work."""
+        self.n_ranks = n_ranks
         self._values = array("d")
+        self._shares = array("d")
 
     def add(
         self,
@@ -82,7 +64,7 @@ class StepLog:
         total_s: float,
         behind_s: float = 0.0,
     ) -> None:
-        """Append one row; `shape` is the shape of its first step."""
+        """Append one row, with the shares of ranks that step together; `shape` is the shape of its first step."""
         row = _packed(
             start_s,
             steps,
@@ -101,6 +83,8 @@ class StepLog:
             shape.accepted,
         )
         self._values.frombytes(row)
+        if self.n_ranks:
+            self._shares.frombytes(b"".join([_share(rank) if rank is not None else _NOTHING for rank in shape.ranks]))
 
     def total_since(self, row: int) -> float:
         """Return the total seconds of the rows from `row` on."""
@@ -119,38 +103,58 @@ class StepLog:
         return self.logits * self.steps + self.accepted
 
     @property
-    def parts(self) -> tuple[StepLog, ...]:
-        """One log for each rank that stepped independently."""
-        return (self,)
+    def shares(self) -> FloatArray:
+        """The share of each rank in the first step of each row. Shape (rows, ranks, 7), columns OWN."""
+        return np.array(self._shares, dtype=np.float64).reshape(len(self), self.n_ranks, _N_OWN)
 
-    def like(self) -> StepLog:
-        """Return an empty log of the same kind."""
-        return StepLog()
+    def decoding(self, row: int) -> list[BatchShape | None]:
+        """Return the decodes of each rank in a row (None: the rank had no decodes)."""
+        first = row * self.n_ranks * _N_OWN
+        shares = np.array(self._shares[first : first + self.n_ranks * _N_OWN]).reshape(self.n_ranks, _N_OWN)
+        counts = shares[:, 3:6].astype(np.int64).tolist()
+        return [BatchShape(0, 0.0, 0, n, context_sum, most, n) if n else None for n, context_sum, most in counts]
+
+    @property
+    def parts(self) -> tuple[StepLog, ...]:
+        """One log for each rank that stepped independently, with the steps in which the rank had work."""
+        if not self.n_ranks:
+            return (self,)
+        shares, no_shares = self.shares, np.zeros((0, 0, _N_OWN))
+        ranks = (with_share(self.table(), shares[:, rank]) for rank in range(self.n_ranks))
+        return tuple(StepLog._of(rows[rows[:, OWN].any(axis=1)], no_shares) for rows in ranks)
+
+    @classmethod
+    def _of(cls, table: FloatArray, shares: FloatArray) -> StepLog:
+        log = cls(shares.shape[1])
+        log._values.frombytes(table.tobytes())
+        log._shares.frombytes(shares.tobytes())
+        return log
 
     def between(self, first_s: float, last_s: float) -> StepLog:
         """Return the rows whose midpoint lies in [first_s, last_s) seconds."""
         middle_s = self.start_s + self.total_s / 2
-        return self._kept((middle_s >= first_s) & (middle_s < last_s))
-
-    def _kept(self, keep: npt.NDArray[np.bool_]) -> StepLog:
-        found = self.like()
-        found._values.frombytes(self.table()[keep].tobytes())
-        return found
-
-    def extend(self, log: StepLog) -> None:
-        """Append the rows of a log of the same kind."""
-        self._values.extend(log._values)
+        keep = (middle_s >= first_s) & (middle_s < last_s)
+        return self._of(self.table()[keep], self.shares[keep])
 
     @classmethod
     def merged(cls, logs: Iterable[StepLog]) -> StepLog:
-        """Return the concatenated rows of several logs, such as those of several replicas."""
+        """Return the concatenated rows of several logs, such as those of several replicas.
+
+        The shares of ranks are kept if all logs have the same number of ranks.
+        """
         logs = tuple(logs)
-        kinds = {log.n_ranks: log for log in logs}
-        merged = next(iter(kinds.values())).like() if len(kinds) == 1 else cls()
+        kinds = {log.n_ranks for log in logs}
+        merged = cls(kinds.pop() if len(kinds) == 1 else 0)
         for log in logs:
-            merged.extend(log)
+            merged._values.extend(log._values)
+            if merged.n_ranks:
+                merged._shares.extend(log._shares)
         return merged
 
+
+COLUMNS: Final = tuple(name for name, value in vars(StepLog).items() if isinstance(value, _Column))
+
+_packed = Struct(f"{len(COLUMNS)}d").pack  # takes less than half the time of array.extend with a tuple
 
 #: The columns recorded for each rank; all other columns belong to the group.
 OWN: Final = slice(COLUMNS.index("prefill_tokens"), COLUMNS.index("logits") + 1)
@@ -162,64 +166,6 @@ _packed_ranks = Struct(f"{_N_OWN}d").pack
 _NOTHING: Final = bytes(8 * _N_OWN)
 
 
-class RankStepLog(StepLog):
-    """The StepLog of a group of ranks, with 56 additional bytes per row and rank."""
-
-    __slots__ = ("_shares", "n_ranks")
-
-    def __init__(self, n_ranks: int) -> None:
-        super().__init__()
-        self.n_ranks = n_ranks
-        self._shares = array("d")
-
-    def add(
-        self,
-        start_s: float,
-        steps: int,
-        shape: BatchShape,
-        first_s: float,
-        slope_s: float,
-        total_s: float,
-        behind_s: float = 0.0,
-    ) -> None:
-        """Append one row and the share of each rank; `shape` is the shape of its first step."""
-        super().add(start_s, steps, shape, first_s, slope_s, total_s, behind_s)
-        self._shares.frombytes(b"".join([_NOTHING if rank is None else _row(rank) for rank in shape.ranks]))
-
-    def like(self) -> StepLog:
-        """Return an empty log for the same number of ranks."""
-        return RankStepLog(self.n_ranks)
-
-    def _kept(self, keep: npt.NDArray[np.bool_]) -> StepLog:
-        found = super()._kept(keep)
-        assert isinstance(found, RankStepLog)
-        found._shares.frombytes(self.shares[keep].tobytes())
-        return found
-
-    def extend(self, log: StepLog) -> None:
-        """Append the rows of a log of the same kind."""
-        super().extend(log)
-        if isinstance(log, RankStepLog):
-            self._shares.extend(log._shares)
-
-    @property
-    def shares(self) -> FloatArray:
-        """The share of each rank in the first step of each row. Shape (rows, ranks, 7), columns OWN."""
-        return np.array(self._shares, dtype=np.float64).reshape(len(self), self.n_ranks, _N_OWN)
-
-    def decoding(self, row: int) -> list[BatchShape | None]:
-        """Return the decodes of each rank in a row (None: the rank had no decodes)."""
-        first = row * self.n_ranks * _N_OWN
-        shares = np.array(self._shares[first : first + self.n_ranks * _N_OWN]).reshape(self.n_ranks, _N_OWN)
-        return [_decodes(int(n), int(sum_), int(most)) for n, sum_, most in shares[:, 3:6].tolist()]
-
-    @property
-    def parts(self) -> tuple[StepLog, ...]:
-        """One log for each rank, with the steps in which the rank had work."""
-        rows, shares = self.table(), self.shares
-        return tuple(_log_of(with_share(rows, shares[:, rank])) for rank in range(self.n_ranks))
-
-
 def with_share(rows: FloatArray, share: FloatArray) -> FloatArray:
     """Return the rows of the group with the counts replaced by the share of one rank. Shape (rows, columns)."""
     own = rows.copy()
@@ -227,13 +173,7 @@ def with_share(rows: FloatArray, share: FloatArray) -> FloatArray:
     return own
 
 
-def _decodes(n: int, context_sum: int, context_max: int) -> BatchShape | None:
-    if not n:
-        return None
-    return BatchShape(decodes=n, decode_context_sum=context_sum, decode_context_max=context_max, logits=n)
-
-
-def _row(shape: BatchShape) -> bytes:
+def _share(shape: BatchShape) -> bytes:
     return _packed_ranks(
         shape.prefill_tokens,
         shape.prefill_pairs,
@@ -243,9 +183,3 @@ def _row(shape: BatchShape) -> bytes:
         shape.decode_context_max,
         shape.logits,
     )
-
-
-def _log_of(table: FloatArray) -> StepLog:
-    log = StepLog()
-    log._values.frombytes(table[table[:, OWN].any(axis=1)].tobytes())
-    return log

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from calibration.operators.cost import CostSource
 from catalogs.deployments.resolved import ResolvedDeployment
-from simulator.costs.speculative import SpeculativeCost
+from simulator.costs.speculative import SpeculativeCost, draft_tables
 from simulator.costs.step_cost import StepCost
 from simulator.costs.tables import StepTables
 
@@ -16,4 +18,6 @@ def compile_step_cost(resolved: ResolvedDeployment, source: CostSource) -> StepC
         InputError: The model has a property that serving does not cover.
     """
     tables = StepTables.build(resolved, source)
-    return StepCost(tables) if resolved.speculation is None else SpeculativeCost.of(tables, source)
+    if resolved.speculation is None:
+        return StepCost(tables)
+    return SpeculativeCost(replace(tables, draft=draft_tables(tables, source)))

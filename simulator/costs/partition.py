@@ -46,23 +46,16 @@ class BatchRows(BatchCounts):
         columns = dict(zip(COLUMNS, table.T, strict=True))
         later = (columns["steps"] - 1.0) / 2.0 if step is None else step
         decodes = columns["decodes"]
-        return cls(
-            columns["prefill_tokens"],
-            columns["prefill_pairs"],
-            columns["prefill_chunks"],
-            decodes,
-            columns["context_sum"] / np.maximum(decodes, 1.0) + later,
-            columns["context_max"] + later,
-            columns["logits"],
-            columns["passes"],
-        )
+        means = columns["context_sum"] / np.maximum(decodes, 1.0) + later, columns["context_max"] + later
+        prompts = columns["prefill_tokens"], columns["prefill_pairs"], columns["prefill_chunks"]
+        return cls(*prompts, decodes, *means, columns["logits"], columns["passes"])
 
     @classmethod
     def of_ranks(cls, table: FloatArray, shares: FloatArray, step: FloatArray | None = None) -> list[BatchRows]:
         """Return the batches of each data-parallel rank that schedules for itself.
 
         Args:
-            table: Rows of a `RankStepLog`. Shape (rows, columns).
+            table: Rows of a `StepLog` of ranks. Shape (rows, columns).
             shares: The share of each rank in every row. Shape (rows, ranks, 7).
             step: As in `of_log`.
         """
@@ -92,9 +85,7 @@ class BatchRows(BatchCounts):
         decodes = self.decodes + chunks
         return replace(
             self,
-            prefill_tokens=nothing,
-            prefill_pairs=nothing,
-            prefill_chunks=nothing,
+            **dict.fromkeys(("prefill_tokens", "prefill_pairs", "prefill_chunks"), nothing),
             decodes=decodes,
             mean_context=(self.mean_context * self.decodes + ends * chunks) / np.maximum(decodes, 1.0),
             max_context=np.where(chunks > 0, np.maximum(self.max_context, ends), self.max_context),
@@ -151,7 +142,8 @@ class BatchPartition:
         held, logits, further = n * self.queries + prompts, batch.logits + n * (self.scored - 1), batch.passes - 1
         if ranks == 1 and self.context_ranks == 1:  # one rank computes all
             return held, held, logits, further, n, chunks
-        decodes, parts = -(-n // ranks), _clipped(chunks, self.prompt_ranks)
+        most, decodes = self.prompt_ranks, -(-n // ranks)
+        parts = np.clip(chunks, 1.0, most) if isinstance(chunks, np.ndarray) else max(1, min(chunks, most))
         tokens = decodes * self.queries + -(-prompts // (parts * self.context_ranks))
         return tokens, held, -(-logits // ranks), further, decodes, chunks / parts
 
@@ -162,18 +154,5 @@ class BatchPartition:
             tokens: The most tokens on one rank.
             batch_tokens: The tokens of all ranks together.
         """
-        return _least(self.group_ranks * tokens, batch_tokens)
-
-
-def _clipped(count: Any, most: int) -> Any:
-    """Clip counts to the range 1 to `most`."""
-    if isinstance(count, np.ndarray):
-        return np.clip(count, 1.0, most)
-    return 1 if count < 1 else count if count < most else most
-
-
-def _least(a: Any, b: Any) -> Any:
-    """Return the elementwise minimum of numbers or of arrays."""
-    if isinstance(a, np.ndarray):
-        return np.minimum(a, b)
-    return a if a < b else b
+        most = self.group_ranks * tokens
+        return np.minimum(most, batch_tokens) if isinstance(most, np.ndarray) else min(most, batch_tokens)

@@ -32,7 +32,7 @@ CLOCKS: Final = tuple(round(1.0 - 0.05 * i, 2) for i in range(17))
 
 #: Classes per doubling of: decodes in steps without prompts, their context, decodes in steps with prompts, their
 #: context, prompt tokens. Prompts determine the power draw of their step, so its decodes need fewer classes.
-_ALONE, _CONTEXT, _DECODES, _BESIDE, _TOKENS = 4, 1.0, 1, 0.5, 2
+_ALONE, _CONTEXT, _MIXED, _MIXED_CONTEXT, _TOKENS = 4, 1.0, 1, 0.5, 2
 
 Kind = tuple[int, int, int]  # classes of decodes, mean context, prompt tokens (-1: none)
 
@@ -44,7 +44,7 @@ class PowerLimitedBoard:
         self.plain, self._bundle = plain, bundle
         self.accelerator = plain.tables.resolved.hardware.accelerator
         self._levels: dict[int, StepCost] = {0: plain}
-        self._seen: dict[tuple[Kind, int], tuple[float, float]] = {}
+        self._known: dict[tuple[Kind, int], tuple[float, float]] = {}
 
     def under(self, kind: Kind, limit_w: float) -> float:
         """Return the seconds of a step under a power limit.
@@ -75,27 +75,20 @@ class PowerLimitedBoard:
 
     def at(self, kind: Kind, level: int) -> tuple[float, float]:
         """Return (seconds, joules of one accelerator) of a typical step of a class at one clock, without a limit."""
-        if (kind, level) not in self._seen:
-            self._seen[kind, level] = self._priced(_shape(kind), self._level(level))
-        return self._seen[kind, level]
-
-    def fullest(self) -> Kind:
-        """Return the class of a step of prompts that fills the token budget."""
-        return -1, -1, _class(self.plain.tables.resolved.limits.max_num_batched_tokens, _TOKENS)
-
-    def _level(self, level: int) -> StepCost:
         if level not in self._levels:
             source = Clocked(self._bundle, CLOCKS[level])
             self._levels[level] = compile_step_cost(self.plain.tables.resolved, source)
-        return self._levels[level]
+        if (kind, level) not in self._known:
+            self._known[kind, level] = self._priced(_shape(kind), self._levels[level])
+        return self._known[kind, level]
 
     def _priced(self, shape: BatchShape, cost: StepCost) -> tuple[float, float]:
         seconds = cost.cycle_s(shape)
         log = StepLog()
         log.add(0.0, 1, shape, seconds, 0.0, seconds)
         part = next(iter(priced(cost.tables, log)))
-        asked_j = part.device[0, JOULES] + part.host_s[0] * gap_w(self.accelerator)
-        return seconds, float(asked_j) * cost.tables.resolved.layout.pipeline_parallel
+        joules = part.device[0, JOULES] + part.host_s[0] * gap_w(self.accelerator)
+        return seconds, float(joules) * cost.tables.resolved.layout.pipeline_parallel
 
 
 class CappedStepCost(StepCost):
@@ -113,7 +106,7 @@ class CappedStepCost(StepCost):
         super().__init__(replace(plain.tables, resolved=replace(resolved, hardware=hardware)))
         self.plain, self.cap_w, self._board = plain, cap_w, board
         self._factors: dict[Kind, float] = {}
-        self._of_kind(board.fullest())
+        self._of_kind((-1, -1, _class(resolved.limits.max_num_batched_tokens, _TOKENS)))  # a full step of prompts
 
     def cycle_s(self, shape: BatchShape) -> float:
         """Return the seconds from the start of this step to the start of the next."""
@@ -124,8 +117,8 @@ class CappedStepCost(StepCost):
         first, slope, steps = self.plain.decode_segment(decodes, context_sum, context_max)
         mean = context_sum / decodes
         kind = decode_kind(decodes, mean)
-        factor = self._of_kind(kind)
-        return first * factor, slope * factor, min(steps, ceil(_end(kind[1], _CONTEXT) - mean))
+        factor, end = self._of_kind(kind), 2.0 ** ((kind[1] + 1) / _CONTEXT)
+        return first * factor, slope * factor, min(steps, ceil(end - mean))
 
     def ranks_segment(self, ranks: Sequence[BatchShape | None]) -> tuple[float, float, int]:
         """Return (t0, slope, steps) for ranks with unequal shares, scaled by the factor of the fullest rank.
@@ -144,7 +137,7 @@ class CappedStepCost(StepCost):
         mean = shape.decode_context_sum / n if n else 0.0
         if not tokens:
             return self._of_kind(decode_kind(n, mean)) if n else 1.0
-        return self._of_kind((_class(n, _DECODES), _class(mean, _BESIDE), _class(tokens, _TOKENS)))
+        return self._of_kind((_class(n, _MIXED), _class(mean, _MIXED_CONTEXT), _class(tokens, _TOKENS)))
 
     def _of_kind(self, kind: Kind) -> float:
         if kind not in self._factors:
@@ -170,11 +163,6 @@ def _class(value: float, per_doubling: float) -> int:
     return floor(per_doubling * log2(value)) if value >= 1 else -1
 
 
-def _end(number: int, per_doubling: float) -> float:
-    """Return the value at which a class ends."""
-    return float(2.0 ** ((number + 1) / per_doubling))
-
-
 def _middle(number: int, per_doubling: float) -> float:
     """Return the value in the middle of a class; 0 for class -1."""
     return float(2.0 ** ((number + 0.5) / per_doubling)) if number >= 0 else 0.0
@@ -183,15 +171,8 @@ def _middle(number: int, per_doubling: float) -> float:
 def _shape(kind: Kind) -> BatchShape:
     """Return a step in the middle of a class; its prompt tokens belong to one prompt without earlier context."""
     alone = kind[2] < 0
-    decodes = round(_middle(kind[0], _ALONE if alone else _DECODES))
-    context = round(_middle(kind[1], _CONTEXT if alone else _BESIDE))
+    decodes = round(_middle(kind[0], _ALONE if alone else _MIXED))
+    context = round(_middle(kind[1], _CONTEXT if alone else _MIXED_CONTEXT))
     tokens = round(_middle(kind[2], _TOKENS))
-    return BatchShape(
-        prefill_tokens=tokens,
-        prefill_pairs=tokens**2 / 2,
-        prefill_chunks=min(tokens, 1),
-        decodes=decodes,
-        decode_context_sum=decodes * context,
-        decode_context_max=context,
-        logits=decodes + min(tokens, 1),
-    )
+    chunks = min(tokens, 1)
+    return BatchShape(tokens, tokens**2 / 2, chunks, decodes, decodes * context, context, decodes + chunks)

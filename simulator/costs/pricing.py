@@ -15,7 +15,7 @@ from catalogs.arrays import FloatArray
 from catalogs.deployments.parallelism import MOST_MEASURED
 from catalogs.hardware.specs import Hardware
 from simulator.layers.operator_call import CLASSES, OperatorCall
-from simulator.network.collectives import CollectiveSpan, ExpertRouting, Network
+from simulator.network.collectives import CollectiveSpan, Network
 
 N_CLASSES: Final = len(CLASSES)
 
@@ -69,24 +69,18 @@ class Pricer:
 
     def _cost(self, line: OperatorCall) -> Cost:
         op = line.op
-        if isinstance(op, (Gemm, Elementwise)) and line.beside_tokens:
-            return self._beside(op, line.beside_tokens)
+        if isinstance(op, (Gemm, Elementwise)) and line.overlapped_rows:
+            # Up to so many rows, only the bytes that it and the longer kernel read from the same memory take time.
+            alone, rows = self.source.cost(op), op.m if isinstance(op, Gemm) else op.tokens
+            hidden = np.minimum(alone.seconds, memory_s(op, self.hardware.accelerator))
+            return replace(alone, seconds=np.where(np.asarray(rows) <= line.overlapped_rows, hidden, alone.seconds))
         if not isinstance(op, Collective):
             return self.source.cost(op)
         if line.routing is not None:
-            alone = self._exchange(op, line.routing)
+            alone = self._modelled(self.network.exchange_s(op, line.routing))
         else:
             alone = self._send(op, line) if op.kind == "send_recv" else self._collective(op, line.stride)
         return replace(alone, seconds=alone.seconds + (self.collective_skew_s if op.ranks > 1 else 0.0))
-
-    def _beside(self, op: Gemm | Elementwise, most: int) -> Cost:
-        """Return the cost of an operator that runs in parallel with a longer kernel for up to `most` rows.
-
-        Only the bytes that both read from the same memory take time.
-        """
-        alone, rows = self.source.cost(op), op.m if isinstance(op, Gemm) else op.tokens
-        hidden = np.minimum(alone.seconds, memory_s(op, self.hardware.accelerator))
-        return replace(alone, seconds=np.where(np.asarray(rows) <= most, hidden, alone.seconds))
 
     def _collective(self, op: Collective, stride: int) -> Cost:
         """Return the cost of a collective.
@@ -98,17 +92,15 @@ class Pricer:
         span = network.span(op.ranks, stride)
         if span.nodes == 1:
             return self._in_node(op, span)
-        seconds = network.collective_s(op, span)
-        unknown = np.full_like(seconds, ROOFLINE)
+        cost = self._modelled(network.collective_s(op, span))
         if span.inside == 1:
-            return Cost(seconds, np.full_like(seconds, self.hardware.accelerator.idle_w), unknown)
+            return cost
         within = self._in_node(replace(op, ranks=span.inside), network.span(span.inside, stride))
-        return Cost(np.maximum(seconds, within.seconds), within.watts, unknown)
+        return replace(cost, seconds=np.maximum(cost.seconds, within.seconds), watts=within.watts)
 
-    def _exchange(self, op: Collective, routing: ExpertRouting) -> Cost:
-        seconds = self.network.exchange_s(op, routing)
-        unit = self.hardware.accelerator
-        return Cost(seconds, np.full_like(seconds, unit.idle_w), np.full_like(seconds, ROOFLINE))
+    def _modelled(self, seconds: FloatArray) -> Cost:
+        """Return the cost of communication that is not measured, during which accelerators are idle."""
+        return Cost(seconds, np.full_like(seconds, self.hardware.accelerator.idle_w), np.full_like(seconds, ROOFLINE))
 
     def _send(self, op: Collective, line: OperatorCall) -> Cost:
         """Return the cost of sends from one pipeline stage to the next.

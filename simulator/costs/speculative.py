@@ -11,8 +11,6 @@ because the engine waits for the drafts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import Self
 
 from calibration.operators.cost import CostSource
 from simulator.core.batch import BatchShape
@@ -42,15 +40,13 @@ class _Pass(StepCost):
 class _Drafting:
     """The seconds that proposing drafts adds to a step: a drafter's passes on the device, or a lookup on the host."""
 
-    __slots__ = ("_after_prompts", "_again", "_first", "_look_up_s", "_look_up_s_per_token", "_passes")
-
     def __init__(self, tables: StepTables) -> None:
         draft, host = tables.draft, tables.engine.host
         self._first = _Pass(draft.first) if draft else None
         self._again = _Pass(draft.again) if draft and draft.passes else None
         self._passes, self._after_prompts = (draft.passes, draft.after_prompts) if draft else (0, False)
-        self._look_up_s = 0.0 if draft else host.ngram_s_per_sequence
-        self._look_up_s_per_token = 0.0 if draft else host.ngram_s_per_token
+        self._ngram_s = 0.0 if draft else host.ngram_s_per_sequence
+        self._ngram_s_per_token = 0.0 if draft else host.ngram_s_per_token
 
     def device_s(self, shape: BatchShape) -> float:
         """Return the device seconds of all of the drafter's passes."""
@@ -79,9 +75,9 @@ class _Drafting:
             device, _, _, eager, _ = self._again._ranks_device(newest)
             yield self._passes * device, self._passes * self._again.tables.launch_s * eager
 
-    def look_up_s(self, shape: BatchShape) -> float:
-        """Return the host seconds of looking up drafts."""
-        return shape.decodes * self._look_up_s + shape.decode_context_sum * self._look_up_s_per_token
+    def ngram_s(self, shape: BatchShape) -> float:
+        """Return the host seconds of searching for drafts in the tokens of every sequence."""
+        return shape.decodes * self._ngram_s + shape.decode_context_sum * self._ngram_s_per_token
 
     def _newest(self, shape: BatchShape) -> BatchShape:
         """Return the shape of a pass over the newest token of every sequence."""
@@ -104,11 +100,6 @@ class SpeculativeCost(_Pass):
         super().__init__(tables)
         self._drafting = _Drafting(tables)
 
-    @classmethod
-    def of(cls, tables: StepTables, source: CostSource) -> Self:
-        """Return the cost of steps whose target tables are given, with the tables of the drafter added."""
-        return cls(replace(tables, draft=_draft_tables(tables, source)))
-
     def cycle_s(self, shape: BatchShape) -> float:
         """Return the seconds from the start of this step to the start of the next.
 
@@ -120,8 +111,8 @@ class SpeculativeCost(_Pass):
         drafting = self._drafting
         device = self.device_s(shape) + drafting.device_s(shape)
         device = max(device, sum(drafting.launching_s(shape), start=self.launching_s(shape)))
-        looked_up = drafting.look_up_s(shape) / self._prompt_ranks  # every rank has its own host process
-        return self._cycle(device, shape.decodes + shape.prefill_chunks) + looked_up
+        searching_s = drafting.ngram_s(shape) / self._prompt_ranks  # every rank has its own host process
+        return self._cycle(device, shape.decodes + shape.prefill_chunks) + searching_s
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
         """Return (t0, slope, steps) for a single decode-only step: the slope is 0 and steps is 1."""
@@ -137,15 +128,15 @@ class SpeculativeCost(_Pass):
         for drafting_s, launch_s in self._drafting.of_ranks(ranks):
             device, launching_s = device + drafting_s, launching_s + launch_s
         seconds = self._cycle(max(device, launching_s), sequences * self._prompt_ranks)
-        return seconds + max((self._drafting.look_up_s(shape) for shape in ranks if shape), default=0.0), 0.0, 1
+        return seconds + max((self._drafting.ngram_s(shape) for shape in ranks if shape), default=0.0), 0.0, 1
 
     def drafting_s(self, shape: BatchShape) -> float:
         """Return the device seconds of drafting."""
         return self._drafting.device_s(shape)
 
 
-def _draft_tables(tables: StepTables, source: CostSource) -> DraftTables | None:
-    """Return the tables of the drafter's passes; None if the drafter has no model."""
+def draft_tables(tables: StepTables, source: CostSource) -> DraftTables | None:
+    """Return the tables of the drafter's passes for the tables of its target; None if the drafter has no model."""
     resolved = tables.resolved
     speculation = resolved.speculation
     assert speculation is not None

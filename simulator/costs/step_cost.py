@@ -41,7 +41,7 @@ from simulator.core.step_log import StepLog
 from simulator.core.step_timer import ENDLESS, Segment, no_less, slowest
 from simulator.costs.partition import RankCounts
 from simulator.costs.pricing import N_CLASSES
-from simulator.costs.tables import DecodeTables, StepTables, graph_limit
+from simulator.costs.tables import StepTables, graph_limit
 from simulator.costs.totals import StepTotals, total
 
 Cell = tuple[float, float, float, float, float, float]
@@ -63,16 +63,14 @@ class StepCost:
         self._counts, self._rank_counts = partition.rank_counts, partition.within_rank.rank_counts
         self._eager_group_tokens = partition.eager_group_tokens
         self._prompt_ranks = partition.prompt_ranks
-        self._rank = tables.rank_seconds()
-        self._group = tables.group_seconds()
-        self._logits = tables.logits_seconds()
+        self._rank, self._group, self._logits = (tables.seconds(table) for table in ("rank", "group", "logits"))
         self._pass_s = float(tables.one_token()[:N_CLASSES].sum())  # each pass beyond the first
         # Decode-only steps by number of decodes; see `_row`
         self._rows: dict[int, tuple[float, list[Cell], float, float]] = {}
         self._alone: dict[int, list[Cell]] = {}  # attention in steps without prompts, by decodes on a rank
         self._mixed: dict[int, list[Cell]] = {}  # the same in steps with prompts
-        self._contexts: list[float] = tables.decode.contexts.tolist()
-        self._last_cell = len(self._contexts) - 2
+        self._contexts: list[float] = tables.decode.even.axes[1].tolist()
+        self._bounds = self._contexts[1:-1]  # between the cells, of which the first and the last have no outer bound
         self._prefill = tables.prefill.values[..., :N_CLASSES].sum(axis=-1).tolist()
         self._chunks, self._chunk_tokens, self._prior = (a.tolist() for a in tables.prefill.axes)
         # Prefill planes and their weights, by number of chunks.
@@ -104,9 +102,7 @@ class StepCost:
         if row is None:
             row = self._row(decodes)
         mean = context_sum / decodes
-        k = bisect_right(self._contexts, mean) - 1
-        k = 0 if k < 0 else k if k < self._last_cell else self._last_cell
-        base, grow, skew, skew_grow, start, end = row[1][k]
+        base, grow, skew, skew_grow, start, end = row[1][bisect_right(self._bounds, mean)]
         beyond, above = mean - start, context_max - mean
         device = row[0] + (base + grow * beyond + above * (skew + skew_grow * beyond))
         slope = grow + above * skew_grow
@@ -132,13 +128,18 @@ class StepCost:
                 one step.
         """
         device, slope, steps, eager, sequences = self._ranks_device(ranks)
-        least = self._launch_s if eager else 0.0
-        host, after = self._host_s + self._host_per_sequence_s * sequences, self._gap_s
-        if self._overlaps:
-            least = host if host > least else least
-        else:
-            after += host
-        return no_less(device, slope, steps, least, after)
+        return no_less(device, slope, steps, *self._host_bounds(eager, sequences))
+
+    def _host_bounds(self, eager: bool, sequences: int) -> tuple[float, float]:
+        """Return (minimum device seconds, added seconds) of a step, because of what the host does for it.
+
+        Args:
+            eager: Whether the step runs outside CUDA graphs.
+            sequences: The largest number of sequences on a rank.
+        """
+        least, after = self._launch_s if eager else 0.0, self._gap_s
+        host = self._host_s + self._host_per_sequence_s * sequences
+        return (max(least, host), after) if self._overlaps else (least, after + host)
 
     def _ranks_device(self, ranks: Sequence[BatchShape | None]) -> tuple[float, float, int, bool, int]:
         """Return (device seconds, slope, steps, runs outside CUDA graphs, largest number of sequences on a rank)."""
@@ -177,8 +178,7 @@ class StepCost:
             return dense + self._prefill_attention_s(chunks, shape.chunk_tokens, shape.prior_tokens), 0.0, 1
         cells = self._alone.get(decodes) or self._attention_cells(decodes, False)
         mean = shape.decode_context_sum / n
-        k = bisect_right(self._contexts, mean) - 1
-        base, grow, skew, skew_grow, start, end = cells[0 if k < 0 else k if k < self._last_cell else self._last_cell]
+        base, grow, skew, skew_grow, start, end = cells[bisect_right(self._bounds, mean)]
         beyond, above = mean - start, shape.decode_context_max - mean
         seconds = dense + (base + grow * beyond + above * (skew + skew_grow * beyond))
         return seconds, grow + above * skew_grow, ENDLESS if end == inf else ceil(end - mean)
@@ -221,20 +221,26 @@ class StepCost:
         return _read(self._group, self._eager_group_tokens(tokens, batch_tokens))
 
     def _attention_cells(self, decodes: int, mixed: bool) -> list[Cell]:
-        """Compile decode attention along the mean context.
+        """Compile decode attention on one rank into linear pieces along the mean context.
+
+        Each cell is (seconds, slope, skew seconds, skew slope, first context, last context).
 
         Args:
             decodes: Decodes on one rank.
             mixed: Whether the step also contains prompts.
         """
-        known = self._mixed if mixed else self._alone
-        known[decodes] = self._cells(self.tables.mixed if mixed else self.tables.decode, decodes)
-        return known[decodes]
+        base, skew = (self.tables.mixed if mixed else self.tables.decode).seconds(decodes)
+        contexts, ends = self._contexts, [*self._bounds, inf]
+        cells: list[Cell] = []
+        for k, end in enumerate(ends):
+            width = contexts[k + 1] - contexts[k]
+            grow, skew_grow = (base[k + 1] - base[k]) / width, (skew[k + 1] - skew[k]) / width
+            cells.append((base[k], grow, skew[k], skew_grow, contexts[k], end))
+        (self._mixed if mixed else self._alone)[decodes] = cells
+        return cells
 
     def _decode_attention_s(self, cells: list[Cell], mean: float, longest: float) -> float:
-        k = bisect_right(self._contexts, mean) - 1
-        k = 0 if k < 0 else k if k < self._last_cell else self._last_cell
-        base, grow, skew, skew_grow, start, _ = cells[k]
+        base, grow, skew, skew_grow, start, _ = cells[bisect_right(self._bounds, mean)]
         beyond = mean - start
         return base + grow * beyond + (longest - mean) * (skew + skew_grow * beyond)
 
@@ -258,30 +264,10 @@ class StepCost:
         """Return (seconds without attention, attention cells, minimum seconds, added seconds) of a decode-only step."""
         tokens, batch_tokens, logits, _, own, _ = self._counts(BatchShape(decodes=decodes, logits=decodes))
         offset = _read(self._rank, tokens) + _read(self._logits, logits) + self._group_s(tokens, batch_tokens)
-        least = self._launch_s if tokens > self._graphed else 0.0
         each = -(-decodes // self._prompt_ranks)  # every data-parallel rank schedules its own decodes
-        host, after = self._host_s + self._host_per_sequence_s * each, self._gap_s
-        if self._overlaps:
-            least = max(least, host)
-        else:
-            after += host
-        row = self._rows[decodes] = (offset, self._alone.get(own) or self._attention_cells(own, False), least, after)
+        cells = self._alone.get(own) or self._attention_cells(own, False)
+        row = self._rows[decodes] = (offset, cells, *self._host_bounds(tokens > self._graphed, each))
         return row
-
-    def _cells(self, tables: DecodeTables, decodes: int) -> list[Cell]:
-        """Compile decode attention on one rank into linear pieces along the mean context.
-
-        Each cell is (seconds, slope, skew seconds, skew slope, first context, last context).
-        """
-        base, skew = tables.seconds(decodes)
-        contexts = self._contexts
-        cells: list[Cell] = []
-        for k in range(self._last_cell + 1):
-            width = contexts[k + 1] - contexts[k]
-            end = contexts[k + 1] if k < self._last_cell else inf
-            grow, skew_grow = (base[k + 1] - base[k]) / width, (skew[k + 1] - skew[k]) / width
-            cells.append((base[k], grow, skew[k], skew_grow, contexts[k], end))
-        return cells
 
 
 def _read(values: list[float], index: int) -> float:
@@ -293,7 +279,6 @@ def _read(values: list[float], index: int) -> float:
 
 def _cell(axis: list[float], x: float) -> tuple[int, float]:
     """Return the index of the axis interval that contains `x` and the position of `x` within it."""
-    i, last = bisect_right(axis, x) - 1, len(axis) - 2
-    i = 0 if i < 0 else i if i < last else last
+    i = bisect_right(axis, x, 1, len(axis) - 1) - 1
     start = axis[i]
     return i, (x - start) / (axis[i + 1] - start)

@@ -53,11 +53,6 @@ class DecodeTables:
     even: MultilinearTable
     skew: MultilinearTable
 
-    @property
-    def contexts(self) -> FloatArray:
-        """The nodes of the mean context. Shape (nodes,)."""
-        return self.even.axes[1]
-
     def at(self, decodes: FloatArray, mean: FloatArray, longest: FloatArray) -> FloatArray:
         """Return the channels of decode attention. Shape (rows, channels).
 
@@ -70,8 +65,8 @@ class DecodeTables:
 
     def seconds(self, decodes: int) -> tuple[list[float], list[float]]:
         """Return (seconds, seconds per token of skew) at every context node, for one number of decodes on a rank."""
-        rows = [table.row(float(decodes))[:, :N_CLASSES].sum(axis=1).tolist() for table in (self.even, self.skew)]
-        return rows[0], rows[1]
+        even, skew = (table.row(float(decodes))[:, :N_CLASSES].sum(axis=1).tolist() for table in (self.even, self.skew))
+        return even, skew
 
 
 class Term(NamedTuple):
@@ -180,7 +175,7 @@ class StepTables:
         lines = lines or StepCalls.of(resolved, source)
         shard, pricer = lines.shard, Pricer(source, resolved.hardware, resolved.engine.host.collective_skew_s)
         top = max(resolved.limits.max_num_batched_tokens, resolved.limits.max_num_seqs)
-        sizes, dp = captured(resolved), shard.exchange_ranks
+        sizes, dp, launch_s = captured(resolved), shard.exchange_ranks, resolved.engine.host.kernel_launch_s
         return cls(
             resolved,
             pricer,
@@ -192,7 +187,8 @@ class StepTables:
             _decode_tables(lines.mixed_decode, shard, pricer, resolved),
             _prefill_table(lines, pricer, resolved),
             _padding(sizes, top),
-            _launch_s(resolved, shard),
+            # Launches on a CPU are negligible.
+            launch_s * step_launches(shard) if launch_s and resolved.hardware.accelerator.kind == "gpu" else 0.0,
         )
 
     def further(self, lines: StepCalls) -> StepTables:
@@ -295,17 +291,15 @@ class StepTables:
         channels: FloatArray = (self.rank.at(self.padded[:2][-1:].astype(np.float64)) + self.group.at(one))[0]
         return channels
 
-    def rank_seconds(self) -> list[float]:
-        """Return the seconds of `rank` for every number of scheduled tokens from 0 on, with padding applied."""
-        return _expand(self.rank, self.padded)
+    def seconds(self, table: str) -> list[float]:
+        """Return the seconds of `rank`, `group` or `logits` for every number of tokens or sequences from 0 on.
 
-    def group_seconds(self) -> list[float]:
-        """Return the seconds of `group` for every number of tokens of the group from 0 on."""
-        return _expand(self.group, np.arange(int(self.group.axes[0][-1]) + 1))
-
-    def logits_seconds(self) -> list[float]:
-        """Return the seconds of `logits` for every number of sequences from 0 on."""
-        return _expand(self.logits, np.arange(int(self.logits.axes[0][-1]) + 1))
+        For `rank` these are scheduled tokens, before padding.
+        """
+        (nodes,), values = getattr(self, table).axes, getattr(self, table).values
+        counts = self.padded if table == "rank" else np.arange(int(nodes[-1]) + 1)
+        seconds: list[float] = np.interp(counts, nodes, values[:, :N_CLASSES].sum(axis=-1)).tolist()
+        return seconds
 
 
 def _attention_terms(batches: BatchRows, counts: RankCountArrays) -> list[Term]:
@@ -320,12 +314,6 @@ def _attention_terms(batches: BatchRows, counts: RankCountArrays) -> list[Term]:
     prompts = batches.only(some)
     found.append(Term("prefill", some, (chunks[some], prompts.chunk_tokens, prompts.prior_tokens)))
     return found
-
-
-def _launch_s(resolved: ResolvedDeployment, shard: Shard) -> float:
-    """Return the host seconds of launching the kernels of an eager step; launches on a CPU are negligible."""
-    each = resolved.engine.host.kernel_launch_s
-    return each * step_launches(shard) if each and resolved.hardware.accelerator.kind == "gpu" else 0.0
 
 
 def graph_limit(resolved: ResolvedDeployment) -> int:
@@ -358,13 +346,6 @@ def _padding(sizes: FloatArray, top: int) -> IntArray:
     graphed = (tokens > 0) & (tokens <= sizes[-1])
     up = sizes[np.minimum(np.searchsorted(sizes, tokens), len(sizes) - 1)].astype(np.int64)
     return np.where(graphed, up, tokens)
-
-
-def _expand(table: MultilinearTable, tokens: IntArray) -> list[float]:
-    """Return the seconds of a table at the given token counts."""
-    seconds = table.values[:, :N_CLASSES].sum(axis=-1)
-    out: list[float] = np.interp(tokens, table.axes[0], seconds).tolist()
-    return out
 
 
 def _token_table(lines: TokenLines, pricer: Pricer, sizes: FloatArray, top: int) -> MultilinearTable:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from calibration.power.model import capped_w
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
-from simulator.core.step_log import COLUMNS, RankStepLog, StepLog
+from simulator.core.step_log import COLUMNS, StepLog
 from simulator.costs.partition import BatchRows
 from simulator.costs.pricing import INTERPOLATED_S, JOULES, MEASURED_S, N_CHANNELS, N_CLASSES
 from simulator.costs.tables import DraftTables, StepTables, Term
@@ -65,7 +65,20 @@ def total(tables: StepTables, log: StepLog) -> StepTotals:
         host += float(part.host_s.sum())
         joules += float(part.joules.sum())
         waits += float(part.rank_wait_s.sum())
-    return replace(_totals(tables, sums, host, joules), rank_wait_s=waits)
+    seconds = dict(zip(CLASSES, sums[:N_CLASSES].tolist(), strict=True))
+    device = sum(seconds.values())
+    measured, interpolated = (float(sums[c]) / device if device else 0.0 for c in (MEASURED_S, INTERPOLATED_S))
+    roofline = max(1.0 - measured - interpolated, 0.0) if device else 0.0
+    return StepTotals(
+        seconds | {"host": host},
+        joules,
+        tables.resolved.hardware.accelerator.idle_w,
+        measured,
+        interpolated,
+        roofline,
+        _expected_error(tables, seconds, roofline),
+        waits,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +104,7 @@ def priced(tables: StepTables, log: StepLog) -> Iterator[PricedRows]:
     """Yield the priced rows of a log in order, in chunks of at most CHUNK_ROWS."""
     share = 1.0 / tables.resolved.layout.pipeline_parallel
     unit = tables.resolved.hardware.accelerator
-    rows, shares = log.table(), log.shares if isinstance(log, RankStepLog) else None
+    rows, shares = log.table(), log.shares if log.n_ranks else None
     for first in range(0, len(rows), CHUNK_ROWS):
         here = slice(first, first + CHUNK_ROWS)
         steps, total_s = rows[here, _STEPS], rows[here, _TOTAL_S]
@@ -110,7 +123,7 @@ def priced(tables: StepTables, log: StepLog) -> Iterator[PricedRows]:
 def speculative_seconds(tables: StepTables, log: StepLog) -> FloatArray:
     """Return the seconds of drafting in every row, on the device, or on the host for n-gram lookup. Shape (rows,)."""
     table, steps = log.table(), log.steps
-    if tables.draft is not None and isinstance(log, RankStepLog):
+    if tables.draft is not None and log.n_ranks:
         drafting, _ = _ranked_draft(tables.draft, BatchRows.of_ranks(table, log.shares))
         return np.asarray(drafting[:, :N_CLASSES].sum(axis=1) * steps)
     batches = BatchRows.of_log(table)
@@ -124,23 +137,6 @@ def speculative_seconds(tables: StepTables, log: StepLog) -> FloatArray:
 def gap_w(unit: Accelerator) -> float:
     """Return the watts of an accelerator between kernels."""
     return unit.idle_w + GAP_POWER_SHARE * (unit.tdp_w - unit.idle_w)
-
-
-def _totals(tables: StepTables, sums: FloatArray, host: float, joules: float) -> StepTotals:
-    unit = tables.resolved.hardware.accelerator
-    seconds = dict(zip(CLASSES, (float(s) for s in sums[:N_CLASSES]), strict=True))
-    device = sum(seconds.values())
-    measured, interpolated = (float(sums[c]) / device if device else 0.0 for c in (MEASURED_S, INTERPOLATED_S))
-    roofline = max(1.0 - measured - interpolated, 0.0) if device else 0.0
-    return StepTotals(
-        seconds | {"host": host},
-        joules,
-        unit.idle_w,
-        measured,
-        interpolated,
-        roofline,
-        _expected_error(tables, seconds, roofline),
-    )
 
 
 def _expected_error(tables: StepTables, seconds: dict[str, float], roofline: float) -> float:
@@ -176,22 +172,17 @@ def draft_channels(draft: DraftTables, batches: BatchRows) -> FloatArray:
 
 
 def _pass_channels(tables: StepTables, batches: BatchRows) -> FloatArray:
-    return _sum(tables, tables.terms(batches), len(batches))
+    return _add(np.zeros((len(batches), N_CHANNELS)), tables, tables.terms(batches))
 
 
-def _sum(tables: StepTables, terms: Iterable[Term], n: int) -> FloatArray:
-    """Return the sum of the terms of `n` batches. Shape (n, N_CHANNELS)."""
-    device = np.zeros((n, N_CHANNELS))
+def _add(device: FloatArray, tables: StepTables, terms: Iterable[Term]) -> FloatArray:
+    """Add the channels of the terms to `device` and return it. Shape of both: (batches, N_CHANNELS)."""
     for term in terms:
-        _add(device, term, tables.read(term))
+        if isinstance(term.rows, slice):  # all rows: an indexed sum would copy the array once more
+            device += tables.read(term)
+        else:
+            device[term.rows] += tables.read(term)
     return device
-
-
-def _add(device: FloatArray, term: Term, channels: FloatArray) -> None:
-    if isinstance(term.rows, slice):  # all rows: an indexed sum would copy the array once more
-        device += channels
-    else:
-        device[term.rows] += channels
 
 
 class RankedChannels(NamedTuple):
@@ -235,13 +226,11 @@ def ranked_pass(tables: StepTables, ranks: Sequence[BatchRows]) -> RankedChannel
     mean_s, joules = np.zeros(n), np.zeros(n)
     place = np.zeros(n, dtype=np.int64)
     for i, own in enumerate(terms.own):
-        device = _sum(tables, own, n)
+        device = _add(np.zeros((n, N_CHANNELS)), tables, own)
         seconds = device[:, :N_CLASSES].sum(axis=1)
         later = seconds > slowest_s
         slowest[later], slowest_s[later], place[later] = device[later], seconds[later], i
         mean_s += seconds / len(ranks)
         joules += device[:, JOULES] / len(ranks)
     slowest[:, JOULES] = joules
-    for term in terms.shared:
-        _add(slowest, term, tables.read(term))
-    return RankedChannels(slowest, slowest_s - mean_s, place)
+    return RankedChannels(_add(slowest, tables, terms.shared), slowest_s - mean_s, place)

@@ -22,8 +22,6 @@ class RequestIntake:
     Requests are assigned to its processes in turn. Each process reads and tokenises them in order of arrival.
     """
 
-    __slots__ = ("_host", "_loop_s", "_tokeniser_s", "_turn")
-
     def __init__(self, host: HostTimes, processes: int) -> None:
         self._host = host
         self._loop_s = [0.0] * processes  # by process: when its event loop has read all requests received so far
@@ -49,8 +47,6 @@ class TokenStream:
     The work of a request in addition to its tokens is accounted for when the request ends. It thus takes its share of
     the loop without delaying the request itself.
     """
-
-    __slots__ = ("_free_s", "_request_s", "_step_s", "_token_s", "left_s")
 
     def __init__(self, host: HostTimes, processes: int) -> None:
         self._step_s = host.api_step_s

@@ -1,4 +1,4 @@
-"""The context shared by the replicas of a pool, and the interface of a replica to its step loops."""
+"""The context that the replicas of a pool share, and the interface of a replica to its step loops."""
 
 from __future__ import annotations
 
@@ -12,31 +12,18 @@ from simulator.core.outcomes import RequestOutcomes
 from simulator.core.request import Request
 from simulator.core.step_timer import StepTimer
 from simulator.engine.api_server import TokenStream
-from simulator.engine.event_log import EventLog
+from simulator.engine.event_log import EventLog, ReplicaState
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.rules import EngineRules
 
 
-class ReplicaHandle(Protocol):
+class ReplicaHandle(ReplicaState, Protocol):
     """The interface of a replica that its step loops and the schedule checks use."""
 
-    index: int
     rules: EngineRules
     outlet: TokenStream
     outstanding: int
     fruitless: int  # tokens computed since the last output token
-
-    @property
-    def now(self) -> float:
-        """Simulated time in seconds since the run began."""
-
-    @property
-    def scheduler(self) -> Scheduler:
-        """The scheduler of the first batch in flight."""
-
-    @property
-    def schedulers(self) -> Sequence[Scheduler]:
-        """One scheduler for each batch in flight; all of them share a queue and a cache."""
 
     def held_requests(self) -> list[Request]:
         """Return the requests that run or wait on this replica."""
@@ -80,4 +67,4 @@ class EngineContext:
     hand_over: Callable[[int, Request], bool] | None = None  # returns whether the request continues elsewhere
     fast_forward: bool = True
     check: Check | None = None  # called after every schedule
-    journal: EventLog | None = None
+    event_log: EventLog | None = None

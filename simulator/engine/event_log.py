@@ -1,4 +1,4 @@
-"""An optional event log (journal) of a run, with details beyond the step logs and results.
+"""An optional event log of a run, with details beyond the step logs and results.
 
 The log consists of tables that grow during a run: events of requests (reached a replica, prompt computed, preempted,
 transferred, finished), samples of each replica's state, taken whenever it changes, and fetches of KV blocks. Recording
@@ -34,9 +34,7 @@ TOKENISED, REACHED, PROMPTED, PREEMPTED, JOINED, OPENED, FINISHED = range(7)
 #: or the engine waits for more requests.
 STEP, SEATS, BLOCKS, TURN = range(4)
 
-REASONS: Final = ("step", "seats", "blocks", "turn")
-
-EVENT_COLUMNS: Final = ("time_s", "kind", "request", "replica", "lane")
+EVENT_COLUMNS: Final = ("time_s", "kind", "request", "replica", "loop")
 
 FETCH_COLUMNS: Final = ("request", "replica", "start_s", "end_s")
 
@@ -58,18 +56,17 @@ class ReplicaState(Protocol):
 
     @property
     def schedulers(self) -> Sequence[Scheduler]:
-        """One scheduler for each batch in flight."""
+        """One scheduler for each batch in flight; all of them share a queue and a cache."""
 
 
 class EventLog:
     """An append-only log with 40 bytes per event and 48 bytes per sample."""
 
-    __slots__ = ("_asked", "_events", "_fetches", "_reasons", "_samples")
-
     def __init__(self) -> None:
         self._events, self._samples, self._fetches = array("d"), array("d"), array("d")
         self._reasons: dict[int, int] = {}  # by replica: why the last schedule left the head of the queue waiting
-        self._asked: dict[Scheduler, tuple[Request | None, int, bool]] = {}
+        # By scheduler: the head of the queue, the number of running requests, and whether the head fits (see `_fits`)
+        self._fitting: dict[Scheduler, tuple[Request | None, int, bool]] = {}
 
     def events(self) -> FloatArray:
         """Return the events in ascending order of time. Shape (events, 5), columns in the order of EVENT_COLUMNS."""
@@ -106,9 +103,9 @@ class EventLog:
         self._events.extend((replica.now, REACHED, request.index, replica.index, 0))
         if self._reasons.get(replica.index, STEP) == STEP and _taken(replica.scheduler, _running(replica), 1):
             self._reasons[replica.index] = SEATS  # certain before the engine considers the request
-        self._sample(replica, nan)  # a run of steps may be in progress, whose blocks are accounted for at its end
+        self.sample(replica, nan)  # a run of steps may be in progress, whose blocks are accounted for at its end
 
-    def wonders(self, replica: ReplicaState) -> bool:
+    def needs_schedule(self, replica: ReplicaState) -> bool:
         """Return whether the engine must schedule before the log knows why the head of the queue waits."""
         return self._reasons.get(replica.index, STEP) == STEP
 
@@ -120,25 +117,23 @@ class EventLog:
     def preempted(self, replica: ReplicaState, loop: int, requests: list[Request]) -> None:
         """Record that requests of the step loop with number `loop` were preempted."""
         for request in requests:
-            self._event(PREEMPTED, replica.now, request, replica.index, loop)
+            self._events.extend((replica.now, PREEMPTED, request.index, replica.index, loop))
 
     def processed(self, replica: ReplicaState, loop: int, batch: Batch, start_s: float) -> None:
         """Record the outputs of a batch that began at start_s and ends now."""
         for kind, time_s, requests in (
-            (JOINED, start_s, batch.joined),
-            (OPENED, replica.now, [request for request in batch.joined if not request.emitted]),
+            (JOINED, start_s, batch.prefilled),
+            (OPENED, replica.now, [request for request in batch.prefilled if not request.emitted]),
             (PROMPTED, replica.now, batch.prompted),
             (FINISHED, replica.now, batch.finishing),
         ):
             for request in requests:
-                self._event(kind, time_s, request, replica.index, loop)
+                self._events.extend((time_s, kind, request.index, replica.index, loop))
 
-    def sample(self, replica: ReplicaState) -> None:
-        """Record the state of a replica now, between two steps."""
-        self._sample(replica, replica.scheduler.kv.held)
-
-    def _sample(self, replica: ReplicaState, held_blocks: float) -> None:
+    def sample(self, replica: ReplicaState, held_blocks: float | None = None) -> None:
+        """Record the state of a replica now; `held_blocks` is nan if a run of steps may be in progress."""
         scheduler = replica.scheduler
+        held_blocks = scheduler.kv.held if held_blocks is None else held_blocks
         waiting = scheduler.n_waiting
         reason = self._reasons.get(replica.index, STEP) if waiting else STEP
         self._samples.extend((replica.now, replica.index, held_blocks, _running(replica), waiting, reason))
@@ -153,9 +148,9 @@ class EventLog:
         if not scheduler.n_waiting:
             return STEP
         if isinstance(scheduler, Lockstep):
-            place = scheduler.longest_queue
-            part = batch.ranks[place] if batch is not None else None
-            return self._reason(scheduler.ranks[place], part, n_loops)
+            ranks = scheduler.ranks
+            place = max(range(len(ranks)), key=lambda place: ranks[place].n_waiting)  # the longest queue
+            return self._reason(ranks[place], batch.ranks[place] if batch is not None else None, n_loops)
         rules = scheduler.rules
         if _taken(scheduler, scheduler.n_running, n_loops):
             return SEATS
@@ -169,16 +164,13 @@ class EventLog:
 
     def _fits(self, scheduler: Scheduler, head: Request) -> bool:
         """Return whether the head fits with every running request at its limit; cached until the requests change."""
-        asked, running, fits = self._asked.get(scheduler, (None, 0, False))
-        if asked is not head or running != scheduler.n_running:
+        request, running, fits = self._fitting.get(scheduler, (None, 0, False))
+        if request is not head or running != scheduler.n_running:
             running = scheduler.n_running
-            room = scheduler.kv.available * scheduler.rules.block_size
-            fits = head.known_tokens + (running + 1) * scheduler.rules.max_output_tokens <= room
-            self._asked[scheduler] = head, running, fits
+            needed = head.known_tokens + (running + 1) * scheduler.rules.max_output_tokens
+            fits = needed <= scheduler.kv.available * scheduler.rules.block_size
+            self._fitting[scheduler] = head, running, fits
         return fits
-
-    def _event(self, kind: int, time_s: float, request: Request, replica: int, loop: int) -> None:
-        self._events.extend((time_s, kind, request.index, replica, loop))
 
 
 def _running(replica: ReplicaState) -> int:

@@ -39,10 +39,9 @@ def check_schedule(replica: ReplicaHandle, scheduler: Scheduler, batch: Batch) -
     require(len({id(r) for r in held}) == len(held), "a request is in two places")
     require(replica.outstanding == len(held), "a request was lost: outstanding != running + waiting")
     for request in waiting:
-        require(
-            not request.units and request.shared_blocks == 0, f"waiting request {request.index} holds cached blocks"
-        )
-        require(scheduler.computed_tokens(request) == 0, f"waiting request {request.index} counts computed tokens")
+        name = f"waiting request {request.index}"
+        require(not request.units and request.shared_blocks == 0, f"{name} holds cached blocks")
+        require(scheduler.computed_tokens(request) == 0, f"{name} counts computed tokens")
 
 
 def check_ranks(group: Lockstep, batch: Batch) -> None:
@@ -88,11 +87,8 @@ def check_batch(scheduler: Scheduler, rules: EngineRules, batch: Batch) -> None:
     decoding = scheduler.mixes_phases or not batch.prefill_tokens
     could = [r for r in scheduler.running_requests() if decoding and _decodes(r, scheduler) and r not in prompted]
     could += [r for r in batch.finishing if r not in prompted and r not in could]
-    if scheduler.pads:
-        require(
-            bool(batch.finishing) or not all(r.retired for r in could + list(prompted)),
-            "decodes scheduled: padding only",
-        )
+    live = bool(batch.finishing) or not all(r.retired for r in could + list(prompted))
+    require(live or not scheduler.pads, "decodes scheduled: padding only")
     require(batch.decodes == len(could), f"{batch.decodes} decodes scheduled, {len(could)} requests can decode")
     require(0 <= batch.accepted <= batch.decodes * (batch.queries - 1), f"{batch.accepted} accepted drafts: {batch}")
     contexts = [scheduler.context_before(r) for r in could]
@@ -129,10 +125,8 @@ def check_blocks(schedulers: Sequence[Scheduler]) -> None:
     swap = schedulers[0].swap_space
     if swap is not None:
         out = [r for r in schedulers[0].holding_requests() if not schedulers[0].held_blocks(r)]
-        swapped = sum(-(-r.computed_tokens // kv.block_size) for r in out)
-        require(
-            swapped == swap.used <= swap.total, f"{swapped} blocks swapped out, {swap.used} of {swap.total} counted"
-        )
+        swapped, used = sum(-(-r.computed_tokens // kv.block_size) for r in out), swap.used
+        require(swapped == used <= swap.total, f"{swapped} blocks swapped out, {used} of {swap.total} counted")
     if schedulers[0].host is not None:
         check_host(schedulers[0].host)
 
@@ -152,9 +146,7 @@ def check_drained(replica: ReplicaHandle) -> None:
     kv, scheduler = replica.scheduler.kv, replica.scheduler
     require(not replica.held_requests(), "requests are left in a drained engine")
     require(kv.held == 0, f"{kv.held} blocks are held when nothing runs")
-    host = replica.scheduler.host
+    host = scheduler.host
     require(host is None or not any(e.readers for e in host.host.entries), "blocks are read when nothing runs")
-    for rank in scheduler.ranks if isinstance(scheduler, Lockstep) else ():
-        check_blocks([rank])
-    if not isinstance(scheduler, Lockstep):
-        check_blocks(replica.schedulers)
+    for sharing in [[rank] for rank in scheduler.ranks] if isinstance(scheduler, Lockstep) else [replica.schedulers]:
+        check_blocks(sharing)

@@ -46,12 +46,11 @@ class Replica:
         rules, offload = context.rules, context.rules.offload
         if offload is not None:
             self.scheduler.host = HostCache(offload, rules.unit_blocks, rules.block_size, context.clock)
-        further = [make_scheduler(context.rules, self.scheduler) for _ in range(1, context.rules.pipeline_stages)]
-        self._clock, self._journal = context.clock, context.journal
+        further = [make_scheduler(rules, self.scheduler) for _ in range(1, rules.pipeline_stages)]
+        schedulers = (self.scheduler, *further)
+        self._clock, self._event_log = context.clock, context.event_log
         self._on_finish, self._hand_over = context.on_finish, context.hand_over
-        self.step_loops = tuple(
-            StepLoop(self, context, scheduler, place) for place, scheduler in enumerate((self.scheduler, *further))
-        )
+        self.step_loops = tuple(StepLoop(self, context, each, place) for place, each in enumerate(schedulers))
         self._only = self.step_loops[0] if not further else None
         self._entry_free_s = 0.0  # when the first stage of a pipeline accepts the next batch
 
@@ -112,8 +111,8 @@ class Replica:
         self.outstanding_tokens += request.input_tokens
         request.reached_s = self._clock.now
         self.scheduler.add(request)
-        if self._journal is not None:
-            self._journal.reached(self, request)
+        if self._event_log is not None:
+            self._event_log.reached(self, request)
         if self._only is not None:
             self._only.on_arrival()
         else:
@@ -131,16 +130,16 @@ class Replica:
         assert host is not None
         for request in requests:
             end_s = host.fetch(request)
-            if self._journal is not None:
-                self._journal.fetched(self, request, end_s)
+            if self._event_log is not None:
+                self._event_log.fetched(self, request, end_s)
             self._clock.process(self._fetch(host, request, end_s))
 
     def _fetch(self, host: HostCache, request: Request, end_s: float) -> Process:
         """Wait until end_s for the blocks of a request to arrive from the host, then make it schedulable."""
         yield self._clock.at(end_s, ARRIVAL)
         if self.died_s > self._clock.now:
-            host.landed(request)
-            self.scheduler.landed(request)
+            host.finish_fetch(request)
+            self.scheduler.resume_fetched(request)
             self.step_loops[0].on_arrival()
 
     def wake_idle(self) -> None:
@@ -162,8 +161,8 @@ class Replica:
             if request in (*loop.scheduler.running_requests(), *loop.scheduler.holding_requests())
         )
         holder.scheduler.release(request)
-        if self._journal is not None:
-            self._journal.sample(self)
+        if self._event_log is not None:
+            self._event_log.sample(self)
         if self.scheduler.n_waiting:
             holder.cut()
             self.wake_idle()
@@ -186,7 +185,7 @@ class Replica:
         Raises:
             RuntimeError: If a request is waiting and can never be scheduled; the message names it.
         """
-        if self.scheduler.n_fetching:
+        if self.scheduler.fetching:
             return
         if self.scheduler.n_waiting and not self.n_leaving and all(loop.idle for loop in self.step_loops):
             stuck = (self._holding() or self.scheduler.waiting_requests())[0]
@@ -220,7 +219,7 @@ class Replica:
         self.died_s = self._clock.now
         self.stop(self.died_s)
         for loop in self.step_loops:
-            loop.silence()
+            loop.discard()
         self.outstanding = self.outstanding_tokens = self.n_leaving = 0
         return [request for request in self.held_requests() if not request.gone]
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from simulator.core.batch import Batch
 from simulator.core.clock import STEP, WAKE, Callback
 from simulator.core.request import Request
-from simulator.core.step_log import RankStepLog, StepLog
+from simulator.core.step_log import StepLog
 from simulator.core.step_timer import elapsed_s, segment_of, step_at
 from simulator.engine.context import EngineContext, ReplicaHandle
 from simulator.engine.token_accounting import TokenAccounting
@@ -38,38 +38,6 @@ class StepLoop:
 
     TokenAccounting determines the effect of a step on its requests.
     """
-
-    __slots__ = (
-        "_accounting",
-        "_check",
-        "_clock",
-        "_context",
-        "_end_order",
-        "_event",
-        "_fast_forward",
-        "_first_s",
-        "_journal",
-        "_lag",
-        "_last_tokens",
-        "_late_s",
-        "_noted",
-        "_on_end",
-        "_outlet",
-        "_queue",
-        "_replica",
-        "_slope_s",
-        "_stages",
-        "_start_s",
-        "_steps",
-        "_streams",
-        "_timed",
-        "_total_s",
-        "_wake_order",
-        "current",
-        "log",
-        "scheduler",
-        "timer",
-    )
 
     def __init__(self, replica: ReplicaHandle, context: EngineContext, scheduler: Scheduler, place: int) -> None:
         """Create an idle loop; `place` is its index among the loops of its replica."""
@@ -91,13 +59,13 @@ class StepLoop:
         self._steps, self._total_s = 0, 0.0  # number of steps that the event represents, and their total duration
         self._last_tokens = CompletionRounds()
         if isinstance(scheduler, Lockstep):
-            self.log, self._last_tokens = RankStepLog(len(scheduler.ranks)), scheduler.rounds
+            self.log, self._last_tokens = StepLog(len(scheduler.ranks)), scheduler.rounds
             scheduler.rounds_ahead = self.rounds_ahead
         self._accounting = TokenAccounting(replica, context, scheduler, self._last_tokens, place)
         # The features in use are determined here once, so that unused features cost nothing in each step.
         self._timed = context.rules.queueing.max_delay_s > 0.0
-        self._journal, self._check = context.journal, context.check
-        self._noted = self._timed or self._journal is not None or context.rules.offload is not None
+        self._event_log, self._check = context.event_log, context.check
+        self._noted = self._timed or self._event_log is not None or context.rules.offload is not None
 
     @property
     def idle(self) -> bool:
@@ -118,7 +86,7 @@ class StepLoop:
         """Return the number of schedule calls that the current run of steps has skipped until now."""
         return self._steps_until(self._clock.now) - 1 if self._steps > 1 else 0
 
-    # ---- what makes it act
+    # ---- reactions to requests and to the replica
 
     def wake(self) -> None:
         """Schedule an attempt to start a batch after all other events at the current time."""
@@ -129,7 +97,7 @@ class StepLoop:
         if self._event is None or (self._timed and self.current is None and not self._queue):
             self.wake()
         elif self._steps > 1 and (
-            not self.scheduler.blocked or (self._journal and self._journal.wonders(self._replica))
+            not self.scheduler.blocked or (self._event_log and self._event_log.needs_schedule(self._replica))
         ):
             self.cut()
 
@@ -137,7 +105,7 @@ class StepLoop:
         """Cancel a request whose client has given up; it leaves when the step on the device has ended."""
         self._accounting.gone.append(request)
         if self.current is None and not self._queue:
-            self._accounting.drop_gone(None, self._clock.now, self._start_s, self._first_s)
+            self._accounting.drop_gone(None)
         else:
             self.cut()
 
@@ -150,7 +118,7 @@ class StepLoop:
                 self._total_s = total_s = elapsed_s(steps, self._first_s, self._slope_s)
                 self._event = self._clock.at(self._start_s + total_s, self._end_order, self._on_end)
 
-    def silence(self) -> None:
+    def discard(self) -> None:
         """Discard the batch on the device and ignore its pending event."""
         self._event = self.current = None
 
@@ -167,7 +135,11 @@ class StepLoop:
     # ---- steps
 
     def _wake(self, event: Event) -> None:
-        if event is self._event:
+        if event is not self._event:
+            return
+        if self._queue:
+            self._begin(self._queue.popleft(), self._clock.now)
+        else:
             self._start_next(self._clock.now)
 
     def _start_next(self, now: float) -> None:
@@ -175,7 +147,12 @@ class StepLoop:
         self._steps = 0
         batch = self._schedule()
         if batch is None:
-            self._rest(now)
+            retry_s = self.scheduler.retry_s
+            if retry_s < inf:
+                self._event = self._clock.at(max(now, retry_s), self._wake_order, [self._wake])
+            else:
+                self._event = None
+                self._replica.check_progress()
             return
         if self._stages > 1:
             start_s = self._replica.enter_pipeline(now, self.timer.cycle_s(batch))
@@ -186,24 +163,11 @@ class StepLoop:
             start_s = now
         if start_s > now:
             self._queue.append(batch)
-            self._event = self._clock.at(start_s, self._end_order, [self._begin_queued])
+            self._event = self._clock.at(start_s, self._end_order, [self._wake])
         else:
             self._begin(batch, now)
         if self._stages > 1:
             self._replica.wake_idle()
-
-    def _rest(self, now: float) -> None:
-        """Become idle, or wait until a batch that is filling up may start."""
-        again_s = self.scheduler.look_again_s
-        if again_s < inf:  # a batch is filling up
-            self._event = self._clock.at(max(now, again_s), self._wake_order, [self._wake])
-            return
-        self._event = None
-        self._replica.check_progress()
-
-    def _begin_queued(self, event: Event) -> None:
-        if event is self._event:
-            self._begin(self._queue.popleft(), self._clock.now)
 
     def _begin(self, batch: Batch, now: float) -> None:
         """Run `batch` on the device and schedule ahead."""
@@ -231,7 +195,7 @@ class StepLoop:
                 first_s = self.timer.cycle_s(batch)
         if moves is not None and moves.blocks:
             slope_s = 0.0
-        elif most > 1 and self._fast_forward and not (batch.finishing or (batch.joined and batch.opens)):
+        elif most > 1 and self._fast_forward and not (batch.finishing or (batch.prefilled and batch.opens)):
             steps += self._quiet_steps(batch, most - 1)
         if moves is not None:
             first_s += self._context.rules.moving_s(batch)
@@ -276,25 +240,22 @@ class StepLoop:
             self._skip(batch, steps - 1)
         self.current = None
         if self._noted:
-            self._note_end(batch)
+            if self._event_log is not None:
+                self._event_log.sample(self._replica)
+            if batch.moves is not None and self.scheduler.host is not None:
+                for copy in batch.moves.copies:
+                    self.scheduler.host.store(copy)
         accounting = self._accounting
-        if batch.prompted or batch.finishing or batch.admitted or batch.parting or batch.joined:
+        if batch.prompted or batch.finishing or batch.admitted or batch.parting or batch.prefilled:
             accounting.process(batch, now, start_s, first_s)
         queue = self._queue
         if accounting.gone:
-            accounting.drop_gone(queue[-1] if queue else None, now, start_s, first_s)
+            accounting.drop_gone(queue[-1] if queue else None)
         if queue:
             self._steps = 0
             self._begin(queue.popleft(), now)
         else:
             self._start_next(now)
-
-    def _note_end(self, batch: Batch) -> None:
-        if self._journal is not None:
-            self._journal.sample(self._replica)
-        if batch.moves is not None and self.scheduler.host is not None:
-            for copy in batch.moves.copies:
-                self.scheduler.host.store(copy)
 
     def _skip(self, batch: Batch, rounds: int) -> None:
         """Apply the schedule calls that a run of steps skipped."""
@@ -321,14 +282,14 @@ class StepLoop:
             last_tokens.rounds += 1
         if last_tokens.due_round <= last_tokens.rounds:
             self._accounting.retire_due(batch)
-        if batch.prompted or batch.joined:
+        if batch.prompted or batch.prefilled:
             self._accounting.schedule_completions(batch)
         if self._check is not None:
             self._check(self._replica, scheduler, batch)
         return batch
 
     def _schedule_and_note(self) -> Batch | None:
-        """Schedule with timed batches, fetches from the host or a journal."""
+        """Schedule with timed batches, fetches from the host or an event log."""
         scheduler = self.scheduler
         if self._timed:
             scheduler.now_s = self._clock.now
@@ -338,6 +299,6 @@ class StepLoop:
                 self._replica.fetch(scheduler.fetches)
             else:
                 batch.moving().fetches = tuple(scheduler.fetches)
-        if self._journal is not None:
-            self._journal.scheduled(self._replica, scheduler, batch)
+        if self._event_log is not None:
+            self._event_log.scheduled(self._replica, scheduler, batch)
         return batch

@@ -32,7 +32,7 @@ class TokenAccounting:
         """
         self.gone: list[Request] = []  # cancelled requests, which leave at the end of the step on the device
         self._replica, self._scheduler, self._last_tokens, self._place = replica, scheduler, last_tokens, place
-        self._clock, self._results, self._journal = context.clock, context.results, context.journal
+        self._clock, self._results, self._event_log = context.clock, context.results, context.event_log
         self._output_tokens, self._output_s = context.output_tokens, context.rules.host.output_s
         self._outlet, self._streams = replica.outlet, scheduler.streams
         self._hands_over = context.hand_over is not None
@@ -42,10 +42,10 @@ class TokenAccounting:
     def schedule_completions(self, batch: Batch) -> None:
         """Record in which round each request that begins to decode schedules its last token."""
         output_tokens = self._output_tokens
-        for request in batch.prompted + batch.joined:
+        for request in batch.prompted + batch.prefilled:
             generated = request.known_tokens - request.input_tokens
             rest = output_tokens[request.index] - generated - 1
-            self._last_tokens.foresee(request, rest)
+            self._last_tokens.schedule_completion(request, rest)
             if not rest:  # this batch contains its last token
                 self._retire(request, batch)
 
@@ -65,8 +65,8 @@ class TokenAccounting:
             preempted: Requests that lost their blocks.
             last: The most recently scheduled batch in flight, which may contain their tokens; None if there is none.
         """
-        if self._journal is not None:
-            self._journal.preempted(self._replica, self._place, preempted)
+        if self._event_log is not None:
+            self._event_log.preempted(self._replica, self._place, preempted)
         for request in preempted:
             if not self._last_tokens.forget(request):
                 continue  # its prompt was unfinished, so none of its tokens is in flight
@@ -79,8 +79,8 @@ class TokenAccounting:
 
     def process(self, batch: Batch, now: float, start_s: float, first_s: float) -> None:
         """Process the outputs of `batch`, which ran from start_s until now; its first step took first_s seconds."""
-        if self._journal is not None:
-            self._journal.processed(self._replica, self._place, batch, start_s)
+        if self._event_log is not None:
+            self._event_log.processed(self._replica, self._place, batch, start_s)
         results = self._results
         seen_s = self._outlet.left_s + self._output_s
         for request in batch.admitted:
@@ -92,7 +92,7 @@ class TokenAccounting:
                 request.emitted = True
                 if self._streams:
                     results.first_token_s[request.index] = seen_s
-        for request in batch.joined:
+        for request in batch.prefilled:
             if request.emitted:
                 results.waits_s.extend((first_s, start_s - request.last_token_s))
             else:
@@ -112,7 +112,7 @@ class TokenAccounting:
         for request in finishing:
             last_tokens.forget(request)
             if self._hands_over and replica.hand_over(request):
-                self._scheduler.park(request)
+                self._scheduler.hold_for_transfer(request)
                 continue
             index = request.index
             if not request.gone:
@@ -125,17 +125,13 @@ class TokenAccounting:
             release(request)
             replica.finish(request)
 
-    def drop_gone(self, ahead: Batch | None, now: float, start_s: float, first_s: float) -> None:
+    def drop_gone(self, ahead: Batch | None) -> None:
         """Free the seats and blocks of cancelled requests.
 
-        A request with a scheduled token is freed when that step has ended. The step that has just ended began at
-        start_s, and its first step took first_s seconds.
+        A request with a scheduled token is freed when that step has ended.
 
         Args:
             ahead: The most recently scheduled batch, if it has not begun; None if no batch is scheduled.
-            now: Current time in seconds.
-            start_s: When the batch that has just ended began.
-            first_s: Duration of its first step, seconds.
         """
         scheduler = self._scheduler
         for request in self.gone:
@@ -150,7 +146,7 @@ class TokenAccounting:
             if ahead is not None:
                 ahead.finishing += leaving
             elif leaving:
-                self.process(Batch(finishing=leaving), now, start_s, first_s)
+                self.process(Batch(finishing=leaving), self._clock.now, self._clock.now, 0.0)
         self.gone.clear()
 
     def stop(self) -> None:

@@ -7,7 +7,7 @@ that a sequence takes in the cache, and the weights and activations that a rank 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +16,6 @@ import numpy as np
 from calibration.operators.operators import (
     Collective,
     DecodeAttention,
-    Elementwise,
     Gemm,
     LinearAttentionScan,
     MlaModule,
@@ -29,7 +28,7 @@ from calibration.operators.roofline import dtype_bytes
 from catalogs.arrays import FloatArray
 from catalogs.models.layers import LayerGroup
 from catalogs.models.mixers import Attention, LinearAttention, MlaAttention
-from simulator.layers.operator_call import QUANTISED, OperatorCall, all_reduce_calls, gemm_call
+from simulator.layers.operator_call import QUANTISED, Calls, OperatorCall, all_reduce_calls, elementwise_call, gemm_call
 from simulator.layers.shard import Shard
 
 #: Kernel launches of a gated delta rule's scan, of an MLA block, and of its quantised products (see `step_launches`).
@@ -56,33 +55,30 @@ class ShardedMixer(ABC):
 
     def token_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
         """Return all operators but the attention itself: norm, projections, the sum over tensor ranks."""
-        norm = Elementwise("norm", tokens, 4 * self.shard.model.hidden_size * ACT)  # fused with the residual add
-        calls = [OperatorCall("input_norm", "elementwise", self.count, norm), *self.projection_calls(tokens)]
-        return calls + all_reduce_calls(self.shard, "mixer_all_reduce", self.count, tokens, graph)
+        width = 4 * self.shard.model.hidden_size  # the norm is fused with the addition of the residual
+        norm = elementwise_call("input_norm", self.count, "norm", tokens, width * ACT)
+        reduced = all_reduce_calls(self.shard, "mixer_all_reduce", self.count, tokens, graph)
+        return [norm, *self.projection_calls(tokens), *reduced]
 
     @abstractmethod
     def projection_calls(self, tokens: Num) -> list[OperatorCall]:
         """Return the operators that depend on the tokens, between the norm and the sum over tensor ranks."""
 
     @abstractmethod
-    def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[OperatorCall]:
-        """Yield the attention of decodes with a mean and a longest context, in a step without prompts.
+    def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes) -> Calls:
+        """Yield the attention of decodes with a mean and a longest context.
 
         All arrays broadcast against each other. Shape (...).
-        """
 
-    def mixed_decode_calls(
-        self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes
-    ) -> Iterator[OperatorCall]:
-        """Yield the attention of decodes in a step that also has prompts.
-
-        All arrays broadcast against each other. Shape (...).
+        Args:
+            sequences: The number of decodes.
+            mean: Their mean context.
+            longest: Their longest context.
+            joins: Returns whether decodes run in the kernel of the prompts; `never_joins` in a step without prompts.
         """
-        del joins
-        return self.decode_calls(sequences, mean, longest)
 
     @abstractmethod
-    def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
+    def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Calls:
         """Yield the attention of prompt chunks of `each` new tokens after `prior` earlier ones.
 
         All arrays broadcast against each other. Shape (...).
@@ -154,50 +150,38 @@ class ShardedAttention(ShardedMixer):
         written = kv * (ACT + dtype_bytes(self.shard.kv_dtype))
         calls = [
             gemm_call("qkv_proj", count, Gemm(tokens, q * (2 if a.output_gate else 1) + kv, hidden, dtype)),
-            OperatorCall("rotary", "elementwise", count, Elementwise("rotary", tokens, 2 * (q + k) * ACT)),
-            OperatorCall("kv_write", "elementwise", count, Elementwise("kv_write", tokens, written)),
+            elementwise_call("rotary", count, "rotary", tokens, 2 * (q + k) * ACT),
+            elementwise_call("kv_write", count, "kv_write", tokens, written),
             gemm_call("o_proj", count, Gemm(tokens, hidden, self.output_width, dtype)),
         ]
         if a.qk_norm:
-            norm = Elementwise("norm", tokens, 2 * (q + k) * ACT)
-            calls.append(OperatorCall("qk_norm", "elementwise", count, norm))
+            calls.append(elementwise_call("qk_norm", count, "norm", tokens, 2 * (q + k) * ACT))
         if a.output_gate:
-            gate = Elementwise("activation", tokens, 3 * q * ACT)
-            calls.append(OperatorCall("output_gate", "elementwise", count, gate))
+            calls.append(elementwise_call("output_gate", count, "activation", tokens, 3 * q * ACT))
         return calls
 
-    def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[OperatorCall]:
+    def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes) -> Calls:
         """Yield the attention of decodes, each over its window of the context.
-
-        All arrays broadcast against each other. Shape (...).
-        """
-        a, shard, n = self.part, self.shard, sequences
-        seen, top = (_clip(x, a.window_tokens) / shard.kv_shards for x in (mean, longest))
-        heads = self.heads * shard.joined_heads * shard.queries
-        op = DecodeAttention(n, n * seen, top, heads, self.kv_heads, a.head_dim, shard.kv_dtype, a.window_tokens)
-        yield OperatorCall("decode_attention", "attention_decode", self.count, op)
-        yield from merge_calls(shard, self.count, n, self.query_width, self.output_width)
-
-    def mixed_decode_calls(
-        self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes
-    ) -> Iterator[OperatorCall]:
-        """Yield the attention of decodes in a step that also has prompts.
 
         If the engine's kernel takes prompts and decodes at once, a decode is a prompt chunk of one token whose keys are
         not split over the device.
 
         All arrays broadcast against each other. Shape (...).
         """
-        a, shard = self.part, self.shard
-        if shard.kv_shards > 1 or not joins(a.head_dim, shard.kv_dtype):
-            yield from self.decode_calls(sequences, mean, longest)
+        a, shard, n = self.part, self.shard, sequences
+        if shard.kv_shards == 1 and joins(a.head_dim, shard.kv_dtype):
+            tokens = n * shard.queries
+            pairs = tokens * (_clip(mean, a.window_tokens) + 0.5 * shard.queries)
+            joined = self.prefill_attention(n, tokens, pairs, a.window_tokens)
+            yield OperatorCall("joined_decode_attention", "attention_decode", self.count, joined)
             return
-        tokens = sequences * shard.queries
-        pairs = tokens * (_clip(mean, a.window_tokens) + 0.5 * shard.queries)
-        joined = self.prefill_attention(sequences, tokens, pairs, a.window_tokens)
-        yield OperatorCall("joined_decode_attention", "attention_decode", self.count, joined)
+        read, top = (_clip(x, a.window_tokens) / shard.kv_shards for x in (mean, longest))
+        heads = self.heads * shard.joined_heads * shard.queries
+        op = DecodeAttention(n, n * read, top, heads, self.kv_heads, a.head_dim, shard.kv_dtype, a.window_tokens)
+        yield OperatorCall("decode_attention", "attention_decode", self.count, op)
+        yield from merge_calls(shard, self.count, n, self.query_width, self.output_width)
 
-    def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
+    def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Calls:
         """Yield the attention of prompt chunks of `each` new tokens after `prior` earlier ones.
 
         All arrays broadcast against each other. Shape (...).
@@ -223,8 +207,8 @@ class ShardedAttention(ShardedMixer):
 
     def cache_bytes(self, tokens: float) -> float:
         """Return the cache of one sequence of `tokens` in all layers; windowed layers keep only their window."""
-        seen = min(tokens, self.part.window_tokens or tokens)
-        return self.count * seen * self.kv_width * dtype_bytes(self.shard.kv_dtype)
+        kept = min(tokens, self.part.window_tokens or tokens)
+        return self.count * kept * self.kv_width * dtype_bytes(self.shard.kv_dtype)
 
     def linear_params(self) -> float:
         """Return the weights of the matrix products of ONE layer on this rank."""
@@ -259,7 +243,7 @@ class ShardedMla(ShardedMixer):
         key = Gemm(tokens, a.index_head_dim + a.index_n_heads, hidden, "bf16")
         return [gemm_call("index_q", self.count, query), gemm_call("index_k", self.count, key)]
 
-    def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[OperatorCall]:
+    def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes) -> Calls:
         """Yield the attention of decodes with a mean and a longest context.
 
         The tables have one query per sequence. Each further query is another row to project. It reads the cache again
@@ -267,10 +251,11 @@ class ShardedMla(ShardedMixer):
 
         All arrays broadcast against each other. Shape (...).
         """
+        del joins  # the module of decodes is another than that of prompts
         a, shard, n = self.part, self.shard, sequences
-        seen = n * _clip(mean, a.index_topk_tokens) / shard.kv_shards
+        read = n * _clip(mean, a.index_topk_tokens) / shard.kv_shards
         rows = n * shard.queries
-        yield self._module_call("decode", rows, rows, 0.0 * n, seen * self.cache_passes())
+        yield self._module_call("decode", rows, rows, 0.0 * n, read * self.cache_passes())
         latent = self.heads * a.kv_lora_rank
         yield from merge_calls(shard, self.count, n, self.heads * (a.kv_lora_rank + a.rope_head_dim), latent)
         if a.index_topk_tokens:  # only keys are read and scored, and half the head size gives those bytes and flops
@@ -278,7 +263,7 @@ class ShardedMla(ShardedMixer):
             index = DecodeAttention(n, n * mean, longest, heads, 1, a.index_head_dim // 2, "fp8")
             yield OperatorCall("indexer", "attention_decode", self.count, index)
 
-    def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
+    def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Calls:
         """Yield the attention of prompt chunks of `each` new tokens after `prior` earlier ones.
 
         All arrays broadcast against each other. Shape (...).
@@ -298,22 +283,12 @@ class ShardedMla(ShardedMixer):
         self, stage: str, sequences: FloatArray, tokens: FloatArray, pairs: FloatArray, context: FloatArray
     ) -> OperatorCall:
         a, shard = self.part, self.shard
-        op = MlaModule(
-            stage,
-            sequences,
-            tokens,
-            pairs,
-            context,
-            self.heads,
-            shard.model.hidden_size,
-            a.q_lora_rank or 0,
-            a.kv_lora_rank,
-            a.nope_head_dim,
-            a.rope_head_dim,
-            a.v_head_dim,
-            shard.dtype("attention"),
-            shard.kv_dtype,
+        sizes = shard.model.hidden_size, a.q_lora_rank or 0, a.kv_lora_rank
+        head_sizes, dtypes = (
+            (a.nope_head_dim, a.rope_head_dim, a.v_head_dim),
+            (shard.dtype("attention"), shard.kv_dtype),
         )
+        op = MlaModule(stage, sequences, tokens, pairs, context, self.heads, *sizes, *head_sizes, *dtypes)
         kernels = MLA_KERNELS + MLA_QUANTISE_KERNELS * (op.dtype in QUANTISED)
         return OperatorCall(f"mla_{stage}", f"attention_{stage}", self.count, op, kernels=kernels)
 
@@ -357,28 +332,25 @@ class ShardedLinearAttention(ShardedMixer):
 
         The input projection gives q, k, v, the gate, and the scalars per value head.
         """
-        a, count, hidden, dtype = self.part, self.count, self.shard.model.hidden_size, self._dtype
+        a, count, hidden = self.part, self.count, self.shard.model.hidden_size
+        dtype = self.shard.dtype("linear_attention")
         value, conv = -(-a.value_size // self.shard.tp), -(-a.conv_size // self.shard.tp)
         return [
             gemm_call("in_proj", count, Gemm(tokens, -(-a.input_size // self.shard.tp), hidden, dtype)),
-            OperatorCall("conv", "elementwise", count, Elementwise("activation", tokens, 2 * conv * ACT)),
-            OperatorCall("gated_norm", "elementwise", count, Elementwise("norm", tokens, 3 * value * ACT)),
+            elementwise_call("conv", count, "activation", tokens, 2 * conv * ACT),
+            elementwise_call("gated_norm", count, "norm", tokens, 3 * value * ACT),
             gemm_call("out_proj", count, Gemm(tokens, hidden, value, dtype)),
         ]
 
-    @property
-    def _dtype(self) -> str:
-        return self.shard.dtype("linear_attention")
-
-    def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[OperatorCall]:
+    def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes) -> Calls:
         """Yield one step of the scan for each decode.
 
         All arrays broadcast against each other. Shape (...).
         """
-        del mean, longest  # the size of a state does not depend on the context
+        del mean, longest, joins  # the size of a state does not depend on the context
         yield self._scan_call("decode", sequences * self.shard.queries, sequences)
 
-    def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
+    def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Calls:
         """Yield the scan over the new tokens of prompt chunks.
 
         All arrays broadcast against each other. Shape (...).
@@ -418,7 +390,7 @@ def sharded_mixer(shard: Shard, group: LayerGroup) -> ShardedMixer | None:
     return None if group.mixer is None else MIXERS[type(group.mixer)](shard, group.count, group.mixer)
 
 
-def merge_calls(shard: Shard, count: int, sequences: FloatArray, queries: int, outputs: int) -> Iterator[OperatorCall]:
+def merge_calls(shard: Shard, count: int, sequences: FloatArray, queries: int, outputs: int) -> Calls:
     """Yield the exchange of a decode between ranks that hold the keys of different tokens (decode context parallelism).
 
     The queries of all heads go to each rank, and partial outputs are merged by the weights of their softmaxes (vLLM's
@@ -438,9 +410,7 @@ def merge_calls(shard: Shard, count: int, sequences: FloatArray, queries: int, o
     yield OperatorCall("output_merge", kind, count, merged, stride=1 if shard.joined_heads > 1 else shard.tp)
 
 
-def gather_calls(
-    shard: Shard, count: int, token_bytes: float, new: FloatArray, prior: FloatArray
-) -> Iterator[OperatorCall]:
+def gather_calls(shard: Shard, count: int, token_bytes: float, new: FloatArray, prior: FloatArray) -> Calls:
     """Yield the exchange of keys and values that a rank needs for a prompt and other ranks hold (context parallelism).
 
     Those of the new tokens come from the ranks that share the prompt and, if caches are divided, those of earlier

@@ -41,14 +41,17 @@ class DraftCalls(StepCalls):
             return None
         return cls(shard, resolved.engine.fuses_norms, source.joins_decodes, speculation.method, first)
 
-    def rank(self, tokens: Num, graph: bool) -> list[OperatorCall]:
+    def rank(self, tokens: Num, graph: bool = True) -> list[OperatorCall]:
         """Return the operators that depend on the tokens of an attention rank, with the projection of head inputs."""
         calls = StepCalls.rank(self, tokens, graph)
         if self.method in ("eagle", "mtp"):
             return [*calls, _joining_call(self.shard, tokens, 2)]
         if self.method == "eagle3":
-            wide = [_widened(call, self.shard) for call in calls]
-            return [*wide, _joining_call(self.shard, tokens, EAGLE3_FEATURES)] if self.first else wide
+            # EAGLE-3's layer attends from the concatenated embedding and feature.
+            for i, call in enumerate(calls):
+                if call.name == "qkv_proj" and isinstance(call.op, Gemm):
+                    calls[i] = replace(call, op=replace(call.op, k=2 * self.shard.model.hidden_size))
+            return [*calls, _joining_call(self.shard, tokens, EAGLE3_FEATURES)] if self.first else calls
         return calls
 
 
@@ -61,33 +64,24 @@ def _joining_call(shard: Shard, tokens: Num, vectors: int) -> OperatorCall:
     return gemm_call("join_inputs", 1, Gemm(tokens, hidden, vectors * hidden, shard.plain_dtype))
 
 
-def _widened(call: OperatorCall, shard: Shard) -> OperatorCall:
-    """Return a call of EAGLE-3's layer, which attends from the concatenated embedding and feature."""
-    if call.name != "qkv_proj" or not isinstance(call.op, Gemm):
-        return call
-    return replace(call, op=replace(call.op, k=2 * shard.model.hidden_size))
-
-
 def draft_shard(resolved: ResolvedDeployment, queries: int = 1) -> Shard | None:
     """Return the drafter's shard, as wide as the target's; None if a step runs no drafter.
 
     vLLM and SGLang refuse another tensor-parallel width for draft models. Each decode brings the drafter `queries`
     tokens, of which one is scored.
     """
-    speculation, unit = resolved.speculation, resolved.hardware.accelerator
+    speculation, layout = resolved.speculation, resolved.layout
     if speculation is None or speculation.draft is None:
         return None
-    draft, engine, layout = speculation.draft, resolved.engine, resolved.layout
-    return Shard(
-        draft,
-        replace(layout, expert_parallel=layout.expert_parallel and draft.is_moe),
-        speculation.draft_weight_dtype,
-        resolved.kv_dtype,
-        "greedy",
-        engine.mxfp8_activations and "fp4" in unit.peak_flops,
-        engine.shared_experts_beside_tokens,
+    return replace(
+        Shard.of(resolved),
+        model=speculation.draft,
+        layout=replace(layout, expert_parallel=layout.expert_parallel and speculation.draft.is_moe),
+        weight_dtype=speculation.draft_weight_dtype,
+        sampling="greedy",
+        sorts_logits=False,
         queries=queries,
-        accelerator=unit,
+        scored=1,
     )
 
 

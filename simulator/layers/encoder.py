@@ -9,11 +9,9 @@ measured for causal attention price it, with q x encoder positions as their pair
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
-from calibration.operators.operators import DecodeAttention, Elementwise, Gemm, Num, PrefillAttention
+from calibration.operators.operators import DecodeAttention, Gemm, Num, PrefillAttention
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from calibration.operators.roofline import dtype_bytes
 from catalogs.arrays import FloatArray
@@ -21,11 +19,11 @@ from catalogs.errors import InputError
 from catalogs.models.layers import LayerGroup
 from simulator.layers.attention import ShardedAttention
 from simulator.layers.feed_forward import ShardedMlp
-from simulator.layers.operator_call import OperatorCall, all_reduce_calls, gemm_call
+from simulator.layers.operator_call import Calls, OperatorCall, all_reduce_calls, elementwise_call, gemm_call
 from simulator.layers.shard import Shard
 
 
-def encoder_calls(shard: Shard, requests: FloatArray) -> Iterator[OperatorCall]:
+def encoder_calls(shard: Shard, requests: FloatArray) -> Calls:
     """Yield the encoder's pass over the inputs of `requests` requests, and their keys and values in the decoder.
 
     All arrays broadcast against each other. Shape (...).
@@ -37,38 +35,36 @@ def encoder_calls(shard: Shard, requests: FloatArray) -> Iterator[OperatorCall]:
     for group in (g for g in model.groups if g.cross_attention):
         kv = crossed_attention(shard, group).kv_width
         yield gemm_call("cross_kv_proj", group.count, _gemm(shard, tokens, kv, hidden))
-        written = Elementwise("kv_write", tokens, kv * (ACT + dtype_bytes(shard.kv_dtype)))
-        yield OperatorCall("cross_kv_write", "elementwise", group.count, written)
+        written = kv * (ACT + dtype_bytes(shard.kv_dtype))
+        yield elementwise_call("cross_kv_write", group.count, "kv_write", tokens, written)
 
 
-def _encoder_layer_calls(
-    shard: Shard, group: LayerGroup, requests: FloatArray, tokens: FloatArray
-) -> Iterator[OperatorCall]:
-    a, mlp = crossed_attention(shard, group), _dense_block(shard, group)
+def _encoder_layer_calls(shard: Shard, group: LayerGroup, requests: FloatArray, tokens: FloatArray) -> Calls:
+    if group.dense_block is None:
+        raise InputError("encoders are simulated with dense feed-forward blocks", shard.model.name)
+    a, mlp = crossed_attention(shard, group), ShardedMlp(shard, group.count, group.dense_block)
     hidden, q, up = shard.model.hidden_size, a.query_width, 2 if mlp.part.gated else 1
-    both = Elementwise("norm", tokens, 4 * hidden * ACT)
-    yield OperatorCall("encoder_norm", "elementwise", 2 * group.count, both)
+    yield elementwise_call("encoder_norm", 2 * group.count, "norm", tokens, 4 * hidden * ACT)
     yield gemm_call("encoder_qkv_proj", group.count, _gemm(shard, tokens, a.qkv_width, hidden))
     attends = _attention_to_all(a, requests, tokens)
     yield OperatorCall("encoder_attention", "attention_prefill", group.count, attends)
     yield gemm_call("encoder_o_proj", group.count, _gemm(shard, tokens, hidden, q))
     yield gemm_call("encoder_up_proj", group.count, _gemm(shard, tokens, up * mlp.width, hidden))
-    gate = Elementwise("activation", tokens, (up + 1) * mlp.width * ACT)
-    yield OperatorCall("encoder_activation", "elementwise", group.count, gate)
+    yield elementwise_call("encoder_activation", group.count, "activation", tokens, (up + 1) * mlp.width * ACT)
     yield gemm_call("encoder_down_proj", group.count, _gemm(shard, tokens, hidden, mlp.width))
     yield from all_reduce_calls(shard, "encoder_all_reduce", 2 * group.count, tokens, graph=False)
 
 
-def cross_token_calls(shard: Shard, group: LayerGroup, tokens: Num, graph: bool) -> Iterator[OperatorCall]:
+def cross_token_calls(shard: Shard, group: LayerGroup, tokens: Num, graph: bool) -> Calls:
     """Yield the norm, query and output projection of every decoder token."""
     hidden, q = shard.model.hidden_size, crossed_attention(shard, group).query_width
-    yield OperatorCall("cross_norm", "elementwise", group.count, Elementwise("norm", tokens, 4 * hidden * ACT))
+    yield elementwise_call("cross_norm", group.count, "norm", tokens, 4 * hidden * ACT)
     yield gemm_call("cross_q_proj", group.count, _gemm(shard, tokens, q, hidden))
     yield gemm_call("cross_o_proj", group.count, _gemm(shard, tokens, hidden, q))
     yield from all_reduce_calls(shard, "cross_all_reduce", group.count, tokens, graph)
 
 
-def cross_decode_calls(shard: Shard, group: LayerGroup, decodes: FloatArray) -> Iterator[OperatorCall]:
+def cross_decode_calls(shard: Shard, group: LayerGroup, decodes: FloatArray) -> Calls:
     """Yield the cross attention of decodes, each of which reads all keys and values of its encoder output.
 
     All arrays broadcast against each other. Shape (...).
@@ -79,9 +75,7 @@ def cross_decode_calls(shard: Shard, group: LayerGroup, decodes: FloatArray) -> 
     yield OperatorCall("cross_attention", "attention_decode", group.count, read)
 
 
-def cross_prefill_calls(
-    shard: Shard, group: LayerGroup, chunks: FloatArray, each: FloatArray
-) -> Iterator[OperatorCall]:
+def cross_prefill_calls(shard: Shard, group: LayerGroup, chunks: FloatArray, each: FloatArray) -> Calls:
     """Yield the attention of the prompt's own tokens to the encoder's output.
 
     All arrays broadcast against each other. Shape (...).
@@ -107,12 +101,6 @@ def crossed_attention(shard: Shard, group: LayerGroup) -> ShardedAttention:
     if group.plain_attention is None:
         raise InputError("encoders and cross attention are simulated with plain attention", shard.model.name)
     return ShardedAttention(shard, group.count, group.plain_attention)
-
-
-def _dense_block(shard: Shard, group: LayerGroup) -> ShardedMlp:
-    if group.dense_block is None:
-        raise InputError("encoders are simulated with dense feed-forward blocks", shard.model.name)
-    return ShardedMlp(shard, group.count, group.dense_block)
 
 
 def _attention_to_all(a: ShardedAttention, requests: FloatArray, queries: FloatArray) -> PrefillAttention:

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.operators.operators import Collective, Elementwise, Gemm, GroupedGemm, Num
+from calibration.operators.operators import Collective, Gemm, GroupedGemm, Num
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.models.layers import LayerGroup, Mlp, Moe
 from catalogs.models.mixers import Part
-from simulator.layers.operator_call import QUANTISED, OperatorCall, all_reduce_calls, gemm_call
+from simulator.layers.operator_call import QUANTISED, OperatorCall, all_reduce_calls, elementwise_call, gemm_call
 from simulator.layers.shard import Shard
 from simulator.network.collectives import ExpertRouting
 
@@ -35,9 +35,8 @@ class ShardedFeedForward(ABC):
 
     def token_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
         """Return the operators that depend on the tokens of one attention rank."""
-        norm = Elementwise("norm", tokens, 4 * self.shard.model.hidden_size * ACT)
-        calls = [OperatorCall("post_norm", "elementwise", self.count, norm), *self.block_calls(tokens)]
-        return calls + self.closing_calls(tokens, graph)
+        norm = elementwise_call("post_norm", self.count, "norm", tokens, 4 * self.shard.model.hidden_size * ACT)
+        return [norm, *self.block_calls(tokens), *self.closing_calls(tokens, graph)]
 
     @abstractmethod
     def block_calls(self, tokens: Num) -> list[OperatorCall]:
@@ -102,34 +101,25 @@ class ShardedMoe(ShardedFeedForward):
     def block_calls(self, tokens: Num) -> list[OperatorCall]:
         """Return the router, the shared experts and the projections to and from a narrower latent space.
 
-        The routed experts are in `expert_calls`.
+        The routed experts are in `expert_calls`. In captured decode steps, shared experts run on a second stream in
+        parallel with them (vLLM, SGLang, TensorRT-LLM), or as one more expert of the same kernel (SGLang, DeepSeek-V3).
+        The launches and small grids of shared experts then take no time, but reading their weights still does.
         """
         moe, count, hidden, dtype = self.part, self.count, self._hidden, self.shard.dtype("shared_experts")
         scores = moe.n_experts * (ACT + 4) + moe.experts_per_token * 8  # 16-bit logits, fp32 scores, ids and weights
         calls = [
             gemm_call("router", count, Gemm(tokens, moe.n_experts, hidden, self.shard.plain_dtype)),
-            OperatorCall("routing", "elementwise", count, Elementwise("routing", tokens, scores)),
+            elementwise_call("routing", count, "routing", tokens, scores),
         ]
         if moe.expert_hidden_size:
             calls.append(gemm_call("latent_in", count, Gemm(tokens, moe.expert_hidden_size, hidden, dtype)))
             calls.append(gemm_call("latent_out", count, Gemm(tokens, hidden, moe.expert_hidden_size, dtype)))
         if moe.shared_intermediate_size:
-            added = Elementwise("activation", tokens, 3 * hidden * ACT)
-            calls.append(OperatorCall("add_shared", "elementwise", count, added))
-            calls += self._shared_calls(tokens)
+            calls.append(elementwise_call("add_shared", count, "activation", tokens, 3 * hidden * ACT))
+            block, most = Mlp(moe.shared_intermediate_size, moe.gated), self.shard.shared_overlap_tokens
+            shared = _mlp_calls(self.shard, "shared_experts", count, block, tokens)
+            calls += [replace(call, name=f"shared_{call.name}", overlapped_rows=most) for call in shared]
         return calls
-
-    def _shared_calls(self, tokens: Num) -> list[OperatorCall]:
-        """Return the shared experts.
-
-        In captured decode steps they run on a second stream in parallel with the routed experts (vLLM, SGLang,
-        TensorRT-LLM), or as one more expert of the same kernel (SGLang, DeepSeek-V3). Their launches and small grids
-        then cost nothing, but the bytes of their weights still do.
-        """
-        block = Mlp(self.part.shared_intermediate_size, self.part.gated)
-        calls = _mlp_calls(self.shard, "shared_experts", self.count, block, tokens)
-        beside = self.shard.shared_beside_tokens
-        return [replace(call, name=f"shared_{call.name}", beside_tokens=beside) for call in calls]
 
     def closing_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
         """Return the exchange that closes the block: the sum over tensor ranks, or a gather of their tokens.
@@ -211,9 +201,8 @@ def sharded_feed_forward(shard: Shard, group: LayerGroup) -> ShardedFeedForward 
 def _mlp_calls(shard: Shard, part: Part, count: int, block: Mlp, tokens: Num) -> list[OperatorCall]:
     hidden, width, dtype = shard.model.hidden_size, -(-block.intermediate_size // shard.tp), shard.dtype(part)
     up = 2 if block.gated else 1
-    activation = Elementwise("activation", tokens, (up + 1) * width * ACT)
     return [
         gemm_call("gate_up_proj" if block.gated else "up_proj", count, Gemm(tokens, up * width, hidden, dtype)),
-        OperatorCall("activation", "elementwise", count, activation),
+        elementwise_call("activation", count, "activation", tokens, (up + 1) * width * ACT),
         gemm_call("down_proj", count, Gemm(tokens, hidden, width, dtype)),
     ]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
-from calibration.operators.operators import Collective, Gemm, Num, Operator
+from calibration.operators.operators import Collective, Elementwise, Gemm, Num, Operator
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from simulator.layers.shard import Shard
 from simulator.network.collectives import ExpertRouting
@@ -27,13 +28,21 @@ class OperatorCall:
     op: Operator
     stride: int = 1  # between the ranks of a collective: neighbours in a data-parallel group are tp accelerators apart
     routing: ExpertRouting | None = None  # set for an exchange with experts; its message is what one rank sends, once
-    beside_tokens: int = 0  # up to this many rows it runs in parallel with longer kernels, and only its bytes take time
+    overlapped_rows: int = 0  # up to this many rows it overlaps with longer kernels, and only its bytes take time
     kernels: int = 1  # kernel launches of one execution outside CUDA graphs
+
+
+Calls: TypeAlias = Iterator[OperatorCall]
 
 
 def gemm_call(name: str, count: int, op: Gemm) -> OperatorCall:
     """Return a matrix product, with the kernel that quantises its input where its type needs one."""
     return OperatorCall(name, "gemm", count, op, kernels=1 + (op.dtype in QUANTISED))
+
+
+def elementwise_call(name: str, count: int, kind: str, tokens: Num, token_bytes: float) -> OperatorCall:
+    """Return a kernel that reads and writes `token_bytes` bytes for each token."""
+    return OperatorCall(name, "elementwise", count, Elementwise(kind, tokens, token_bytes))
 
 
 def all_reduce_calls(shard: Shard, name: str, count: int, tokens: Num, graph: bool) -> list[OperatorCall]:

@@ -23,7 +23,7 @@ class Shard:
     kv_dtype: str
     sampling: str = "random"  # or "top_p", "greedy"
     mxfp8_activations: bool = False  # whether MXFP4 weights are multiplied with 8-bit activations; otherwise 16 bit
-    shared_beside_tokens: int = 0  # up to this many tokens, shared experts run in parallel with the routed ones
+    shared_overlap_tokens: int = 0  # up to this many tokens, shared experts run in parallel with the routed ones
     sorts_logits: bool = False  # whether the engine samples top_p from sorted logits
     queries: int = 1  # tokens that each decode brings into a step
     scored: int = 1  # number of those tokens that get logits

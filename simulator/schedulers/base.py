@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
@@ -12,22 +11,21 @@ from simulator.cache.lora_slots import AdapterSlots
 from simulator.cache.offload import HostCache, SwapSpace
 from simulator.core.batch import Batch
 from simulator.core.request import Request
-from simulator.schedulers.dp_dispatch import PRESSURE_FROM
-from simulator.schedulers.rules import EngineRules
+from simulator.schedulers.rules import EngineRules, PeakUse
 
 
 class Scheduler(ABC):
     """The base class of schedulers, which decide the batch of each step.
 
-    A scheduler counts tokens when they are scheduled, not when they come out. It never learns output lengths: the
-    replica tells it when a request has nothing left to schedule (`retire`) and when the last output has been processed
-    (`release`). The output limit that clients declare is in the rules and is the same for all requests.
+    A scheduler counts tokens when they are scheduled, not when they are output. It does not know output lengths: the
+    replica calls `retire` when a request has nothing left to schedule, and `release` when its last output has been
+    processed. The output limit that clients declare is in the rules and is the same for all requests.
 
     Attributes:
         mixes_phases: A step may hold both prefill and decodes.
         preempts: A request may lose its blocks and be computed again from its prompt.
         pipelines: Several schedulers may share a queue and a cache, each with its own batch in flight.
-        hands_over: It can compute prompts that other replicas decode: `park` frees the seat and keeps the blocks.
+        hands_over: It can compute prompts that other replicas decode (see `hold_for_transfer`).
         takes_over: It decodes requests that arrive with their blocks (`Request.brought_tokens`).
         chunks: It can split a prompt over several steps, if `EngineRules.chunked_prefill` allows it.
         pads: Sequences that have ended are computed until the whole batch has ended.
@@ -46,9 +44,10 @@ class Scheduler(ABC):
     def __init__(self, rules: EngineRules, kv: KvCache | None = None) -> None:
         self.rules = rules
         self.now_s = 0.0  # time of the schedule() call, for policies that wait for batches to fill up
-        self.look_again_s = inf  # if the last schedule() call found nothing to run: the time at which it would
+        self.retry_s = inf  # if the last schedule() call returned no batch: when a further call may return one
         self.preempted: list[Request] = []  # requests that the last schedule() call preempted
         self.fetches: list[Request] = []  # requests whose blocks the last schedule() call fetches from the host
+        self.fetching: dict[Request, None] = {}  # waiting requests whose blocks are being copied from the host
         self.host: HostCache | None = None
         self.swap_space: SwapSpace | None = None
         self.slots: AdapterSlots | None = None
@@ -70,19 +69,19 @@ class Scheduler(ABC):
         """Return the requests that end with the step of the last token of `request`, which has just been retired."""
         return (request,)
 
-    def withdraw(self, request: Request) -> bool:  # noqa: ARG002 (the base class cannot)
+    @abstractmethod
+    def withdraw(self, request: Request) -> bool:
         """Remove a request that its client has cancelled, if it waits or its prompt is unfinished.
 
         Returns False if the scheduler cannot remove it.
         """
-        return False
 
     @abstractmethod
     def release(self, request: Request) -> None:
         """Free the seat and the blocks of a request whose last output has been processed."""
 
-    def park(self, request: Request) -> None:  # noqa: B027 (a scheduler that does nothing keeps the seat as well)
-        """Free the seat of a request whose blocks are sent to another replica; `release` follows."""
+    def hold_for_transfer(self, request: Request) -> None:  # noqa: B027 (a scheduler that does nothing keeps the seat)
+        """Free the seat of a request, but keep its blocks, which are sent to another replica; `release` follows."""
 
     @abstractmethod
     def quiet_rounds(self, batch: Batch, most: int) -> int:
@@ -124,17 +123,12 @@ class Scheduler(ABC):
         """Return the waiting requests, for the check of invariants and for messages that name stuck requests."""
 
     @property
-    def reach(self) -> Headroom | None:
-        """The distance to the limits in this run; None if unknown, or if limits matter before they are reached."""
+    def peak_use(self) -> PeakUse | None:
+        """How much of its limits the engine has used; None if other limits may have changed the run even so."""
         return None
 
-    @property
-    def n_fetching(self) -> int:
-        """The number of waiting requests whose blocks are being copied from the host."""
-        return 0
-
-    def landed(self, request: Request) -> None:
-        """Continue with a request whose blocks have arrived from the host."""
+    def resume_fetched(self, request: Request) -> None:
+        """Make a request schedulable whose blocks have arrived from the host."""
         raise NotImplementedError
 
     def holding_requests(self) -> list[Request]:
@@ -155,40 +149,3 @@ class Scheduler(ABC):
     @abstractmethod
     def computed_tokens(self, request: Request) -> int:
         """Return the tokens of a request whose KV is scheduled or stored, for the check of invariants."""
-
-
-@dataclass(frozen=True, slots=True)
-class Headroom:
-    """The distance of one engine from its limits in a run.
-
-    For ranks in lockstep, which divide all limits evenly, it is as if every rank had been as full as the fullest.
-
-    Attributes:
-        seats: The most requests with a seat at once.
-        spare_blocks: The fewest blocks that were free, or would have been at the end of a run of steps; negative if
-            there were too few.
-    """
-
-    seats: int
-    spare_blocks: int
-
-    def same_under(self, own: EngineRules, other: EngineRules, step_tokens: int) -> bool:
-        """Return whether a run under `other`, which differs from `own` only in limits, would be the same.
-
-        A limit that does not differ may have been reached.
-
-        Args:
-            own: The rules of this run.
-            other: The other rules.
-            step_tokens: The most tokens of a step in this run.
-        """
-        seats = own.max_num_seqs, other.max_num_seqs
-        tokens = own.max_num_batched_tokens, other.max_num_batched_tokens
-        clear = seats[0] == seats[1] or self.seats < min(seats)
-        clear = clear and (tokens[0] == tokens[1] or (own.chunked_prefill and step_tokens < min(tokens)))
-        blocks = own.kv_blocks, other.kv_blocks
-        if blocks[0] == blocks[1]:
-            return clear
-        # Ranks in lockstep are dispatched to by their cache use.
-        quiet = not own.in_lockstep or blocks[0] - self.spare_blocks <= PRESSURE_FROM * min(blocks)
-        return clear and quiet and self.spare_blocks >= max(0, blocks[0] - blocks[1])

@@ -1,4 +1,4 @@
-"""The rounds in which decoding requests schedule their last tokens, which only the step loop knows."""
+"""The rounds in which decoding requests schedule their last tokens, which the step loop knows and schedulers do not."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ NEVER: Final = 1 << 62
 
 
 class CompletionRounds:
-    """The round of the last token of every decoding request of one step loop.
+    """The round in which each decoding request of one step loop schedules its last token.
 
-    A round is a batch with decodes. All decoding requests advance in each round, so the last token of a request has a
-    known round.
+    A round is a batch with decodes. All decoding requests advance in each round, so the round of a request's last token
+    is known when it begins to decode.
     """
-
-    __slots__ = ("_heap", "_live", "_serial", "due_round", "rounds")
 
     def __init__(self) -> None:
         self.rounds = 0  # scheduled rounds
@@ -28,18 +26,21 @@ class CompletionRounds:
         self._live: dict[Request, int] = {}
         self._serial = 0
 
-    def foresee(self, request: Request, rounds: int) -> None:
-        """Schedule the last token of a request `rounds` rounds from now; 0 means that it has just been scheduled.
+    def schedule_completion(self, request: Request, rounds: int) -> None:
+        """Record that a request schedules its last token `rounds` rounds from now; 0 means in the latest batch.
 
         If rounds give more than one token (speculative decoding), `rounds` counts tokens.
         """
         if request.advances is not None:
-            rounds = request.advances.foresee(rounds)
+            rounds = request.advances.rounds_for(rounds)
         self._serial += 1
         self._live[request] = self._serial
         if rounds:
-            heappush(self._heap, (self.rounds + rounds, self._serial, request))
-            self.due_round = self._heap[0][0]
+            self._push(request, rounds)
+
+    def _push(self, request: Request, rounds: int) -> None:
+        heappush(self._heap, (self.rounds + rounds, self._serial, request))
+        self.due_round = self._heap[0][0]
 
     def forget(self, request: Request) -> bool:
         """Drop a request that ends or restarts; return False if it was not decoding here."""

@@ -1,8 +1,8 @@
 """The common part of continuous-batching policies: a queue, seats, one unfinished prompt, and decodes as sums.
 
 At most one running prompt is unfinished, because a prompt is split only where the token budget ends. Decodes are
-handled as sums (`DecodeSet`): each of them advances by one token a step, so the cost of a step does not depend on their
-number.
+handled as sums (`DecodeSet`): each of them advances by one token a step, so the time that the simulator needs for a
+step does not depend on their number.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 from bisect import bisect
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from heapq import heappop, heappush
-from typing import Final
+from typing import ClassVar, Final
 
 from simulator.core.batch import Batch
 from simulator.core.request import Request
@@ -29,14 +30,22 @@ NO_HITS: Final = (0, 0, 0, 0)
 
 
 class ContinuousBatching(Scheduler):
-    """A queue and seats with continuous batching.
+    """The common part of policies with a queue and seats.
+
+    Attributes:
+        shares_prefixes: Requests may reuse cached prefixes of others, if the rules allow it.
+        reserve: The number of blocks that must be left when all decodes of a step have taken theirs. If fewer
+            are left, a decode may find no block for its next token.
 
     Raises:
         ValueError: max_num_batched_tokens is smaller than max_num_seqs, which the engines do not allow.
     """
 
+    shares_prefixes: ClassVar[bool] = True
+    reserve: ClassVar[int] = 0
+
     def __init__(self, rules: EngineRules) -> None:
-        super().__init__(rules)
+        super().__init__(rules if self.shares_prefixes else replace(rules, prefix_caching=False))
         if rules.max_num_batched_tokens < rules.max_num_seqs:
             raise ValueError("max_num_batched_tokens must be at least max_num_seqs")
         self.decodes = DecodeSet(rules.block_size)
@@ -46,7 +55,7 @@ class ContinuousBatching(Scheduler):
         self._rank = RANKS.get(rules.queueing.order)  # the key of the queue order; None: first come, first served
         # The fewest free blocks at the end of any run of decodes considered; negative if there were too few.
         self._least_left = rules.kv_blocks
-        self._parked: dict[Request, None] = {}  # requests without a seat whose blocks are being sent to another replica
+        self._sending: dict[Request, None] = {}  # requests without a seat whose blocks are sent to another replica
 
     def share(self, first: ContinuousBatching) -> None:
         """Schedule further batches from the queue and into the cache of another scheduler."""
@@ -59,15 +68,12 @@ class ContinuousBatching(Scheduler):
 
     def add(self, request: Request) -> None:
         """Add a request to the queue."""
+        if not self.shares_prefixes:
+            request.keys = ()
         if self._rank is None:
             self._waiting.append(request)
         else:
-            self._insert(request)
-
-    def _insert(self, request: Request) -> None:
-        """Insert a request at its place in a queue that is ordered by a key."""
-        assert self._rank is not None
-        self._waiting.insert(bisect(self._waiting, self._rank(request), key=self._rank), request)
+            self._waiting.insert(bisect(self._waiting, self._rank(request), key=self._rank), request)
 
     def withdraw(self, request: Request) -> bool:
         """Remove a request that its client has cancelled; return False if it already decodes."""
@@ -118,42 +124,83 @@ class ContinuousBatching(Scheduler):
         """Give the head of the queue a seat and its cached prefix, and schedule its first `tokens` uncached tokens."""
         units, own, _, hit_tokens = hits
         kv = self.kv
-        self._waiting.popleft()
-        self._running[request] = None
         if request.keys or request.own_run is not None:
             kv.claim(request, units, own)
-        blocks = -(-(hit_tokens + tokens) // kv.block_size) - (units * kv.unit_blocks + own)
-        if blocks > 0:
-            kv.take(blocks)
         request.computed_tokens = hit_tokens
+        blocks = -(-(hit_tokens + tokens) // kv.block_size) - (units * kv.unit_blocks + own)
+        self._start_prompt(batch, request, tokens, blocks)
+
+    def _start_prompt(self, batch: Batch, request: Request, tokens: int, blocks: int) -> None:
+        """Give the head of the queue a seat, `blocks` more blocks if positive, and the next `tokens` of its prompt."""
+        self._waiting.popleft()
+        self._running[request] = None
+        if blocks > 0:
+            self.kv.take(blocks)
         if request.cached_tokens < 0:
-            request.cached_tokens = hit_tokens
+            request.cached_tokens = request.computed_tokens
             batch.admitted += (request,)
         self._prefill(batch, request, tokens)
 
-    def _join(self, batch: Batch, request: Request) -> bool:
-        """Give the head of the queue, which arrived with its blocks, a seat and a decode in this step, if they fit."""
+    def _admit_prefilled(self, batch: Batch, request: Request) -> bool:
+        """Give the head of the queue, which arrived with its blocks, a seat and a decode in this step.
+
+        Returns False if its blocks are not free.
+        """
         tokens = request.brought_tokens + 1
-        blocks = -(-tokens // self.rules.block_size)
-        if blocks > self.kv.available:
+        if -(-tokens // self.rules.block_size) > self.kv.available:
             return False
         self._waiting.popleft()
+        request.brought_tokens = 0
+        self._start_decode(batch, request, tokens)
+        return True
+
+    def _start_decode(self, batch: Batch, request: Request, tokens: int) -> None:
+        """Give a request a seat, the blocks of `tokens` tokens, and a decode of the last of them in this step."""
         self._running[request] = None
-        self.kv.take(blocks)
-        request.brought_tokens, request.computed_tokens = 0, tokens
+        self.kv.take(-(-tokens // self.rules.block_size))
+        request.computed_tokens = tokens
         if request.keys:
             self.kv.offer(request, tokens)
         batch.decodes += 1
         batch.decode_context_sum += tokens - 1
         batch.decode_context_max = max(batch.decode_context_max, tokens - 1)
         batch.logits += 1
-        batch.joined += (request,)
+        batch.prefilled += (request,)
         self.decodes.add(request)
-        return True
+
+    def _decode_step(self) -> Batch:
+        """Return a batch of all decodes, and take the blocks of their next tokens."""
+        decodes = self.decodes
+        n, blocks = decodes.n, decodes.blocks_next()
+        if blocks:
+            self.kv.take(blocks)
+        batch = Batch(0, 0.0, 0, n, *decodes.contexts(), n)
+        decodes.advance()
+        return batch
+
+    def _evict(self, request: Request, returning: bool = False, kept_tokens: int | None = None) -> None:
+        """Preempt a request that has just lost its seat: free its blocks, so that it starts again from its prompt.
+
+        The last two arguments are those of `KvCache.release`.
+        """
+        if request is self._partial:
+            self._partial = None
+        elif not request.retired:
+            self.decodes.remove(request)
+        self.kv.release(request, request.computed_tokens, returning, kept_tokens)
+        request.computed_tokens = 0
+        request.preemptions += 1
+        self.preempted.append(request)
+
+    def quiet_rounds(self, batch: Batch, most: int) -> int:
+        """Return the number of further decode steps of the same requests that involve no decision."""
+        if most <= 0 or self.preempted or self.decodes.n != batch.decodes or not self.blocked:
+            return 0
+        return self._decode_rounds(most) if self._partial is None else 0
 
     def _decode_rounds(self, most: int) -> int:
         """Return the number of further rounds of decodes (0..most) for which there are free blocks."""
-        decodes, available = self.decodes, self.kv.available
+        decodes, available = self.decodes, self.kv.available - self.reserve
         left = available - decodes.blocks_for(most)
         if left < self._least_left:
             self._least_left = left
@@ -168,23 +215,26 @@ class ContinuousBatching(Scheduler):
                 high = middle
         return low
 
-    def park(self, request: Request) -> None:
+    def hold_for_transfer(self, request: Request) -> None:
         """Free the seat of a request whose blocks are sent to another replica."""
         if request in self._running:
             del self._running[request]
-            self._parked[request] = None
+            self._sending[request] = None
 
-    def _unpark(self, request: Request) -> bool:
-        """Free the blocks of a parked request, which have arrived elsewhere; return False if it was not parked."""
-        if request not in self._parked:
-            return False
-        del self._parked[request]
+    def release(self, request: Request) -> None:
+        """Free the seat and the blocks of a request."""
+        if request in self._running:
+            del self._running[request]
+        elif request in self._sending:
+            del self._sending[request]
+        else:  # preempted while its last token was in flight
+            self._waiting.remove(request)
+            return
         self.kv.release(request, request.computed_tokens)
-        return True
 
     def holding_requests(self) -> list[Request]:
-        """Return the parked requests."""
-        return list(self._parked)
+        """Return the requests without a seat whose blocks are being sent to another replica."""
+        return list(self._sending)
 
     def retire(self, request: Request) -> None:
         """Stop scheduling a request whose last token has just been scheduled."""
@@ -231,8 +281,6 @@ class DecodeSet:
 
     `rounds` counts scheduled steps; a member has base_tokens + rounds tokens in its cache.
     """
-
-    __slots__ = ("_base_sum", "_block_size", "_longest", "_phases", "_serial", "n", "rounds")
 
     def __init__(self, block_size: int) -> None:
         self.n = 0

@@ -1,6 +1,6 @@
 """Attention data parallelism: each rank has a scheduler, queue and cache, and the steps of all ranks begin together.
 
-They begin together because experts are shared, and every layer waits for the tokens of all ranks.
+The steps begin together because the ranks share experts, and every layer waits for the tokens of all ranks.
 
 A request is assigned to a rank when it arrives and stays there. In each step every rank schedules for itself. A rank
 without work runs a dummy batch (vLLM's execute_dummy_batch, SGLang's idle batch, TensorRT-LLM's dummy request). When no
@@ -19,45 +19,23 @@ from typing import cast
 from simulator.cache.kv_cache import KvCache
 from simulator.core.batch import Batch, together
 from simulator.core.request import Request
-from simulator.schedulers.base import Headroom, Scheduler
+from simulator.schedulers.base import Scheduler
 from simulator.schedulers.completion_rounds import NEVER, CompletionRounds
 from simulator.schedulers.continuous_batching import ContinuousBatching
-from simulator.schedulers.dp_dispatch import RankDispatch
-from simulator.schedulers.rules import EngineRules
+from simulator.schedulers.dp_dispatch import Rank, RankDispatch
+from simulator.schedulers.rules import EngineRules, PeakUse
 from simulator.schedulers.trtllm import AttentionDpBalance, MaxUtilization
-
-
-class _Rank:
-    """One rank, as dispatch reads it."""
-
-    def __init__(self, scheduler: ContinuousBatching, group: Lockstep) -> None:
-        self.scheduler, self._group = scheduler, group
-        self.n_requests = self.prompt_tokens = 0
-        self.idle = True  # it had nothing to schedule since its last request
-
-    @property
-    def n_running(self) -> int:
-        return self.scheduler.n_running
-
-    @property
-    def n_waiting(self) -> int:
-        return self.scheduler.n_waiting
-
-    @property
-    def used_fraction(self) -> float:
-        kv, ahead = self.scheduler.kv, self.scheduler.blocks_for(self._group.rounds_ahead())
-        return (kv.held + ahead) / max(1, kv.total)
 
 
 class Lockstep(Scheduler):
     """The scheduler of ranks whose steps begin together.
 
-    `rules` are those of the whole group. `ranks` have their own schedulers, with the rules of one rank.
+    `rules` are those of the whole group. Each of `ranks` is the scheduler of one rank, with the rules of one rank.
     """
 
     def __init__(self, rules: EngineRules, ranks: Sequence[ContinuousBatching], dispatch: RankDispatch) -> None:
-        self._group = [_Rank(scheduler, self) for scheduler in ranks]
         self.rounds_ahead: Callable[[], int] = lambda: 0  # rounds of a run of steps that are not recorded yet
+        self._group = [Rank(scheduler, lambda: self.rounds_ahead()) for scheduler in ranks]
         self._dispatch = dispatch
         self._place: dict[Request, int] = {}  # the rank of each request
         self._newest: Batch | None = None  # the last scheduled batch
@@ -89,7 +67,10 @@ class Lockstep(Scheduler):
         if self.preempted:
             self.preempted = []
         if self._balance is not None:
-            self._count(self._balance)
+            self._balance.count(self._even)
+            for scheduler in self.ranks:
+                assert isinstance(scheduler, MaxUtilization)
+                scheduler.holds_prompts = self._balance.holds
         parts = [self._part(rank) for rank in self._group]
         if not any(parts):
             return None
@@ -100,7 +81,7 @@ class Lockstep(Scheduler):
                     self.rounds.stand_still(place)
         return batch
 
-    def _part(self, rank: _Rank) -> Batch | None:
+    def _part(self, rank: Rank) -> Batch | None:
         if rank.idle:
             return None
         scheduler = rank.scheduler
@@ -110,13 +91,6 @@ class Lockstep(Scheduler):
         if batch is None:
             rank.idle = not scheduler.n_running and not scheduler.n_waiting
         return batch
-
-    def _count(self, balance: AttentionDpBalance) -> None:
-        """Count a step for the balancing of prompts."""
-        balance.count(self._even)
-        for rank in self.ranks:
-            assert isinstance(rank, MaxUtilization)
-            rank.holds_prompts = balance.holds
 
     @property
     def _even(self) -> bool:
@@ -149,18 +123,17 @@ class Lockstep(Scheduler):
         rank.n_requests -= 1
         rank.prompt_tokens -= request.input_tokens
 
-    def park(self, request: Request) -> None:
+    def hold_for_transfer(self, request: Request) -> None:
         """Free the seat of a request whose blocks are sent to another replica."""
-        self.rank_of(request).park(request)
+        self.rank_of(request).hold_for_transfer(request)
 
     @property
-    def reach(self) -> Headroom | None:
-        """The distance to the limits in this run, as if every rank had been as full as the fullest; None if unknown."""
-        found = [rank.reach for rank in self.ranks]
-        known = [reach for reach in found if reach is not None]
-        if self._balance is not None or len(known) < len(found):
+    def peak_use(self) -> PeakUse | None:
+        """How much of its limits the group has used, as if all ranks were as full as the fullest; None if unknown."""
+        n, known = len(self.ranks), [use for rank in self.ranks if (use := rank.peak_use) is not None]
+        if self._balance is not None or len(known) < n:
             return None
-        return Headroom(len(known) * max(r.seats for r in known), len(known) * min(r.spare_blocks for r in known))
+        return PeakUse(n * max(use.seats for use in known), n * min(use.free_blocks for use in known))
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
         """Return the number of further decode steps of all ranks that involve no decision."""
@@ -191,11 +164,6 @@ class Lockstep(Scheduler):
     def blocked(self) -> bool:
         """Whether no rank can admit a waiting request before something is released."""
         return self._balance is None and all(rank.blocked for rank in self.ranks)
-
-    @property
-    def longest_queue(self) -> int:
-        """The index of the rank with the most waiting requests."""
-        return max(range(len(self.ranks)), key=lambda place: self.ranks[place].n_waiting)
 
     @property
     def n_running(self) -> int:
@@ -229,13 +197,11 @@ class Lockstep(Scheduler):
 
 
 class RankRounds(CompletionRounds):
-    """The rounds of last tokens where ranks step together.
+    """The rounds in which requests schedule their last tokens where ranks step together.
 
     Rounds are steps in which any rank decodes. While one rank prefills, its decodes pause and the others continue, so
     each rank lags behind by the rounds in which it paused. `rank_of` returns the rank of a request.
     """
-
-    __slots__ = ("_behind", "_heaps", "_rank_of")
 
     def __init__(self, n_ranks: int, rank_of: Callable[[Request], int]) -> None:
         super().__init__()
@@ -247,21 +213,14 @@ class RankRounds(CompletionRounds):
     def stand_still(self, rank: int) -> None:
         """Record that a rank does not decode in the next round."""
         self._behind[rank] += 1
-        self._look()
+        self._update_due_round()
 
-    def foresee(self, request: Request, rounds: int) -> None:
-        """Schedule the last token of a request `rounds` rounds of its rank from now; 0 means just scheduled."""
-        if request.advances is not None:
-            rounds = request.advances.foresee(rounds)
-        self._serial += 1
-        self._live[request] = self._serial
-        if rounds:
-            rank = self._rank_of(request)
-            heappush(self._heaps[rank], (self.rounds - self._behind[rank] + rounds, self._serial, request))
-            self._look()
+    def _push(self, request: Request, rounds: int) -> None:
+        rank = self._rank_of(request)
+        heappush(self._heaps[rank], (self.rounds - self._behind[rank] + rounds, self._serial, request))
+        self._update_due_round()
 
-    def _look(self) -> None:
-        """Update the first round that may contain a last token."""
+    def _update_due_round(self) -> None:
         ends = (heap[0][0] + behind for heap, behind in zip(self._heaps, self._behind, strict=True) if heap)
         self.due_round = min(ends, default=NEVER)
 
@@ -272,7 +231,7 @@ class RankRounds(CompletionRounds):
                 _, serial, request = heappop(heap)
                 if self._live.get(request) == serial:
                     yield request
-        self._look()
+        self._update_due_round()
 
     def rounds_left(self) -> int:
         """Return the rounds until the next last token; 0 if there is no decoding request."""
@@ -280,7 +239,7 @@ class RankRounds(CompletionRounds):
         for heap in self._heaps:
             while heap and live.get(heap[0][2]) != heap[0][1]:
                 heappop(heap)
-        self._look()
+        self._update_due_round()
         return self.due_round - self.rounds if self.due_round < NEVER else 0
 
 
@@ -290,11 +249,7 @@ class RankCaches:
     def __init__(self, caches: Sequence[KvCache]) -> None:
         self._caches = caches
         self.total = sum(kv.total for kv in caches)
-        self.block_size, self.unit_blocks, self.unit_tokens = (
-            caches[0].block_size,
-            caches[0].unit_blocks,
-            caches[0].unit_tokens,
-        )
+        self.unit_blocks, self.unit_tokens = caches[0].unit_blocks, caches[0].unit_tokens
 
     @property
     def available(self) -> int:
@@ -305,11 +260,6 @@ class RankCaches:
     def held(self) -> int:
         """Blocks that requests hold on all ranks."""
         return sum(kv.held for kv in self._caches)
-
-    @property
-    def cached(self) -> int:
-        """Blocks of all ranks that a prefix may still hit."""
-        return sum(kv.cached for kv in self._caches)
 
     @property
     def min_available(self) -> int:

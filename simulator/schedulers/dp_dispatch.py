@@ -3,62 +3,49 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from simulator.core.request import Request
+from simulator.schedulers.continuous_batching import ContinuousBatching
+from simulator.schedulers.rules import PRESSURE_FROM
 
 #: vLLM's weight of a waiting request (DPLBAsyncMPClient.get_core_engine_for_request, versions up to 0.15).
 WAITING_WEIGHT: Final = 4
 
-#: Weight in later versions, per waiting request and fraction of the cache in use beyond one half.
+#: Weight in later versions, per waiting request and fraction of the cache in use beyond PRESSURE_FROM.
 PRESSURE_WEIGHT: Final = 6.0
 
-PRESSURE_FROM: Final = 0.5
 
+class Rank:
+    """One of the ranks among which requests are dispatched.
 
-class RankQueue(Protocol):
-    """The state of a rank that dispatch reads."""
+    Attributes:
+        scheduler: The rank's own scheduler.
+        n_requests: The number of its unfinished requests.
+        prompt_tokens: The prompt tokens of these requests.
+        idle: It had nothing to schedule since its last request.
+    """
 
-    @property
-    def n_running(self) -> int:
-        """The number of requests with a seat."""
-
-    @property
-    def n_waiting(self) -> int:
-        """The number of waiting requests."""
+    def __init__(self, scheduler: ContinuousBatching, rounds_ahead: Callable[[], int]) -> None:
+        """Create a rank; `rounds_ahead` returns the rounds of a run of steps that are not recorded yet."""
+        self.scheduler, self._rounds_ahead = scheduler, rounds_ahead
+        self.n_requests = self.prompt_tokens = 0
+        self.idle = True
 
     @property
     def used_fraction(self) -> float:
-        """The share of KV blocks in use."""
-
-    @property
-    def n_requests(self) -> int:
-        """The number of unfinished requests."""
-
-    @property
-    def prompt_tokens(self) -> int:
-        """The prompt tokens of unfinished requests."""
+        """The share of the rank's KV blocks in use."""
+        kv = self.scheduler.kv
+        return (kv.held + self.scheduler.blocks_for(self._rounds_ahead())) / max(1, kv.total)
 
 
 class RankDispatch(ABC):
     """The base class of dispatch policies, which are deterministic and do not know output lengths."""
 
     @abstractmethod
-    def choose(self, request: Request, ranks: Sequence[RankQueue]) -> int:
+    def choose(self, request: Request, ranks: Sequence[Rank]) -> int:
         """Return the index of the rank that gets the request."""
-
-
-class RankRoundRobin(RankDispatch):
-    """One rank after the other, SGLang's default (`round_robin_scheduler`)."""
-
-    def __init__(self) -> None:
-        self._turn = -1
-
-    def choose(self, request: Request, ranks: Sequence[RankQueue]) -> int:  # noqa: ARG002 (depends on neither)
-        """Return the index of the next rank in turn."""
-        self._turn = (self._turn + 1) % len(ranks)
-        return self._turn
 
 
 class _LeastScore(RankDispatch):
@@ -67,7 +54,7 @@ class _LeastScore(RankDispatch):
     def __init__(self) -> None:
         self._first = 0
 
-    def choose(self, request: Request, ranks: Sequence[RankQueue]) -> int:  # noqa: ARG002 (requests are treated alike)
+    def choose(self, request: Request, ranks: Sequence[Rank]) -> int:  # noqa: ARG002 (requests are treated alike)
         """Return the index of the rank with the lowest score."""
         scores = [self.score(rank) for rank in ranks]
         n, first, least = len(ranks), self._first, min(scores)
@@ -75,8 +62,16 @@ class _LeastScore(RankDispatch):
         return next(i % n for i in range(first, first + n) if scores[i % n] == least)
 
     @abstractmethod
-    def score(self, rank: RankQueue) -> float:
+    def score(self, rank: Rank) -> float:
         """Return the score of a rank."""
+
+
+class RankRoundRobin(_LeastScore):
+    """One rank after the other, SGLang's default (`round_robin_scheduler`)."""
+
+    def score(self, rank: Rank) -> float:  # noqa: ARG002 (the turn decides alone)
+        """Return 0 for every rank."""
+        return 0.0
 
 
 class RankLeastRequests(_LeastScore):
@@ -85,9 +80,9 @@ class RankLeastRequests(_LeastScore):
     This is the newest vLLM. Without the penalty it is SGLang's total_requests and shortest_queue.
     """
 
-    def score(self, rank: RankQueue) -> float:
+    def score(self, rank: Rank) -> float:
         """Return the unfinished requests plus the penalty for waiting ones."""
-        waiting = rank.n_waiting
+        waiting = rank.scheduler.n_waiting
         if not waiting:
             return rank.n_requests
         return rank.n_requests + waiting * PRESSURE_WEIGHT * max(0.0, rank.used_fraction - PRESSURE_FROM)
@@ -96,9 +91,9 @@ class RankLeastRequests(_LeastScore):
 class RankQueueScore(_LeastScore):
     """The rank with the lowest sum of four times its waiting requests and its running ones (vLLM up to 0.15)."""
 
-    def score(self, rank: RankQueue) -> float:
+    def score(self, rank: Rank) -> float:
         """Return four times the waiting requests plus the running ones."""
-        return WAITING_WEIGHT * rank.n_waiting + rank.n_running
+        return WAITING_WEIGHT * rank.scheduler.n_waiting + rank.scheduler.n_running
 
 
 class RankLeastTokens(RankDispatch):
@@ -107,7 +102,7 @@ class RankLeastTokens(RankDispatch):
     This is TensorRT-LLM (`balance_requests_across_ranks`).
     """
 
-    def choose(self, request: Request, ranks: Sequence[RankQueue]) -> int:  # noqa: ARG002 (requests arrive one at a time)
+    def choose(self, request: Request, ranks: Sequence[Rank]) -> int:  # noqa: ARG002 (requests arrive one at a time)
         """Return the index of the rank with the fewest unfinished prompt tokens."""
         counts = [rank.n_requests for rank in ranks]
         even = max(-(-(sum(counts) + 1) // len(ranks)), max(counts))

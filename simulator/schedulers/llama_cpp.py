@@ -24,7 +24,6 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import replace
 
 from simulator.core.batch import Batch
 from simulator.core.request import Request
@@ -37,9 +36,10 @@ class LlamaCpp(ContinuousBatching):
 
     preempts = False
     hands_over = False
+    shares_prefixes = False  # every slot has its own cache
 
     def __init__(self, rules: EngineRules) -> None:
-        super().__init__(replace(rules, prefix_caching=False))
+        super().__init__(rules)
         context_blocks = -(-rules.max_model_len // rules.block_size)
         slots = min(rules.max_num_seqs, max(1, rules.kv_blocks // context_blocks))
         self._free = deque(range(slots - 1, -1, -1))  # in the order of their use
@@ -50,22 +50,14 @@ class LlamaCpp(ContinuousBatching):
         self._decoding: list[int] = []  # slots that generate, ascending
         self._decode_passes = 1  # passes of a batch that contains only these
 
-    def add(self, request: Request) -> None:
-        """Add a request without prefix keys."""
-        request.keys = ()  # slots share no contents
-        super().add(request)
-
     def schedule(self) -> Batch | None:
         """Return the batch of the next step, or None if nothing can run."""
         self._launch()
-        decodes = self.decodes
-        n = decodes.n
+        n = self.decodes.n
         if not n and not self._prompts:
             return None
-        batch = Batch(0, 0.0, 0, n, *decodes.contexts(), n, self._decode_passes)
-        if n:
-            self.kv.take(decodes.blocks_next())
-            decodes.advance()
+        batch = self._decode_step() if n else Batch()
+        batch.passes = self._decode_passes
         if self._prompts:
             self._fill(batch, self.rules.max_num_batched_tokens - n)
         return batch
@@ -86,31 +78,28 @@ class LlamaCpp(ContinuousBatching):
 
     def _fill(self, batch: Batch, budget: int) -> None:
         """Add prompts in the order of their slots until the budget is used up."""
-        decoding, added = self._decoding.copy(), []
+        rows = [(slot, 1) for slot in self._decoding]
         for slot in sorted(self._prompts):
             request = self._prompts[slot]
             tokens = min(request.known_tokens - request.computed_tokens, budget)
             if not tokens:
                 break
             budget -= tokens
-            added.append((slot, tokens))
-            self._add_prompt(batch, slot, request, tokens)
-        batch.passes = count_passes([*((slot, 1) for slot in decoding), *added], self.rules.physical_batch_tokens)
-
-    def _add_prompt(self, batch: Batch, slot: int, request: Request, tokens: int) -> None:
-        if request.cached_tokens < 0:
-            request.cached_tokens = 0
-            batch.admitted += (request,)
-        self.kv.take(self._chunk_blocks(request, tokens))
-        self._prefill(batch, request, tokens)
-        if request.computed_tokens < 0:  # the prompt is complete
-            del self._prompts[slot]
-            insort(self._decoding, slot)
+            rows.append((slot, tokens))
+            if request.cached_tokens < 0:
+                request.cached_tokens = 0
+                batch.admitted += (request,)
+            self.kv.take(self._chunk_blocks(request, tokens))
+            self._prefill(batch, request, tokens)
+            if request.computed_tokens < 0:  # the prompt is complete
+                del self._prompts[slot]
+                insort(self._decoding, slot)
+        batch.passes = count_passes(rows, self.rules.physical_batch_tokens)
+        if batch.prompted:
             self._count_decode_passes()
 
     def _count_decode_passes(self) -> None:
-        ones = [(slot, 1) for slot in self._decoding]
-        self._decode_passes = count_passes(ones, self.rules.physical_batch_tokens)
+        self._decode_passes = count_passes([(slot, 1) for slot in self._decoding], self.rules.physical_batch_tokens)
 
     def withdraw(self, request: Request) -> bool:
         """Remove a request that its client has cancelled; return False if it already decodes."""
@@ -131,9 +120,8 @@ class LlamaCpp(ContinuousBatching):
 
     def release(self, request: Request) -> None:
         """Free the slot and the blocks of a request."""
-        del self._running[request]
         insort(self._released, self._slot_of.pop(request))
-        self.kv.release(request, request.computed_tokens)
+        super().release(request)
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
         """Return the number of further decode steps of the same slots that involve no decision."""
@@ -158,21 +146,15 @@ def count_passes(rows: Iterable[tuple[int, int]], most: int) -> int:
     left = [row for row in rows if row[1]]
     passes = 0
     while left:
-        members = _consecutive([slot for slot, _ in left])
+        members = [0]  # the positions of the rows in the next pass: the first slot and those consecutive to it
+        for i, (slot, _) in enumerate(left):
+            if slot == left[0][0] + len(members):
+                members.append(i)
         each = min(left[i][1] for i in members)
-        room = max(1, most // len(members)) if most else each
-        passes += each <= room
-        each = min(each, room)
+        limit = max(1, most // len(members)) if most else each
+        passes += each <= limit
+        each = min(each, limit)
         for i in members:
             left[i] = (left[i][0], left[i][1] - each)
         left = [row for row in left if row[1]]
     return max(1, passes)
-
-
-def _consecutive(slots: list[int]) -> list[int]:
-    """Return the positions of the slots in the next physical batch: the first one and those consecutive to it."""
-    members = [0]
-    for i in range(1, len(slots)):
-        if slots[i] == slots[members[-1]] + 1:
-            members.append(i)
-    return members

@@ -23,14 +23,10 @@ class Orca(TrtLlm):
 
     chunks = False
     takes_over = False
+    shares_prefixes = False
 
     def __init__(self, rules: EngineRules) -> None:
-        super().__init__(replace(rules, prefix_caching=False, chunked_prefill=False, balance_steps=0))
-
-    def add(self, request: Request) -> None:
-        """Add a request without prefix keys, because prompts are computed in full."""
-        request.keys = ()
-        super().add(request)
+        super().__init__(replace(rules, chunked_prefill=False, balance_steps=0))
 
     def _worst_blocks(self, request: Request) -> int:  # noqa: ARG002
         return min(-(-self.rules.max_model_len // self.rules.block_size), self.rules.kv_blocks)

@@ -84,24 +84,21 @@ def scheduler_class(rules: EngineRules) -> type[ContinuousBatching]:
         if known is None:
             raise InputError(f"{variant.words} is simulated only for {', '.join(variant.by_policy)}", rules.policy)
         if rules.in_lockstep and not variant.in_lockstep:
-            raise InputError(
-                f"{variant.words} is not simulated with ranks in lockstep", rules.rank_dispatch, "balanced"
-            )
+            rule = f"{variant.words} is not simulated with ranks in lockstep"
+            raise InputError(rule, rules.rank_dispatch, "balanced")
         made = known
     if rules.pipeline_stages > 1 and (rules.in_lockstep or not made.pipelines):
-        beside = variants[0].words if variants else "this scheduler"
-        raise InputError(
-            f"{beside} allows only one batch in flight", f"pipeline_parallel: {rules.pipeline_stages}", "1"
-        )
+        name = variants[0].words if variants else "this scheduler"
+        raise InputError(f"{name} allows only one batch in flight", f"pipeline_parallel: {rules.pipeline_stages}", "1")
     return made
 
 
-def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Scheduler:
+def make_scheduler(rules: EngineRules, first: Scheduler | None = None) -> Scheduler:
     """Return the scheduler of these rules.
 
     Args:
         rules: The rules of the replica.
-        beside: The scheduler of another batch in flight, whose queue and cache the new scheduler shares.
+        first: The scheduler of the first batch in flight, whose queue and cache the new scheduler shares.
 
     Raises:
         InputError: As `scheduler_class`.
@@ -114,6 +111,6 @@ def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Sched
     if rules.pipeline_stages == 1:
         return made(rules)
     scheduler = made(replace(rules, max_num_seqs=max(1, rules.max_num_seqs // rules.pipeline_stages)))
-    if isinstance(beside, ContinuousBatching):
-        scheduler.share(beside)
+    if isinstance(first, ContinuousBatching):
+        scheduler.share(first)
     return scheduler

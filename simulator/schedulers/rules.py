@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Final, Self
 
 from catalogs.deployments.layout import Limits
 from catalogs.deployments.queueing import FCFS, Queueing
@@ -12,6 +12,9 @@ from simulator.cache.lora_slots import LoraRules
 from simulator.cache.offload import OffloadRules, SwapRules
 from simulator.core.batch import Batch
 from simulator.core.speculation import SpeculationRules
+
+#: Fraction of a rank's KV cache in use above which newer vLLM sends waiting requests elsewhere (see `dp_dispatch`).
+PRESSURE_FROM: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,15 +53,9 @@ class EngineRules(Limits):
 
     def of_rank(self) -> Self:
         """Return the rules of one rank."""
-        n = self.attention_ranks
-        return replace(
-            self,
-            max_num_seqs=self.max_num_seqs // n,
-            max_num_batched_tokens=self.max_num_batched_tokens // n,
-            kv_blocks=self.kv_blocks // n,
-            attention_ranks=1,
-            rank_dispatch="",
-        )
+        divided = ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")
+        own = {name: getattr(self, name) // self.attention_ranks for name in divided}
+        return replace(self, **own, attention_ranks=1, rank_dispatch="")
 
     def moving_s(self, batch: Batch) -> float:
         """Return the seconds that a step takes longer because of swapped blocks and of adapters."""
@@ -71,3 +68,40 @@ class EngineRules(Limits):
             seconds += self.lora.added_s(moves.adapter_tokens, moves.adapters)
             seconds += self.lora.bringing_s(*moves.brought_adapters)
         return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class PeakUse:
+    """How much of its limits one engine used in a run.
+
+    For ranks in lockstep, which divide all limits evenly, every rank counts as if it had used as much as the fullest.
+
+    Attributes:
+        seats: The largest number of requests with a seat at the same time.
+        free_blocks: The smallest number of free blocks. Runs of steps that were considered and given up count too, so
+            it is negative if the blocks of such a run were too few.
+    """
+
+    seats: int
+    free_blocks: int
+
+    def same_under(self, own: EngineRules, other: EngineRules, step_tokens: int) -> bool:
+        """Return whether a run under `other`, which differs from `own` only in limits, would be the same.
+
+        The limits that differ must not have restricted this run. A limit that is equal may have.
+
+        Args:
+            own: The rules of this run.
+            other: The other rules.
+            step_tokens: The largest number of tokens of a step in this run.
+        """
+        seats = own.max_num_seqs, other.max_num_seqs
+        tokens = own.max_num_batched_tokens, other.max_num_batched_tokens
+        blocks = own.kv_blocks, other.kv_blocks
+        same = seats[0] == seats[1] or self.seats < min(seats)
+        same = same and (tokens[0] == tokens[1] or (own.chunked_prefill and step_tokens < min(tokens)))
+        if blocks[0] == blocks[1]:
+            return same
+        # Requests are dispatched to ranks in lockstep by the use of their caches, from PRESSURE_FROM on.
+        same = same and (not own.in_lockstep or blocks[0] - self.free_blocks <= PRESSURE_FROM * min(blocks))
+        return same and self.free_blocks >= max(0, blocks[0] - blocks[1])

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from simulator.core.batch import Batch
 from simulator.core.request import Request
-from simulator.schedulers.continuous_batching import NO_HITS
 from simulator.schedulers.vllm_v0 import VllmV0
 from simulator.schedulers.vllm_v1 import VllmV1
 
@@ -32,25 +31,12 @@ class Sarathi(VllmV0):
         """Return the batch of the next step, or None if nothing can run."""
         return VllmV1.schedule(self)
 
-    def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
-        if request.retired:
-            return 0
-        blocks = -(-request.known_tokens // self.rules.block_size)
-        if blocks > self.kv.available - (self._watermark if self._running else 0):
-            self._refused = True
-            return 0
-        tokens = min(request.known_tokens, budget)
-        self._seat(batch, request, NO_HITS, tokens)
-        self.kv.take(blocks - -(-tokens // self.rules.block_size))
-        return tokens
-
     def _chunk_blocks(self, request: Request, tokens: int) -> int:  # noqa: ARG002
         return 0
 
     def held_blocks(self, request: Request) -> int:
         """Return the blocks of a running request; an unfinished prompt holds those of all its tokens."""
-        tokens = request.known_tokens if request is self._partial else self.computed_tokens(request)
-        return -(-tokens // self.rules.block_size)
+        return self._blocks(request.known_tokens if request is self._partial else self.computed_tokens(request))
 
     def _preempt(self) -> None:
         if self._partial is not None and next(reversed(self._running)) is self._partial:

@@ -56,7 +56,8 @@ class Sglang(ContinuousBatching):
         self._ratio_from = INIT_RATIO  # new_token_ratio when last set; _decays counts the decode steps since
         self._decays = 0
         self._promised = 0.0  # tokens that running requests and those of this batch may still take
-        self._inbox = ReceiveInterval(rules.receiving) if rules.receiving else None  # None: arrivals are seen at once
+        self._interval = ReceiveInterval(rules.receiving) if rules.receiving else None  # None: reads before every step
+        self._unread: deque[Request] = deque()  # arrived requests that the engine has not read
         self._prefilled = False  # whether the last step was a prefill
 
     @property
@@ -68,13 +69,13 @@ class Sglang(ContinuousBatching):
         """Return the batch of the next step, or None if nothing can run."""
         if self.preempted:
             self.preempted = []
-        inbox = self._inbox
-        if inbox is not None and (inbox.count() or self._prefilled):
-            self._look(inbox)
+        interval = self._interval
+        if interval is not None and (interval.count() or self._prefilled):
+            self._read_arrivals(interval)
         batch = self._next_batch()
         # An idle engine polls and reads arrivals within a few milliseconds.
-        if batch is None and inbox is not None and inbox.arrived:
-            self._look(inbox)
+        if batch is None and interval is not None and self._unread:
+            self._read_arrivals(interval)
             batch = self._next_batch()
         if batch is None and not self._running and not self._waiting:
             self._ratio_from, self._decays = INIT_RATIO, 0  # as SGLang when idle
@@ -85,21 +86,21 @@ class Sglang(ContinuousBatching):
         return self._prefill_batch() or self._decode_batch() or self._prefill_batch()
 
     def add(self, request: Request) -> None:
-        """Add an arrived request, to the inbox if the engine reads it only at intervals."""
-        (self._waiting if self._inbox is None else self._inbox.arrived).append(request)
+        """Add an arrived request; an engine that reads arrivals only at intervals does not see it yet."""
+        (self._waiting if self._interval is None else self._unread).append(request)
 
     def withdraw(self, request: Request) -> bool:
         """Remove a request that its client has cancelled; return False if it already decodes."""
-        if self._inbox is not None and request in self._inbox.arrived:
-            self._inbox.arrived.remove(request)
+        if request in self._unread:
+            self._unread.remove(request)
             return True
         return super().withdraw(request)
 
-    def _look(self, inbox: ReceiveInterval) -> None:
+    def _read_arrivals(self, interval: ReceiveInterval) -> None:
         """Move the arrived requests to the queue."""
-        self._waiting.extend(inbox.arrived)
-        inbox.arrived.clear()
-        inbox.looked(len(self._running) + len(self._waiting))
+        self._waiting.extend(self._unread)
+        self._unread.clear()
+        interval.restart(len(self._running) + len(self._waiting))
 
     def _prefill_batch(self) -> Batch | None:
         partial = self._partial
@@ -149,14 +150,14 @@ class Sglang(ContinuousBatching):
             return 0
         hits = _, _, queued, hit_tokens = self._hits(request)
         rest = request.known_tokens - hit_tokens
-        room = (self.kv.available - queued) * self._size - self._promised
-        if self._running and rest + min(self._left_of(request), CLIP_TOKENS) + self._size >= room:
+        free_tokens = (self.kv.available - queued) * self._size - self._promised
+        if self._running and rest + min(self._left_of(request), CLIP_TOKENS) + self._size >= free_tokens:
             self._full = True
             return 0
         tokens = self._cut(rest, budget)
         if tokens < rest and (not self.rules.chunked_prefill or (batch.prefill_tokens and tokens % self._size)):
             return 0
-        if self._parked and -(-rest // self._size) > self.kv.available - queued:
+        if self._sending and -(-rest // self._size) > self.kv.available - queued:
             self._full = True  # blocks being sent to another replica are not counted as promised, but they are taken
             return 0
         self._seat(batch, request, hits, tokens)
@@ -168,41 +169,35 @@ class Sglang(ContinuousBatching):
             self._left, self._full = 0, False
         elif not self._running:
             self._full = False
-        n = decodes.n
-        if not n:
+        if not decodes.n:
             return self._take_over(Batch())
-        blocks = decodes.blocks_next()
-        if blocks > self.kv.available:
-            while blocks > self.kv.available and decodes.n > 1:
+        if decodes.blocks_next() > self.kv.available:
+            while decodes.blocks_next() > self.kv.available and decodes.n > 1:
                 self._preempt()
-                blocks = decodes.blocks_next()
-            if blocks > self.kv.available:
+            if decodes.blocks_next() > self.kv.available:
                 self._full = True
                 return None  # until a request with its last token in flight frees its blocks
             self._estimate_ratio()
             self._full = False
-            n = decodes.n
         else:
             self._decays += 1
-        self.kv.take(blocks)
-        batch = Batch(0, 0.0, 0, n, *decodes.contexts(), n)
-        decodes.advance()
+        batch = self._decode_step()
         if self._waiting and self._waiting[0].brought_tokens and not self._full:
             self._promised = self.new_token_ratio * sum(min(self._left_of(r), CLIP_TOKENS) for r in self._running)
-            self._join_heads(batch)
+            self._admit_prefilled_heads(batch)
         return batch
 
     def _take_over(self, batch: Batch) -> Batch | None:
         """Return a step of requests that arrived with their blocks, without other decodes."""
         self.decodes.advance()
         self._promised = 0.0
-        self._join_heads(batch)
+        self._admit_prefilled_heads(batch)
         if batch.decodes:
             return batch
         self.decodes.rounds -= 1
         return None
 
-    def _join_heads(self, batch: Batch) -> None:
+    def _admit_prefilled_heads(self, batch: Batch) -> None:
         """Let requests at the head of the queue that arrived with their blocks decode in this step.
 
         They need seats, and space for their possible output (DecodePreallocQueue requires as much before blocks are
@@ -213,7 +208,7 @@ class Sglang(ContinuousBatching):
             rest = request.brought_tokens + min(self._left_of(request), CLIP_TOKENS) + self._size
             seated = len(self._running) + self._left < self.rules.max_num_seqs
             fits = not self._running or rest < self.kv.available * self._size - self._promised
-            if not (seated and fits and self._join(batch, request)):
+            if not (seated and fits and self._admit_prefilled(batch, request)):
                 self._full = True
                 return
             self._promised += min(self._left_of(request), CLIP_TOKENS) + self._size
@@ -223,14 +218,10 @@ class Sglang(ContinuousBatching):
         decoding = [r for r in reversed(self._running) if r.computed_tokens < 0]
         request = min(decoding, key=lambda r: (r.base_tokens - r.input_tokens, -r.input_tokens))
         del self._running[request]
-        self.decodes.remove(request)
         prompt_blocks = request.input_tokens // self._size - request.shared_blocks
-        self.kv.release(request, request.computed_tokens, returning=True, kept_tokens=request.input_tokens)
+        self._evict(request, returning=True, kept_tokens=request.input_tokens)
         request.own_full_blocks = min(request.own_full_blocks, max(0, prompt_blocks))  # generated tokens are not kept
-        request.computed_tokens = 0
-        request.preemptions += 1
         self._waiting.append(request)
-        self.preempted.append(request)
 
     def _estimate_ratio(self) -> None:
         """Estimate the ratio after a retraction, from the output and the declared output of the remaining requests.
@@ -244,15 +235,12 @@ class Sglang(ContinuousBatching):
 
     def release(self, request: Request) -> None:
         """Free the seat and the blocks of a request."""
-        if self._unpark(request):
-            return
-        del self._running[request]
-        self._left += 1
-        self.kv.release(request, request.computed_tokens)
+        self._left += request in self._running
+        super().release(request)
 
-    def park(self, request: Request) -> None:
+    def hold_for_transfer(self, request: Request) -> None:
         """Free the seat of a request whose blocks are sent to another replica."""
-        super().park(request)
+        super().hold_for_transfer(request)
         self._left += 1
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
@@ -261,68 +249,64 @@ class Sglang(ContinuousBatching):
             return 0
         if self._waiting and (not self._full or self._left):
             return 0
-        if self._inbox is not None and self._inbox.arrived:
-            most = min(most, self._inbox.left)
+        if self._interval is not None and self._unread:
+            most = min(most, self._interval.left)
         return self._decode_rounds(most) if most > 0 else 0
 
     def skip(self, rounds: int) -> None:
         """Schedule `rounds` rounds of the same decodes at once."""
         super().skip(rounds)
         self._decays += rounds
-        if self._inbox is not None:
-            self._inbox.skip(rounds, len(self._running) + len(self._waiting))
+        if self._interval is not None:
+            self._interval.skip(rounds, len(self._running) + len(self._waiting))
         if rounds and self._left:
             self._left, self._full = 0, False
 
     @property
     def n_waiting(self) -> int:
         """The number of waiting requests, unread ones included."""
-        return len(self._waiting) + (0 if self._inbox is None else len(self._inbox.arrived))
+        return len(self._waiting) + len(self._unread)
 
     def waiting_requests(self) -> list[Request]:
         """Return the waiting requests, unread ones included."""
-        return [*self._waiting, *(() if self._inbox is None else self._inbox.arrived)]
+        return [*self._waiting, *self._unread]
 
     @property
     def blocked(self) -> bool:
         """Whether no waiting request can be admitted before something is released."""
-        if self._inbox is not None:
+        if self._interval is not None:
             return False  # the time of an arrival decides when it is read
         return not self._waiting or (self._full and not self._left)
 
 
 class ReceiveInterval:
-    """The inbox of an engine that reads arrivals every few steps (SGLang's SchedulerRecvSkipper).
+    """The steps between two reads of an engine that reads arrivals every few steps (SGLang's SchedulerRecvSkipper).
 
     The number of steps depends on `busy`, the requests that the engine had at its last read.
     """
 
-    __slots__ = ("_after", "_receiving", "_unseen", "arrived")
-
     def __init__(self, receiving: ReceiveIntervals) -> None:
-        self.arrived: deque[Request] = deque()
         self._receiving = receiving
-        self._unseen = 0  # steps since the last read
-        self._after = receiving.interval(0)
+        self.restart(0)
 
     @property
     def left(self) -> int:
         """Further steps without a read."""
-        return self._after - self._unseen - 1
+        return self._steps - self._since - 1
 
     def count(self) -> bool:
         """Count a step that begins; return whether arrivals are read now."""
-        self._unseen += 1
-        return self._unseen >= self._after
+        self._since += 1
+        return self._since >= self._steps
 
-    def looked(self, busy: int) -> None:
+    def restart(self, busy: int) -> None:
         """Record a read of all arrivals."""
-        self._after, self._unseen = self._receiving.interval(busy), 0
+        self._steps, self._since = self._receiving.interval(busy), 0  # steps until the next read, steps since this one
 
     def skip(self, steps: int, busy: int) -> None:
-        """Count `steps` steps whose reads found nothing; the requests in the inbox arrived after them."""
-        self._unseen += steps
-        if self._unseen >= self._after:
-            rest = self._unseen - self._after
-            self.looked(busy)
-            self._unseen = rest % self._after
+        """Count `steps` steps whose reads found nothing; unread requests arrived after them."""
+        self._since += steps
+        if self._since >= self._steps:
+            rest = self._since - self._steps
+            self.restart(busy)
+            self._since = rest % self._steps

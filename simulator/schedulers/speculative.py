@@ -30,8 +30,6 @@ class SpeculativeSet(DecodeSet):
     accepted. Blocks of drafts that are rejected later are not freed, but need not be taken again.
     """
 
-    __slots__ = ("_longest_tokens", "_members", "_rules", "_slack", "accepted")
-
     def __init__(self, block_size: int, rules: SpeculationRules, lag: int, longest_tokens: int) -> None:
         super().__init__(block_size)
         self._members: dict[Request, AcceptedDrafts] = {}
@@ -56,7 +54,8 @@ class SpeculativeSet(DecodeSet):
         self.n -= 1
         request.computed_tokens = request.base_tokens + self.rounds
         request.known_tokens = request.computed_tokens + 1
-        request.spare_blocks = advances.held_blocks - self._least(request)
+        least = max(-(-request.computed_tokens // self._block_size), request.shared_blocks)
+        request.spare_blocks = advances.held_blocks - least
 
     def end(self, request: Request) -> int:
         """Remove a request whose last token is scheduled; return the tokens of its round that are beyond its end."""
@@ -105,19 +104,15 @@ class SpeculativeSet(DecodeSet):
             tokens += advances.in_flight
         return -(-min(tokens, self._longest_tokens) // self._block_size)
 
-    def _least(self, request: Request) -> int:
-        """Return the blocks of a request's tokens without drafts."""
-        return max(-(-request.computed_tokens // self._block_size), request.shared_blocks)
-
 
 class Speculating(ContinuousBatching):
     """The common part of speculative policies; it precedes the policy among the base classes."""
 
+    pipelines = False
     decodes: SpeculativeSet
 
     def __init__(self, rules: EngineRules) -> None:
-        if rules.speculation is None:
-            raise ValueError("a speculative scheduler needs speculation rules")
+        assert rules.speculation is not None
         super().__init__(rules)
         self._speculation: SpeculationRules = rules.speculation
         self.decodes = SpeculativeSet(rules.block_size, rules.speculation, rules.lag, rules.max_model_len)
@@ -129,9 +124,9 @@ class Speculating(ContinuousBatching):
             request.advances = AcceptedDrafts(self._speculation, request.index)
         super().add(request)
 
-    def _with_drafts(self, batch: Batch | None) -> Batch | None:
-        """Add the drafts to a batch that the policy has just scheduled."""
-        self._newest = batch
+    def schedule(self) -> Batch | None:
+        """Return the batch that the policy schedules next, with the drafts added, or None if nothing can run."""
+        self._newest = batch = super().schedule()  # type: ignore[safe-super]  # the policy's own
         if batch is not None and batch.decodes:
             batch.queries, batch.accepted = self._speculation.queries, self.decodes.accepted
         return batch
@@ -168,43 +163,17 @@ class Speculating(ContinuousBatching):
 class SpeculativeV1(Speculating, VllmV1):
     """vLLM V1 with `--speculative-config`."""
 
-    pipelines = False
-
-    def schedule(self) -> Batch | None:
-        """Return the batch of the next step, or None if nothing can run."""
-        return self._with_drafts(super().schedule())
-
 
 class SpeculativeMaxUtilization(Speculating, MaxUtilization):
     """TensorRT-LLM with a speculative_config and MAX_UTILIZATION."""
 
-    def schedule(self) -> Batch | None:
-        """Return the batch of the next step, or None if nothing can run."""
-        return self._with_drafts(super().schedule())
-
 
 class SpeculativeTrtLlm(Speculating, TrtLlm):
-    """TensorRT-LLM with a speculative_config and GUARANTEED_NO_EVICT, with the drafts in a request's worst case."""
-
-    def schedule(self) -> Batch | None:
-        """Return the batch of the next step, or None if nothing can run."""
-        return self._with_drafts(super().schedule())
-
-    def _worst_blocks(self, request: Request) -> int:
-        rules = self.rules
-        tokens = request.input_tokens + rules.max_output_tokens + self._speculation.most_spare_tokens(rules.lag)
-        return min(-(-min(tokens, rules.max_model_len) // rules.block_size), rules.kv_blocks)
-
-    def _held_blocks(self, request: Request) -> int:
-        return max(self.held_blocks(request), request.shared_blocks)
+    """TensorRT-LLM with a speculative_config and GUARANTEED_NO_EVICT."""
 
 
 class SpeculativeSglang(Speculating, Sglang):
     """SGLang with `--speculative-algorithm`."""
-
-    def schedule(self) -> Batch | None:
-        """Return the batch of the next step, or None if nothing can run."""
-        return self._with_drafts(super().schedule())
 
 
 #: Speculative schedulers by the policy that they extend.

@@ -32,6 +32,7 @@ class StaticBatching(ContinuousBatching):
     chunks = False
     pads = True
     hands_over = False
+    shares_prefixes = False  # prompts are computed in full
     streams: ClassVar[bool] = False
     seats: ClassVar[int | None] = None  # most requests of a batch; None: max_num_seqs
 
@@ -40,23 +41,11 @@ class StaticBatching(ContinuousBatching):
         self._seats = rules.max_num_seqs if self.seats is None else self.seats
         self._unfinished = 0  # requests of the batch whose last token is not scheduled yet
 
-    def add(self, request: Request) -> None:
-        """Add a request without prefix keys, because prompts are computed in full."""
-        request.keys = ()  # prompts are computed in full
-        super().add(request)
-
     def schedule(self) -> Batch | None:
         """Return the next decode step of the batch, or the prefill of a new batch; None if nothing can run."""
         if not self._running:
             return self._start()
-        if not self._unfinished:
-            return None  # the last step of the batch is in flight
-        decodes = self.decodes
-        self.kv.take(decodes.blocks_next())
-        n = decodes.n
-        batch = Batch(0, 0.0, 0, n, *decodes.contexts(), n)
-        decodes.advance()
-        return batch
+        return self._decode_step() if self._unfinished else None  # None: the last step of the batch is in flight
 
     def _start(self) -> Batch | None:
         """Return the prefill of the next batch, with prompts padded to the longest."""
@@ -82,7 +71,7 @@ class StaticBatching(ContinuousBatching):
         """
         queueing = self.rules.queueing
         most = self._fitting()
-        self.look_again_s = inf
+        self.retry_s = inf
         if not most or not (queueing.max_delay_s or queueing.preferred_batch_sizes):
             return most
         preferred = queueing.preferred_batch_sizes or (self._seats,)
@@ -93,7 +82,7 @@ class StaticBatching(ContinuousBatching):
             return best
         if waited or not queueing.max_delay_s or most >= max(preferred) or most < len(self._waiting):
             return most
-        self.look_again_s = oldest_s + queueing.max_delay_s
+        self.retry_s = oldest_s + queueing.max_delay_s
         return 0
 
     def _fitting(self) -> int:
@@ -120,15 +109,12 @@ class StaticBatching(ContinuousBatching):
 
     def release(self, request: Request) -> None:
         """Free the seat and the blocks of a request."""
-        del self._running[request]
         self.decodes.remove(request)
-        self.kv.release(request, request.computed_tokens)
+        super().release(request)
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
         """Return the number of further decode steps of the same batch that involve no decision."""
-        if most <= 0 or not self._unfinished or self.decodes.n != batch.decodes:
-            return 0
-        return self._decode_rounds(most)
+        return super().quiet_rounds(batch, most) if self._unfinished else 0
 
     @property
     def blocked(self) -> bool:

@@ -52,22 +52,17 @@ class TransformersCb(ContinuousBatching):
         """Return the batch of the next step, or None if nothing can run."""
         if self.preempted:
             self.preempted = []
-        decodes = self.decodes
-        while decodes.blocks_next() > self.kv.available and len(self._running) > 1:
+        while (blocks := self.decodes.blocks_next()) > self.kv.available and len(self._running) > 1:
             self._preempt()
-        n = decodes.n if decodes.blocks_next() <= self.kv.available else 0
-        batch = Batch()
+        n = self.decodes.n if blocks <= self.kv.available else 0
+        batch = self._decode_step() if n else Batch()
         self._keys = 0
-        if n:
-            self.kv.take(decodes.blocks_next())
-            batch = Batch(0, 0.0, 0, n, *decodes.contexts(), n)
-            decodes.advance()
         budget = self.rules.max_num_batched_tokens - n
         if self._partial is not None and not self._short(batch):
             budget -= self._continue_prompt(batch, self._partial, budget)
         if len(self._running) < self._full_at:
             self._full_at = ENDLESS
-        if self._partial is None and not self._closed:
+        if self._partial is None and len(self._running) < self._full_at:
             self._admit(batch, budget)
         if batch.prefill_chunks:
             keys = self._keys + batch.decode_context_sum + n
@@ -78,10 +73,6 @@ class TransformersCb(ContinuousBatching):
     def _prefill(self, batch: Batch, request: Request, tokens: int) -> None:
         self._keys += request.computed_tokens + tokens
         super()._prefill(batch, request, tokens)
-
-    @property
-    def _closed(self) -> bool:
-        return len(self._running) >= self._full_at
 
     def _short(self, batch: Batch) -> bool:
         """Return whether too few blocks are free to add prompt tokens to a batch that is not empty."""
@@ -122,15 +113,8 @@ class TransformersCb(ContinuousBatching):
         """Evict the newest of the requests that find no block for their next tokens."""
         request = self._starved()
         del self._running[request]
-        if request is self._partial:
-            self._partial = None
-        else:
-            self.decodes.remove(request)
-        self.kv.release(request, request.computed_tokens)
-        request.computed_tokens = 0
-        request.preemptions += 1
         self._waiting.insert(len(self._waiting) - len(self.preempted), request)  # the oldest of them comes first
-        self.preempted.append(request)
+        self._evict(request)
         self._full_at = len(self._running)
 
     def _starved(self) -> Request:
@@ -143,20 +127,9 @@ class TransformersCb(ContinuousBatching):
         assert self._partial is not None
         return self._partial
 
-    def release(self, request: Request) -> None:
-        """Free the seat and the blocks of a request."""
-        del self._running[request]
-        self.kv.release(request, request.computed_tokens)
-
-    def quiet_rounds(self, batch: Batch, most: int) -> int:
-        """Return the number of further decode steps of the same requests that involve no decision."""
-        if most <= 0 or self.preempted or self._partial is not None or self.decodes.n != batch.decodes:
-            return 0
-        return self._decode_rounds(most) if self.blocked else 0
-
     @property
     def blocked(self) -> bool:
         """Whether no waiting request can be admitted before something is released."""
-        if not self._waiting or self._closed or len(self._running) >= self._seats:
+        if not self._waiting or len(self._running) >= min(self._full_at, self._seats):
             return True
         return self.decodes.n > 0 and self.kv.available < self._margin_blocks

@@ -55,14 +55,14 @@ class MaxUtilization(VllmV1):
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
         """Return the number of further decode steps of the same requests that involve no decision."""
-        if self.holds_prompts and self._waiting and most > 0:
-            return 0 if self._partial is not None or self.decodes.n != batch.decodes else self._decode_rounds(most)
-        if self._balance is None or not self._waiting or self.blocked:
+        balance = self._balance
+        if not self._waiting or (not self.holds_prompts and (balance is None or self.blocked)):
             return super().quiet_rounds(batch, most)
-        if self._partial is not None or self.decodes.n != batch.decodes or self._even:
+        if balance is not None:
+            most = 0 if self._even else min(most, balance.left)
+        if most <= 0 or self._partial is not None or self.decodes.n != batch.decodes:
             return 0
-        most = min(most, self._balance.left)
-        return self._decode_rounds(most) if most > 0 else 0
+        return self._decode_rounds(most)
 
     def skip(self, rounds: int) -> None:
         """Schedule `rounds` rounds of the same decodes at once."""
@@ -80,14 +80,16 @@ class TrtLlm(MaxUtilization):
         super().__init__(rules)
         self._uncommitted = rules.kv_blocks  # available blocks minus those that running requests may still take
 
+        self._draft_tokens = rules.speculation.most_spare_tokens(rules.lag) if rules.speculation else 0
+
     def _worst_blocks(self, request: Request) -> int:
-        """Return the most blocks that a request can hold, by its declared output."""
+        """Return the most blocks that a request can hold, by its declared output and with its drafts."""
         rules = self.rules
-        tokens = min(request.input_tokens + rules.max_output_tokens, rules.max_model_len)
+        tokens = min(request.input_tokens + rules.max_output_tokens + self._draft_tokens, rules.max_model_len)
         return min(-(-tokens // rules.block_size), rules.kv_blocks)
 
     def _held_blocks(self, request: Request) -> int:
-        return max(-(-self.computed_tokens(request) // self.rules.block_size), request.shared_blocks)
+        return max(self.held_blocks(request), request.shared_blocks)
 
     def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
         worst = self._worst_blocks(request)
@@ -116,8 +118,6 @@ class AttentionDpBalance:
     Prompts start in a step in which ranks are even, and in every `steps`-th consecutive step in which they are not. The
     caller decides what even is: every rank has a prompt to start, or some rank has nothing to generate.
     """
-
-    __slots__ = ("_steps", "_uneven")
 
     def __init__(self, steps: int) -> None:
         self._steps = steps

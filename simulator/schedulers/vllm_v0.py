@@ -21,7 +21,6 @@ With `--preemption-mode swap` (`SwappingV0`), blocks move to host memory and com
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
 from typing import Final
 
 from simulator.cache.offload import SwapSpace
@@ -44,16 +43,12 @@ class VllmV0(VllmV1):
     chunks = False
     takes_over = False
     pipelines = False
-    spare_blocks = 1
+    shares_prefixes = False
+    reserve = 1
 
     def __init__(self, rules: EngineRules) -> None:
-        super().__init__(replace(rules, prefix_caching=False))
+        super().__init__(rules)
         self._watermark = int(WATERMARK * rules.kv_blocks)
-
-    def add(self, request: Request) -> None:
-        """Add a request without prefix keys, because prefix caching is off."""
-        request.keys = ()
-        super().add(request)
 
     def schedule(self) -> Batch | None:
         """Return the batch of the next step, or None if nothing can run."""
@@ -68,29 +63,33 @@ class VllmV0(VllmV1):
         return batch if batch.prefill_tokens else None
 
     def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
-        tokens = request.known_tokens
-        if request.retired or tokens > budget:
+        known = request.known_tokens
+        if request.retired or (known > budget and not self.chunks):
             return 0
-        watermark = self._watermark if self._running else 0
-        if -(-tokens // self.rules.block_size) > self.kv.available - watermark:
+        blocks, tokens = self._blocks(known), min(known, budget)
+        if blocks > self._startable_blocks:
             self._refused = True
             return 0
         self._seat(batch, request, NO_HITS, tokens)
+        self.kv.take(blocks - self._blocks(tokens))
         return tokens
+
+    def _blocks(self, tokens: int) -> int:
+        """Return the blocks that hold `tokens` tokens."""
+        return -(-tokens // self.rules.block_size)
+
+    @property
+    def _startable_blocks(self) -> int:
+        """Free blocks that a request may take when it starts; one that is alone may also use the watermark."""
+        return self.kv.available - (self._watermark if self._running else 0)
 
     def _decode_batch(self) -> Batch | None:
         decodes = self.decodes
-        if decodes.n and decodes.blocks_next() > self.kv.available - self.spare_blocks:
-            self._make_room()
-        n = decodes.n
-        if not n:
-            return None
-        self.kv.take(decodes.blocks_next())
-        batch = Batch(0, 0.0, 0, n, *decodes.contexts(), n)
-        decodes.advance()
-        return batch
+        if decodes.n and decodes.blocks_next() > self.kv.available - self.reserve:
+            self._preempt_for_decodes()
+        return self._decode_step() if decodes.n else None
 
-    def _make_room(self) -> None:
+    def _preempt_for_decodes(self) -> None:
         while self.decodes.n and not self._all_find_a_block():
             self._preempt()
 
@@ -101,15 +100,6 @@ class VllmV0(VllmV1):
             return blocks < available
         last = next(r for r in reversed(self._running) if r.computed_tokens < 0)
         return self.computed_tokens(last) % self.rules.block_size == 0
-
-    def _decode_rounds(self, most: int) -> int:
-        """Return the number of further rounds of decodes (0..most) that each leave a spare block."""
-        decodes, available = self.decodes, self.kv.available - 1
-        low, high = 0, most
-        while low < high:
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if decodes.blocks_for(middle) <= available else (low, middle - 1)
-        return low
 
 
 class SwappingV0(VllmV0):
@@ -146,30 +136,16 @@ class SwappingV0(VllmV0):
         self.decodes.rounds -= 1
         return None
 
-    def _blocks(self, tokens: int) -> int:
-        """Return the blocks that hold `tokens` tokens."""
-        return -(-tokens // self.rules.block_size)
-
     def _swap_in(self, batch: Batch, request: Request) -> bool:
         """Move the request that left first back in, to decode in this step; return False if it does not fit."""
         tokens = request.computed_tokens + 1
-        watermark = self._watermark if self._running else 0
-        full = len(self._running) >= self.rules.max_num_seqs
-        if full or self._blocks(tokens) > self.kv.available - watermark:
+        if len(self._running) >= self.rules.max_num_seqs or self._blocks(tokens) > self._startable_blocks:
             return False
         self._swapped.popleft()
         held = self._blocks(request.computed_tokens)
         self._space.give_back(held)
         self._moved += held
-        self._running[request] = None
-        self.kv.take(self._blocks(tokens))
-        request.computed_tokens = tokens
-        batch.decodes += 1
-        batch.decode_context_sum += tokens - 1
-        batch.decode_context_max = max(batch.decode_context_max, tokens - 1)
-        batch.logits += 1
-        batch.joined += (request,)
-        self.decodes.add(request)
+        self._start_decode(batch, request, tokens)
         return True
 
     def _preempt(self) -> None:

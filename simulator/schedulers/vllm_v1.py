@@ -13,9 +13,8 @@ from typing import ClassVar
 
 from simulator.core.batch import Batch
 from simulator.core.request import Request
-from simulator.schedulers.base import Headroom
 from simulator.schedulers.continuous_batching import NO_HITS, ContinuousBatching
-from simulator.schedulers.rules import EngineRules
+from simulator.schedulers.rules import EngineRules, PeakUse
 
 
 class VllmV1(ContinuousBatching):
@@ -23,7 +22,6 @@ class VllmV1(ContinuousBatching):
 
     takes_over = True
     pipelines = True
-    spare_blocks: ClassVar[int] = 0  # decodes may fail to find blocks with no more free blocks than these
     admits_after_preemption: ClassVar[bool] = False  # requests may start in a step with a preemption
 
     def __init__(self, rules: EngineRules) -> None:
@@ -44,8 +42,8 @@ class VllmV1(ContinuousBatching):
         n = decodes.n
         if n:
             blocks = decodes.blocks_next()
-            if blocks > self.kv.available - self.spare_blocks or (self._rank is not None and self._partial is not None):
-                self._make_room()
+            if blocks > self.kv.available - self.reserve or (self._rank is not None and self._partial is not None):
+                self._preempt_for_decodes()
                 blocks, n = decodes.blocks_next(), decodes.n
             if blocks:
                 self.kv.take(blocks)
@@ -66,7 +64,7 @@ class VllmV1(ContinuousBatching):
             return None
         return batch
 
-    def _make_room(self) -> None:
+    def _preempt_for_decodes(self) -> None:
         """Preempt requests until the decodes of this step find their blocks."""
         while self.decodes.blocks_next() > self.kv.available:
             self._preempt()
@@ -117,7 +115,7 @@ class VllmV1(ContinuousBatching):
         if request.retired:
             return 0
         if request.brought_tokens:
-            self._refused = not self._join(batch, request)
+            self._refused = not self._admit_prefilled(batch, request)
             return int(not self._refused)
         size = self.rules.block_size
         hits = NO_HITS if not request.keys and request.own_run is None else self._hits(request)
@@ -157,19 +155,15 @@ class VllmV1(ContinuousBatching):
 
     def add(self, request: Request) -> None:
         """Add a request to the queue."""
-        if self._rank is None:
-            self._waiting.append(request)
-            return
-        self._insert(request)
-        if self._waiting[0] is request:
+        super().add(request)
+        if self._rank is not None and self._waiting[0] is request:
             self._refused = False  # the refused request is no longer the head
 
     @property
-    def reach(self) -> Headroom | None:
-        """The distance to the limits in this run; None for subclasses, which have other limits."""
-        return (
-            Headroom(self._most_running, min(self._least_left, self.kv.min_available)) if type(self) is VllmV1 else None
-        )
+    def peak_use(self) -> PeakUse | None:
+        """How much of its limits the engine has used; None for subclasses, which have other limits."""
+        least = min(self._least_left, self.kv.min_available)
+        return PeakUse(self._most_running, least) if type(self) is VllmV1 else None
 
     def _preempt(self) -> None:
         """Take the seat and the blocks of the newest running request, or of the last one in the queue order."""
@@ -179,36 +173,12 @@ class VllmV1(ContinuousBatching):
         else:
             request = max(self._running, key=self._rank)
             del self._running[request]
-        if request is self._partial:
-            self._partial = None
-        elif not request.retired:
-            self.decodes.remove(request)
-        self.kv.release(request, request.computed_tokens, returning=True)
-        request.computed_tokens = 0
-        request.preemptions += 1
+        self._evict(request, returning=True)
         self._refusal = (None, 0, 0, 0)  # it left blocks that it alone can hit
         if self._rank is None:
             self._waiting.appendleft(request)
         else:
-            self._insert(request)
-        self.preempted.append(request)
-
-    def release(self, request: Request) -> None:
-        """Free the seat and the blocks of a request."""
-        if self._parked and self._unpark(request):
-            return
-        if request in self._running:
-            del self._running[request]
-            self.kv.release(request, request.computed_tokens)
-        else:  # preempted while its last token was in flight
-            self._waiting.remove(request)
-
-    def quiet_rounds(self, batch: Batch, most: int) -> int:
-        """Return the number of further decode steps of the same requests that involve no decision."""
-        decodes = self.decodes
-        if most <= 0 or self.preempted or decodes.n != batch.decodes or not self.blocked:
-            return 0
-        return self._decode_rounds(most)
+            super().add(request)
 
     @property
     def blocked(self) -> bool:

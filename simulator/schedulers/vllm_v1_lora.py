@@ -23,8 +23,7 @@ class LoraV1(VllmV1):
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
-        if rules.lora is None:
-            raise ValueError("a scheduler of LoRA adapters needs lora rules")
+        assert rules.lora is not None
         self._lora = rules.lora
         self.slots = self._slots = AdapterSlots(rules.lora)
         self._active: dict[int, int] = {}  # scheduled requests by adapter
@@ -58,15 +57,13 @@ class LoraV1(VllmV1):
         self._passed_over.clear()
 
     def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
-        while not self._has_room_for(request.adapter):
+        active = self._active
+        while request.adapter >= 0 and request.adapter not in active and len(active) >= self._lora.max_loras:
             self._passed_over.append(self._waiting.popleft())
             if not self._waiting:
                 return 0
             request = self._waiting[0]
         return super()._admit_head(batch, request, budget)
-
-    def _has_room_for(self, adapter: int) -> bool:
-        return adapter < 0 or adapter in self._active or len(self._active) < self._lora.max_loras
 
     def _seat(self, batch: Batch, request: Request, hits: tuple[int, int, int, int], tokens: int) -> None:
         if request.adapter >= 0:

@@ -1,9 +1,9 @@
 """vLLM V1 with KV blocks offloaded to host memory (OffloadingConnector).
 
-If host memory or disk hold more of the prefix of the queue's head than the device does, it does not start. It gets
-blocks for all of that and leaves the queue (WAITING_FOR_REMOTE_KVS) while the others are served. Its copy starts with
-the step in which it was found. It gets blocks only if those of all prompts in progress stay free. Once they are filled
-it returns to the front of the queue with these tokens computed.
+If host memory or disk hold more of the prefix of the queue's head than the device does, the request does not start. It
+gets blocks for that prefix and leaves the queue (WAITING_FOR_REMOTE_KVS) while the others are served. The copy starts
+with the step in which the prefix was found. The request gets blocks only if those of all prompts in progress stay free.
+When the blocks are filled, it returns to the front of the queue with these tokens computed.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ class OffloadingV1(VllmV1):
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
-        self._fetching: dict[Request, None] = {}  # requests whose blocks are being copied from the host
-        self._landed: dict[Request, None] = {}  # requests at the front of the queue whose blocks are filled
+        self._fetched: dict[Request, None] = {}  # requests at the front of the queue whose blocks are filled
 
     def schedule(self) -> Batch | None:
         """Return the batch of the next step, or None if nothing can run."""
@@ -37,8 +36,8 @@ class OffloadingV1(VllmV1):
         return batch
 
     def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
-        if request in self._landed:
-            return self._start_landed(batch, request, budget)
+        if request in self._fetched:
+            return self._start_fetched(batch, request, budget)
         while not self._refused_before(request, budget):
             started = self._fetch(request)
             if started is None:
@@ -82,25 +81,25 @@ class OffloadingV1(VllmV1):
         request.fetching, request.fetched_blocks = request.keys[units : units + more], blocks
         request.offered_units = max(request.offered_units, units + more)
         host.reserve(request)
-        self._fetching[request] = None
+        self.fetching[request] = None
         self.fetches.append(request)
         return True
 
     def _reserved(self) -> int:
         """Return the blocks that prompts in progress still need."""
         size = self.rules.block_size
-        under_way = [*self._fetching, *self._landed, *([self._partial] if self._partial else [])]
+        under_way = [*self.fetching, *self._fetched, *([self._partial] if self._partial else [])]
         return sum(-(-r.known_tokens // size) - max(-(-r.computed_tokens // size), r.shared_blocks) for r in under_way)
 
-    def landed(self, request: Request) -> None:
+    def resume_fetched(self, request: Request) -> None:
         """Put a request whose blocks have arrived from the host at the front of the queue."""
-        del self._fetching[request]
+        del self.fetching[request]
         self.kv.offer(request, request.computed_tokens)
-        self._waiting.insert(len(self._landed), request)
-        self._landed[request] = None
+        self._waiting.insert(len(self._fetched), request)
+        self._fetched[request] = None
         self._refused = False  # the refused request is no longer the head
 
-    def _start_landed(self, batch: Batch, request: Request, budget: int) -> int:
+    def _start_fetched(self, batch: Batch, request: Request, budget: int) -> int:
         """Give a request with filled blocks a seat and its next chunk; return the tokens, 0 if it must wait."""
         rest = request.known_tokens - request.computed_tokens
         tokens = min(rest, budget)
@@ -108,15 +107,8 @@ class OffloadingV1(VllmV1):
         if blocks > self.kv.available or (tokens < rest and not self.rules.chunked_prefill):
             self._refused = True
             return 0
-        self._waiting.popleft()
-        del self._landed[request]
-        self._running[request] = None
-        if blocks > 0:
-            self.kv.take(blocks)
-        if request.cached_tokens < 0:
-            request.cached_tokens = request.computed_tokens
-            batch.admitted += (request,)
-        self._prefill(batch, request, tokens)
+        del self._fetched[request]
+        self._start_prompt(batch, request, tokens, blocks)
         return tokens
 
     def _prefill(self, batch: Batch, request: Request, tokens: int) -> None:
@@ -129,13 +121,13 @@ class OffloadingV1(VllmV1):
         request = next(reversed(self._running))
         self._leave(request)
         super()._preempt()
-        if self._landed:  # requests that hold blocks are served first
+        if self._fetched:  # requests that hold blocks are served first
             self._waiting.popleft()
-            self._waiting.insert(len(self._landed), request)
+            self._waiting.insert(len(self._fetched), request)
 
     def release(self, request: Request) -> None:
         """Free the seat and the blocks of a request, which the host keeps."""
-        if request in self._running or request in self._parked:
+        if request in self._running or request in self._sending:
             self._leave(request)
         super().release(request)
 
@@ -146,22 +138,17 @@ class OffloadingV1(VllmV1):
         copy = self.host.due(request, self.computed_tokens(request))
         if copy is not None:
             self.host.store(copy)
-        self.host.left(request)
+        self.host.mark_used(request)
 
     @property
     def n_waiting(self) -> int:
         """The number of waiting requests, those with blocks being copied included."""
-        return len(self._waiting) + len(self._fetching)
-
-    @property
-    def n_fetching(self) -> int:
-        """The number of waiting requests whose blocks are being copied from the host."""
-        return len(self._fetching)
+        return len(self._waiting) + len(self.fetching)
 
     def waiting_requests(self) -> list[Request]:
         """Return the waiting requests that hold no blocks."""
-        return [r for r in self._waiting if r not in self._landed]
+        return [r for r in self._waiting if r not in self._fetched]
 
     def holding_requests(self) -> list[Request]:
         """Return the requests that wait and hold blocks."""
-        return [*super().holding_requests(), *self._fetching, *self._landed]
+        return [*super().holding_requests(), *self.fetching, *self._fetched]

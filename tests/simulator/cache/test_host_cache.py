@@ -48,9 +48,9 @@ def test_a_tier_forgets_the_longest_unused_and_never_what_is_read_or_written() -
     entry = tier.get(2)
     assert entry is not None
     entry.readers = 1
-    assert tier.make_room(2, 1.0) == 2  # 2 is read, 3 still written: 4 and then 1 go
+    assert tier.free_up(2, 1.0) == 2  # 2 is read, 3 still written: 4 and then 1 go
     assert [e.key for e in tier.entries] == [2, 3]
-    assert tier.make_room(3, 1.0) == 2  # nothing else can go
+    assert tier.free_up(3, 1.0) == 2  # nothing else can go
     with pytest.raises(ValueError, match="3 blocks requested, 2 free"):
         tier.add(9, 3, 0.0)
 
@@ -58,7 +58,7 @@ def test_a_tier_forgets_the_longest_unused_and_never_what_is_read_or_written() -
 def test_blocks_nobody_shares_go_one_by_one() -> None:
     tier = CacheTier(10)
     tier.add(None, 10, 0.0)
-    assert tier.make_room(3, 0.0) == 3
+    assert tier.free_up(3, 0.0) == 3
     assert [(e.key, e.count) for e in tier.entries] == [(None, 7)]
 
 
@@ -84,7 +84,7 @@ def test_what_the_disk_holds_comes_through_the_host() -> None:
     cache.reserve(request)
     assert cache.fetch(request) == 23.0  # two units off the disk in 2 s, then four over the link in 1 s
     assert [e.key for e in cache.host.entries] == [12, 13]  # both are read: no room to keep the others
-    cache.landed(request)
+    cache.finish_fetch(request)
     check_host(cache)
 
 

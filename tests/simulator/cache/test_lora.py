@@ -25,6 +25,7 @@ from simulator.core.invariants import InvariantViolation
 from simulator.layers.shard import Shard
 from simulator.memory.adapters import adapter_bytes, lora_bytes
 from simulator.memory.plan import size_memory
+from simulator.schedulers.registry import VARIANTS
 from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.vllm_v1_lora import LoraV1
 from tests.simulator.worlds import Linear, requests, rules
@@ -139,9 +140,11 @@ def test_slots_forget_the_longest_unused_but_none_in_use() -> None:
     for adapter in (0, 1):
         assert slots.use(adapter, set()) == (1, 1)
     assert slots.use(2, {0}) == (1, 1)  # 1 goes from the device, and stays in the host
-    assert slots.resident == ((0, 2), (0, 1, 2))
-    assert slots.use(1, {2}) == (1, 0)
-    assert slots.resident == ((2, 1), (0, 2, 1))
+    assert slots.use(1, {2}) == (1, 0)  # 0 goes from the device, and is the longest unused in the host
+    assert slots.use(3, {1}) == (1, 1)  # 2 goes from the device, 0 from the host
+    assert slots.use(2, {1}) == (1, 0)  # 3 goes from the device
+    assert slots.use(1, {2}) == (0, 0)
+    assert slots.use(0, {1}) == (1, 1)
 
 
 def test_prefixes_of_other_adapters_are_not_hit() -> None:
@@ -206,7 +209,10 @@ def test_fast_forward_changes_nothing(world: tuple[EngineRules, RequestSet, Line
 
 
 def test_a_scheduler_that_ignores_the_limit_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LoraV1, "_has_room_for", lambda _self, _adapter: True)
-    monkeypatch.setattr(AdapterSlots, "_evict", lambda *_: None)
+    class IgnoresLimit(LoraV1):
+        def __init__(self, engine: EngineRules) -> None:
+            super().__init__(replace(engine, lora=replace(ONE, max_loras=2, in_host=2)))
+
+    monkeypatch.setitem(VARIANTS["lora"].by_policy, "vllm-v1", IgnoresLimit)
     with pytest.raises(InvariantViolation, match="2 adapters in a batch of at most 1"):
         simulate(rules(lora=ONE), asking(requests([0.0, 0.0], [4, 4], [3, 2]), [0, 1]))

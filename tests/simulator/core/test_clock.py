@@ -96,7 +96,7 @@ def test_controllers_stop_when_all_is_served() -> None:
 
 
 def test_periodic_actions_alone_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_HOPELESS", 5)
+    monkeypatch.setattr(module, "MOST_IDLE_PERIODS", 5)
     clock = Clock()
     timetable = Timetable(clock, lambda: False, lambda: "nothing is born")
     for period_s in (1.0, 2.0):

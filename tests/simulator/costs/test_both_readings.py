@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from catalogs.deployments.speculation import Speculative
 from catalogs.io.yaml_files import validate_as
 from simulator.core.batch import Batch, BatchShape, together
-from simulator.core.step_log import RankStepLog, StepLog
+from simulator.core.step_log import StepLog
 from simulator.costs.compile import compile_step_cost
 from simulator.costs.interpolation import MultilinearTable
 from simulator.costs.partition import BatchPartition, BatchRows
@@ -104,7 +104,7 @@ def read_one_by_one(timer: StepCost, steps: Sequence[BatchShape]) -> list[float]
 
 def read_afterwards(tables: StepTables, steps: Sequence[Batch]) -> np.ndarray:
     """Of the device alone: what a reading lacks is not the host's."""
-    log = RankStepLog(len(steps[0].ranks)) if steps[0].ranks else StepLog()
+    log = StepLog(len(steps[0].ranks))
     for step in steps:
         log.add(0.0, 1, step, 1.0, 0.0, 1.0)
     return np.concatenate([part.device[:, :N_CLASSES].sum(axis=1) for part in priced(tables, log)])

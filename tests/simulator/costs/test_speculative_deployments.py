@@ -23,7 +23,7 @@ from simulator.cluster.compiled import compile_deployment, compile_fleet
 from simulator.cluster.kv_path import RankPath
 from simulator.cluster.simulate import simulate
 from simulator.core.batch import BatchShape
-from simulator.core.step_log import RankStepLog, StepLog
+from simulator.core.step_log import StepLog
 from simulator.costs.compile import compile_step_cost
 from simulator.costs.pricing import N_CLASSES
 from simulator.costs.speculative import SpeculativeCost
@@ -103,7 +103,7 @@ def test_both_readings_agree_of_ranks_with_unequal_shares(asked: dict[str, objec
         [shape(0, prompts=2, tokens=300), None, None, None],
         [shape(5), shape(5), shape(5), shape(5)],
     ]
-    log, start_s = RankStepLog(4), 0.0
+    log, start_s = StepLog(4), 0.0
     for ranks in steps:
         step_s = cost.ranks_segment(ranks)[0]
         whole = shape(0)

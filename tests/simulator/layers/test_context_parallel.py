@@ -21,7 +21,7 @@ from simulator.costs.step_cost import StepCost
 from simulator.costs.totals import step_channels
 from simulator.layers.operator_call import OperatorCall
 from simulator.layers.shard import Shard
-from simulator.layers.step import decode_calls, expert_calls, prefill_calls, token_calls
+from simulator.layers.step import StepCalls
 from simulator.memory.plan import sequence_bytes, size_memory
 from tests.simulator.plants import ToySource, resolved
 
@@ -44,7 +44,7 @@ def cost(**keys: object) -> tuple[ResolvedDeployment, StepCost]:
 
 def test_ranks_that_share_prompts_take_even_parts_of_tokens_and_pairs() -> None:
     """Llama-2-7B, 32 heads of 128: 1,000 tokens after 500, over four ranks."""
-    one, four = (prefill_calls(shard("llama-2-7b", context_parallel=n), 1, 1000, 500) for n in (1, 4))
+    one, four = (StepCalls(shard("llama-2-7b", context_parallel=n)).prefill(1, 1000, 500) for n in (1, 4))
     whole, part = (named(lines, "prefill_attention").op for lines in (one, four))
     assert isinstance(whole, PrefillAttention)
     assert isinstance(part, PrefillAttention)
@@ -61,12 +61,12 @@ def test_ranks_that_share_prompts_take_even_parts_of_tokens_and_pairs() -> None:
 def test_ranks_that_share_a_cache_read_their_part_with_the_heads_of_all() -> None:
     """Mistral-7B has 8 KV heads: over 16 tensor ranks each is held twice, so two ranks share its tokens."""
     plain, shared = (shard("mistral-7b", tensor_parallel=16, decode_context_parallel=n) for n in (1, 2))
-    whole, part = (named(decode_calls(s, 10, 2000, 3000), "decode_attention").op for s in (plain, shared))
+    whole, part = (named(StepCalls(s).decode(10, 2000, 3000), "decode_attention").op for s in (plain, shared))
     assert isinstance(whole, DecodeAttention)
     assert isinstance(part, DecodeAttention)
     assert (2 * part.context_tokens, 2 * part.max_context_tokens) == (whole.context_tokens, whole.max_context_tokens)
     assert (part.n_heads, part.n_kv_heads) == (2 * whole.n_heads, whole.n_kv_heads)
-    lines = decode_calls(shared, 10, 2000, 3000)
+    lines = StepCalls(shared).decode(10, 2000, 3000)
     queries, outputs = named(lines, "query_gather").op, named(lines, "output_merge").op
     assert isinstance(queries, Collective)
     assert isinstance(outputs, Collective)
@@ -80,7 +80,7 @@ def test_mla_caches_are_shared_over_all_tensor_ranks() -> None:
     one, eight = (resolved("deepseek-v3", "h200x8", decode_context_parallel=n, **keys) for n in (1, 8))
     held = [size_memory(r).kv_blocks for r in (one, eight)]
     assert held[1] == pytest.approx(8 * held[0], rel=1e-3)
-    line = next(x for x in decode_calls(Shard.of(eight), 4, 1600, 1600) if isinstance(x.op, MlaModule))
+    line = next(x for x in StepCalls(Shard.of(eight)).decode(4, 1600, 1600) if isinstance(x.op, MlaModule))
     assert isinstance(line.op, MlaModule)
     assert float(np.asarray(line.op.context_tokens)) == 4 * 200
 
@@ -147,7 +147,7 @@ def test_experts_get_a_share_of_the_group_and_tokens_their_experts() -> None:
     """DeepSeek-V3 over 16 attention ranks, 64 tokens: each rank sends four, in FP8 and scales, and gets 16 bit back."""
     keys: dict[str, object] = {"data_parallel": 16, "expert_parallel": True}
     sends = Shard(load_model("deepseek-v3"), Layout(**keys, all2all_backend="deepep_auto"), "fp8", "bf16")  # type: ignore[arg-type]
-    lines = expert_calls(sends, 64, graph=True)
+    lines = StepCalls(sends).group(64, graph=True)
     there, back = named(lines, "dispatch"), named(lines, "combine")
     assert isinstance(there.op, Collective)
     assert isinstance(back.op, Collective)
@@ -155,11 +155,11 @@ def test_experts_get_a_share_of_the_group_and_tokens_their_experts() -> None:
     assert back.op.message_bytes == 4 * 7168 * 2
     assert there.routing is not None
     assert (there.routing.experts_per_token, there.routing.low_latency, there.op.ranks) == (8, True, 16)
-    (eager, _) = [line.routing for line in expert_calls(sends, 64, graph=False) if line.routing]
+    (eager, _) = [line.routing for line in StepCalls(sends).group(64, graph=False) if line.routing]
     assert eager is not None
     assert not eager.low_latency
     gathers = Shard(load_model("deepseek-v3"), Layout(**keys), "fp8", "bf16")  # type: ignore[arg-type]
-    assert named(expert_calls(gathers, 64), "dispatch").op == Collective("all_gather", 64 * 7168 * 2.0, 16, True)
+    assert named(StepCalls(gathers).group(64), "dispatch").op == Collective("all_gather", 64 * 7168 * 2.0, 16, True)
 
 
 def test_sending_to_experts_is_quicker_than_to_everybody_over_many_ranks() -> None:
@@ -183,7 +183,7 @@ def test_sending_to_experts_is_quicker_than_to_everybody_over_many_ranks() -> No
 def test_tensor_ranks_that_sent_parts_gather_instead_of_adding() -> None:
     keys: dict[str, object] = {"tensor_parallel": 2, "data_parallel": 4, "expert_parallel": True}
     names = {
-        backend: [x.name for x in token_calls(shard("mixtral-8x7b", **keys, all2all_backend=backend), 8)]
+        backend: [x.name for x in StepCalls(shard("mixtral-8x7b", **keys, all2all_backend=backend)).rank(8)]
         for backend in ("allgather_reducescatter", "deepep_low_latency")
     }
     assert "ffn_all_reduce" in names["allgather_reducescatter"]

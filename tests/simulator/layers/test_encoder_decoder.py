@@ -23,7 +23,7 @@ from simulator.costs.compile import compile_step_cost
 from simulator.layers.encoder import cross_cache_bytes, cross_decode_calls, encoder_calls
 from simulator.layers.operator_call import OperatorCall
 from simulator.layers.shard import Shard
-from simulator.layers.step import step_calls, token_calls
+from simulator.layers.step import StepCalls, step_calls
 from simulator.memory.plan import size_memory
 from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.vllm_v1_encoder import EncoderDecoderV1
@@ -103,9 +103,9 @@ def test_a_decode_reads_the_encoder_output_of_its_sequence() -> None:
 
 def test_a_decoder_token_pays_for_its_query_and_its_output() -> None:
     shard = Shard.of(whisper())
-    crossing = [line for line in token_calls(shard, 7) if line.name.startswith("cross_")]
+    crossing = [line for line in StepCalls(shard).rank(7) if line.name.startswith("cross_")]
     assert total_flops(crossing) == LAYERS * 2 * 7 * 2 * HIDDEN**2
-    assert not [line for line in token_calls(Shard.of(resolved()), 7) if line.name.startswith("cross_")]
+    assert not [line for line in StepCalls(Shard.of(resolved())).rank(7) if line.name.startswith("cross_")]
 
 
 def test_ranks_share_an_encoder() -> None:

@@ -16,7 +16,7 @@ from simulator.core.batch import BatchShape
 from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
 from simulator.layers.shard import Shard
-from simulator.layers.step import fused_norm_calls, step_launches, token_calls
+from simulator.layers.step import StepCalls, step_launches
 
 FAST_LAUNCH_S = 1e-9
 
@@ -85,8 +85,8 @@ def test_fused_norms_are_left_out_of_graphed_steps_of_a_tensor_parallel_group_on
     alone, group = Shard.of(made()), Shard.of(made(hardware="h100x2", tensor_parallel=2))
 
     def left_out(shard: Shard, graph: bool) -> set[str]:
-        kept = {line.name for line in fused_norm_calls(shard, 8, graph)}
-        return {line.name for line in token_calls(shard, 8, graph)} - kept
+        kept = {line.name for line in StepCalls(shard, True).rank(8, graph)}
+        return {line.name for line in StepCalls(shard).rank(8, graph)} - kept
 
     assert left_out(group, True) == {"input_norm", "post_norm", "final_norm"}
     assert left_out(group, False) == left_out(alone, True) == set()

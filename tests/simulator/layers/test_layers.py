@@ -20,7 +20,7 @@ from simulator.core.batch import BatchShape
 from simulator.costs.pricing import Pricer
 from simulator.layers.operator_call import CLASSES, OperatorCall
 from simulator.layers.shard import Shard
-from simulator.layers.step import decode_calls, expert_calls, logits_calls, step_calls, token_calls
+from simulator.layers.step import StepCalls, step_calls
 from tests.simulator.plants import resolved
 
 
@@ -48,7 +48,7 @@ def test_flops_of_a_decode_are_twice_the_active_parameters(model: str) -> None:
 
 
 def test_projections_of_llama_2_70b_on_four_ranks_by_hand() -> None:
-    lines = token_calls(shard("llama-2-70b", tp=4), 10)
+    lines = StepCalls(shard("llama-2-70b", tp=4)).rank(10)
     sizes = {
         n: (op.m, op.n, op.k) for n in ("qkv_proj", "o_proj", "gate_up_proj", "down_proj") if (op := named(lines, n).op)
     }
@@ -64,20 +64,20 @@ def test_projections_of_llama_2_70b_on_four_ranks_by_hand() -> None:
 
 
 def test_kv_heads_replicate_beyond_their_number() -> None:
-    narrow = named(token_calls(shard("llama-2-70b", tp=16), 1), "qkv_proj").op
+    narrow = named(StepCalls(shard("llama-2-70b", tp=16)).rank(1), "qkv_proj").op
     assert isinstance(narrow, Gemm)
     assert narrow.n == (4 + 2 * 1) * 128
 
 
 def test_two_ranks_halve_the_gemm_work() -> None:
-    one, two = (token_calls(shard("llama-2-7b", tp=tp), 100) for tp in (1, 2))
+    one, two = (StepCalls(shard("llama-2-7b", tp=tp)).rank(100) for tp in (1, 2))
     assert work(two, ("gemm",)) == pytest.approx(work(one, ("gemm",)) / 2)
     assert not [line for line in one if line.kind == "collective"]
 
 
 def test_experts_are_whole_when_parallel_and_sliced_when_not() -> None:
-    whole = named(expert_calls(shard("qwen3-30b-a3b", tp=4, expert_parallel=True), 10), "experts").op
-    sliced = named(expert_calls(shard("qwen3-30b-a3b", tp=4), 10), "experts").op
+    whole = named(StepCalls(shard("qwen3-30b-a3b", tp=4, expert_parallel=True)).group(10), "experts").op
+    sliced = named(StepCalls(shard("qwen3-30b-a3b", tp=4)).group(10), "experts").op
     assert isinstance(whole, GroupedGemm)
     assert isinstance(sliced, GroupedGemm)
     assert (whole.intermediate_size, whole.expert_ranks) == (768, 4)
@@ -86,7 +86,7 @@ def test_experts_are_whole_when_parallel_and_sliced_when_not() -> None:
 
 
 def test_data_parallel_experts_gather_and_scatter() -> None:
-    lines = expert_calls(shard("deepseek-v3", dp=8, expert_parallel=True), 64)
+    lines = StepCalls(shard("deepseek-v3", dp=8, expert_parallel=True)).group(64)
     kinds = [line.op.kind for line in lines if isinstance(line.op, Collective)]
     assert kinds == ["all_gather", "reduce_scatter"]
     assert named(lines, "dispatch").op.message_bytes == 64 * 7168 * 2  # type: ignore[union-attr]
@@ -94,11 +94,11 @@ def test_data_parallel_experts_gather_and_scatter() -> None:
 
 def test_output_projection_and_router_stay_in_16_bit() -> None:
     s = shard("deepseek-v3", weight_dtype="fp8")
-    lines = token_calls(s, 4) + expert_calls(s, 4) + logits_calls(s, 4)
+    lines = StepCalls(s).rank(4) + StepCalls(s).group(4) + StepCalls(s).logits(4)
     assert named(lines, "lm_head").op.dtype == "bf16"  # type: ignore[union-attr]
     assert named(lines, "router").op.dtype == "bf16"  # type: ignore[union-attr]
     assert named(lines, "experts").op.dtype == "fp8_block"  # type: ignore[union-attr]
-    assert named(token_calls(shard("llama-2-7b", weight_dtype="fp8"), 4), "qkv_proj").op.dtype == "fp8"  # type: ignore[union-attr]
+    assert named(StepCalls(shard("llama-2-7b", weight_dtype="fp8")).rank(4), "qkv_proj").op.dtype == "fp8"  # type: ignore[union-attr]
 
 
 def test_fp8_is_block_wise_where_the_checkpoint_is() -> None:
@@ -113,7 +113,7 @@ def test_fp8_is_block_wise_where_the_checkpoint_is() -> None:
 def test_a_window_bounds_decode_attention() -> None:
     windowed = LayerGroup(2, Attention(8, 8, 64, window_tokens=100), Mlp(512))
     s = replace(shard("llama-2-7b"), model=replace(load_model("llama-2-7b"), groups=(windowed,)))
-    assert work(decode_calls(s, 3, 1000.0, 1500.0)) == work(decode_calls(s, 3, 100.0, 100.0))
+    assert work(StepCalls(s).decode(3, 1000.0, 1500.0)) == work(StepCalls(s).decode(3, 100.0, 100.0))
 
 
 def test_encoder_decoder_models_are_refused_in_one_line() -> None:
@@ -129,7 +129,7 @@ def test_shared_experts_beside_the_routed_ones_cost_their_bytes() -> None:
     bundle, most = load_bundle(accelerator), deployed.engine.shared_experts_beside_tokens
     assert most == 256
     for tokens, hidden in ((8, True), (most, True), (most + 1, False)):
-        lines = [line for line in token_calls(Shard.of(deployed), tokens) if line.name.startswith("shared_")]
+        lines = [line for line in StepCalls(Shard.of(deployed)).rank(tokens) if line.name.startswith("shared_")]
         assert len(lines) == 3
         seconds = float(Pricer(bundle, deployed.hardware).price(lines, ())[: len(CLASSES)].sum())
         own = sum(line.count * float(bundle.cost(line.op).seconds) for line in lines)
@@ -144,5 +144,5 @@ def test_shared_experts_beside_the_routed_ones_cost_their_bytes() -> None:
 )
 def test_only_top_p_on_an_old_engine_sorts_its_logits(engine: str, sampling: str, sorts: bool) -> None:
     deployment = Deployment(model="llama3.1-8b", hardware="h100", engine=engine, sampling=sampling)  # type: ignore[arg-type]
-    lines = logits_calls(Shard.of(resolve(deployment)), 4)
+    lines = StepCalls(Shard.of(resolve(deployment))).logits(4)
     assert [line.name for line in lines] == ["lm_head", *(["sort_logits"] if sorts else []), "sampling"]

@@ -13,7 +13,7 @@ from catalogs.models.catalog import list_models, load_model
 from catalogs.models.layers import Moe
 from simulator.cluster.compiled import compile_deployment
 from simulator.layers.shard import Shard
-from simulator.layers.step import decode_calls, expert_calls, prefill_calls
+from simulator.layers.step import StepCalls
 
 MODELS = [m for m in map(load_model, list_models()) if any(isinstance(g.ffn, Moe) for g in m.groups)]
 TOKENS = np.unique(np.concatenate([np.arange(1, 300), np.geomspace(300, 30_000, 120).astype(int)])).astype(float)
@@ -27,7 +27,7 @@ def test_experts_never_take_less_time_for_more_tokens(name: str) -> None:
     for model in MODELS:
         for dtype in {"bf16", "fp8", model.weight_dtype}:
             for layout in (Layout(), Layout(2), Layout(8), Layout(8, 1, 1, True)):
-                for line in expert_calls(Shard(model, layout, dtype, "bf16", mxfp8_activations=True), TOKENS):
+                for line in StepCalls(Shard(model, layout, dtype, "bf16", mxfp8_activations=True)).group(TOKENS):
                     seconds = bundle.cost(line.op).seconds
                     assert (np.diff(seconds) >= -1e-12).all(), (model.name, dtype, layout)
 
@@ -37,7 +37,7 @@ def test_mla_blocks_never_take_less_time_for_more_or_longer_sequences(name: str)
     bundle = load_bundle(parse_hardware(name).accelerator)
     shard = Shard(load_model("deepseek-v3"), Layout(8), "fp8", "bf16")
     n, context = np.meshgrid(np.arange(1.0, 300.0), [1.0, 100.0, 1000.0, 5000.0], indexing="ij")
-    for lines in (decode_calls(shard, n, context, context), prefill_calls(shard, n, context, 0 * n)):
+    for lines in (StepCalls(shard).decode(n, context, context), StepCalls(shard).prefill(n, context, 0 * n)):
         seconds = bundle.cost(lines[0].op).seconds
         assert (np.diff(seconds, axis=0) >= -1e-12).all()
         assert (np.diff(seconds, axis=1) >= -1e-12).all()

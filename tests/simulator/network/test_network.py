@@ -20,7 +20,7 @@ from simulator.core.batch import BatchShape
 from simulator.costs.pricing import N_CLASSES, Pricer
 from simulator.layers.operator_call import CLASSES, OperatorCall
 from simulator.layers.shard import Shard
-from simulator.layers.step import step_calls, token_calls
+from simulator.layers.step import StepCalls, step_calls
 from simulator.network.collectives import ExpertRouting, Network
 from tests.simulator.plants import ToySource, resolved
 
@@ -190,7 +190,7 @@ def test_tensor_parallel_over_nodes_is_allowed_noticed_and_dearer() -> None:
     assert any("network" in n for n in there.notices)
     cost = []
     for r in (here, there):
-        lines = [line for line in token_calls(Shard.of(r), np.array([32.0])) if line.kind == "collective"]
+        lines = [line for line in StepCalls(Shard.of(r)).rank(np.array([32.0])) if line.kind == "collective"]
         cost.append(float(Pricer(ToySource(r.hardware.accelerator), r.hardware).price(lines, (1,)).sum()))
     assert cost[1] > 2 * cost[0]
 

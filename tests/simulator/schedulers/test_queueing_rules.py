@@ -297,7 +297,7 @@ def test_planted_faults_of_withdrawal_are_caught(monkeypatch: pytest.MonkeyPatch
 
 def test_an_order_that_is_not_kept_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     class Forgets(VllmV1):
-        def _insert(self, request: Request) -> None:
+        def add(self, request: Request) -> None:
             self._waiting.append(request)
 
     work = asked(requests([0.0, 0.5, 1.5], [4] * 3, [3, 2, 2]), [0, 5, 1])

@@ -189,15 +189,15 @@ def test_a_policy_that_cannot_speculate_says_so(policy: str) -> None:
 
 @pytest.mark.parametrize("fault", ["surplus", "blocks", "twice"])
 def test_planted_faults_are_caught(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    remove, foresee, advance = SpeculativeSet.remove, AcceptedDrafts.foresee, SpeculativeSet.advance
+    remove, rounds_for, advance = SpeculativeSet.remove, AcceptedDrafts.rounds_for, SpeculativeSet.advance
     if fault == "surplus":  # tokens beyond a request's end come out
 
         def all_out(self: AcceptedDrafts, tokens: int) -> int:
-            rounds = foresee(self, tokens)
+            rounds = rounds_for(self, tokens)
             self.surplus = 0
             return rounds
 
-        monkeypatch.setattr(AcceptedDrafts, "foresee", all_out)
+        monkeypatch.setattr(AcceptedDrafts, "rounds_for", all_out)
     elif fault == "blocks":  # those of drafts are not given back
 
         def keeping(self: SpeculativeSet, request: object) -> None:
