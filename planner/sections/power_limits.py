@@ -14,7 +14,6 @@ from pydantic import Field
 
 from calibration.bundles.clocked import LEAST_MEASURED, voltage_curve
 from catalogs.errors import InputError
-from catalogs.hardware.specs import Accelerator
 from catalogs.io.json_block import JsonBlock
 from catalogs.ui import html_page
 from catalogs.ui.charts import BELOW, MARGIN, series_style
@@ -22,7 +21,7 @@ from catalogs.ui.html_page import chart, note, paragraph, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import human_s, joules, rate, seconds
 from planner.answer.plan_schema import ObjectiveRow, Plan
-from planner.evaluation.evaluator import Load, Verdict, judge
+from planner.evaluation.evaluator import Load, judge
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import E2E, TPOT, TTFT
@@ -227,9 +226,15 @@ def power_limits(world: SimulatedEvaluator, subject: PowerLimitedPlan, caps_w: S
     unit = world.names_of(subject.candidate).hardware.accelerator
     rows: list[LimitedRun | UnusableLimit] = []
     if unit.kind == "gpu":
-        plain = _Run(world, subject).measured(None)
-        capped = [_capped(world, subject, cap_w, unit) for cap_w in sorted(set(caps_w), reverse=True)]
-        rows = [_compared(row, plain, subject) for row in (plain, *capped)]
+        plain = _run(world, subject, None)
+        rows.append(_compared(plain, plain, subject))
+        for cap_w in sorted(set(caps_w), reverse=True):
+            try:
+                if cap_w >= unit.tdp_w:
+                    raise InputError(f"not below the board's own limit of {unit.tdp_w:g} W")
+                rows.append(_compared(_run(world.with_(power_limit_w=cap_w), subject, cap_w), plain, subject))
+            except InputError as error:
+                rows.append(UnusableLimit(cap_w=cap_w, note=str(error)))
     curve, here = voltage_curve(unit)
     return PowerLimits(
         accelerator=unit.name,
@@ -244,72 +249,37 @@ def power_limits(world: SimulatedEvaluator, subject: PowerLimitedPlan, caps_w: S
     )
 
 
-def _capped(
-    world: SimulatedEvaluator,
-    subject: PowerLimitedPlan,
-    cap_w: float,
-    unit: Accelerator,
-) -> LimitedRun | UnusableLimit:
-    if cap_w >= unit.tdp_w:
-        return UnusableLimit(cap_w=cap_w, note=f"not below the board's own limit of {unit.tdp_w:g} W")
-    try:
-        return _Run(world.with_(power_limit_w=cap_w), subject).measured(cap_w)
-    except InputError as error:
-        return UnusableLimit(cap_w=cap_w, note=str(error))
+def _run(world: SimulatedEvaluator, subject: PowerLimitedPlan, cap_w: float | None) -> LimitedRun:
+    """Return the figures at the planned rate, and the highest sustainable rate with one seed."""
+    request, candidate = world.request, subject.candidate
+    sizes = RunSizes.for_slos(request.slos).at_most(MOST_REQUESTS)
+    detail = world.detail(candidate, Load(subject.requests_per_s, sizes.full, request.seed))
+    verdict, tokens = judge([detail.observation], request.slos), detail.output_tokens_per_s
+    power = detail.metrics["power"]
+    assert isinstance(power, dict)
+    tester, capacity = CandidateTester(world, request.slos, sizes, request.seed, None), None
+    floor = tester.probe(candidate, world.light_requests_per_s(candidate), sizes.full)
+    if floor.met:
+        guess = subject.capacity_requests_per_s or world.fluid_requests_per_s(candidate)
+        capacity = tester.capacity(candidate, floor, guess).requests_per_s
+    known = detail.observation.samples_s
+    return LimitedRun(
+        cap_w=cap_w,
+        note=None,
+        met=verdict.met,
+        stable=verdict.stable,
+        slo=[NamedSloValue.of(slo, verdict.value_s(slo)) for slo in request.slos],
+        latency_s={f"{m}.{stat}": verdict.value_s(Slo(m, stat, 1.0)) if m in known else None for m, stat in _SHOWN},
+        capacity_requests_per_s=capacity,
+        gpu_w_mean=power["gpu_w_mean"],
+        w_mean=detail.power_w,
+        j_per_output_token=detail.power_w / tokens if tokens else None,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    world: SimulatedEvaluator
-    subject: PowerLimitedPlan
-
-    def measured(self, cap_w: float | None) -> LimitedRun:
-        """Return the figures at the planned rate, and the highest sustainable rate."""
-        request, planned = self.world.request, self.subject.requests_per_s
-        detail = self.world.detail(self.subject.candidate, Load(planned, self._sizes.full, request.seed))
-        verdict = judge([detail.observation], request.slos)
-        tokens = detail.output_tokens_per_s
-        power = detail.metrics["power"]
-        assert isinstance(power, dict)
-        return LimitedRun(
-            cap_w=cap_w,
-            note=None,
-            met=verdict.met,
-            stable=verdict.stable,
-            slo=[NamedSloValue.of(slo, verdict.value_s(slo)) for slo in request.slos],
-            latency_s={f"{m}.{stat}": _value(verdict, m, stat) for m, stat in _SHOWN},
-            capacity_requests_per_s=self._capacity(),
-            gpu_w_mean=power["gpu_w_mean"],
-            w_mean=detail.power_w,
-            j_per_output_token=detail.power_w / tokens if tokens else None,
-        )
-
-    @property
-    def _sizes(self) -> RunSizes:
-        return RunSizes.for_slos(self.world.request.slos).at_most(MOST_REQUESTS)
-
-    def _capacity(self) -> float | None:
-        """Return the capacity with one seed; None if even a light load misses an objective."""
-        request, candidate = self.world.request, self.subject.candidate
-        bench = CandidateTester(self.world, request.slos, self._sizes, request.seed, None)
-        floor = bench.probe(candidate, self.world.light_requests_per_s(candidate), self._sizes.full)
-        if not floor.met:
-            return None
-        guess = self.subject.capacity_requests_per_s or self.world.fluid_requests_per_s(candidate)
-        return bench.capacity(candidate, floor, guess).requests_per_s
-
-
-def _value(verdict: Verdict, metric: str, stat: str) -> float | None:
-    if metric not in verdict.observations[0].samples_s:
-        return None
-    return verdict.value_s(Slo(metric, stat, 1.0))
-
-
-def _compared(
-    row: LimitedRun | UnusableLimit, plain: LimitedRun, subject: PowerLimitedPlan
-) -> LimitedRun | UnusableLimit:
+def _compared(row: LimitedRun, plain: LimitedRun, subject: PowerLimitedPlan) -> LimitedRun:
     """Return the row with its capacity on the answer's scale and its changes relative to no limit."""
-    if isinstance(row, UnusableLimit) or row.j_per_output_token is None or plain.j_per_output_token is None:
+    if row.j_per_output_token is None or plain.j_per_output_token is None:
         return row
     ours, own = row.capacity_requests_per_s, plain.capacity_requests_per_s
     stated = subject.capacity_requests_per_s

@@ -27,7 +27,7 @@ from planner.economics.ownership import (
     parse_owned,
 )
 from planner.economics.rack_power import idle_w, most_w, rack_power
-from planner.economics.spot import Interruptions, SpotFleet, spares_needed, spot_effect
+from planner.economics.spot import SpotFleet, spares_needed, spot_effect
 from planner.problem.accounting import Accounting
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
@@ -108,7 +108,7 @@ def test_what_is_no_owned_hardware_is_refused(text: str) -> None:
 def test_spot_by_hand() -> None:
     """0.1 an hour, 360 s to recover: a unit is up 1 / 1.01; 36 s in flight: 1 in 1,000 requests is hit."""
     fleet = SpotFleet(4, 4, 10.0, 12.0, 36.0, 40.0)
-    effect = spot_effect(fleet, Interruptions(0.1, 360.0))
+    effect = spot_effect(fleet, 0.1, 360.0)
     assert effect.units == 4
     assert effect.interruptions_per_hour == pytest.approx(0.4)
     assert effect.available_fraction == pytest.approx(1 / 1.01)
@@ -122,7 +122,7 @@ def test_spot_by_hand() -> None:
 
 
 def test_a_replica_over_two_instances_is_lost_with_either() -> None:
-    effect = spot_effect(SpotFleet(8, 2, 1.0, None, 1.0, 8.0), Interruptions(0.1, 3600.0))
+    effect = spot_effect(SpotFleet(8, 2, 1.0, None, 1.0, 8.0), 0.1, 3600.0)
     assert effect.units == 2
     assert effect.interruptions_per_hour == pytest.approx(0.8)
     assert effect.available_fraction == pytest.approx(1 / 1.4)
