@@ -17,7 +17,7 @@ from catalogs.ui.words import parse_duration
 from planner.cli.main import app
 from planner.problem.slo import parse_slos
 from planner.studies.outages import FailingReplicas, Outage, binomial_bounds
-from planner.studies.spares import Spares, SpareStudy, needed_replicas
+from planner.studies.spares import SpareStudy, needed_replicas
 
 DAY_S = 86400.0
 SLOS = parse_slos(["ttft.p99=1s"])
@@ -52,7 +52,7 @@ def test_a_replica_that_is_back_may_fail_again() -> None:
     assert list(outage.victims()) == [(0, 0.0), (0, 700.0)]
 
 
-def ward(mtbf_s: float, late_when: int, needed: int = 3, n_windows: int = 2000) -> SpareStudy:
+def study(mtbf_s: float, late_when: int, needed: int = 3, n_windows: int = 2000) -> SpareStudy:
     """Everything is late while `late_when` more are down than are spare."""
 
     def observe(replicas: int, outage: Outage | None, example: int, speed: float) -> Mapping[str, FloatArray]:  # noqa: ARG001
@@ -70,29 +70,28 @@ def ward(mtbf_s: float, late_when: int, needed: int = 3, n_windows: int = 2000) 
 @pytest.mark.parametrize("mtbf_d", [3.0, 30.0])
 def test_windows_by_hand(mtbf_d: float) -> None:
     """Ten minutes are 0.7 % of a day, twenty 1.4 %: a day of three replicas holds with at most one crash. Poisson."""
-    tried = ward(mtbf_d * DAY_S, late_when=1).tried(3)
+    tried = study(mtbf_d * DAY_S, late_when=1).tried(3)
     mean = 3 / mtbf_d
     expected = math.exp(-mean) * (1 + mean)
-    low, high = tried.bounds
-    assert low - 0.01 <= expected <= high + 0.01
-    assert tried.late[0] == 0.0
-    assert tried.late[1] == pytest.approx(0.5, abs=0.01)  # restart and settling last as long
+    assert tried.ci_low - 0.01 <= expected <= tried.ci_high + 0.01
+    assert tried.late_by_down["0"] == 0.0
+    assert tried.late_by_down["1"] == pytest.approx(0.5, abs=0.01)  # restart and settling last as long
 
 
 def test_the_fewest_is_found_from_above_and_from_below() -> None:
-    rare = Spares(ward(300 * DAY_S, late_when=1))
-    assert rare.find() == 3  # a day with two crashes is rare enough
-    often = Spares(ward(0.5 * DAY_S, late_when=1, n_windows=500))
-    found = often.find()
+    assert study(300 * DAY_S, late_when=1).fewest()[0] == 3  # a day with two crashes is rare enough
+    found, tried = study(0.5 * DAY_S, late_when=1, n_windows=500).fewest()
     assert found is not None
     assert found > 3
-    assert often.known[found].held >= 0.9 > often.known[found - 1].held
-    assert Spares(ward(0.5 * DAY_S, late_when=-9, n_windows=50)).find() is None  # whoever fails, all are late
+    held = {row.replicas: row.windows_held for row in tried}
+    assert held[found] >= 0.9 > held[found - 1]
+    # every request is late, whichever replica fails
+    assert study(0.5 * DAY_S, late_when=-9, n_windows=50).fewest()[0] is None
 
 
 def test_more_spares_hold_more_windows() -> None:
-    often = ward(0.5 * DAY_S, late_when=1, n_windows=500)
-    held = [often.tried(n).held for n in (3, 4, 5, 6)]
+    often = study(0.5 * DAY_S, late_when=1, n_windows=500)
+    held = [often.tried(n).windows_held for n in (3, 4, 5, 6)]
     assert held == sorted(held)
     assert held[0] < held[-1]
 
