@@ -5,15 +5,14 @@ The catalogs do not hold these inputs, so the user gives them. docs/costs.md has
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Literal
 
 from catalogs.deployments.autoscaling import ColdStart
 from catalogs.economics.electricity import UNKNOWN, read_hourly_carbon
 from catalogs.io.json_block import JsonBlock
-from catalogs.ui import html_page
-from catalogs.ui.html_page import note, table
+from catalogs.ui.html_page import Markup, note, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import digits, dollars, rate, seconds
 from planner.answer.plan_schema import Plan
@@ -23,9 +22,8 @@ from planner.economics.rack_power import RackPower, rack_power
 from planner.economics.spot import SpotEffect, SpotFleet, spot_effect
 from planner.problem.accounting import SPOT, Accounting
 from planner.problem.latency_metrics import E2E
-from planner.problem.request import PlanRequest
 from planner.sections.ownership import HEAD, OwnedAccount, PricedPlan, owned_account
-from planner.sections.section import ChosenPlan
+from planner.sections.section import ChosenPlan, Section
 
 HOURS_PER_MONTH: Final = HOURS_PER_YEAR / 12
 
@@ -177,15 +175,13 @@ class PlanAccounts(JsonBlock):
     carbon_hours: CarbonHours | UnknownHours | None
 
 
-class AccountsSection:
+class AccountsSection(Section[PlanAccounts]):
     """The section of accounts: cost per user, of owned hardware and on spot instances, and the power of racks."""
 
     name = "accounts"
+    title = "Cost in full: per token, request and user; power of a rack"
+    short_title = "Cost in full"
     schema = PlanAccounts
-
-    def wanted(self, request: PlanRequest) -> bool:  # noqa: ARG002
-        """Return True: every answer with a plan has the section."""
-        return True
 
     def compute(self, chosen: ChosenPlan) -> PlanAccounts:
         """Return the accounts that the request has inputs for."""
@@ -209,20 +205,18 @@ class AccountsSection:
             if account is not None:
                 yield from account.lines()
 
-    def page(self, block: PlanAccounts, plan: Plan) -> Iterable[html_page.PageSection]:
-        """Return tables of every account, and a chart of the cost of owning and renting."""
+    def page(self, block: PlanAccounts, plan: Plan) -> Iterator[Markup]:
+        """Yield tables of every account, and a chart of the cost of owning and renting."""
         cost = [row for account in (block.per_user, block.spot) if account for row in account.rows()]
         caption = "Each figure per token divides the whole cost by the tokens of that kind alone."
-        parts = [table(HEAD, _price_rows(plan.cost) + cost, caption, words=3)]
+        yield table(HEAD, _price_rows(plan.cost) + cost, caption, words=3)
         if isinstance(block.spot, UnknownSpot):
-            parts.append(note(f"{block.spot.note}."))
+            yield note(f"{block.spot.note}.")
         if block.owned is not None:
-            parts += block.owned.parts()
+            yield from block.owned.parts()
         power = [row for account in (block.rack, block.carbon_hours) if account for row in account.rows()]
         if power:
-            parts.append(table(HEAD, power, words=3))
-        title = "Cost in full: per token, request and user; power of a rack"
-        return [html_page.PageSection(title, parts, "Cost in full")]
+            yield table(HEAD, power, words=3)
 
 
 def accounts_of(given: Accounting, priced: PricedPlan) -> PlanAccounts:
@@ -243,7 +237,8 @@ def _per_user(given: Accounting, priced: PricedPlan) -> PerUser | None:
 
     Concurrent users share the hourly cost. Users with a number of requests a day share the requests.
     """
-    per_day, users = priced.requests_per_s * SECONDS_PER_DAY, priced.users
+    per_day = priced.requests_per_s * SECONDS_PER_DAY
+    users: float | None = priced.users
     if given.requests_per_user_day is not None:
         users = per_day / given.requests_per_user_day
     if users is None:

@@ -9,7 +9,7 @@ misses the objectives is enlarged, or its autoscaler gets a lower target. Every 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
@@ -21,8 +21,6 @@ from calibration.accuracy.stated_error import StatedError
 from catalogs.deployments.autoscaling import Autoscaling, ColdStart, parse_autoscaling
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
-from catalogs.ui import html_page
-from catalogs.ui.html_page import paragraph, table
 from catalogs.ui.terminal import Line, status_line
 from catalogs.ui.words import hours_text, human_s, percent, seconds
 from catalogs.workloads.request_set import RequestSet
@@ -37,7 +35,7 @@ from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import RunSizes
 from planner.sections.fleet_day import MOST_WINDOWS, DailyRun, FleetDay, FleetSize, Name
-from planner.sections.section import SIMULATED, ChosenPlan, interval_words, verdict_words
+from planner.sections.section import ChosenPlan, Section, interval_words, verdict_words
 from planner.space.layouts import replicas_of
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment
@@ -128,10 +126,12 @@ class DailyLoad(JsonBlock):
     cheapest: Name | None
 
 
-class DailyLoadSection:
+class DailyLoadSection(Section[DailyLoad]):
     """The section of the recommended plan sized for a load that changes with time."""
 
     name = "over_time"
+    title = "Load over time"
+    short_title = "Over time"
     schema = DailyLoad
 
     def wanted(self, request: PlanRequest) -> bool:
@@ -176,11 +176,6 @@ class DailyLoadSection:
                 yield "", f"  {target}, {counts}; {start} from an order to the first request"
                 yield "", "  by hour: " + " ".join(f"{n:.3g}" for n in option.replicas_over_time)
         yield "Cheapest", _cheapest_words(block)
-
-    def page(self, block: DailyLoad, plan: Plan) -> Iterable[html_page.PageSection]:
-        """Return the lines of the screen as a table."""
-        lines = table(("quantity", "result"), list(self.screen(block, plan)), words=2)
-        return [html_page.PageSection("Load over time", [paragraph(SIMULATED), lines], "Over time")]
 
 
 def _option_words(option: ReplicaOption, cheapest: str | None) -> str:

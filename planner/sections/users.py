@@ -13,7 +13,7 @@ rescaled.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -23,8 +23,6 @@ import numpy as np
 from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import BoolArray
 from catalogs.io.json_block import JsonBlock
-from catalogs.ui import html_page
-from catalogs.ui.html_page import paragraph, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import digits, seconds
 from catalogs.workloads.request_set import RequestSet
@@ -47,7 +45,7 @@ from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, fini
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import RunSizes
-from planner.sections.section import SIMULATED, ChosenPlan, interval_words, verdict_words
+from planner.sections.section import ChosenPlan, Section, interval_words, verdict_words
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
 
@@ -80,10 +78,12 @@ class UsersInClosedLoop(JsonBlock):
     share: int = 1
 
 
-class UsersSection:
+class UsersSection(Section[UsersInClosedLoop]):
     """The section of the users in a closed loop on the recommended plan."""
 
     name = "closed_loop"
+    title = "Users in a closed loop"
+    short_title = "Users"
     schema = UsersInClosedLoop
 
     def wanted(self, request: PlanRequest) -> bool:
@@ -112,11 +112,6 @@ class UsersSection:
         for row in block.slo:
             values = f"{seconds(row.value_s)} ({interval_words(row.ci_low_s, row.ci_high_s)})"
             yield "", f"{row.name} = {values}: {verdict_words(row.met, row.probability_met)}"
-
-    def page(self, block: UsersInClosedLoop, plan: Plan) -> Iterable[html_page.PageSection]:
-        """Return the lines of the screen as a table."""
-        lines = table(("quantity", "result"), list(self.screen(block, plan)), words=2)
-        return [html_page.PageSection("Users in a closed loop", [paragraph(SIMULATED), lines], "Users")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Which plan of an answer would be chosen if an input were otherwise, and how far it must turn for that."""
+"""The plan of an answer that would be chosen if one input had another value, and the value that flips the choice."""
 
 from __future__ import annotations
 
@@ -17,183 +17,197 @@ from planner.search.objectives import TIE, CandidateTester, RunSizes
 from planner.studies.rerun import Rerun
 from planner.studies.sensitivity_inputs import PREFIX, PRICE, RATE, InputChange, SensitivityInput
 
-#: Relative: these capacities are only compared with each other.
+#: Relative tolerance of capacities, which are only compared with each other.
 CAPACITY_TOLERANCE: Final = 0.03
 
-#: Halvings of the distance to a flip, on a logarithmic scale: of x 2, what is left is 4 %.
+#: Number of bisection steps on a logarithmic scale: between a factor of 1 and of 2, 4 % remain.
 HALVINGS: Final = 4
 
-#: Another plan, which this answer does not hold: of more hardware, as a rule.
+#: Stands for a plan that is not in the answer, usually one with more hardware.
 NONE_HERE: Final = -1
 
-RACES: Final = ("cost", "throughput", "goodput")
+#: Objectives that compare capacities.
+CAPACITY_OBJECTIVES: Final = ("cost", "throughput", "goodput")
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedCandidate:
-    """The chosen plan under a variant. capacity_per_s: None where no rate holds."""
+    """The chosen plan, simulated with a changed input.
+
+    Attributes:
+        variant: The changed input.
+        tester: Simulates candidates with the change.
+        capacity_per_s: Capacity of the chosen plan, requests per second; None if no rate meets the objectives.
+        verdict: Verdict on the chosen plan at the planned rate, multiplied by the load of the variant.
+    """
 
     variant: InputChange
-    bench: CandidateTester
+    tester: CandidateTester
     capacity_per_s: float | None
-    verdict: Verdict  # at the planned rate times the variant's load
+    verdict: Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """value: of the dial, where another plan takes over (the middle of what is left); rival: which, NONE_HERE where the
-    chosen plan no longer carries what was asked for and no other of the answer does."""
+    """The value of an input at which another plan becomes the choice: the middle of the remaining interval.
+
+    `alternative` is the number of that plan. It is NONE_HERE if the chosen plan no longer carries the required load,
+    and no other plan of the answer does.
+    """
 
     value: float
-    rival: int
+    alternative: int
 
 
 @dataclass(frozen=True)
 class ChoiceFlips:
-    """The plans of an answer under the same requests, one seed."""
+    """Compares the plans of an answer under the same requests, with one seed."""
 
     answer: Answer
     rerun: Rerun
 
     @property
     def plan(self) -> Plan:
+        """Return the chosen plan."""
         return self.answer.plans[0]
 
     @property
     def rate(self) -> float:
-        """Planned."""
+        """Return the planned rate, requests per second."""
         return self.plan.requests_per_s or 0.0
 
     @cached_property
     def base(self) -> float:
-        """Capacity of the chosen plan with nothing changed, requests per second."""
+        """Return the capacity of the chosen plan without any change, requests per second."""
         guess = self.plan.capacity_requests_per_s or self.rate
         return capacity(shorter(self.rerun.bench), self.rerun.candidates[0], guess) or guess
 
-    def see(self, variant: InputChange) -> ComparedCandidate:
-        """The chosen plan under a variant."""
-        bench, candidate = self._bench(variant), self.rerun.candidates[0]
-        found = self.base if variant.world is None else capacity(bench, candidate, self.base)
-        return ComparedCandidate(
-            variant, bench, found, bench.probe(candidate, self.rate * variant.load, bench.sizes.full)
-        )
+    def compare(self, variant: InputChange) -> ComparedCandidate:
+        """Simulate the chosen plan with a changed input."""
+        tester = replace(shorter(self.rerun.bench), evaluator=variant.world or self.rerun.world)
+        candidate = self.rerun.candidates[0]
+        found = self.base if variant.world is None else capacity(tester, candidate, self.base)
+        verdict = tester.probe(candidate, self.rate * variant.load, tester.sizes.full)
+        return ComparedCandidate(variant, tester, found, verdict)
 
-    def _bench(self, variant: InputChange) -> CandidateTester:
-        return replace(shorter(self.rerun.bench), evaluator=variant.world or self.rerun.world)
-
-    def of(self, seen: ComparedCandidate) -> int:
-        """The first alternative that beats the chosen plan by more than a tie; 0 where the choice stays."""
+    def choice(self, compared: ComparedCandidate) -> int:
+        """Return the first alternative that beats the chosen plan by more than a tie; 0 if the choice remains."""
         for i, plan in enumerate(self.answer.alternatives, 1):
-            if self._beats(plan, self.rerun.candidates[i], seen):
+            if self._beats(plan, self.rerun.candidates[i], compared):
                 return i
-        return NONE_HERE if self.answer.request.given and not seen.verdict.met else 0
+        return NONE_HERE if self.answer.request.given and not compared.verdict.met else 0
 
-    def _beats(self, plan: Plan, candidate: Candidate, seen: ComparedCandidate) -> bool:
-        bench, verdict = seen.bench, seen.verdict
+    def _beats(self, plan: Plan, candidate: Candidate, compared: ComparedCandidate) -> bool:
+        tester, verdict = compared.tester, compared.verdict
         objective, given = self.answer.request.objective, self.answer.request.given
-        takes = self._takes(plan, seen.variant)
-        if objective in RACES and not (given and objective == "cost"):
-            found = seen.capacity_per_s
-            return found is None or holds(bench, candidate, found * takes * (1 + TIE))
-        rate = self.rate * seen.variant.load
+        ratio = self._ratio(plan, compared.variant)
+        if objective in CAPACITY_OBJECTIVES and not (given and objective == "cost"):
+            found = compared.capacity_per_s
+            return found is None or holds(tester, candidate, found * ratio * (1 + TIE))
+        rate = self.rate * compared.variant.load
         if not verdict.met:
-            return holds(bench, candidate, rate)
+            return holds(tester, candidate, rate)
         if objective == "cost":
-            return takes < 1 - TIE and holds(bench, candidate, rate)
-        other = bench.probe(candidate, rate, bench.sizes.full)
+            return ratio < 1 - TIE and holds(tester, candidate, rate)
+        other = tester.probe(candidate, rate, tester.sizes.full)
         if objective in ("energy", "carbon"):
             return other.met and other.joules_per_output_token < verdict.joules_per_output_token * (1 - TIE)
         return other.met and other.ratio < verdict.ratio * (1 - TIE)
 
-    def _takes(self, plan: Plan, variant: InputChange) -> float:
-        """What an alternative takes over what the chosen plan takes: dollars, accelerators, or nothing that differs."""
+    def _ratio(self, plan: Plan, variant: InputChange) -> float:
+        """Return the dollars or accelerators of an alternative over those of the chosen plan; 1 if neither counts."""
         objective = self.answer.request.objective
         if objective == "goodput":
-            sizes = [parse_hardware(str(p.deployment["hardware"])).n_accelerators for p in (plan, self.plan)]
-            return sizes[0] / sizes[1]
-        ours, theirs = self.plan.usd_per_hour, plan.usd_per_hour
-        if objective != "cost" or not ours or not theirs:
+            ours, theirs = (parse_hardware(p.hardware).n_accelerators for p in (self.plan, plan))
+            return theirs / ours
+        if objective != "cost" or not self.plan.usd_per_hour or not plan.usd_per_hour:
             return 1.0
-        return theirs / ours / (1.0 if self._same_kind(plan) else variant.price)
+        return plan.usd_per_hour / self.plan.usd_per_hour / (1.0 if self._same_kind(plan) else variant.price)
 
     def _same_kind(self, plan: Plan) -> bool:
-        """Whether its accelerators are of the kind of the chosen plan's, so that their price moves with its."""
-        kinds = {parse_hardware(str(p.deployment["hardware"])).accelerator.name for p in (plan, self.plan)}
-        return len(kinds) == 1
+        """Return True if a plan has the same kind of accelerator as the chosen one, so that their prices move alike."""
+        return len({parse_hardware(p.hardware).accelerator.name for p in (plan, self.plan)}) == 1
 
     # ---- where the choice flips
 
-    def flip(self, dial: SensitivityInput, end: float, at_end: ComparedCandidate | None = None) -> Flip | None:
-        """The value nearest to where the dial stands at which another plan takes over, looked for up to `end`; None
-        where none does at the end. at_end: what is seen there, if it is known."""
-        if end == dial.at:
+    def flip(self, varied: SensitivityInput, end: float, at_end: ComparedCandidate | None = None) -> Flip | None:
+        """Return the value nearest to that of the answer at which another plan becomes the choice.
+
+        Args:
+            varied: The input.
+            end: Value of the input up to which a flip is sought.
+            at_end: The comparison at `end`, if it is known.
+
+        Returns:
+            The flip, or None if the choice is the same at `end`.
+        """
+        if end == varied.at:
             return None
-        rival = self.of(at_end or self.see(dial.turn(end)))
-        if not rival:
+        alternative = self.choice(at_end or self.compare(varied.changed(end)))
+        if not alternative:
             return None
-        near, far = dial.at, end
+        near, far = varied.at, end
         for _ in range(HALVINGS):
             middle = _between(near, far)
-            found = self.of(self.see(dial.turn(middle)))
+            found = self.choice(self.compare(varied.changed(middle)))
             if found:
-                far, rival = middle, found
+                far, alternative = middle, found
             else:
                 near = middle
-        return Flip(_between(near, far), rival)
+        return Flip(_between(near, far), alternative)
 
-    def never(self, dial: SensitivityInput) -> str:
-        """Why turning a dial cannot flip the choice; empty where it might."""
-        if not self.answer.alternatives and (dial.name == PRICE or not self.answer.request.given):
+    def never(self, varied: SensitivityInput) -> str:
+        """Return the reason why a change of an input cannot flip the choice; empty if it might."""
+        alternatives, request = self.answer.alternatives, self.answer.request
+        if not alternatives and (varied.name == PRICE or not request.given):
             return "the answer holds no alternative to flip to"
-        if dial.name == PRICE and self.answer.request.objective != "cost":
+        if varied.name == PRICE and request.objective != "cost":
             return "never: the choice is not by price"
-        if dial.name == PRICE and all(map(self._same_kind, self.answer.alternatives)):
+        if varied.name == PRICE and all(map(self._same_kind, alternatives)):
             return "never: every plan here is on the same kind of hardware"
-        if dial.name == RATE and not self.answer.request.given:
-            return "never: no rate was asked for, the plan is for the highest"
+        if varied.name == RATE and not request.given:
+            return "never: no rate is required, so the plan is for the highest one"
         return ""
 
 
 def _between(a: float, b: float) -> float:
-    """The geometric middle; the plain one where one is 0."""
+    """Return the geometric mean, or the arithmetic mean if a value is 0."""
     return math.sqrt(a * b) if a > 0 and b > 0 else (a + b) / 2
 
 
-def flip_words(dial: SensitivityInput, low: Flip | None, high: Flip | None) -> str:
-    """ "below x 0.71 alternative 1, above x 1.3 alternative 2"; or how far none was found."""
-    sides = [(low, "below"), (high, "above")]
-    said = [f"{side} {dial.words(f.value)}: {_taker(f)}" for f, side in sides if f is not None]
-    return "; ".join(said) or f"never {_within(dial)}"
+def flip_words(varied: SensitivityInput, low: Flip | None, high: Flip | None) -> str:
+    """Return the flips in words: "below x 0.71: alternative 1; above x 1.3: alternative 2", or where none was found."""
+    found = [
+        f"{side} {varied.words(flip.value)}: "
+        + (f"alternative {flip.alternative}" if flip.alternative > 0 else "no plan of this answer carries it")
+        for flip, side in ((low, "below"), (high, "above"))
+        if flip is not None
+    ]
+    if found:
+        return "; ".join(found)
+    least, most = varied.ends
+    if varied.name != PREFIX and math.isclose(least * most, 1.0):
+        return f"never within x {most:g} either way"
+    lower = "up to" if least >= varied.at else f"between {varied.words(least)} and"
+    return f"never {lower} {varied.words(most)}"
 
 
-def _taker(flip: Flip) -> str:
-    return f"alternative {flip.rival}" if flip.rival > 0 else "no plan of this answer carries it"
+def shorter(tester: CandidateTester) -> CandidateTester:
+    """Return a tester with half as many requests: ratios of runs of the same requests need fewer than their values."""
+    sizes = tester.sizes
+    return replace(tester, sizes=RunSizes(sizes.quick, max(sizes.full // 2, 2 * sizes.quick)))
 
 
-def _within(dial: SensitivityInput) -> str:
-    low, high = dial.ends
-    if dial.name != PREFIX and math.isclose(low * high, 1.0):
-        return f"within x {high:g} either way"
-    if low >= dial.at:
-        return f"up to {dial.words(high)}"
-    return f"between {dial.words(low)} and {dial.words(high)}"
-
-
-def shorter(bench: CandidateTester) -> CandidateTester:
-    """Runs half as long: ratios of runs of the same requests need fewer of them than their values do."""
-    sizes = bench.sizes
-    return replace(bench, sizes=RunSizes(sizes.quick, max(sizes.full // 2, 2 * sizes.quick)))
-
-
-def capacity(bench: CandidateTester, candidate: Candidate, guess_per_s: float) -> float | None:
-    """Highest rate that holds with the bench's one seed; None where even a light load does not."""
-    floor = bench.probe(candidate, bench.evaluator.light_requests_per_s(candidate), bench.sizes.quick)
+def capacity(tester: CandidateTester, candidate: Candidate, guess_per_s: float) -> float | None:
+    """Return the highest rate that meets the objectives with one seed; None if even a light load misses one."""
+    floor = tester.probe(candidate, tester.evaluator.light_requests_per_s(candidate), tester.sizes.quick)
     if not floor.met:
         return None
-    probe = lambda rate: bench.probe(candidate, rate, bench.sizes.full)  # noqa: E731
+    probe = lambda rate: tester.probe(candidate, rate, tester.sizes.full)  # noqa: E731
     return find_capacity(probe, guess_per_s, floor, CAPACITY_TOLERANCE).requests_per_s
 
 
-def holds(bench: CandidateTester, candidate: Candidate, rate: float) -> bool:
-    quick = bench.probe(candidate, rate, bench.sizes.quick)
-    return not quick.hopeless and bench.probe(candidate, rate, bench.sizes.full).met
+def holds(tester: CandidateTester, candidate: Candidate, rate: float) -> bool:
+    """Return True if a candidate meets the objectives at a rate; a short run rules out hopeless candidates."""
+    quick = tester.probe(candidate, rate, tester.sizes.quick)
+    return not quick.hopeless and tester.probe(candidate, rate, tester.sizes.full).met

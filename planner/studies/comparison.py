@@ -117,17 +117,17 @@ _COSTS: Final[tuple[tuple[str, Unit, str, bool | None], ...]] = (
 
 def figures(a: Plan, b: Plan) -> Iterator[Figure]:
     """Yield every figure that at least one of the plans has."""
-    kv = (plan.metric("kv_peak_fraction") for plan in (a, b))
     found = [*_figures(a, b, _RATES), *_latencies(a, b), *_figures(a, b, _COSTS)]
-    found.append(Figure("peak KV cache utilisation", "share", *kv, None))
+    kv = "kv_peak_fraction"
+    found.append(Figure("peak KV cache utilisation", "share", a.metric(kv), b.metric(kv), None))
     yield from (f for f in found if f.a is not None or f.b is not None)
 
 
 def _figures(a: Plan, b: Plan, rows: Iterable[tuple[str, Unit, str, bool | None]]) -> Iterator[Figure]:
     for name, unit, path, lower_is_better in rows:
         block, _, key = path.rpartition(".")
-        values = (getattr(getattr(plan, block) if block else plan, key, None) for plan in (a, b))
-        yield Figure(name, unit, *values, lower_is_better)
+        one, two = (getattr(getattr(plan, block) if block else plan, key, None) for plan in (a, b))
+        yield Figure(name, unit, one, two, lower_is_better)
 
 
 def _latencies(a: Plan, b: Plan) -> Iterator[Figure]:
@@ -139,10 +139,10 @@ def _latencies(a: Plan, b: Plan) -> Iterator[Figure]:
     for name in dict.fromkeys((*rows[0], *rows[1])):
         found = [(plan, by_name.get(name)) for plan, by_name in zip((a, b), rows, strict=True)]
         metric, _, stat = name.partition(".")
-        values = (plan.latency_s(metric, stat) if row is None else row.value_s for plan, row in found)
-        yield Figure(name, "seconds", *values)
-        probabilities = (None if row is None else row.probability_met for _, row in found)
-        yield Figure(f"confidence in {name}", "share", *probabilities, False)
+        one, two = (plan.latency_s(metric, stat) if row is None else row.value_s for plan, row in found)
+        yield Figure(name, "seconds", one, two)
+        one, two = (None if row is None else row.probability_met for _, row in found)
+        yield Figure(f"confidence in {name}", "share", one, two, False)
 
 
 def compare_answers(a: Answer, b: Answer) -> PlanComparison:
@@ -162,7 +162,7 @@ def compare_answers(a: Answer, b: Answer) -> PlanComparison:
 
 
 def _plan(answer: Answer) -> Plan | None:
-    return answer.best or (answer.infeasible and answer.infeasible.closest)
+    return answer.best or (None if answer.infeasible is None else answer.infeasible.closest)
 
 
 def _notes(a: Answer, b: Answer, one: Plan | None, two: Plan | None) -> Iterator[str]:

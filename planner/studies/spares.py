@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from math import ceil
 from typing import Final
 
@@ -99,13 +100,10 @@ class SpareStudy:
             known[replicas] = self.tried(replicas)
             return known[replicas].holds
 
-        replicas: int | None = self.first_guess()
-        if holds(replicas):
-            while replicas > self.needed and holds(replicas - 1):
-                replicas -= 1
-        else:
-            replicas = next((n for n in range(replicas + 1, self.needed + MOST_SPARES + 1) if holds(n)), None)
-        return replicas, [known[n] for n in sorted(known)]
+        first = self.first_guess()
+        fewer, more = range(first, self.needed - 1, -1), range(first + 1, self.needed + MOST_SPARES + 1)
+        enough = list(takewhile(holds, fewer)) or list(islice(filter(holds, more), 1))
+        return min(enough, default=None), [known[n] for n in sorted(known)]
 
     def tried(self, replicas: int, speed: float = 1.0) -> SparesTried:
         """Return the result of a number of replicas in randomly drawn windows, with a factor on step times."""
