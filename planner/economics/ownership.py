@@ -70,9 +70,9 @@ def parse_owned(text: str) -> OwnedHardware:
                 raise InputError("accounting.owned takes KEY=VALUE pairs or a YAML file", pair, EXAMPLE)
             data[key] = value
     named = {str(k).replace("-", "_"): v for k, v in data.items()}
-    for needed in ("capex", "years"):
-        if needed not in named:
-            raise InputError(f"accounting.owned needs {needed}", text, EXAMPLE)
+    missing = next((key for key in ("capex", "years") if key not in named), None)
+    if missing:
+        raise InputError(f"accounting.owned needs {missing}", text, EXAMPLE)
     return validate_as(OwnedHardware, named, "accounting.owned")
 
 

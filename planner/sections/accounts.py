@@ -259,15 +259,15 @@ def _spot(given: Accounting, priced: PricedPlan) -> SpotAccount | UnknownSpot | 
     if given.spot_interruptions is None:
         note = "the catalog has no public interruption rates: give accounting.spot_interruptions"
         return UnknownSpot(interruptions_per_instance_hour=None, note=note)
-    recovery_s, source = given.spot_recovery_s, "given"
+    recovery_s, source, replicas = given.spot_recovery_s, "given", int(plan.deployment["replicas"])
     if recovery_s is None:
         weights_bytes = 0.0 if plan.memory is None else plan.memory.weights_bytes
-        each = weights_bytes * priced.hardware.n_accelerators / max(priced.replicas, 1)
+        each = weights_bytes * priced.hardware.n_accelerators / max(replicas, 1)
         recovery_s = ColdStart(node_s=NEW_NODE_S).seconds(each)
         source = "a new node, its image, weights and engine (catalogs/deployments/autoscaling.py)"
     fleet = SpotFleet(
         instances=n_instances(price, priced.hardware),
-        replicas=priced.replicas,
+        replicas=replicas,
         requests_per_s=priced.requests_per_s,
         capacity_requests_per_s=plan.capacity_requests_per_s,
         e2e_mean_s=plan.latency_s(E2E.name, "mean") or 0.0,
@@ -304,12 +304,13 @@ def _price_rows(cost: Money | None) -> Rows:
     machine = instance_words(cost.instance, cost.accelerators_per_instance, 1)
     source = "given on the command line" if cost.price_as_of == "given" else f"{cost.price_source}, {cost.price_as_of}"
     contract = CONTRACT_WORDS.get(cost.commitment or "", "")
-    rows = [("Per hour", dollars(cost.usd_per_hour), "; ".join(filter(None, (contract, machine, source))))]
-    per_token = "cost per hour divided by simulated tokens per hour"
-    for kind in ("output", "input", "total"):
-        value = getattr(cost, f"usd_per_million_{kind}_tokens")
-        rows.append((f"Per million {kind} tokens", dollars(value), per_token))
+    per_token, per_request = (f"cost per hour divided by {what} per hour" for what in ("simulated tokens", "requests"))
+    rows = [
+        ("Per hour", dollars(cost.usd_per_hour), "; ".join(filter(None, (contract, machine, source)))),
+        ("Per million output tokens", dollars(cost.usd_per_million_output_tokens), per_token),
+        ("Per million input tokens", dollars(cost.usd_per_million_input_tokens), per_token),
+        ("Per million total tokens", dollars(cost.usd_per_million_total_tokens), per_token),
+    ]
     if cost.usd_per_request is not None:
-        per_request = "cost per hour divided by requests per hour"
         rows.append(("Per 1,000 requests", dollars(1000 * cost.usd_per_request), per_request))
     return rows

@@ -180,14 +180,13 @@ class DailyLoadSection(Section[DailyLoad]):
 
 def _option_words(option: ReplicaOption, cheapest: str | None) -> str:
     count = f"{option.replicas}" if option.replicas else f"{option.replicas_mean:.3g} on average"
-    money = "" if option.usd_per_day is None else f", ${option.usd_per_day:,.0f} per day"
-    verdict = "met" if option.holds else "MISSED"
-    span = f"{option.windows_met_ci_low:.0%} to {option.windows_met_ci_high:.0%}"
-    windows = f"{option.windows_met:.0%} of {option.n_windows} windows ({span})"
-    best = ", the cheapest that meets them" if option.name == cheapest else ""
     hours = f"{option.accelerator_hours_per_day:,.4g} accelerator-hours per day"
+    money = "" if option.usd_per_day is None else f", ${option.usd_per_day:,.0f} per day"
     energy = "energy unknown" if option.kwh_per_day is None else f"{option.kwh_per_day:,.3g} kWh"
-    return f"{_NAMES[option.name]}: {count}, {hours}{money}, {energy}: objectives {verdict}, in {windows}{best}"
+    span = f"{option.windows_met_ci_low:.0%} to {option.windows_met_ci_high:.0%}"
+    met = f"{'met' if option.holds else 'MISSED'}, in {option.windows_met:.0%} of {option.n_windows} windows ({span})"
+    best = ", the cheapest that meets them" if option.name == cheapest else ""
+    return f"{_NAMES[option.name]}: {count}, {hours}{money}, {energy}: objectives {met}{best}"
 
 
 def _cheapest_words(block: DailyLoad) -> str:
@@ -276,14 +275,10 @@ class OverTime:
         options = [self._option(*self._first_that_holds(sizes)) for sizes in (peak, mean, self._scaled())]
         best = min((option for option in options if option.holds), key=lambda option: option.price, default=None)
         ideal = np.ceil(curve.rates / unit.carries_per_s) + unit.spare
+        own = ("duration_s", "n_requests", "window_s", "peak_per_s", "mean_per_s", "trough_per_s")
         return DailyLoad(
-            duration_s=curve.duration_s,
-            n_requests=curve.n_requests,
-            window_s=curve.window_s,
+            **{name: getattr(curve, name) for name in own},
             rates_per_s=curve.rates.tolist(),
-            peak_per_s=curve.peak_per_s,
-            mean_per_s=curve.mean_per_s,
-            trough_per_s=curve.trough_per_s,
             replica_carries_per_s=unit.carries_per_s,
             replica_carries_sure=unit.sure,
             cold_start_s=unit.cold_start_s,

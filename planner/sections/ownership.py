@@ -42,11 +42,6 @@ class PricedPlan:
         """Return the planned rate, requests per second."""
         return self.plan.requests_per_s or 0.0
 
-    @property
-    def replicas(self) -> int:
-        """Return the number of replicas of the plan."""
-        return int(self.plan.deployment["replicas"])
-
 
 class OwnedAccount(OwnedCost):
     """The cost of owning the plan's part of the hardware.

@@ -100,25 +100,19 @@ class QualitySection(Section[list[QualityNote]]):
 
 def quality_notes(model: ModelSpec, deployment: Mapping[str, Any]) -> list[QualityNote]:
     """Return the notes on a deployment's weights and KV cache; empty if both keep the model's own precision."""
-    found = []
     weights, kv = str(deployment["weight_dtype"]), str(deployment["kv_dtype"])
+    changed: list[tuple[Part, str, str]] = []
     if weights != model.weight_dtype:
-        found.append(_note(model, "weights", weights))
+        changed.append(("weights", weights, model.weight_dtype))
     if kv not in WIDE:
-        found.append(_note(model, "kv", kv))
+        changed.append(("kv", kv, WIDE[0]))
+    found = []
+    for part, dtype, own in changed:
+        known = [EvaluationRow.of(e) for e in evaluations(model.name, part, dtype)]
+        nothing = f"the catalog has no public evaluation of {model.name} with {dtype} {_PARTS[part]}"
+        note = None if known else f"{nothing}: measure it on your own task"
+        found.append(QualityNote(part=part, dtype=dtype, own_dtype=own, evaluations=known, note=note))
     return found
-
-
-def _note(model: ModelSpec, part: Part, dtype: str) -> QualityNote:
-    known = [EvaluationRow.of(e) for e in evaluations(model.name, part, dtype)]
-    nothing = f"the catalog has no public evaluation of {model.name} with {dtype} {_PARTS[part]}"
-    return QualityNote(
-        part=part,
-        dtype=dtype,
-        own_dtype=model.weight_dtype if part == "weights" else WIDE[0],
-        evaluations=known,
-        note=None if known else f"{nothing}: measure it on your own task",
-    )
 
 
 def _row(entry: QualityNote, e: EvaluationRow) -> tuple[str, ...]:

@@ -264,7 +264,7 @@ def analyze(question: Question) -> Analysis:
         question,
         replica.resolved,
         steps,
-        sorted(replica.rows(steps), key=lambda r: -r.seconds),
+        sorted(steps.operators(replica.cost.tables), key=lambda r: -r.seconds),
         replica.time(steps),
         replica.held(question),
         [row for bits, weights, caches in PRECISIONS if (row := _precision(question, bits, weights, caches))],
@@ -298,11 +298,8 @@ class _PricedReplica:
         cut = PromptLimits(limits.max_num_batched_tokens, limits.max_num_seqs, self.resolved.engine.chunked_prefill)
         return prefill_steps(question.batch, question.context, cut)
 
-    def rows(self, steps: AnalyzedSteps) -> list[OperatorRow]:
-        return steps.operators(self.cost.tables)
-
     def time(self, steps: AnalyzedSteps) -> StepTime:
-        rows, engine_s = self.rows(steps), steps.seconds(self.cost.cycle_s)
+        rows, engine_s = steps.operators(self.cost.tables), steps.seconds(self.cost.cycle_s)
         return StepTime(sum(r.roofline_s for r in rows), sum(r.seconds for r in rows), engine_s)
 
     def held(self, question: Question) -> Held:
@@ -341,7 +338,7 @@ def _precision(question: Question, bits: int, weights: tuple[str, ...], caches: 
     except InputError:
         return None
     steps, r = replica.steps(question), replica.resolved
-    rows = replica.rows(steps)
+    rows = steps.operators(replica.cost.tables)
     work, moved = sum(x.flops for x in rows), sum(x.bytes for x in rows if x.kind != "collective")
     return PrecisionRow(bits, r.weight_dtype, r.kv_dtype, replica.time(steps), replica.held(question), work, moved)
 
