@@ -220,15 +220,18 @@ def _unit(chosen: ChosenPlan, cold_start_s: float) -> ReplicaUnit:
     request, candidate, best = chosen.request, chosen.candidate, chosen.measured
     safe = chosen.plan.safe_requests_per_s
     carries = (safe or best.capacity_requests_per_s or best.requests_per_s) / candidate.replicas
-    sizes = RunSizes.for_slos(request.slos)
-    load = Load(carries * candidate.replicas, sizes.full, request.seed)
-    seen = judge([chosen.world.observe(candidate, load)], request.slos)
+    load = Load(carries * candidate.replicas, RunSizes.for_slos(request.slos).full, request.seed)
+    verdict = judge([chosen.world.observe(candidate, load)], request.slos)
     price = chosen.prices.price(candidate.hardware)
-    limit = max(replicas_of(chosen.world.names, candidate.layout), candidate.replicas)
-    usd = None if price is None else price.usd_per_hour / candidate.replicas
-    in_flight = carries * seen.mean_s(E2E.name)
-    sure = SAFE if safe else _EVEN
-    return ReplicaUnit(carries, in_flight, limit, request.spare.lost(candidate), usd, cold_start_s, sure)
+    return ReplicaUnit(
+        carries_per_s=carries,
+        in_flight=carries * verdict.mean_s(E2E.name),
+        limit=max(replicas_of(chosen.world.names, candidate.layout), candidate.replicas),
+        spare=request.spare.lost(candidate),
+        usd_per_hour=None if price is None else price.usd_per_hour / candidate.replicas,
+        cold_start_s=cold_start_s,
+        sure=SAFE if safe else _EVEN,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from simulator.analysis.bottleneck import (
     IDLE,
     KV_CAPACITY,
     QUEUE,
-    SAMPLES,
     PoolBottleneck,
     pool_bottlenecks,
 )
@@ -71,9 +70,9 @@ class PoolUse:
     kv_peak: float | None = None
 
 
-def pool_uses(rerun: Rerun, plan: Plan, index: int = 0, samples: int = SAMPLES) -> list[PoolUse]:
-    """Return the pools of a plan, simulated again: one pool, or a prefill and a decode pool."""
-    candidate, world = rerun.candidates[index], rerun.world_of(index)
+def pool_uses(rerun: Rerun, plan: Plan) -> list[PoolUse]:
+    """Return the pools of the recommended plan, simulated again: one pool, or a prefill and a decode pool."""
+    candidate, world = rerun.candidates[0], rerun.world_of(0)
     share = world.deployments.even_parts(candidate)
     served = world.deployments.part(candidate, share)
     pools = served.plants if isinstance(served, CompiledFleet) else (served,)
@@ -81,7 +80,7 @@ def pool_uses(rerun: Rerun, plan: Plan, index: int = 0, samples: int = SAMPLES) 
     requests = rerun.workload.materialise(rerun.request.seed, n, plan.requests_per_s).every(share)
     done = simulate(served, requests, RunOptions(journal=EventLog()))
     uses = []
-    for number, (pool, found) in enumerate(zip(pools, pool_bottlenecks(done, samples), strict=True)):
+    for number, (pool, found) in enumerate(zip(pools, pool_bottlenecks(done), strict=True)):
         seats = pool.resolved.limits.max_num_seqs * pool.resolved.layout.data_parallel
         if len(pools) == 1:
             return [PoolUse("both", found, plan.memory, seats)]

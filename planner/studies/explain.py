@@ -135,12 +135,11 @@ def document(e: Explanation) -> dict[str, Any]:
 def cheapest_words(change: GrowthStep) -> str:
     """Return a change with its additional cost or saving, and its note."""
     extra = change.extra_usd_per_hour
-    if extra is None:
-        more = "at an unknown price"
-    elif extra == 0:
-        more = "at the same cost"
-    else:
-        more = f"for ${extra:,.2f} more per hour" if extra > 0 else f"saves ${-extra:,.2f} per hour"
+    more = f"for {extra_words(change)} more per hour"
+    if not extra:
+        more = "at an unknown price" if extra is None else "at the same cost"
+    elif extra < 0:
+        more = f"saves ${-extra:,.2f} per hour"
     return f"{change.words}, {more}" + (f" ({change.note})" if change.note else "")
 
 

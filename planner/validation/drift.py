@@ -18,28 +18,18 @@ from catalogs.io.output_files import finite
 from planner.evaluation.confidence import LEVEL
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
-from planner.validation.measured_run import SIGMAS, TOLERANCE, Comparison, Finding, finding, served_notes
-from planner.validation.prediction import STATS, Expected, Prediction
+from planner.validation.measured_run import SIGMAS, TOLERANCE, Comparison, JudgedStatistic, finding, served_notes
+from planner.validation.prediction import STATS, Prediction
 from planner.validation.prometheus import Interval
 
 #: Minimum number of requests that must finish in an interval.
 _LEAST: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class DriftRow:
-    """A statistic of the server, seconds: its estimate, and the bounds between which it lies (equal for a mean)."""
+class DriftRow(JudgedStatistic):
+    """A statistic of a server; its bounds are those of a bucket of a histogram, and equal for a mean."""
 
-    expected: Expected
-    measured_s: float
-    measured_low_s: float
-    measured_high_s: float
-    finding: Finding
-
-    @property
-    def drifted(self) -> bool:
-        """Return True if the statistic lies outside its predicted interval."""
-        return self.finding in ("faster", "slower")
+    __slots__ = ()
 
     @property
     def missed(self) -> bool:

@@ -39,24 +39,35 @@ _MOST_RESAMPLED: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A statistic as predicted and as measured, in seconds, with the LEVEL interval of the measurement.
-
-    `objective_met` tells whether the measurement meets the objective on this statistic; None if there is no objective,
-    or if there are too few samples.
-    """
+class JudgedStatistic:
+    """A statistic as predicted and as measured, with the bounds between which the measured value lies, seconds."""
 
     expected: Expected
     measured_s: float
     measured_low_s: float
     measured_high_s: float
     finding: Finding
+
+    @property
+    def drifted(self) -> bool:
+        """Return True if the statistic lies outside its predicted interval."""
+        return self.finding in ("faster", "slower")
+
+
+@dataclass(frozen=True, slots=True)
+class Row(JudgedStatistic):
+    """A statistic of a measured run; its bounds are the LEVEL interval of the measurement.
+
+    `objective_met` tells whether the measurement meets the objective on this statistic; None if there is no objective,
+    or if there are too few samples.
+    """
+
     objective_met: bool | None
 
     @property
     def missed(self) -> bool:
         """Return True if the measurement lies outside the predicted interval, or misses the objective."""
-        return self.finding in ("faster", "slower") or self.objective_met is False
+        return self.drifted or self.objective_met is False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from planner.problem.slo import parse_slos
 from planner.report.material import gather
 from planner.report.page import answer_page
 from planner.sections.full_answer import parse_answer
-from planner.studies.choice_flips import HALVINGS, NONE_HERE, ChoiceFlips, ComparedCandidate, Flip, flip_words
 from planner.studies.rerun import Rerun
+from planner.studies.sensitivity import HALVINGS, NONE_HERE, ChoiceFlips, ComparedCandidate, Flip, flip_words
 from planner.studies.sensitivity_inputs import (
     OUTPUT,
     PRICE,
