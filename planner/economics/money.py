@@ -143,11 +143,6 @@ def price_rows(hardware: Hardware, output_tokens_per_s: float, total_tokens_per_
     The rates are the plan's: the prices per million tokens divide by them.
     """
     owners = {r.cloud for r in list_prices() if r.kind == "ownership"} - {_RENTAL}
-    offers = (
-        (cloud, commitment, node_price(hardware, cloud=cloud, commitment=commitment))  # type: ignore[arg-type]
-        for cloud in list_clouds()
-        for commitment in (COMMITMENTS if cloud != _RENTAL else (_RENTAL_COMMITMENT,))
-    )
     rows = [
         PriceLine(
             cloud=cloud,
@@ -163,8 +158,9 @@ def price_rows(hardware: Hardware, output_tokens_per_s: float, total_tokens_per_
             accelerators_per_instance=price.accelerators,
             instances=None if price.accelerators is None else n_instances(price, hardware),
         )
-        for cloud, commitment, price in offers
-        if price is not None
+        for cloud in list_clouds()
+        for commitment in (COMMITMENTS if cloud != _RENTAL else (_RENTAL_COMMITMENT,))
+        if (price := node_price(hardware, cloud=cloud, commitment=commitment)) is not None  # type: ignore[arg-type]
     ]
     return sorted(rows, key=lambda row: (row.usd_per_hour, row.cloud))
 

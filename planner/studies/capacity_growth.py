@@ -98,7 +98,7 @@ class _Tries:
     def objective(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
         """Try the same plan with relaxed objectives."""
         tell("the same plan at the higher rate")
-        tester = self.rerun.bench
+        tester = self.rerun.tester
         verdict = tester.probe(self.rerun.candidates[0], self.goal, tester.sizes.full)
         if not verdict.stable:
             yield GrowthStep("objective", "relax the objectives", None, None, False, "the queue grows")
@@ -166,7 +166,7 @@ class _Tries:
             plain.setdefault(c.placement, c)
         left = [c for c in plain.values() if world.discard(c) is None]
         left.sort(key=lambda c: -world.fluid_requests_per_s(c))
-        tester = replace(self.rerun.bench, evaluator=world, requests_per_s=self.goal)
+        tester = replace(self.rerun.tester, evaluator=world, requests_per_s=self.goal)
         measure = Measure(world, tester, self.rerun.prices)
         for candidate in left[:MOST_TRIES]:
             quick = tester.probe(candidate, self.goal, tester.sizes.quick)

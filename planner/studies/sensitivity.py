@@ -86,11 +86,11 @@ class ChoiceFlips:
     def base(self) -> float:
         """Return the capacity of the chosen plan without any change, requests per second."""
         guess = self.plan.capacity_requests_per_s or self.rate
-        return capacity(shorter(self.rerun.bench), self.rerun.candidates[0], guess) or guess
+        return capacity(shorter(self.rerun.tester), self.rerun.candidates[0], guess) or guess
 
     def compare(self, variant: InputChange) -> ComparedCandidate:
         """Simulate the chosen plan with a changed input."""
-        tester = replace(shorter(self.rerun.bench), evaluator=variant.world or self.rerun.world)
+        tester = replace(shorter(self.rerun.tester), evaluator=variant.world or self.rerun.world)
         candidate = self.rerun.candidates[0]
         found = self.base if variant.world is None else capacity(tester, candidate, self.base)
         verdict = tester.probe(candidate, self.rate * variant.load, tester.sizes.full)
