@@ -76,14 +76,6 @@ def parse_owned(text: str) -> OwnedHardware:
     return validate_as(OwnedHardware, named, "accounting.owned")
 
 
-@dataclass(frozen=True, slots=True)
-class PowerDraw:
-    """The power of all servers at the planned load and when idle, watts."""
-
-    busy_w: float
-    idle_w: float
-
-
 class OwnedCost(JsonBlock):
     """The cost of owned hardware: US dollars per calendar hour, and per token produced in the hours of use."""
 
@@ -117,13 +109,19 @@ class RentalCost:
 
 
 def owned_cost(
-    owned: OwnedHardware, draw: PowerDraw, tokens_per_s: tuple[float, float], grid: Grid, rent: RentalCost | None
+    owned: OwnedHardware,
+    busy_w: float,
+    idle_w: float,
+    tokens_per_s: tuple[float, float],
+    grid: Grid,
+    rent: RentalCost | None,
 ) -> OwnedCost:
     """Return the cost of owned hardware and its comparison with renting.
 
     Args:
         owned: The user's figures.
-        draw: The power of all servers.
+        busy_w: The power of all servers at the planned load, watts.
+        idle_w: The power of all servers when idle, watts.
         tokens_per_s: Output tokens and all tokens per second at the planned load.
         grid: The electricity grid.
         rent: The rent of the same hardware.
@@ -139,7 +137,7 @@ def owned_cost(
         power_usd, power_source = grid.usd_per_kwh, grid.usd_source
     pue = DEFAULT_PUE if owned.pue is None else owned.pue
     usd_per_w = pue * power_usd / 1000.0
-    busy, idle, u = draw.busy_w * usd_per_w, draw.idle_w * usd_per_w, owned.utilisation
+    busy, idle, u = busy_w * usd_per_w, idle_w * usd_per_w, owned.utilisation
     fixed = owned.capital_usd_per_hour + owned.upkeep_usd_per_hour
     energy = u * busy + (1 - u) * idle
     total = fixed + energy

@@ -15,7 +15,7 @@ from catalogs.ui.html_page import Markup, chart, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import dollars, percent
 from planner.answer.plan_schema import Plan
-from planner.economics.ownership import OwnedCost, OwnedHardware, PowerDraw, RentalCost, owned_cost
+from planner.economics.ownership import OwnedCost, OwnedHardware, RentalCost, owned_cost
 from planner.economics.rack_power import idle_w
 from planner.problem.accounting import SPOT
 
@@ -124,10 +124,10 @@ def owned_account(given: OwnedHardware | None, priced: PricedPlan) -> OwnedAccou
         return None
     share = priced.hardware.n_accelerators / priced.whole.n_accelerators
     owned = given.model_copy(update={"capex": given.capex * share, "upkeep": given.upkeep * share})
-    draw, rent = PowerDraw(plan.energy.w_mean, idle_w(priced.hardware)), None
     tokens = plan.metric("output_tokens_per_s") or 0.0, plan.metric("total_tokens_per_s") or 0.0
+    rent = None
     if price is not None:
         source = " ".join(filter(None, (price.cloud, priced.commitment))) or price.source
         rent = RentalCost(price.usd_per_hour, source, priced.commitment not in (ON_DEMAND, SPOT))
-    cost = owned_cost(owned, draw, tokens, priced.grid, rent)
+    cost = owned_cost(owned, plan.energy.w_mean, idle_w(priced.hardware), tokens, priced.grid, rent)
     return OwnedAccount(**cost.model_dump(), given=every_key_set(owned), share_of_hardware_named=share)

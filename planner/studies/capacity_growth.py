@@ -113,7 +113,7 @@ class _Tries:
 
     def precision(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
         """Try narrower weights on the same hardware until one reaches the goal."""
-        own, world = self._own, self.rerun.world_of(0)
+        own, world = self.rerun.candidates[0].hardware, self.rerun.world_of(0)
         if world.names.hardware.text != own.text:  # the plan has a part of the requested hardware
             world = world.elsewhere(own)
         searched = {c.weight_dtype for c in candidates(world.request, world.names)}
@@ -125,10 +125,6 @@ class _Tries:
             yield GrowthStep("precision", words, self.plan.usd_per_hour, 0.0, found is not None, note)
             if found:
                 return
-
-    @property
-    def _own(self) -> Hardware:
-        return self.rerun.candidates[0].hardware
 
     def hardware(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
         """Try more of the same and other accelerators by price, each kind until one count reaches the goal."""
@@ -150,7 +146,8 @@ class _Tries:
 
     def _offers(self) -> list[tuple[Hardware, float | None]]:
         """Return pairs of hardware and dollars per hour, the cheapest first, at equal price the same kind first."""
-        offers = dict.fromkeys([*_more(self._own), *_others(self._own)])
+        own = self.rerun.candidates[0].hardware
+        offers = dict.fromkeys([*_more(own), *_others(own)])
         prices = {hardware: self.rerun.prices.of_other(hardware).price(hardware) for hardware in offers}
         priced = [(hardware, None if price is None else price.usd_per_hour) for hardware, price in prices.items()]
         most = MOST_DEARER * (self.plan.usd_per_hour or float("inf"))

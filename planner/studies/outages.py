@@ -35,11 +35,10 @@ from simulator.cluster.simulate import simulate
 
 @dataclass(frozen=True, slots=True)
 class FailingReplicas:
-    """Failure times of replicas; `settle_s` is the time after an outage until the waiting requests are served."""
+    """Failure times of replicas: the mean working time between two failures, and the length of an outage, seconds."""
 
     mtbf_s: float
     restart_s: float
-    settle_s: float
 
     @property
     def availability(self) -> float:
@@ -57,9 +56,9 @@ class FailingReplicas:
     def window(self, rng: np.random.Generator, replicas: int, length_s: float) -> list[Outage]:
         """Return the outages of one window; failures that begin before an outage is over belong to it."""
         starts = np.sort(np.concatenate([self._starts(rng, length_s) for _ in range(replicas)]))
-        ends_before = np.flatnonzero(np.diff(starts) >= self.restart_s + self.settle_s) + 1
+        ends_before = np.flatnonzero(np.diff(starts) >= 2 * self.restart_s) + 1
         groups = [group.tolist() for group in np.split(starts, ends_before) if len(group)]
-        return [Outage(tuple(s - group[0] for s in group), self.restart_s, self.settle_s) for group in groups]
+        return [Outage(tuple(s - group[0] for s in group), self.restart_s) for group in groups]
 
     def _starts(self, rng: np.random.Generator, length_s: float) -> FloatArray:
         """Return the start times of one replica's outages in a window that begins with the replica available.
@@ -78,12 +77,11 @@ class Outage:
 
     starts_s: tuple[float, ...]
     restart_s: float
-    settle_s: float
 
     @property
     def length_s(self) -> float:
-        """Return the seconds until all waiting requests are served."""
-        return self.starts_s[-1] + self.restart_s + self.settle_s
+        """Return the seconds until all waiting requests are served: as long after the last restart as it took."""
+        return self.starts_s[-1] + self.restart_s + self.restart_s
 
     @property
     def most_down(self) -> int:
@@ -148,8 +146,7 @@ class FailingFleet:
     def shortened(self, outage: Outage) -> Outage:
         """Return the outage, shortened to MOST_REQUESTS requests."""
         factor = min(1.0, (MOST_REQUESTS / self.requests_per_s - self._lead_s) / outage.length_s)
-        starts = tuple(s * factor for s in outage.starts_s)
-        return Outage(starts, outage.restart_s * factor, outage.settle_s * factor)
+        return Outage(tuple(s * factor for s in outage.starts_s), outage.restart_s * factor)
 
     @property
     def _lead_s(self) -> float:

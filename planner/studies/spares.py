@@ -243,7 +243,7 @@ def spares(
     fleet = FailingFleet.of(rerun, plan, alternative)
     rate = fleet.requests_per_s
     carries = max(plan.capacity_requests_per_s or 0.0, rate) / candidate.replicas
-    failing = FailingReplicas(terms.mtbf_s, terms.restart_s, settle_s=terms.restart_s)
+    failing = FailingReplicas(terms.mtbf_s, terms.restart_s)
     needed = min(candidate.replicas, needed_replicas(rate, carries))
     study = SpareStudy(fleet.observe, request.slos, failing, rate, needed, terms.window_s, terms.held, request.seed)
     fewest, tried = study.fewest(tell)

@@ -21,7 +21,6 @@ from planner.economics.ownership import (
     HOURS_PER_YEAR,
     OwnedCost,
     OwnedHardware,
-    PowerDraw,
     RentalCost,
     owned_cost,
     parse_owned,
@@ -39,7 +38,7 @@ GRID = Grid("x", "X", 400.0, "test", 0.05, "test")
 
 
 def owned_at(owned: OwnedHardware, rent: RentalCost | None = None) -> OwnedCost:
-    return owned_cost(owned, PowerDraw(busy_w=8000.0, idle_w=2000.0), (1000.0, 4000.0), GRID, rent)
+    return owned_cost(owned, 8000.0, 2000.0, (1000.0, 4000.0), GRID, rent)
 
 
 def test_owned_by_hand() -> None:
@@ -87,7 +86,7 @@ def test_owned_without_rent_or_price_of_power() -> None:
     assert (cost.break_even_utilisation, cost.payback_years, cost.never) == (None, None, None)
     assert cost.usd_per_kwh == GRID.usd_per_kwh  # of the grid, where none is given
     with pytest.raises(InputError, match="no known price of electricity"):
-        owned_cost(OwnedHardware(capex=1.0, years=1.0), PowerDraw(1.0, 1.0), (1.0, 1.0), load_grid("world"), None)
+        owned_cost(OwnedHardware(capex=1.0, years=1.0), 1.0, 1.0, (1.0, 1.0), load_grid("world"), None)
 
 
 def test_owned_is_read_from_pairs_and_from_a_file(tmp_path: Path) -> None:

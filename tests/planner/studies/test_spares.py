@@ -25,7 +25,7 @@ SLOS = parse_slos(["ttft.p99=1s"])
 
 def test_the_binomial_formula_by_hand() -> None:
     """Up three quarters of the time: of three, two are up 3 * (3/4)^2 / 4 + (3/4)^3 of it."""
-    failing = FailingReplicas(mtbf_s=300.0, restart_s=100.0, settle_s=0.0)
+    failing = FailingReplicas(mtbf_s=300.0, restart_s=100.0)
     assert failing.availability == 0.75
     assert failing.enough_up(3, 2) == pytest.approx(54 / 64)
     assert failing.enough_up(2, 2) == pytest.approx(9 / 16)
@@ -34,7 +34,7 @@ def test_the_binomial_formula_by_hand() -> None:
 
 
 def test_drawn_outages_are_as_frequent_as_said() -> None:
-    failing = FailingReplicas(mtbf_s=2 * DAY_S, restart_s=600.0, settle_s=600.0)
+    failing = FailingReplicas(mtbf_s=2 * DAY_S, restart_s=600.0)
     rng = np.random.default_rng(0)
     outages = [o for _ in range(3000) for o in failing.window(rng, 4, DAY_S)]
     crashes = sum(len(o.starts_s) for o in outages)
@@ -47,7 +47,7 @@ def test_drawn_outages_are_as_frequent_as_said() -> None:
 
 
 def test_a_replica_that_is_back_may_fail_again() -> None:
-    outage = Outage((0.0, 700.0), 600.0, 300.0)
+    outage = Outage((0.0, 700.0), 600.0)
     assert outage.most_down == 1
     assert list(outage.victims()) == [(0, 0.0), (0, 700.0)]
 
@@ -63,7 +63,7 @@ def study(mtbf_s: float, late_when: int, needed: int = 3, n_windows: int = 2000)
         down = sum(((n >= s) & (n < s + outage.restart_s)).astype(int) for s in outage.starts_s)
         return {"ttft": np.where(down >= spare + late_when, 9.0, 0.1)}
 
-    failing = FailingReplicas(mtbf_s, 600.0, 600.0)
+    failing = FailingReplicas(mtbf_s, 600.0)
     return SpareStudy(observe, SLOS, failing, 10.0, needed, DAY_S, 0.9, 0, n_windows)
 
 
