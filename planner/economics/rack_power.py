@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from calibration.power.model import capped_w
 from catalogs.hardware.specs import Hardware
-from catalogs.ui.terminal import Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,27 +29,16 @@ class RackPower:
     host_w_per_busy_accelerator: float
     source: str
 
-    @property
-    def full_rack(self) -> str:
-        """Return the number of nodes in a full rack in words, for example "4 nodes"."""
-        n = min(self.nodes_per_rack or self.nodes, self.nodes)
-        return f"{n} node{'' if n == 1 else 's'}"
-
-    def lines(self) -> Iterator[Line]:
-        """Yield the line of the screen; none for a single node without a given rack size."""
-        if self.nodes > 1 or self.nodes_per_rack:
-            most = f"{self.rack_w_most / 1e3:.1f} kW with every accelerator at its limit"
-            node = f"per node {self.node_w_mean / 1e3:.1f} and {self.node_w_most / 1e3:.1f}; hosts as in the catalog"
-            yield "Rack", f"{self.full_rack}: {self.rack_w_mean / 1e3:.1f} kW on average, {most} ({node})"
-
     def rows(self) -> list[tuple[str, str, str]]:
-        """Return the rows of the page: quantity, value and source."""
+        """Return the rows of the account: quantity, value and source."""
+        full = min(self.nodes_per_rack or self.nodes, self.nodes)
+        rack = f"a rack of {full} node{'' if full == 1 else 's'}; {self.racks} required"
         most = "every accelerator at its limit, hosts busy"
         hosts = f"{self.host_w_idle:.0f} W idle, {self.host_w_per_busy_accelerator:.0f} W per busy accelerator"
         return [
             ("Node, mean", f"{self.node_w_mean / 1e3:.2f} kW", f"{self.source}: {hosts}"),
             ("Node, maximum", f"{self.node_w_most / 1e3:.2f} kW", most),
-            ("Rack, mean", f"{self.rack_w_mean / 1e3:.1f} kW", f"a rack of {self.full_rack}; {self.racks} required"),
+            ("Rack, mean", f"{self.rack_w_mean / 1e3:.1f} kW", rack),
             ("Rack, maximum", f"{self.rack_w_most / 1e3:.1f} kW", most),
         ]
 

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from catalogs.deployments.autoscaling import ColdStart
 from catalogs.economics.electricity import UNKNOWN, read_hourly_carbon
 from catalogs.io.json_block import JsonBlock
-from catalogs.ui.html_page import Markup, note, table
+from catalogs.ui.html_page import Markup, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import digits, dollars, rate, seconds
 from planner.answer.plan_schema import Plan
@@ -47,19 +47,11 @@ class PerUser(JsonBlock):
     usd_per_user_month: float | None
     hours_per_month: float
 
-    def words(self, cost: Money | None) -> str:
-        """Return the text of the screen; `cost` is the cost of the plan."""
-        per_user = f"{dollars(self.usd_per_user_month)} per user-month for {self.users:,.0f} users"
-        per_request = (
-            "" if cost is None or cost.usd_per_request is None else f"; {dollars(cost.usd_per_request)} per request"
-        )
-        return f"{per_user} with {digits(self.requests_per_user_day)} requests a day{per_request}"
-
     def rows(self) -> Rows:
-        """Return the row of the page."""
-        per_day = f"{self.users:,.0f} users with {self.requests_per_user_day:,.3g} requests a day"
-        source = f"{per_day}, the planned rate around the clock, {self.hours_per_month:g} h a month"
-        return [("Per user and month", dollars(self.usd_per_user_month), source)]
+        """Return the row of the account."""
+        users = f"{self.users:,.0f} users with {digits(self.requests_per_user_day)} requests a day"
+        source = f"the planned rate around the clock, {self.hours_per_month:g} h a month"
+        return [("Per user and month", f"{dollars(self.usd_per_user_month)} for {users}", source)]
 
 
 class SpotAccount(SpotEffect):
@@ -71,21 +63,8 @@ class SpotAccount(SpotEffect):
     recovery_source: str
     note: Literal[None] = None
 
-    def lines(self) -> Iterator[Line]:
-        """Yield the lines of the screen."""
-        each = "the only unit" if self.units == 1 else f"each of {self.units} units"
-        rate = f"{self.interruptions_per_hour:.3g} interruptions per hour, {self.recovery_s:.0f} s to recover"
-        hit = f"{self.hit_fraction:.2%} of requests are interrupted and restart"
-        yield "Spot", f"{rate}: {each} is available {self.available_fraction:.2%} of the time; {hit}"
-        one_down = ""
-        if self.holds_with_one_down is not None:
-            verdict = "others carry the load" if self.holds_with_one_down else "objectives are MISSED"
-            one_down = f"with one unit down the {verdict}; "
-        spares = f"{self.spares} spare{'' if self.spares == 1 else 's'} for 99 % of the time"
-        yield "", f"{one_down}{spares}: {dollars(self.usd_per_hour_with_spares)}/h with them"
-
     def rows(self) -> Rows:
-        """Return the rows of the page."""
+        """Return the rows of the account."""
         rate_given = (
             f"{self.interruptions_per_instance_hour:g} per hour and instance ({self.instances} instances), as given"
         )
@@ -111,13 +90,9 @@ class UnknownSpot(JsonBlock):
     interruptions_per_instance_hour: Literal[None] = None
     note: str
 
-    def lines(self) -> Iterator[Line]:
-        """Yield the reason for the screen."""
-        yield "Spot", self.note
-
     def rows(self) -> Rows:
-        """Return no rows: the page has the reason as a note."""
-        return []
+        """Return the row of the account, with the reason in place of figures."""
+        return [("Interruptions", self.note, "")]
 
 
 class CarbonHours(JsonBlock):
@@ -130,23 +105,13 @@ class CarbonHours(JsonBlock):
     cleanest_hours: list[int]
     cleanest_gco2e_per_million_output_tokens: float
 
-    @property
-    def hours(self) -> str:
-        """Return the cleanest hours, separated by commas."""
-        return ", ".join(map(str, self.cleanest_hours))
-
-    def lines(self) -> Iterator[Line]:
-        """Yield the line of the screen."""
-        mean = f"{self.mean_gco2e_per_million_output_tokens:.0f} gCO2e per million output tokens around the clock"
-        clean = f"{self.cleanest_gco2e_per_million_output_tokens:.0f} in the cleanest hours ({self.hours})"
-        yield "Carbon", f"{mean}, {clean}, by {self.source}"
-
     def rows(self) -> Rows:
-        """Return the rows of the page."""
+        """Return the rows of the account."""
         mean, clean = self.mean_gco2e_per_million_output_tokens, self.cleanest_gco2e_per_million_output_tokens
+        hours = ", ".join(map(str, self.cleanest_hours))
         return [
-            ("Carbon around the clock", f"{mean:,.0f} g CO2e", f"per million output tokens; {self.source}"),
-            ("Carbon in the cleanest hours", f"{clean:,.0f} g CO2e", f"hours {self.hours}, for work that can wait"),
+            ("Around the clock", f"{mean:,.0f} g CO2e per million output tokens", self.source),
+            ("In the cleanest hours", f"{clean:,.0f} g CO2e (hours {hours})", "for work that can wait"),
         ]
 
 
@@ -156,12 +121,8 @@ class UnknownHours(JsonBlock):
     source: Literal[None] = None
     note: str
 
-    def lines(self) -> Iterator[Line]:
-        """Yield no lines: the screen does not mention it."""
-        yield from ()
-
     def rows(self) -> Rows:
-        """Return the reason for the page."""
+        """Return the reason as a row."""
         return [("Carbon by hour", "unknown", self.note)]
 
 
@@ -198,20 +159,29 @@ class AccountsSection(Section[PlanAccounts]):
         return accounts_of(request.accounting, priced)
 
     def screen(self, block: PlanAccounts, plan: Plan) -> Iterator[Line]:
-        """Yield a few lines for each account that has inputs."""
-        if block.per_user is not None:
-            yield "Per user", block.per_user.words(plan.cost)
-        for account in (block.spot, block.owned, block.rack, block.carbon_hours):
+        """Yield a line for each account that has inputs; the page has the sources of the figures."""
+        rack, hours = block.rack, block.carbon_hours
+        several = rack if rack is not None and (rack.nodes > 1 or rack.nodes_per_rack) else None
+        accounts = (
+            ("Per user", block.per_user),
+            ("Spot", block.spot),
+            ("Rack", several),
+            ("Carbon", hours if isinstance(hours, CarbonHours) else None),
+            ("Owned", block.owned),
+        )
+        for label, account in accounts:
             if account is not None:
-                yield from account.lines()
+                yield label, "; ".join(f"{quantity.lower()}: {value}" for quantity, value, _ in account.rows())
+        if block.owned is not None:
+            yield "", block.owned.words
+        if block.per_user is not None and plan.cost is not None and plan.cost.usd_per_request is not None:
+            yield "Per request", dollars(plan.cost.usd_per_request)
 
     def page(self, block: PlanAccounts, plan: Plan) -> Iterator[Markup]:
         """Yield tables of every account, and a chart of the cost of owning and renting."""
         cost = [row for account in (block.per_user, block.spot) if account for row in account.rows()]
         caption = "Each figure per token divides the whole cost by the tokens of that kind alone."
         yield table(HEAD, _price_rows(plan.cost) + cost, caption, words=3)
-        if isinstance(block.spot, UnknownSpot):
-            yield note(f"{block.spot.note}.")
         if block.owned is not None:
             yield from block.owned.parts()
         power = [row for account in (block.rack, block.carbon_hours) if account for row in account.rows()]

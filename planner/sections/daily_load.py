@@ -22,7 +22,7 @@ from catalogs.deployments.autoscaling import Autoscaling, ColdStart, parse_autos
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
 from catalogs.ui.terminal import Line, status_line
-from catalogs.ui.words import hours_text, human_s, percent, seconds
+from catalogs.ui.words import HOUR_S, hours_text, human_s, percent, seconds
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 from planner.answer.plan_schema import Plan, SloResult
@@ -43,9 +43,7 @@ from simulator.cluster.controllers.autoscaler import Autoscaler
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
 
-DAY_S: Final = 86400.0
-
-HOUR_S: Final = 3600.0
+DAY_S: Final = 24 * HOUR_S
 
 #: Factors on the target of the autoscaler in the first and the more careful attempts.
 _CAREFUL: Final = (1.0, 0.8, 0.6)

@@ -12,7 +12,6 @@ from catalogs.hardware.specs import Hardware
 from catalogs.io.json_block import every_key_set
 from catalogs.ui.charts import BELOW, MARGIN, linear_axis, series_style, vertical_line
 from catalogs.ui.html_page import Markup, chart, table
-from catalogs.ui.terminal import Line
 from catalogs.ui.words import dollars, percent
 from planner.answer.plan_schema import Plan
 from planner.economics.ownership import OwnedCost, OwnedHardware, RentalCost, owned_cost
@@ -64,32 +63,25 @@ class OwnedAccount(OwnedCost):
         words.append("the saved rent never pays back the capex" if years is None else f"payback in {years:.1f} years")
         return "; ".join(filter(None, words))
 
-    def lines(self) -> Iterator[Line]:
-        """Yield the lines of the screen."""
-        tokens = self.usd_per_million_output_tokens
-        per_token = "" if tokens is None else f", {dollars(tokens)} per million output tokens"
-        capital, power = dollars(self.capital_usd_per_hour), dollars(self.energy_usd_per_hour)
-        parts = f"capital {capital}, power {power}, upkeep {dollars(self.upkeep_usd_per_hour)}"
-        used = f"at {100 * self.utilisation:.0f} % utilisation"
-        yield "Owned", f"{dollars(self.usd_per_hour)}/h ({parts}){per_token} {used}"
-        yield "", self.words
-
-    def parts(self) -> Iterator[Markup]:
-        """Yield the table of the page, and the chart if a rent is known."""
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return the rows of the account: quantity, value and source."""
         given, u = self.given, percent(self.utilisation)
         residual = f", {given.residual:.0%} residual value" if given.residual else ""
         interest = f"{given.interest:.1%} interest" if given.interest else "no interest"
         price = f"{self.usd_per_kwh:g} USD per kWh ({self.usd_per_kwh_source})"
         capital = f"{dollars(given.capex)} over {given.years:g} years{residual}, {interest}"
         power = f"in use {u} of the time, otherwise idle; PUE {self.pue:g}; {price}"
-        rows = [
+        return [
             ("Capital", f"{dollars(self.capital_usd_per_hour)} per hour", capital),
             ("Power", f"{dollars(self.energy_usd_per_hour)} per hour", power),
             ("Upkeep", f"{dollars(self.upkeep_usd_per_hour)} per hour", f"{dollars(given.upkeep)} a year"),
-            ("Owned", f"{dollars(self.usd_per_hour)} per hour", "every hour of the calendar"),
-            ("Owned, per million output tokens", dollars(self.usd_per_million_output_tokens), f"at {u} utilisation"),
+            ("Owned", f"{dollars(self.usd_per_hour)} per hour at {u} utilisation", "every hour of the calendar"),
+            ("Per million output tokens", dollars(self.usd_per_million_output_tokens), f"at {u} utilisation"),
         ]
-        yield table(HEAD, rows, f"Compared with renting: {self.words}.", words=3)
+
+    def parts(self) -> Iterator[Markup]:
+        """Yield the table of the page, and the chart if a rent is known."""
+        yield table(HEAD, self.rows(), f"Compared with renting: {self.words}.", words=3)
         if self.rent_usd_per_hour is not None:
             caption = "Cost of a calendar hour by utilisation of the hardware; the lines cross at break-even."
             yield chart(self._cost_by_utilisation(self.rent_usd_per_hour), caption, 320)
