@@ -83,7 +83,7 @@ class QualitySection(Section[list[QualityNote]]):
             more = f"; {len(known) - 1} more in the JSON" if len(known) > 1 else ""
             yield (
                 "" if i else "Quality",
-                f"{entry.words}: {known[0].kept}{more}" if known else f"{entry.words}: {entry.note}",
+                f"{entry.words}: {known[0].kept}{more}" if known else str(entry.note),
             )
 
     def page(self, block: list[QualityNote], plan: Plan) -> Iterator[Markup]:  # noqa: ARG002
