@@ -81,10 +81,8 @@ class QualitySection(Section[list[QualityNote]]):
         for i, entry in enumerate(block):
             known = entry.evaluations
             more = f"; {len(known) - 1} more in the JSON" if len(known) > 1 else ""
-            yield (
-                "" if i else "Quality",
-                f"{entry.words}: {known[0].kept}{more}" if known else str(entry.note),
-            )
+            text = f"{entry.words}: {known[0].kept}{more}" if known else str(entry.note)
+            yield "" if i else "Quality", text
 
     def page(self, block: list[QualityNote], plan: Plan) -> Iterator[Markup]:  # noqa: ARG002
         """Yield a table of every evaluation, and a note for each precision without one."""
