@@ -6,6 +6,7 @@ commitment and instance, and of owning it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -87,19 +88,15 @@ def money(rates: Rates, price: Price | None) -> Money:
     return Money(price.usd_per_hour, output, total, price.as_of, source, note, inputs, each, *of_what)
 
 
-def energy(rates: Rates, grid: Grid | None, pue: float = DEFAULT_PUE) -> Energy | None:
+def energy(rates: Rates, grid: Grid, pue: float = DEFAULT_PUE) -> Energy | None:
     """Return the energy per token at these rates; None without output tokens or a power figure."""
-    joules = rates.power_w / rates.output_tokens_per_s if rates.output_tokens_per_s > 0 else float("nan")
-    if joules != joules:
+    if rates.output_tokens_per_s <= 0 or math.isnan(rates.power_w):
         return None
+    joules, each = rates.power_w / rates.output_tokens_per_s, rates.power_w / rates.total_tokens_per_s
     kwh = joules * MILLION / JOULES_PER_KWH * pue
-    grams = None if grid is None else kwh * grid.gco2e_per_kwh
-    intensity, source, region = (
-        (None, None, None) if grid is None else (grid.gco2e_per_kwh, grid.gco2e_source, grid.region)
-    )
-    each = rates.power_w / rates.total_tokens_per_s if rates.total_tokens_per_s > 0 else None
-    all_kwh = None if each is None else each * MILLION / JOULES_PER_KWH * pue
-    return Energy(rates.power_w, joules, kwh, grams, pue, intensity, source, each, all_kwh, region)
+    of_grid = kwh * grid.gco2e_per_kwh, pue, grid.gco2e_per_kwh, grid.gco2e_source
+    all_kwh = each * MILLION / JOULES_PER_KWH * pue
+    return Energy(rates.power_w, joules, kwh, *of_grid, each, all_kwh, grid.region)
 
 
 def per_million(amount_per_s: float, tokens_per_s: float) -> float | None:
@@ -146,32 +143,26 @@ def price_rows(hardware: Hardware, output_tokens_per_s: float, total_tokens_per_
     The rates are the plan's: the prices per million tokens divide by them.
     """
     owners = {r.cloud for r in list_prices() if r.kind == "ownership"} - {_RENTAL}
-    rows = []
-    for cloud in list_clouds():
-        for commitment in COMMITMENTS if cloud != _RENTAL else (_RENTAL_COMMITMENT,):
-            price = node_price(hardware, cloud=cloud, commitment=commitment)  # type: ignore[arg-type]
-            if price is not None:
-                contract = OWNED if cloud in owners else CONTRACT_WORDS[commitment]
-                rows.append(_line(cloud, contract, price, hardware, (output_tokens_per_s, total_tokens_per_s)))
+    rows = [
+        PriceLine(
+            cloud=cloud,
+            contract=OWNED if cloud in owners else CONTRACT_WORDS[commitment],
+            usd_per_hour=price.usd_per_hour,
+            usd_per_million_output_tokens=per_million(price.usd_per_hour / SECONDS_PER_HOUR, output_tokens_per_s),
+            usd_per_million_total_tokens=per_million(price.usd_per_hour / SECONDS_PER_HOUR, total_tokens_per_s),
+            instance=price.instance or None,
+            region=price.region or None,
+            as_of=price.as_of,
+            source=price.source,
+            note=price.note or None,
+            accelerators_per_instance=price.accelerators,
+            instances=None if price.accelerators is None else n_instances(price, hardware),
+        )
+        for cloud in list_clouds()
+        for commitment in (COMMITMENTS if cloud != _RENTAL else (_RENTAL_COMMITMENT,))
+        if (price := node_price(hardware, cloud=cloud, commitment=commitment)) is not None  # type: ignore[arg-type]
+    ]
     return sorted(rows, key=lambda row: (row.usd_per_hour, row.cloud))
-
-
-def _line(cloud: str, contract: str, price: Price, hardware: Hardware, tokens_per_s: tuple[float, float]) -> PriceLine:
-    per_s = price.usd_per_hour / SECONDS_PER_HOUR
-    return PriceLine(
-        cloud=cloud,
-        contract=contract,
-        usd_per_hour=price.usd_per_hour,
-        usd_per_million_output_tokens=per_million(per_s, tokens_per_s[0]),
-        usd_per_million_total_tokens=per_million(per_s, tokens_per_s[1]),
-        instance=price.instance or None,
-        region=price.region or None,
-        as_of=price.as_of,
-        source=price.source,
-        note=price.note or None,
-        accelerators_per_instance=price.accelerators,
-        instances=None if price.accelerators is None else n_instances(price, hardware),
-    )
 
 
 def n_instances(price: Price | None, hardware: Hardware) -> int:

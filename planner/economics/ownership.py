@@ -70,18 +70,10 @@ def parse_owned(text: str) -> OwnedHardware:
                 raise InputError("accounting.owned takes KEY=VALUE pairs or a YAML file", pair, EXAMPLE)
             data[key] = value
     named = {str(k).replace("-", "_"): v for k, v in data.items()}
-    for needed in ("capex", "years"):
-        if needed not in named:
-            raise InputError(f"accounting.owned needs {needed}", text, EXAMPLE)
+    missing = next((key for key in ("capex", "years") if key not in named), None)
+    if missing:
+        raise InputError(f"accounting.owned needs {missing}", text, EXAMPLE)
     return validate_as(OwnedHardware, named, "accounting.owned")
-
-
-@dataclass(frozen=True, slots=True)
-class PowerDraw:
-    """The power of all servers at the planned load and when idle, watts."""
-
-    busy_w: float
-    idle_w: float
 
 
 class OwnedCost(JsonBlock):
@@ -117,13 +109,19 @@ class RentalCost:
 
 
 def owned_cost(
-    owned: OwnedHardware, draw: PowerDraw, tokens_per_s: tuple[float, float], grid: Grid | None, rent: RentalCost | None
+    owned: OwnedHardware,
+    busy_w: float,
+    idle_w: float,
+    tokens_per_s: tuple[float, float],
+    grid: Grid,
+    rent: RentalCost | None,
 ) -> OwnedCost:
     """Return the cost of owned hardware and its comparison with renting.
 
     Args:
         owned: The user's figures.
-        draw: The power of all servers.
+        busy_w: The power of all servers at the planned load, watts.
+        idle_w: The power of all servers when idle, watts.
         tokens_per_s: Output tokens and all tokens per second at the planned load.
         grid: The electricity grid.
         rent: The rent of the same hardware.
@@ -131,10 +129,15 @@ def owned_cost(
     Raises:
         InputError: No price of electricity is known.
     """
-    power_usd, power_source = _power_price(owned, grid)
+    power_usd, power_source = owned.power_price, "given"
+    if power_usd is None:
+        if grid.usd_per_kwh is None:
+            nearest = f"accounting.owned=power-price=0.08,{EXAMPLE}"
+            raise InputError(f"no known price of electricity in {grid.name}", None, nearest)
+        power_usd, power_source = grid.usd_per_kwh, grid.usd_source
     pue = DEFAULT_PUE if owned.pue is None else owned.pue
     usd_per_w = pue * power_usd / 1000.0
-    busy, idle, u = draw.busy_w * usd_per_w, draw.idle_w * usd_per_w, owned.utilisation
+    busy, idle, u = busy_w * usd_per_w, idle_w * usd_per_w, owned.utilisation
     fixed = owned.capital_usd_per_hour + owned.upkeep_usd_per_hour
     energy = u * busy + (1 - u) * idle
     total = fixed + energy
@@ -162,22 +165,13 @@ def owned_cost(
     )
 
 
-def _power_price(owned: OwnedHardware, grid: Grid | None) -> tuple[float, str]:
-    if owned.power_price is not None:
-        return owned.power_price, "given"
-    if grid is None or grid.usd_per_kwh is None:
-        raise InputError(
-            f"no known price of electricity in {grid.name if grid else 'this grid'}",
-            None,
-            f"accounting.owned=power-price=0.08,{EXAMPLE}",
-        )
-    return grid.usd_per_kwh, grid.usd_source
-
-
 def _against(
     owned: OwnedHardware, rent: RentalCost, hourly: tuple[float, float, float]
 ) -> tuple[float | None, float | None, str | None]:
-    """Return the break-even utilisation, the payback in years, and the reason if there is no break-even."""
+    """Return the break-even utilisation, the payback in years, and the reason if there is no break-even.
+
+    `hourly` holds the fixed cost and the energy cost of an hour in use and of an idle hour, US dollars.
+    """
     fixed, busy, idle = hourly
     u = owned.utilisation
     paid = rent.usd_per_hour if rent.always else u * rent.usd_per_hour
@@ -187,7 +181,5 @@ def _against(
         cheaper = fixed + u * busy + (1 - u) * idle <= rent.usd_per_hour
         return None, payback, None if cheaper else "a permanent rental costs less than owning"
     saved = rent.usd_per_hour - busy + idle
-    share = (fixed + idle) / saved if saved > 0 else float("inf")
-    if share > 1:
-        return None, payback, "renting costs less even at full utilisation"
-    return share, payback, None
+    share = (fixed + idle) / saved if saved > 0 else math.inf
+    return (None, payback, "renting costs less even at full utilisation") if share > 1 else (share, payback, None)

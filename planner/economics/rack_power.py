@@ -29,6 +29,19 @@ class RackPower:
     host_w_per_busy_accelerator: float
     source: str
 
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return the rows of the account: quantity, value and source."""
+        full = min(self.nodes_per_rack or self.nodes, self.nodes)
+        rack = f"a rack of {full} node{'' if full == 1 else 's'}; {self.racks} required"
+        most = "every accelerator at its limit, hosts busy"
+        hosts = f"{self.host_w_idle:.0f} W idle, {self.host_w_per_busy_accelerator:.0f} W per busy accelerator"
+        return [
+            ("Node, mean", f"{self.node_w_mean / 1e3:.2f} kW", f"{self.source}: {hosts}"),
+            ("Node, maximum", f"{self.node_w_most / 1e3:.2f} kW", most),
+            ("Rack, mean", f"{self.rack_w_mean / 1e3:.1f} kW", rack),
+            ("Rack, maximum", f"{self.rack_w_most / 1e3:.1f} kW", most),
+        ]
+
 
 def idle_w(hardware: Hardware) -> float:
     """Return the power of all the hardware when idle, watts."""

@@ -25,14 +25,6 @@ _LOST_SHARE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Interruptions:
-    """Interruptions of an instance per hour of running, and the seconds until its replacement serves."""
-
-    per_instance_hour: float
-    recovery_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class SpotFleet:
     """Instances and replicas of a plan, its rate and capacity, and the mean time that a request is in flight."""
 
@@ -69,16 +61,21 @@ class SpotEffect(JsonBlock):
     usd_per_hour_with_spares: float
 
 
-def spot_effect(fleet: SpotFleet, taken: Interruptions) -> SpotEffect:
-    """Return the effect of interruptions on a fleet; the formulas are in docs/costs.md."""
+def spot_effect(fleet: SpotFleet, per_instance_hour: float, recovery_s: float) -> SpotEffect:
+    """Return the effect of interruptions on a fleet; the formulas are in docs/costs.md.
+
+    Args:
+        fleet: The instances and replicas of the plan.
+        per_instance_hour: Interruptions of one instance per hour of running.
+        recovery_s: Seconds from an interruption until the replacement serves.
+    """
     units = fleet.units
-    per_unit_hour = taken.per_instance_hour * fleet.instances / units
+    per_unit_hour = per_instance_hour * fleet.instances / units
     per_unit_s = per_unit_hour / SECONDS_PER_HOUR
-    up = 1.0 / (1.0 + per_unit_s * taken.recovery_s)
+    up = 1.0 / (1.0 + per_unit_s * recovery_s)
     spares = spares_needed(units, up)
     hit = 1.0 - math.exp(-per_unit_s * fleet.e2e_mean_s)
     capacity = fleet.capacity_requests_per_s
-    left = None if capacity is None else capacity * (units - 1) / units
     return SpotEffect(
         units=units,
         interruptions_per_hour=per_unit_hour * units,
@@ -88,17 +85,22 @@ def spot_effect(fleet: SpotFleet, taken: Interruptions) -> SpotEffect:
         hit_fraction=hit,
         extra_work_fraction=_LOST_SHARE * hit,
         effective_capacity_requests_per_s=None if capacity is None else capacity * up / (1 + _LOST_SHARE * hit),
-        holds_with_one_down=None if left is None else left >= fleet.requests_per_s,
+        holds_with_one_down=None if capacity is None else capacity * (units - 1) / units >= fleet.requests_per_s,
         spares=spares,
         usd_per_hour_with_spares=fleet.usd_per_hour * (units + spares) / units,
     )
 
 
-def spares_needed(units: int, up: float, sure: float = SURE) -> int:
-    """Return the fewest spares s with P(at least `units` of units + s are available) >= sure, for independent units."""
-    for spares in range(_MOST_SPARES):
-        n = units + spares
-        enough = sum(math.comb(n, k) * up**k * (1 - up) ** (n - k) for k in range(units, n + 1))
-        if enough >= sure:
-            return spares
-    return _MOST_SPARES
+def enough_up(units: int, needed: int, up: float) -> float:
+    """Return the probability that at least `needed` of `units` independent units are available (binomial).
+
+    `up` is the probability that one unit is available.
+    """
+    terms = (math.comb(units, k) * up**k * (1 - up) ** (units - k) for k in range(needed, units + 1))
+    return min(1.0, sum(terms))
+
+
+def spares_needed(units: int, up: float) -> int:
+    """Return the fewest spares with which at least `units` units are available SURE of the time."""
+    spares = range(_MOST_SPARES)
+    return next((n for n in spares if enough_up(units + n, units, up) >= SURE), _MOST_SPARES)

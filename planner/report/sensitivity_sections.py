@@ -9,9 +9,8 @@ from planner.answer.schema import Answer
 from planner.report import money_figures
 from planner.report.material import ReportSimulations, apart
 from planner.studies.capacity_growth import GOAL
-from planner.studies.choice_flips import CAPACITY_TOLERANCE
 from planner.studies.explain import cheapest_words, extra_words
-from planner.studies.sensitivity import Effect, Input
+from planner.studies.sensitivity import CAPACITY_TOLERANCE, Effect, Input
 
 
 def sensitivity(answer: Answer, plan: Plan, s: ReportSimulations) -> list[PageSection]:

@@ -128,5 +128,5 @@ def _effect(i: Input, effect: Effect) -> Row:
     moved = {"input": i.name, "change": effect.variant.words, **{k: getattr(effect, k) for k in kept}}
     sides = (("below", i.flip_low), ("above", i.flip_high))
     flips = {f"flips_{side}": flip.value if flip else None for side, flip in sides}
-    rivals = {f"flips_{side}_to_plan": flip.rival if flip else None for side, flip in sides}
+    rivals = {f"flips_{side}_to_plan": flip.alternative if flip else None for side, flip in sides}
     return moved | {"flips": i.flips} | flips | rivals

@@ -9,8 +9,9 @@ misses the objectives is enlarged, or its autoscaler gets a lower target. Every 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil
 from typing import Any, Final
 
@@ -20,10 +21,8 @@ from calibration.accuracy.stated_error import StatedError
 from catalogs.deployments.autoscaling import Autoscaling, ColdStart, parse_autoscaling
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
-from catalogs.ui import html_page
-from catalogs.ui.html_page import paragraph, table
 from catalogs.ui.terminal import Line, status_line
-from catalogs.ui.words import hours_text, human_s, percent, seconds
+from catalogs.ui.words import HOUR_S, hours_text, human_s, percent, seconds
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 from planner.answer.plan_schema import Plan, SloResult
@@ -36,7 +35,7 @@ from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import RunSizes
 from planner.sections.fleet_day import MOST_WINDOWS, DailyRun, FleetDay, FleetSize, Name
-from planner.sections.section import SIMULATED, ChosenPlan, interval_words, verdict_words
+from planner.sections.section import ChosenPlan, Section, interval_words, verdict_words
 from planner.space.layouts import replicas_of
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment
@@ -44,13 +43,9 @@ from simulator.cluster.controllers.autoscaler import Autoscaler
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
 
-DAY_S: Final = 86400.0
+DAY_S: Final = 24 * HOUR_S
 
-HOUR_S: Final = 3600.0
-
-#: Target utilisation of the autoscaler before growth, and the factors of the first and the more careful attempts.
-_AIM: Final = 1.0
-
+#: Factors on the target of the autoscaler in the first and the more careful attempts.
 _CAREFUL: Final = (1.0, 0.8, 0.6)
 
 #: Requests of a run. With more requests, an equal part of the fleet is simulated under its part of the load.
@@ -129,10 +124,12 @@ class DailyLoad(JsonBlock):
     cheapest: Name | None
 
 
-class DailyLoadSection:
+class DailyLoadSection(Section[DailyLoad]):
     """The section of the recommended plan sized for a load that changes with time."""
 
     name = "over_time"
+    title = "Load over time"
+    short_title = "Over time"
     schema = DailyLoad
 
     def wanted(self, request: PlanRequest) -> bool:
@@ -150,59 +147,44 @@ class DailyLoadSection:
         curve = LoadCurve.of(workload, request.seed)
         requests = workload.materialise(request.seed, curve.n_requests)
         given: dict[str, Any] = dict(request.fixed.values.get("autoscaling") or {})  # type: ignore[call-overload]
-        hall = FleetRunner(chosen.world.deployments.compiled(chosen.candidate))
-        unit = _unit(chosen, hall.cold_start_s(ColdStart.model_validate(given.get("cold_start") or {})))
-        clock = DailyRun(request.slos, requests, curve.duration_s, hall.each, hall.serve)
+        compiled = chosen.world.deployments.compiled(chosen.candidate)
+        each = compiled.resolved.accelerators_per_replica
+        run = DailyRun(request.slos, requests, curve.duration_s, each, partial(serve, compiled))
+        unit = _unit(chosen, _cold_start_s(compiled, ColdStart.model_validate(given.get("cold_start") or {})))
         with status_line(f"{curve.n_requests:,} requests over {curve.duration_s / HOUR_S:.3g} h"):
-            return OverTime(clock, curve, unit, chosen.error, given).block()
+            return OverTime(run, curve, unit, chosen.error, given).block()
 
     def screen(self, block: DailyLoad, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Yield the load, every option with its objectives, and the cheapest option."""
-        rates = f"{block.trough_per_s:.3g} to {block.peak_per_s:.3g}"
+        load = f"{block.n_requests:,} requests in {hours_text(block.duration_s)}"
+        rates = f"{block.trough_per_s:.3g} to {block.peak_per_s:.3g} requests/s in windows of {human_s(block.window_s)}"
         confidence = percent(block.replica_carries_sure)
         each = f"one replica carries {block.replica_carries_per_s:.3g} with {confidence} confidence"
-        yield (
-            "Load",
-            f"{block.n_requests:,} requests in {hours_text(block.duration_s)}, {rates} requests/s in windows of "
-            f"{human_s(block.window_s)}, {block.mean_per_s:.3g} on average; {each}",
-        )
+        yield "Load", f"{load}, {rates}, {block.mean_per_s:.3g} on average; {each}"
         for option in block.options:
             yield "Replicas", _option_words(option, block.cheapest)
-            yield from (("", f"  {_row_words(row)}") for row in option.slo)
+            for row in option.slo:
+                span, verdict = interval_words(row.ci_low_s, row.ci_high_s), verdict_words(row.met, row.probability_met)
+                worst = f"worst window {seconds(row.worst_window_s)} at {hours_text(row.worst_at_s)}"
+                yield "", f"  {row.name} = {seconds(row.value_s)} ({span}): {verdict}; {worst}"
             if option.scaling is not None:
-                yield "", f"  {_scaling_words(option.scaling, block.cold_start_s)}"
+                scaling, start = option.scaling, human_s(block.cold_start_s)
+                counts = f"{scaling.min_replicas} to {scaling.max_replicas} replicas"
+                target = f"by {scaling.metric}, target {scaling.target:.3g} per replica"
+                yield "", f"  {target}, {counts}; {start} from an order to the first request"
                 yield "", "  by hour: " + " ".join(f"{n:.3g}" for n in option.replicas_over_time)
         yield "Cheapest", _cheapest_words(block)
-
-    def page(self, block: DailyLoad, plan: Plan) -> Iterable[html_page.PageSection]:
-        """Return the lines of the screen as a table."""
-        lines = table(("quantity", "result"), list(self.screen(block, plan)), words=2)
-        return [html_page.PageSection("Load over time", [paragraph(SIMULATED), lines], "Over time")]
-
-
-def _row_words(row: WindowedSloResult) -> str:
-    span, verdict = interval_words(row.ci_low_s, row.ci_high_s), verdict_words(row.met, row.probability_met)
-    worst = f"worst window {seconds(row.worst_window_s)} at {hours_text(row.worst_at_s)}"
-    return f"{row.name} = {seconds(row.value_s)} ({span}): {verdict}; {worst}"
 
 
 def _option_words(option: ReplicaOption, cheapest: str | None) -> str:
     count = f"{option.replicas}" if option.replicas else f"{option.replicas_mean:.3g} on average"
-    money = "" if option.usd_per_day is None else f", ${option.usd_per_day:,.0f} per day"
-    verdict = "met" if option.holds else "MISSED"
-    span = f"{option.windows_met_ci_low:.0%} to {option.windows_met_ci_high:.0%}"
-    windows = f"{option.windows_met:.0%} of {option.n_windows} windows ({span})"
-    best = ", the cheapest that meets them" if option.name == cheapest else ""
     hours = f"{option.accelerator_hours_per_day:,.4g} accelerator-hours per day"
+    money = "" if option.usd_per_day is None else f", ${option.usd_per_day:,.0f} per day"
     energy = "energy unknown" if option.kwh_per_day is None else f"{option.kwh_per_day:,.3g} kWh"
-    return f"{_NAMES[option.name]}: {count}, {hours}{money}, {energy}: objectives {verdict}, in {windows}{best}"
-
-
-def _scaling_words(scaling: Autoscaling, cold_start_s: float) -> str:
-    return (
-        f"by {scaling.metric}, target {scaling.target:.3g} per replica, {scaling.min_replicas} to "
-        f"{scaling.max_replicas} replicas; {human_s(cold_start_s)} from an order to the first request"
-    )
+    span = f"{option.windows_met_ci_low:.0%} to {option.windows_met_ci_high:.0%}"
+    met = f"{'met' if option.holds else 'MISSED'}, in {option.windows_met:.0%} of {option.n_windows} windows ({span})"
+    best = ", the cheapest that meets them" if option.name == cheapest else ""
+    return f"{_NAMES[option.name]}: {count}, {hours}{money}, {energy}: objectives {met}{best}"
 
 
 def _cheapest_words(block: DailyLoad) -> str:
@@ -216,45 +198,38 @@ def _cheapest_words(block: DailyLoad) -> str:
     return f"{_NAMES[block.cheapest]}{against}; {least}"
 
 
-@dataclass(frozen=True, slots=True)
-class FleetRunner:
-    """Simulates fleets of one kind of replica in any size."""
+def serve(compiled: CompiledDeployment, size: FleetSize, requests: RequestSet, speed: float) -> Run:
+    """Simulate requests on a fleet of the deployment's replicas, see `planner.sections.fleet_day.Serve`."""
+    scaling = size.scaling
+    fleet = with_replicas(compiled, size.replicas, size.most)
+    fleet = replace(fleet, resolved=replace(fleet.resolved, scaling=scaling))
+    if scaling is None:
+        return simulate(fleet, requests)
+    autoscaler = Autoscaler(0, scaling, _cold_start_s(compiled, scaling.cold_start) / speed)
+    return simulate(fleet, requests, RunOptions(controllers=(autoscaler,)))
 
-    plant: CompiledDeployment
 
-    @property
-    def each(self) -> int:
-        """Return the accelerators of a replica."""
-        return self.plant.resolved.accelerators_per_replica
-
-    def cold_start_s(self, cold: ColdStart) -> float:
-        """Return the seconds from the order of a replica to its first request."""
-        return cold.seconds(self.plant.memory.weights_bytes * self.each)
-
-    def serve(self, size: FleetSize, requests: RequestSet, speed: float) -> Run:
-        """Simulate requests on a fleet, see `planner.sections.fleet_day.Serve`."""
-        scaling = size.scaling
-        plant = with_replicas(self.plant, size.replicas, size.most)
-        plant = replace(plant, resolved=replace(plant.resolved, scaling=scaling))
-        if scaling is None:
-            return simulate(plant, requests)
-        follows = Autoscaler(0, scaling, self.cold_start_s(scaling.cold_start) / speed)
-        return simulate(plant, requests, RunOptions(controllers=(follows,)))
+def _cold_start_s(compiled: CompiledDeployment, cold: ColdStart) -> float:
+    """Return the seconds from the order of a replica to its first request."""
+    return cold.seconds(compiled.memory.weights_bytes * compiled.resolved.accelerators_per_replica)
 
 
 def _unit(chosen: ChosenPlan, cold_start_s: float) -> ReplicaUnit:
     request, candidate, best = chosen.request, chosen.candidate, chosen.measured
     safe = chosen.plan.safe_requests_per_s
     carries = (safe or best.capacity_requests_per_s or best.requests_per_s) / candidate.replicas
-    sizes = RunSizes.for_slos(request.slos)
-    load = Load(carries * candidate.replicas, sizes.full, request.seed)
-    seen = judge([chosen.world.observe(candidate, load)], request.slos)
+    load = Load(carries * candidate.replicas, RunSizes.for_slos(request.slos).full, request.seed)
+    verdict = judge([chosen.world.observe(candidate, load)], request.slos)
     price = chosen.prices.price(candidate.hardware)
-    limit = max(replicas_of(chosen.world.names, candidate.layout), candidate.replicas)
-    usd = None if price is None else price.usd_per_hour / candidate.replicas
-    in_flight = carries * seen.mean_s(E2E.name)
-    sure = SAFE if safe else _EVEN
-    return ReplicaUnit(carries, in_flight, limit, request.spare.lost(candidate), usd, cold_start_s, sure)
+    return ReplicaUnit(
+        carries_per_s=carries,
+        in_flight=carries * verdict.mean_s(E2E.name),
+        limit=max(replicas_of(chosen.world.names, candidate.layout), candidate.replicas),
+        spare=request.spare.lost(candidate),
+        usd_per_hour=None if price is None else price.usd_per_hour / candidate.replicas,
+        cold_start_s=cold_start_s,
+        sure=SAFE if safe else _EVEN,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,16 +256,6 @@ class ReplicaUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """A simulated option: its run, and runs with steps as slow as at levels of the stated error."""
-
-    day: FleetDay
-    levels: tuple[float, ...]
-    days: tuple[FleetDay, ...]  # at the levels
-    share: int
-
-
-@dataclass(frozen=True, slots=True)
 class OverTime:
     """Sizes a fleet for a load; `given` holds the user's keys of `autoscaling`, and the others are computed."""
 
@@ -303,32 +268,27 @@ class OverTime:
 
     def block(self) -> DailyLoad:
         """Simulate every option and return the section's block."""
-        options = [self._option(each) for each in self._found()]
+        curve, unit = self.curve, self.unit
+        # Real arrivals are burstier than those of the plan, so larger sizes than computed for the peak are tried too.
+        first = self._fits(curve.peak_per_s)
+        peak = [FleetSize("peak", n) for n in range(first, min(first + _MORE, unit.limit) + 1)]
+        mean = [FleetSize("mean", self._fits(curve.mean_per_s))]
+        options = [self._option(*self._first_that_holds(sizes)) for sizes in (peak, mean, self._scaled())]
         best = min((option for option in options if option.holds), key=lambda option: option.price, default=None)
-        curve = self.curve
-        ideal = np.ceil(curve.rates / self.unit.carries_per_s) + self.unit.spare
+        ideal = np.ceil(curve.rates / unit.carries_per_s) + unit.spare
+        own = ("duration_s", "n_requests", "window_s", "peak_per_s", "mean_per_s", "trough_per_s")
         return DailyLoad(
-            duration_s=curve.duration_s,
-            n_requests=curve.n_requests,
-            window_s=curve.window_s,
+            **{name: getattr(curve, name) for name in own},
             rates_per_s=curve.rates.tolist(),
-            peak_per_s=curve.peak_per_s,
-            mean_per_s=curve.mean_per_s,
-            trough_per_s=curve.trough_per_s,
-            replica_carries_per_s=self.unit.carries_per_s,
-            replica_carries_sure=self.unit.sure,
-            cold_start_s=self.unit.cold_start_s,
+            replica_carries_per_s=unit.carries_per_s,
+            replica_carries_sure=unit.sure,
+            cold_start_s=unit.cold_start_s,
             least_accelerator_hours_per_day=float(ideal.mean()) * self.clock.each * 24.0,
             windows_must_hold=MOST_WINDOWS,
             ci_level=LEVEL,
             options=options,
             cheapest=None if best is None else best.name,
         )
-
-    def _found(self) -> Iterator[Planned]:
-        yield self._judged(*self._first_that_holds(self._at_peak()))
-        yield self._judged(*self._day(FleetSize("mean", self._fits(self.curve.mean_per_s))))
-        yield self._judged(*self._first_that_holds(self._scaled()))
 
     # ---- sizes
 
@@ -339,27 +299,23 @@ class OverTime:
         """Return the number of required replicas, limited by the hardware."""
         return min(self._needs(requests_per_s), self.unit.limit)
 
-    def _at_peak(self) -> Sequence[FleetSize]:
-        """Return the size for the peak and larger ones, because real arrivals are burstier than those of the plan."""
-        first = self._fits(self.curve.peak_per_s)
-        return [FleetSize("peak", n) for n in range(first, min(first + _MORE, self.unit.limit) + 1)]
-
     def _scaled(self) -> Sequence[FleetSize]:
         """Return autoscaled sizes with decreasing targets; the user's autoscaler keys are kept."""
         given = self.given
         lead_s = self.unit.cold_start_s + float(given.get("interval_s", Autoscaling.model_fields["interval_s"].default))
-        aim = _AIM / self.curve.growth_within(lead_s)
         sizes = []
         for careful in _CAREFUL:
-            share = aim * careful
-            target = max(self.unit.in_flight * share, 0.5)
-            most = min(self.unit.limit, max(self._needs(self.curve.peak_per_s / share), 1))
-            least = min(most, 1 + self.unit.spare)
-            computed = {"metric": "outstanding", "target": target, "min_replicas": least, "max_replicas": most}
+            share = 1.0 / self.curve.growth_within(lead_s) * careful
+            most = max(self._fits(self.curve.peak_per_s / share), 1)
+            computed = {
+                "metric": "outstanding",
+                "target": max(self.unit.in_flight * share, 0.5),
+                "min_replicas": min(most, 1 + self.unit.spare),
+                "max_replicas": most,
+            }
             scaling = self._checked({**computed, **given})
-            begin = self._needs(float(self.curve.rates[0]) / share)
-            begin = min(max(begin, scaling.min_replicas, 1), scaling.max_replicas)
-            sizes.append(FleetSize("autoscaled", begin, scaling))
+            begin = max(self._needs(float(self.curve.rates[0]) / share), scaling.min_replicas, 1)
+            sizes.append(FleetSize("autoscaled", min(begin, scaling.max_replicas), scaling))
         return sizes[:1] if {"metric", "target"} & set(given) else sizes
 
     def _checked(self, data: dict[str, Any]) -> Autoscaling:
@@ -379,11 +335,7 @@ class OverTime:
             return max(1, min(most, size.most // _PART))
         return max(k for k in range(1, size.replicas + 1) if size.replicas % k == 0 and k <= most)
 
-    def _day(self, size: FleetSize) -> tuple[FleetDay, int]:
-        share = self._share(size)
-        return self._day_of(size, share), share
-
-    def _day_of(self, size: FleetSize, share: int, speed: float = 1.0) -> FleetDay:
+    def _day(self, size: FleetSize, share: int, speed: float = 1.0) -> FleetDay:
         """Return a run; a size is only simulated once, because mean and peak may need the same number of replicas."""
         key = (size.replicas, size.scaling, share, speed)
         if key not in self.known:
@@ -393,24 +345,23 @@ class OverTime:
     def _first_that_holds(self, sizes: Sequence[FleetSize]) -> tuple[FleetDay, int]:
         """Return the first run that meets the objectives, else the last, with the number of equal parts."""
         for size in sizes:
-            day, share = self._day(size)
+            share = self._share(size)
+            day = self._day(size, share)
             if day.holds(self.clock.slos):
                 break
         return day, share
 
-    def _judged(self, day: FleetDay, share: int) -> Planned:
-        levels = _LEVELS if self.clock.requests.n <= _LONG * share else _ENDS
-        speeds = self.error.factors(SPEED, np.array(levels)).tolist()
-        return Planned(day, levels, tuple(self._day_of(day.size, share, speed) for speed in speeds), share)
-
     # ---- rows
 
-    def _option(self, planned: Planned) -> ReplicaOption:
-        day, slos = planned.day, self.clock.slos
+    def _option(self, day: FleetDay, share: int) -> ReplicaOption:
+        """Return the row of a run, with intervals from runs as slow as at levels of the stated error."""
+        slos, usd, scaling = self.clock.slos, self.unit.usd_per_hour, day.size.scaling
+        levels = _LEVELS if self.clock.requests.n <= _LONG * share else _ENDS
+        speeds = self.error.factors(SPEED, np.array(levels)).tolist()
+        moved = {level: self._day(day.size, share, speed) for level, speed in zip(levels, speeds, strict=True)}
+        windows_met = [each.windows_met(slos) for each in moved.values()]
         per_day = DAY_S / day.duration_s
         hours = day.accelerator_s / HOUR_S * per_day
-        each = self.unit.usd_per_hour
-        scaling = day.size.scaling
         return ReplicaOption(
             name=day.size.name,
             replicas=day.size.replicas if scaling is None else None,
@@ -420,25 +371,25 @@ class OverTime:
             replicas_over_time=day.replicas.tolist(),
             scaling=None if scaling is None else every_key_set(scaling),
             accelerator_hours_per_day=hours,
-            usd_per_day=None if each is None else each * hours / self.clock.each,
+            usd_per_day=None if usd is None else usd * hours / self.clock.each,
             kwh_per_day=day.joules / 3.6e6 * per_day,
             windows_met=day.windows_met(slos),
-            windows_met_ci_low=min(each.windows_met(slos) for each in planned.days),
-            windows_met_ci_high=max(each.windows_met(slos) for each in planned.days),
+            windows_met_ci_low=min(windows_met),
+            windows_met_ci_high=max(windows_met),
             n_windows=len(day.windows_s[slos[0].name]),
-            slo=[self._slo_result(slo, planned) for slo in slos],
+            slo=[self._slo_result(slo, day, moved) for slo in slos],
             holds=day.holds(slos),
-            simulated_part=planned.share,
+            simulated_part=share,
         )
 
-    def _slo_result(self, slo: Slo, planned: Planned) -> WindowedSloResult:
-        day, name = planned.day, slo.name
-        factors = Factors.at(np.array(planned.levels), slo, self.error).latency
-        moved = factors * np.array([each.values_s[name] for each in planned.days])
-        span = interval(day.values_s[name], moved, 0.0, planned.levels)
-        bars = Confidence(day.values_s[name], *span, probability(moved, 0.0, slo.limit_s, planned.levels))
+    def _slo_result(self, slo: Slo, day: FleetDay, moved: Mapping[float, FleetDay]) -> WindowedSloResult:
+        """Return the row of an objective; `moved` holds the runs at levels of the stated error."""
+        name, value_s, levels = slo.name, day.values_s[slo.name], tuple(moved)
+        factors = Factors.at(np.array(levels), slo, self.error).latency
+        values_s = factors * np.array([each.values_s[name] for each in moved.values()])
+        span = interval(value_s, values_s, 0.0, levels)
+        bars = Confidence(value_s, *span, probability(values_s, 0.0, slo.limit_s, levels))
         windows = np.nan_to_num(day.windows_s[name], nan=0.0)
         worst = int(np.argmax(windows))
         worst_at_s = worst * self.curve.duration_s / len(windows)
-        worst_s = float(windows[worst])
-        return WindowedSloResult.of(slo, bars.value_s, bars, worst_window_s=worst_s, worst_at_s=worst_at_s)
+        return WindowedSloResult.of(slo, value_s, bars, worst_window_s=float(windows[worst]), worst_at_s=worst_at_s)

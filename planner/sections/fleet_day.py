@@ -114,67 +114,58 @@ class DailyRun:
         and cold starts come earlier by this factor.
         """
         part = self.requests.every(share)
-        part = replace(part, arrival_s=part.arrival_s / speed)
-        done = self.serve(size.part(share).faster(speed), part, speed)
-        read = _Reading(done, self.slos, self.duration_s, speed)
-        alive_s = read.alive_s(np.array([0.0, max(self.duration_s, read.end_s)]))[0]
+        run = self.serve(size.part(share).faster(speed), replace(part, arrival_s=part.arrival_s / speed), speed)
+        duration_s = max(self.duration_s, run.span_s[1] * speed)
+        paid_s = _paid_s(run, np.array([0.0, duration_s]), speed)[0]
         return FleetDay(
             size,
-            {slo.name: read.overall_s(slo) for slo in self.slos},
-            {slo.name: read.by_window_s(slo) for slo in self.slos},
-            read.alive_s(np.linspace(0.0, self.duration_s, PARTS + 1)) * share / (self.duration_s / PARTS),
-            float(alive_s) * share * self.each,
-            read.joules * share,
-            max(self.duration_s, read.end_s),
+            {slo.name: slo.value_s(_samples(run, slo, 0.0, np.inf)) * speed for slo in self.slos},
+            {slo.name: self._by_window_s(run, slo, speed) for slo in self.slos},
+            _paid_s(run, np.linspace(0.0, self.duration_s, PARTS + 1), speed) * share / (self.duration_s / PARTS),
+            float(paid_s) * share * self.each,
+            _joules(run) * speed * share,
+            duration_s,
         )
 
+    def _by_window_s(self, run: Run, slo: Slo, speed: float) -> FloatArray:
+        """Return the value of an objective in each window, seconds. Shape (windows,).
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    run: Run
-    slos: tuple[Slo, ...]
-    duration_s: float
-    speed: float
-
-    @property
-    def end_s(self) -> float:
-        return self.run.span_s[1] * self.speed
-
-    @property
-    def joules(self) -> float:
-        """Return the energy of accelerators and hosts; NaN for runs without hardware."""
-        if not self.run.plants:
-            return float("nan")
-        from simulator.analysis.energy import pool_uses, power_and_energy
-
-        found = power_and_energy(pool_uses(self.run), 1.0)["energy"]["total_j_per_output_token"]
-        return float(found) * self.speed
-
-    def overall_s(self, slo: Slo) -> float:
-        return slo.value_s(self._samples(slo, 0.0, np.inf)) * self.speed
-
-    def by_window_s(self, slo: Slo) -> FloatArray:
-        """Return the value of an objective in each window, seconds; windows are as short as the requests allow."""
+        The windows are as short as the number of requests allows.
+        """
         beyond = 1.0 if slo.quantile is None else 1.0 - slo.quantile
-        wanted = self.run.requests.n * min([beyond, *(1 - s.quantile for s in self.slos if s.quantile is not None)])
-        n = int(min(4 * PARTS, max(_FEWEST_WINDOWS, wanted / _BEYOND)))
-        edges = np.linspace(0.0, self.duration_s, n + 1) / self.speed
+        least = min([beyond, *(1 - s.quantile for s in self.slos if s.quantile is not None)])
+        n = int(min(4 * PARTS, max(_FEWEST_WINDOWS, run.requests.n * least / _BEYOND)))
+        edges = np.linspace(0.0, self.duration_s, n + 1) / speed
         edges[-1] = np.inf
-        values = [slo.value_s(self._samples(slo, a, b)) for a, b in pairwise(edges.tolist())]
-        return np.array(values) * self.speed
+        return np.array([slo.value_s(_samples(run, slo, a, b)) for a, b in pairwise(edges.tolist())]) * speed
 
-    def _samples(self, slo: Slo, begin_s: float, end_s: float) -> FloatArray:
-        """Return the samples of the requests that arrive in an interval; infinite for unserved requests."""
-        run = self.run
-        inside = (run.arrival_s >= begin_s) & (run.arrival_s < end_s)
-        lost = ~np.isfinite(finish_s(run))
-        return slo.latency.samples(RequestWindow(run, inside, (begin_s, end_s), lost))
 
-    def alive_s(self, edges_s: FloatArray) -> FloatArray:
-        """Return the paid replica-seconds between neighbouring edges, from the order of a replica to its end."""
-        grown = np.zeros(len(edges_s))
-        starting = [(ordered_s, ended_s) for _, ordered_s, ended_s in self.run.orders.tolist()]
-        for begin_s, end_s in [*starting, *((r.born_s, r.died_s) for r in self.run.replicas)]:
-            begin, end = begin_s * self.speed, end_s * self.speed
-            grown += np.clip(edges_s, begin, max(begin, end)) - begin
-        return np.diff(grown)
+def _samples(run: Run, slo: Slo, begin_s: float, end_s: float) -> FloatArray:
+    """Return the samples of the requests that arrive in an interval, seconds; infinite for unserved requests.
+
+    Shape (samples,).
+    """
+    inside = (run.arrival_s >= begin_s) & (run.arrival_s < end_s)
+    return slo.latency.samples(RequestWindow(run, inside, (begin_s, end_s), ~np.isfinite(finish_s(run))))
+
+
+def _joules(run: Run) -> float:
+    """Return the energy of accelerators and hosts; NaN for runs without hardware."""
+    if not run.plants:
+        return float("nan")
+    from simulator.analysis.energy import pool_uses, power_and_energy
+
+    return float(power_and_energy(pool_uses(run), 1.0)["energy"]["total_j_per_output_token"])
+
+
+def _paid_s(run: Run, edges_s: FloatArray, speed: float) -> FloatArray:
+    """Return the paid replica-seconds between neighbouring edges, from the order of a replica to its end.
+
+    `edges_s` has shape (n,), the result has shape (n - 1,).
+    """
+    grown = np.zeros(len(edges_s))
+    starting = [(ordered_s, ended_s) for _, ordered_s, ended_s in run.orders.tolist()]
+    for begin_s, end_s in [*starting, *((r.born_s, r.died_s) for r in run.replicas)]:
+        begin, end = begin_s * speed, end_s * speed
+        grown += np.clip(edges_s, begin, max(begin, end)) - begin
+    return np.diff(grown)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pydantic import ValidationError, create_model
 
@@ -52,20 +52,14 @@ def parse_answer(data: object, where: str = "answer") -> Answer:
         raise InputError(rule, data["schema_version"], str(SCHEMA_VERSION))
     if "reproduce" not in data:
         raise InputError("this answer has no block `reproduce`; plan again with this version", where, HOW)
+    block, again = data["request"], data["reproduce"]
+    if isinstance(block, dict) and isinstance(again, dict):  # missing trials and tariff come from `reproduce`
+        defaults = {"tariff": again.get("tariff", {}), "search": {"trials": again.get("trials", 1)}}
+        block = known_keys(defaults | block)
     try:
-        whole = data | {"request": _request_block(data)}
-        return FullAnswer.model_validate_json(json.dumps(whole))  # strict types as JSON has them
+        return FullAnswer.model_validate_json(json.dumps(data | {"request": block}))  # strict types as JSON has them
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         given = first["input"] if isinstance(first["input"], str | int | float) else None
         raise InputError(f"{where}: {place}: {first['msg']}", given, HOW) from None
-
-
-def _request_block(data: dict[str, Any]) -> Any:
-    """Return the request block; missing trials and tariff come from the block `reproduce`."""
-    block, again = data["request"], data["reproduce"]
-    if not isinstance(block, dict) or not isinstance(again, dict):
-        return block
-    defaults = {"tariff": again.get("tariff", {}), "search": {"trials": again.get("trials", 1)}}
-    return known_keys(defaults | block)

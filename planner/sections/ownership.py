@@ -12,10 +12,9 @@ from catalogs.hardware.specs import Hardware
 from catalogs.io.json_block import every_key_set
 from catalogs.ui.charts import BELOW, MARGIN, linear_axis, series_style, vertical_line
 from catalogs.ui.html_page import Markup, chart, table
-from catalogs.ui.terminal import Line
 from catalogs.ui.words import dollars, percent
 from planner.answer.plan_schema import Plan
-from planner.economics.ownership import OwnedCost, OwnedHardware, PowerDraw, RentalCost, owned_cost
+from planner.economics.ownership import OwnedCost, OwnedHardware, RentalCost, owned_cost
 from planner.economics.rack_power import idle_w
 from planner.problem.accounting import SPOT
 
@@ -33,24 +32,14 @@ class PricedPlan:
     hardware: Hardware
     whole: Hardware
     price: Price | None
-    grid: Grid | None
+    grid: Grid
     users: int | None
     commitment: str
-
-    @property
-    def usd_per_hour(self) -> float | None:
-        """Return the price in US dollars per hour; None if no price is known."""
-        return None if self.price is None else self.price.usd_per_hour
 
     @property
     def requests_per_s(self) -> float:
         """Return the planned rate, requests per second."""
         return self.plan.requests_per_s or 0.0
-
-    @property
-    def replicas(self) -> int:
-        """Return the number of replicas of the plan."""
-        return int(self.plan.deployment["replicas"])
 
 
 class OwnedAccount(OwnedCost):
@@ -67,102 +56,70 @@ class OwnedAccount(OwnedCost):
         """Return a comparison of owning with renting in words."""
         if self.rent_usd_per_hour is None:
             return "no known rental price for this hardware, so no comparison with renting"
-        words = [f"renting at {dollars(self.rent_usd_per_hour)}/h ({self.rent_source})"]
+        words = [f"renting at {dollars(self.rent_usd_per_hour)}/h ({self.rent_source})", self.never or ""]
         if self.break_even_utilisation is not None:
             words.append(f"owning is cheaper above {100 * self.break_even_utilisation:.0f} % utilisation")
-        words.append(self.never or "")
         years = self.payback_years
-        pays = "the saved rent never pays back the capex" if years is None else f"payback in {years:.1f} years"
-        return "; ".join(w for w in (*words, pays) if w)
+        words.append("the saved rent never pays back the capex" if years is None else f"payback in {years:.1f} years")
+        return "; ".join(filter(None, words))
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Return the rows of the account: quantity, value and source."""
+        given, u = self.given, percent(self.utilisation)
+        residual = f", {given.residual:.0%} residual value" if given.residual else ""
+        interest = f"{given.interest:.1%} interest" if given.interest else "no interest"
+        price = f"{self.usd_per_kwh:g} USD per kWh ({self.usd_per_kwh_source})"
+        capital = f"{dollars(given.capex)} over {given.years:g} years{residual}, {interest}"
+        power = f"in use {u} of the time, otherwise idle; PUE {self.pue:g}; {price}"
+        return [
+            ("Capital", f"{dollars(self.capital_usd_per_hour)} per hour", capital),
+            ("Power", f"{dollars(self.energy_usd_per_hour)} per hour", power),
+            ("Upkeep", f"{dollars(self.upkeep_usd_per_hour)} per hour", f"{dollars(given.upkeep)} a year"),
+            ("Owned", f"{dollars(self.usd_per_hour)} per hour at {u} utilisation", "every hour of the calendar"),
+            ("Per million output tokens", dollars(self.usd_per_million_output_tokens), f"at {u} utilisation"),
+        ]
+
+    def parts(self) -> Iterator[Markup]:
+        """Yield the table of the page, and the chart if a rent is known."""
+        yield table(HEAD, self.rows(), f"Compared with renting: {self.words}.", words=3)
+        if self.rent_usd_per_hour is not None:
+            caption = "Cost of a calendar hour by utilisation of the hardware; the lines cross at break-even."
+            yield chart(self._cost_by_utilisation(self.rent_usd_per_hour), caption, 320)
+
+    def _cost_by_utilisation(self, rent_usd_per_hour: float) -> Any:
+        """Return a chart of dollars per calendar hour, owned and rented."""
+        import plotly.graph_objects as go
+
+        figure = go.Figure()
+        shares = [i / (_POINTS - 1) for i in range(_POINTS)]
+        fixed = self.capital_usd_per_hour + self.upkeep_usd_per_hour
+        busy, idle = self.busy_usd_per_hour, self.idle_usd_per_hour
+        lines = {
+            "owned": [fixed + u * busy + (1 - u) * idle for u in shares],
+            f"rented ({self.rent_source})": [(1.0 if self.rent_always else u) * rent_usd_per_hour for u in shares],
+        }
+        for i, (name, values) in enumerate(lines.items()):
+            x = [100 * u for u in shares]
+            figure.add_scatter(x=x, y=values, mode="lines+markers", name=name, **series_style(i))
+        if self.break_even_utilisation is not None:
+            even = 100 * self.break_even_utilisation
+            vertical_line(figure, even, f"break-even: {even:.0f} %")
+        figure.update_xaxes(**linear_axis("utilisation", "%", range=[0, 100]))
+        figure.update_yaxes(**linear_axis("cost of a calendar hour", "USD"))
+        return figure.update_layout(legend=BELOW, margin=MARGIN)
 
 
 def owned_account(given: OwnedHardware | None, priced: PricedPlan) -> OwnedAccount | None:
     """Return the cost of owning the plan's part of the hardware; None without inputs or if the energy is unknown."""
-    plan = priced.plan
+    plan, price = priced.plan, priced.price
     if given is None or plan.energy is None:
         return None
     share = priced.hardware.n_accelerators / priced.whole.n_accelerators
-    update = {"capex": given.capex * share, "upkeep": given.upkeep * share}
-    owned = given.model_copy(update=update)
-    draw, rent = PowerDraw(plan.energy.w_mean, idle_w(priced.hardware)), None
+    owned = given.model_copy(update={"capex": given.capex * share, "upkeep": given.upkeep * share})
     tokens = plan.metric("output_tokens_per_s") or 0.0, plan.metric("total_tokens_per_s") or 0.0
-    if priced.price is not None:
-        source = " ".join(p for p in (priced.price.cloud, priced.commitment) if p) or priced.price.source
-        rent = RentalCost(priced.price.usd_per_hour, source, priced.commitment not in (ON_DEMAND, SPOT))
-    cost = owned_cost(owned, draw, tokens, priced.grid, rent)
+    rent = None
+    if price is not None:
+        source = " ".join(filter(None, (price.cloud, priced.commitment))) or price.source
+        rent = RentalCost(price.usd_per_hour, source, priced.commitment not in (ON_DEMAND, SPOT))
+    cost = owned_cost(owned, plan.energy.w_mean, idle_w(priced.hardware), tokens, priced.grid, rent)
     return OwnedAccount(**cost.model_dump(), given=every_key_set(owned), share_of_hardware_named=share)
-
-
-def owned_lines(owned: OwnedAccount | None) -> Iterator[Line]:
-    """Yield the lines of the screen; none if no hardware is owned."""
-    if owned is None:
-        return
-    tokens = owned.usd_per_million_output_tokens
-    per_token = "" if tokens is None else f", {dollars(tokens)} per million output tokens"
-    yield (
-        "Owned",
-        f"{dollars(owned.usd_per_hour)}/h (capital {dollars(owned.capital_usd_per_hour)}, power "
-        f"{dollars(owned.energy_usd_per_hour)}, upkeep {dollars(owned.upkeep_usd_per_hour)}){per_token} "
-        f"at {100 * owned.utilisation:.0f} % utilisation",
-    )
-    yield "", owned.words
-
-
-def owned_parts(owned: OwnedAccount | None) -> list[Markup]:
-    """Return a table and a chart for the page; none if no hardware is owned."""
-    if owned is None:
-        return []
-    given, u = owned.given, owned.utilisation
-    rows = [
-        ("Capital", f"{dollars(owned.capital_usd_per_hour)} per hour", _capital_words(given)),
-        ("Power", f"{dollars(owned.energy_usd_per_hour)} per hour", _power_words(owned)),
-        ("Upkeep", f"{dollars(owned.upkeep_usd_per_hour)} per hour", f"{dollars(given.upkeep)} a year"),
-        ("Owned", f"{dollars(owned.usd_per_hour)} per hour", "every hour of the calendar"),
-        (
-            "Owned, per million output tokens",
-            dollars(owned.usd_per_million_output_tokens),
-            f"at {percent(u)} utilisation",
-        ),
-    ]
-    parts = [table(HEAD, rows, f"Compared with renting: {owned.words}.", words=3)]
-    if owned.rent_usd_per_hour is not None:
-        said = "Cost of a calendar hour by utilisation of the hardware; the lines cross at break-even."
-        parts.append(chart(_own_or_rent(owned, owned.rent_usd_per_hour), said, 320))
-    return parts
-
-
-def _capital_words(given: OwnedHardware) -> str:
-    words = f"{dollars(given.capex)} over {given.years:g} years"
-    if given.residual:
-        words += f", {given.residual:.0%} residual value"
-    return words + (f", {given.interest:.1%} interest" if given.interest else ", no interest")
-
-
-def _power_words(owned: OwnedAccount) -> str:
-    price = f"{owned.usd_per_kwh:g} USD per kWh ({owned.usd_per_kwh_source})"
-    return f"in use {percent(owned.utilisation)} of the time, otherwise idle; PUE {owned.pue:g}; {price}"
-
-
-def _own_or_rent(owned: OwnedAccount, rent_usd_per_hour: float) -> Any:
-    """Return a chart of dollars per calendar hour by utilisation."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    shares = [i / (_POINTS - 1) for i in range(_POINTS)]
-    fixed = owned.capital_usd_per_hour + owned.upkeep_usd_per_hour
-    busy, idle = owned.busy_usd_per_hour, owned.idle_usd_per_hour
-    lines = {
-        "owned": [fixed + u * busy + (1 - u) * idle for u in shares],
-        f"rented ({owned.rent_source})": [
-            rent_usd_per_hour if owned.rent_always else u * rent_usd_per_hour for u in shares
-        ],
-    }
-    for i, (name, values) in enumerate(lines.items()):
-        x = [100 * u for u in shares]
-        figure.add_scatter(x=x, y=values, mode="lines+markers", name=name, **series_style(i))
-    if owned.break_even_utilisation is not None:
-        even = 100 * owned.break_even_utilisation
-        vertical_line(figure, even, f"break-even: {even:.0f} %")
-    figure.update_xaxes(**linear_axis("utilisation", "%", range=[0, 100]))
-    figure.update_yaxes(**linear_axis("cost of a calendar hour", "USD"))
-    return figure.update_layout(legend=BELOW, margin=MARGIN)

@@ -6,30 +6,27 @@ same requests.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal
 
 from pydantic import Field
 
 from calibration.bundles.clocked import LEAST_MEASURED, voltage_curve
 from catalogs.errors import InputError
-from catalogs.hardware.specs import Accelerator
 from catalogs.io.json_block import JsonBlock
-from catalogs.ui import html_page
 from catalogs.ui.charts import BELOW, MARGIN, series_style
-from catalogs.ui.html_page import chart, note, paragraph, table
+from catalogs.ui.html_page import Markup, chart, note, paragraph, table
 from catalogs.ui.terminal import Line
-from catalogs.ui.words import human_s, joules, rate, seconds
+from catalogs.ui.words import joules, rate, seconds
+from planner.answer.measure import MeasuredPlan
 from planner.answer.plan_schema import ObjectiveRow, Plan
-from planner.evaluation.evaluator import Load, Verdict, judge
+from planner.evaluation.evaluator import Load, judge
 from planner.evaluation.simulated import SimulatedEvaluator
-from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import E2E, TPOT, TTFT
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import CandidateTester, RunSizes
-from planner.sections.section import ChosenPlan
+from planner.sections.section import ChosenPlan, Section
 
 #: Maximum number of requests of a run. The rows are only compared with each other, so short runs are enough.
 MOST_REQUESTS: Final = 4000
@@ -80,6 +77,19 @@ class LimitedRun(JsonBlock):
         """Return the limit in words, "none" without one."""
         return "none" if self.cap_w is None else f"{self.cap_w:g} W"
 
+    @property
+    def figures(self) -> dict[str, str]:
+        """Return the figures in words by their names, with their changes relative to no limit."""
+        return {
+            **{k: seconds(v) + self._change(self.latency_change.get(k)) for k, v in self.latency_s.items()},
+            "Highest rate": rate(self.capacity_requests_per_s) + self._change(self.capacity_change),
+            "Mean power": "unknown" if self.gpu_w_mean is None else f"{self.gpu_w_mean:.0f} W per accelerator",
+            "Per output token": joules(self.j_per_output_token) + self._change(self.energy_change),
+        }
+
+    def _change(self, share: float | None) -> str:
+        return "" if share is None or self.cap_w is None else f" ({100 * share:+.0f} %)".replace("-", "−")
+
 
 class UnusableLimit(JsonBlock):
     """A power limit that cannot be kept or has no effect; `note` has the reason."""
@@ -107,10 +117,12 @@ class PowerLimits(JsonBlock):
         return [row for row in self.rows if isinstance(row, LimitedRun)]
 
 
-class PowerLimitsSection:
+class PowerLimitsSection(Section[PowerLimits]):
     """The section of the recommended plan under each power limit in the request."""
 
     name = "power_caps"
+    title = "Power limits: effect on latency, capacity and energy"
+    short_title = "Power limits"
     schema = PowerLimits
 
     def wanted(self, request: PlanRequest) -> bool:
@@ -119,9 +131,7 @@ class PowerLimitsSection:
 
     def compute(self, chosen: ChosenPlan) -> PowerLimits:
         """Simulate the plan without a limit and under each limit."""
-        best = chosen.measured
-        subject = PowerLimitedPlan(best.candidate, best.requests_per_s, best.capacity_requests_per_s)
-        return power_limits(chosen.world, subject, chosen.request.accounting.power_caps_w)
+        return power_limits(chosen.world, chosen.measured, chosen.request.accounting.power_caps_w)
 
     def screen(self, block: PowerLimits, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Yield a line for each limit, then the sources of the figures."""
@@ -129,44 +139,32 @@ class PowerLimitsSection:
             yield "Power cap", str(block.note)
             return
         for number, row in enumerate(block.rows):
-            yield "Power cap" if not number else "", _run_words(row)
+            if isinstance(row, UnusableLimit):
+                text = f"{row.cap_w:g} W: {row.note}"
+            else:
+                text = f"{row.words}: {', '.join(f'{name.lower()} {value}' for name, value in row.figures.items())}"
+                text += "" if row.met else "; objectives MISSED at the planned rate"
+            yield "" if number else "Power cap", text
         yield "", _provenance_words(block)
 
-    def page(self, block: PowerLimits, plan: Plan) -> Iterable[html_page.PageSection]:  # noqa: ARG002
-        """Return a table of the runs and a chart of the changes."""
-        title = "Power limits: effect on latency, capacity and energy"
+    def page(self, block: PowerLimits, plan: Plan) -> Iterator[Markup]:  # noqa: ARG002
+        """Yield a table of the runs and a chart of the changes."""
         measured = block.measured
         if not measured:
-            return [html_page.PageSection(title, [note(f"{block.note}.")], "Power limits")]
-        named = list(measured[0].latency_s)
-        head = ("Limit", *named, "Highest rate", "Mean power", "Per output token", "Meets objectives")
+            yield note(f"{block.note}.")
+            return
         provenance = _provenance_words(block)
-        text = (
+        yield paragraph(
             "The plan simulated again with the accelerators' power limited (nvidia-smi -pl; "
             f"the {block.accelerator}'s own limit is {block.own_limit_w:g} W). {provenance[0].upper()}{provenance[1:]}."
         )
-        parts = [paragraph(text), table(head, map(_cells, measured), "Energy at the servers, including hosts.")]
-        unusable = (row for row in block.rows if isinstance(row, UnusableLimit))
-        parts += [note(f"{row.cap_w:g} W: {row.note}.") for row in unusable]
+        head = ("Limit", *measured[0].figures, "Meets objectives")
+        rows = [(row.words, *row.figures.values(), "yes" if row.met else "NO") for row in measured]
+        yield table(head, rows, "Energy at the servers, including hosts.")
+        yield from (note(f"{row.cap_w:g} W: {row.note}.") for row in block.rows if isinstance(row, UnusableLimit))
         if len(measured) > 1:
-            below = "Change relative to no limit at the planned rate; for capacity, of the highest sustainable rate."
-            parts.append(chart(_change_lines(measured, block.own_limit_w), below, 380))
-        return [html_page.PageSection(title, parts, "Power limits")]
-
-
-def _run_words(row: LimitedRun | UnusableLimit) -> str:
-    """Return one run in words: "400 W: ttft.p99 120 ms (+20 %), ..., 0.41 J per output token (-18 %)"."""
-    if isinstance(row, UnusableLimit):
-        return f"{row.cap_w:g} W: {row.note}"
-    shown = ((k, v, row.latency_change.get(k)) for k, v in row.latency_s.items() if v is not None)
-    parts = [f"{k} {human_s(v)}{_change(row, change)}" for k, v, change in shown]
-    capacity = row.capacity_requests_per_s
-    sustained = "no sustainable rate" if capacity is None else f"capacity {capacity:.3g} requests/s"
-    parts.append(sustained + _change(row, row.capacity_change))
-    if row.j_per_output_token is not None:
-        parts.append(f"{row.j_per_output_token:.3g} J per output token{_change(row, row.energy_change)}")
-    missed = "" if row.met else "; objectives MISSED at the planned rate"
-    return f"{row.words}: {', '.join(parts)}{missed}"
+            caption = "Change relative to no limit at the planned rate; for capacity, of the highest sustainable rate."
+            yield chart(_change_lines(measured, block.own_limit_w), caption, 380)
 
 
 def _provenance_words(block: PowerLimits) -> str:
@@ -174,21 +172,6 @@ def _provenance_words(block: PowerLimits) -> str:
     board = "this board" if block.voltage_measured_here else f"{block.voltage_measured_on} and assumed for this board"
     effect = block.caution or "the predicted power draw decides when a limit takes effect (docs/costs.md)"
     return f"voltage as a function of clock measured on {board}; {effect}"
-
-
-def _change(row: LimitedRun, share: float | None) -> str:
-    return "" if share is None or row.cap_w is None else f" ({100 * share:+.0f} %)"
-
-
-def _cells(row: LimitedRun) -> tuple[str, ...]:
-    def changed(share: float | None) -> str:
-        return _change(row, share).replace("-", "−")
-
-    latencies = [seconds(v) + changed(row.latency_change.get(k)) for k, v in row.latency_s.items()]
-    capacity = rate(row.capacity_requests_per_s) + changed(row.capacity_change)
-    used = joules(row.j_per_output_token) + changed(row.energy_change)
-    power = "unknown" if row.gpu_w_mean is None else f"{row.gpu_w_mean:.0f} W per accelerator"
-    return (row.words, *latencies, capacity, power, used, "yes" if row.met else "NO")
 
 
 def _change_lines(rows: Sequence[LimitedRun], own_limit_w: float) -> Any:
@@ -209,16 +192,7 @@ def _change_lines(rows: Sequence[LimitedRun], own_limit_w: float) -> Any:
     return figure.update_layout(legend=BELOW, margin=MARGIN)
 
 
-@dataclass(frozen=True, slots=True)
-class PowerLimitedPlan:
-    """A candidate with its planned rate and the capacity stated in the answer, requests per second."""
-
-    candidate: Candidate
-    requests_per_s: float
-    capacity_requests_per_s: float | None
-
-
-def power_limits(world: SimulatedEvaluator, subject: PowerLimitedPlan, caps_w: Sequence[float]) -> PowerLimits:
+def power_limits(world: SimulatedEvaluator, subject: MeasuredPlan, caps_w: Sequence[float]) -> PowerLimits:
     """Simulate the plan without a limit and under each limit of `caps_w`, watts per accelerator, the highest first.
 
     A limit that cannot be kept or has no effect becomes an `UnusableLimit`. The capacities are found with one seed and
@@ -227,9 +201,15 @@ def power_limits(world: SimulatedEvaluator, subject: PowerLimitedPlan, caps_w: S
     unit = world.names_of(subject.candidate).hardware.accelerator
     rows: list[LimitedRun | UnusableLimit] = []
     if unit.kind == "gpu":
-        plain = _Run(world, subject).measured(None)
-        capped = [_capped(world, subject, cap_w, unit) for cap_w in sorted(set(caps_w), reverse=True)]
-        rows = [_compared(row, plain, subject) for row in (plain, *capped)]
+        plain = _run(world, subject, None)
+        rows.append(_compared(plain, plain, subject))
+        for cap_w in sorted(set(caps_w), reverse=True):
+            try:
+                if cap_w >= unit.tdp_w:
+                    raise InputError(f"not below the board's own limit of {unit.tdp_w:g} W")
+                rows.append(_compared(_run(world.with_(power_limit_w=cap_w), subject, cap_w), plain, subject))
+            except InputError as error:
+                rows.append(UnusableLimit(cap_w=cap_w, note=str(error)))
     curve, here = voltage_curve(unit)
     return PowerLimits(
         accelerator=unit.name,
@@ -244,72 +224,37 @@ def power_limits(world: SimulatedEvaluator, subject: PowerLimitedPlan, caps_w: S
     )
 
 
-def _capped(
-    world: SimulatedEvaluator,
-    subject: PowerLimitedPlan,
-    cap_w: float,
-    unit: Accelerator,
-) -> LimitedRun | UnusableLimit:
-    if cap_w >= unit.tdp_w:
-        return UnusableLimit(cap_w=cap_w, note=f"not below the board's own limit of {unit.tdp_w:g} W")
-    try:
-        return _Run(world.with_(power_limit_w=cap_w), subject).measured(cap_w)
-    except InputError as error:
-        return UnusableLimit(cap_w=cap_w, note=str(error))
+def _run(world: SimulatedEvaluator, subject: MeasuredPlan, cap_w: float | None) -> LimitedRun:
+    """Return the figures at the planned rate, and the highest sustainable rate with one seed."""
+    request, candidate = world.request, subject.candidate
+    sizes = RunSizes.for_slos(request.slos).at_most(MOST_REQUESTS)
+    detail = world.detail(candidate, Load(subject.requests_per_s, sizes.full, request.seed))
+    verdict, tokens = judge([detail.observation], request.slos), detail.output_tokens_per_s
+    power = detail.metrics["power"]
+    assert isinstance(power, dict)
+    tester, capacity = CandidateTester(world, request.slos, sizes, request.seed, None), None
+    floor = tester.probe(candidate, world.light_requests_per_s(candidate), sizes.full)
+    if floor.met:
+        guess = subject.capacity_requests_per_s or world.fluid_requests_per_s(candidate)
+        capacity = tester.capacity(candidate, floor, guess).requests_per_s
+    known = detail.observation.samples_s
+    return LimitedRun(
+        cap_w=cap_w,
+        note=None,
+        met=verdict.met,
+        stable=verdict.stable,
+        slo=[NamedSloValue.of(slo, verdict.value_s(slo)) for slo in request.slos],
+        latency_s={f"{m}.{stat}": verdict.value_s(Slo(m, stat, 1.0)) if m in known else None for m, stat in _SHOWN},
+        capacity_requests_per_s=capacity,
+        gpu_w_mean=power["gpu_w_mean"],
+        w_mean=detail.power_w,
+        j_per_output_token=detail.power_w / tokens if tokens else None,
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    world: SimulatedEvaluator
-    subject: PowerLimitedPlan
-
-    def measured(self, cap_w: float | None) -> LimitedRun:
-        """Return the figures at the planned rate, and the highest sustainable rate."""
-        request, planned = self.world.request, self.subject.requests_per_s
-        detail = self.world.detail(self.subject.candidate, Load(planned, self._sizes.full, request.seed))
-        verdict = judge([detail.observation], request.slos)
-        tokens = detail.output_tokens_per_s
-        power = detail.metrics["power"]
-        assert isinstance(power, dict)
-        return LimitedRun(
-            cap_w=cap_w,
-            note=None,
-            met=verdict.met,
-            stable=verdict.stable,
-            slo=[NamedSloValue.of(slo, verdict.value_s(slo)) for slo in request.slos],
-            latency_s={f"{m}.{stat}": _value(verdict, m, stat) for m, stat in _SHOWN},
-            capacity_requests_per_s=self._capacity(),
-            gpu_w_mean=power["gpu_w_mean"],
-            w_mean=detail.power_w,
-            j_per_output_token=detail.power_w / tokens if tokens else None,
-        )
-
-    @property
-    def _sizes(self) -> RunSizes:
-        return RunSizes.for_slos(self.world.request.slos).at_most(MOST_REQUESTS)
-
-    def _capacity(self) -> float | None:
-        """Return the capacity with one seed; None if even a light load misses an objective."""
-        request, candidate = self.world.request, self.subject.candidate
-        bench = CandidateTester(self.world, request.slos, self._sizes, request.seed, None)
-        floor = bench.probe(candidate, self.world.light_requests_per_s(candidate), self._sizes.full)
-        if not floor.met:
-            return None
-        guess = self.subject.capacity_requests_per_s or self.world.fluid_requests_per_s(candidate)
-        return bench.capacity(candidate, floor, guess).requests_per_s
-
-
-def _value(verdict: Verdict, metric: str, stat: str) -> float | None:
-    if metric not in verdict.observations[0].samples_s:
-        return None
-    return verdict.value_s(Slo(metric, stat, 1.0))
-
-
-def _compared(
-    row: LimitedRun | UnusableLimit, plain: LimitedRun, subject: PowerLimitedPlan
-) -> LimitedRun | UnusableLimit:
+def _compared(row: LimitedRun, plain: LimitedRun, subject: MeasuredPlan) -> LimitedRun:
     """Return the row with its capacity on the answer's scale and its changes relative to no limit."""
-    if isinstance(row, UnusableLimit) or row.j_per_output_token is None or plain.j_per_output_token is None:
+    if row.j_per_output_token is None or plain.j_per_output_token is None:
         return row
     ours, own = row.capacity_requests_per_s, plain.capacity_requests_per_s
     stated = subject.capacity_requests_per_s

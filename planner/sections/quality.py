@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from catalogs.io.json_block import JsonBlock
 from catalogs.models.evaluations import Evaluation, Part, evaluations
 from catalogs.models.spec import ModelSpec
-from catalogs.ui import html_page
 from catalogs.ui.html_page import Markup, note, paragraph, table
 from catalogs.ui.terminal import Line
 from planner.answer.plan_schema import Plan
-from planner.problem.request import PlanRequest
-from planner.sections.section import ChosenPlan
+from planner.sections.section import ChosenPlan, Section
 
 #: KV cache precisions that need no note.
 WIDE: Final = ("bf16", "fp16", "fp32", "auto")
@@ -41,6 +39,12 @@ class EvaluationRow(JsonBlock):
         """Return the row of a catalog evaluation."""
         return cls.model_validate({name: getattr(found, name) for name in cls.model_fields})
 
+    @property
+    def kept(self) -> str:
+        """Return the finding, or the share of the score that is kept, with its publisher and date."""
+        finding = self.finding or f"{self.recovery_percent:.1f} % of {self.benchmark}"
+        return f"{finding} ({self.by}, {self.as_of})"
+
 
 class QualityNote(JsonBlock):
     """The evaluations of the weights or of the KV cache in a precision that is not the model's own."""
@@ -60,15 +64,13 @@ class QualityNote(JsonBlock):
 _PARTS: Final = {"weights": "weights", "kv": "KV cache"}
 
 
-class QualitySection:
+class QualitySection(Section[list[QualityNote]]):
     """The section of published evaluations of the plan's precisions; empty if the plan keeps the model's own."""
 
     name = "quality"
+    title = "Quality: effect of lower precision on the answers"
+    short_title = "Quality"
     schema = list[QualityNote]
-
-    def wanted(self, request: PlanRequest) -> bool:  # noqa: ARG002
-        """Return True: every answer with a plan has the section."""
-        return True
 
     def compute(self, chosen: ChosenPlan) -> list[QualityNote]:
         """Return a note for the weights and one for the KV cache, each only if it is not the model's own precision."""
@@ -79,52 +81,36 @@ class QualitySection:
         for i, entry in enumerate(block):
             known = entry.evaluations
             more = f"; {len(known) - 1} more in the JSON" if len(known) > 1 else ""
-            text = f"{entry.words}: {_kept(known[0])}{more}" if known else str(entry.note)
+            text = f"{entry.words}: {known[0].kept}{more}" if known else str(entry.note)
             yield "" if i else "Quality", text
 
-    def page(self, block: list[QualityNote], plan: Plan) -> Iterable[html_page.PageSection]:  # noqa: ARG002
-        """Return a table of every evaluation, and a note for each precision without one."""
-        if not block:
-            return []
-        parts: list[Markup] = [
-            paragraph(
+    def page(self, block: list[QualityNote], plan: Plan) -> Iterator[Markup]:  # noqa: ARG002
+        """Yield a table of every evaluation, and a note for each precision without one."""
+        if block:
+            yield paragraph(
                 "Published by others and relative to the same model in its own precision; not measured by this planner."
             )
-        ]
         rows = [_row(entry, e) for entry in block for e in entry.evaluations]
         if rows:
-            parts.append(table(("Precision", "Retained", "Scores", "Published by", "Source"), rows, words=5))
-        notes = [note(f"{entry.note}.") for entry in block if entry.note]
-        title = "Quality: effect of lower precision on the answers"
-        return [html_page.PageSection(title, [*parts, *notes], "Quality")]
+            yield table(("Precision", "Retained", "Scores", "Published by", "Source"), rows, words=5)
+        yield from (note(f"{entry.note}.") for entry in block if entry.note)
 
 
 def quality_notes(model: ModelSpec, deployment: Mapping[str, Any]) -> list[QualityNote]:
     """Return the notes on a deployment's weights and KV cache; empty if both keep the model's own precision."""
-    found = []
     weights, kv = str(deployment["weight_dtype"]), str(deployment["kv_dtype"])
+    changed: list[tuple[Part, str, str]] = []
     if weights != model.weight_dtype:
-        found.append(_note(model, "weights", weights))
+        changed.append(("weights", weights, model.weight_dtype))
     if kv not in WIDE:
-        found.append(_note(model, "kv", kv))
+        changed.append(("kv", kv, WIDE[0]))
+    found = []
+    for part, dtype, own in changed:
+        known = [EvaluationRow.of(e) for e in evaluations(model.name, part, dtype)]
+        nothing = f"the catalog has no public evaluation of {model.name} with {dtype} {_PARTS[part]}"
+        note = None if known else f"{nothing}: measure it on your own task"
+        found.append(QualityNote(part=part, dtype=dtype, own_dtype=own, evaluations=known, note=note))
     return found
-
-
-def _note(model: ModelSpec, part: Part, dtype: str) -> QualityNote:
-    known = [EvaluationRow.of(e) for e in evaluations(model.name, part, dtype)]
-    nothing = f"the catalog has no public evaluation of {model.name} with {dtype} {_PARTS[part]}"
-    return QualityNote(
-        part=part,
-        dtype=dtype,
-        own_dtype=model.weight_dtype if part == "weights" else WIDE[0],
-        evaluations=known,
-        note=None if known else f"{nothing}: measure it on your own task",
-    )
-
-
-def _kept(evaluation: EvaluationRow) -> str:
-    what = evaluation.finding or f"{evaluation.recovery_percent:.1f} % of {evaluation.benchmark}"
-    return f"{what} ({evaluation.by}, {evaluation.as_of})"
 
 
 def _row(entry: QualityNote, e: EvaluationRow) -> tuple[str, ...]:

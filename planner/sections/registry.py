@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from catalogs.ui import html_page
+from catalogs.ui.html_page import PageSection
 from catalogs.ui.terminal import Line
 from planner.answer.measure import MeasuredPlan
+from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
@@ -40,15 +41,21 @@ def compute_sections(request: PlanRequest, best: MeasuredPlan, world: Evaluator)
 
 def section_lines(answer: Answer) -> Iterator[Line]:
     """Yield the terminal lines of the sections of a feasible answer."""
+    for section, block, plan in _blocks(answer):
+        yield from section.screen(block, plan)
+
+
+def section_pages(answer: Answer) -> Iterator[PageSection]:
+    """Yield the HTML sections of a feasible answer; a section without content is left out."""
+    for section, block, plan in _blocks(answer):
+        parts = list(section.page(block, plan))
+        if parts:
+            yield PageSection(section.title, parts, section.short_title)
+
+
+def _blocks(answer: Answer) -> Iterator[tuple[Section[Any], Any, Plan]]:
+    """Yield the sections of a feasible answer with their blocks and the recommended plan."""
     for section in SECTIONS:
         block = getattr(answer, section.name, None)
         if block is not None and answer.best is not None:
-            yield from section.screen(block, answer.best)
-
-
-def section_pages(answer: Answer) -> Iterator[html_page.PageSection]:
-    """Yield the HTML sections of a feasible answer."""
-    for section in SECTIONS:
-        block = getattr(answer, section.name, None)
-        if block is not None and answer.best is not None:
-            yield from section.page(block, answer.best)
+            yield section, block, answer.best

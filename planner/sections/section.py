@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from calibration.accuracy.stated_error import StatedError
 from catalogs.hardware.specs import Hardware
-from catalogs.ui import html_page
+from catalogs.ui.html_page import Markup, paragraph, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import percent, seconds
 from planner.answer.measure import MeasuredPlan
@@ -20,7 +21,7 @@ from planner.problem.request import PlanRequest
 
 B = TypeVar("B")
 
-#: Introduction on the page of a section that was simulated with the answer.
+#: Introduction of the page's default content.
 SIMULATED: Final = "Simulated with the calibration and seed of the answer. Intervals have the level used on this page."
 
 
@@ -56,31 +57,39 @@ class ChosenPlan:
 class Section(Protocol[B]):
     """A section of an answer; `B` is the type of its JSON block.
 
-    To add a section, write a file with a class of this interface and add the class to `registry.SECTIONS`.
+    To add a section, write a file with a subclass and add the class to `registry.SECTIONS`.
+
+    Attributes:
+        name: JSON key of the block in the answer.
+        title: Title of the section on the page.
+        short_title: Entry of the section in the table of contents of the page.
+        schema: Type of the block, which pydantic uses to write it and to read it back.
     """
 
-    @property
-    def name(self) -> str:
-        """Return the JSON key of the block in the answer."""
+    name: str
+    title: str
+    short_title: str
+    schema: Any
 
-    @property
-    def schema(self) -> Any:
-        """Return the type of the block, which pydantic uses to write it and to read it back."""
+    def wanted(self, request: PlanRequest) -> bool:  # noqa: ARG002
+        """Return True if the answer to this request has the section; by default every answer with a plan has it."""
+        return True
 
-    def wanted(self, request: PlanRequest) -> bool:
-        """Return True if the answer to this request has the section."""
-
+    @abstractmethod
     def compute(self, chosen: ChosenPlan) -> B:
         """Compute the block for the recommended plan."""
 
+    @abstractmethod
     def screen(self, block: B, plan: Plan) -> Iterable[Line]:
         """Return the lines of the terminal screen; `plan` is the recommended plan."""
 
-    def page(self, block: B, plan: Plan) -> Iterable[html_page.PageSection]:
-        """Return the sections of the HTML page; `plan` is the recommended plan.
+    def page(self, block: B, plan: Plan) -> Iterable[Markup]:
+        """Return the content of the HTML page; `plan` is the recommended plan.
 
-        Implementations import chart libraries inside this method, because they are optional.
+        By default, this is a table with the lines of the screen. Implementations import chart libraries inside this
+        method, because they are optional.
         """
+        return [paragraph(SIMULATED), table(("quantity", "result"), list(self.screen(block, plan)), words=2)]
 
 
 def verdict_words(met: bool, probability: float) -> str:

@@ -14,7 +14,7 @@ from catalogs.deployments.layout import Role
 from catalogs.ui.words import human_s
 from planner.answer.plan_schema import Memory, Plan
 from planner.evaluation.facts import memory_block
-from planner.problem.latency_metrics import LATENCY_METRICS
+from planner.problem.latency_metrics import LATENCY_METRICS, TTFT
 from planner.studies.rerun import Rerun
 from simulator.analysis.bottleneck import (
     DEVICE_BOUNDS,
@@ -22,14 +22,12 @@ from simulator.analysis.bottleneck import (
     IDLE,
     KV_CAPACITY,
     QUEUE,
-    SAMPLES,
     PoolBottleneck,
     pool_bottlenecks,
 )
 from simulator.analysis.operators import BOUND_WORDS, FIXED, together
 from simulator.cluster.cluster import RunOptions
-from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
-from simulator.cluster.run import Run
+from simulator.cluster.compiled import CompiledFleet
 from simulator.cluster.simulate import simulate
 from simulator.engine.event_log import EventLog
 
@@ -61,7 +59,8 @@ class ResourceUse:
 class PoolUse:
     """One kind of replica of a plan.
 
-    `kv_peak` is the peak utilisation of its KV cache, 0 to 1; None stands for the figure in the plan.
+    `seats` is the number of sequences that may run at once. `kv_peak` is the peak utilisation of the KV cache, 0 to 1;
+    None stands for the figure in the plan.
     """
 
     role: Role
@@ -70,66 +69,49 @@ class PoolUse:
     seats: int
     kv_peak: float | None = None
 
-    def name_of(self, resource: str) -> str:
-        """Return the name of a resource, with the kind of replica if there are several."""
-        return resource if self.role == "both" else f"{self.role}: {resource}"
 
-    def is_part_of(self, metric: str) -> bool:
-        """Return True if the time of these replicas is part of a latency metric.
-
-        Prefill replicas determine the time to first token, decode replicas the time between tokens.
-        """
-        return LATENCY_METRICS[metric].involves(self.role)
-
-
-def pool_uses(rerun: Rerun, plan: Plan, index: int = 0, samples: int = SAMPLES) -> list[PoolUse]:
-    """Return the pools of a plan, simulated again: one pool, or a prefill and a decode pool."""
-    candidate, world = rerun.candidates[index], rerun.world_of(index)
+def pool_uses(rerun: Rerun, plan: Plan) -> list[PoolUse]:
+    """Return the pools of the recommended plan, simulated again: one pool, or a prefill and a decode pool."""
+    candidate, world = rerun.candidates[0], rerun.world_of(0)
     share = world.deployments.even_parts(candidate)
     served = world.deployments.part(candidate, share)
-    plants = served.plants if isinstance(served, CompiledFleet) else (served,)
-    n = 2 * rerun.bench.sizes.full * max(plant.resolved.replicas for plant in plants) * share
+    pools = served.plants if isinstance(served, CompiledFleet) else (served,)
+    n = 2 * rerun.tester.sizes.full * max(pool.resolved.replicas for pool in pools) * share
     requests = rerun.workload.materialise(rerun.request.seed, n, plan.requests_per_s).every(share)
     done = simulate(served, requests, RunOptions(journal=EventLog()))
-    found = pool_bottlenecks(done, samples)
-    if len(plants) == 1:
-        return [PoolUse("both", found[0], plan.memory, _seats(plants[0]))]
-    return [_pool_use(done, plant, i, found[i]) for i, plant in enumerate(plants)]
-
-
-def _pool_use(done: Run, plant: CompiledDeployment, pool: int, found: PoolBottleneck) -> PoolUse:
-    memory = Memory.model_validate(memory_block(plant.memory, plant.resolved))
-    peak = max(replica.kv_peak_fraction for replica in done.replicas if replica.pool == pool)
-    return PoolUse(plant.resolved.role, found, memory, _seats(plant), peak)
-
-
-def _seats(plant: CompiledDeployment) -> int:
-    return plant.resolved.limits.max_num_seqs * plant.resolved.layout.data_parallel
+    uses = []
+    for number, (pool, found) in enumerate(zip(pools, pool_bottlenecks(done), strict=True)):
+        seats = pool.resolved.limits.max_num_seqs * pool.resolved.layout.data_parallel
+        if len(pools) == 1:
+            return [PoolUse("both", found, plan.memory, seats)]
+        memory = Memory.model_validate(memory_block(pool.memory, pool.resolved))
+        peak = max(replica.kv_peak_fraction for replica in done.replicas if replica.pool == number)
+        uses.append(PoolUse(pool.resolved.role, found, memory, seats, peak))
+    return uses
 
 
 def resource_uses(plan: Plan, pools: Sequence[PoolUse]) -> list[ResourceUse]:
     """Return the utilisation of every resource, for each kind of replica and then for the queue.
 
     Per kind come the shares of time, the largest first, then KV cache and running sequences. Only replicas whose time
-    is part of the tightest objective can hold the bottleneck.
+    is part of the tightest objective can hold the bottleneck: prefill replicas determine the time to first token,
+    decode replicas the time between tokens.
     """
-    return [*(use for pool in pools for use in _pool_resources(plan, pool)), *_queue(plan)]
+    found: list[ResourceUse] = []
+    for pool in pools:
+        decisive = not plan.slo or LATENCY_METRICS[plan.tightest.metric].involves(pool.role)
+        prefix = "" if pool.role == "both" else f"{pool.role}: "
+        uses = (*_time(pool), *_kv(plan, pool), *_sequence_seats(pool))
+        found += [replace(u, resource=f"{prefix}{u.resource}", binds=u.binds and decisive) for u in uses]
+    return [*found, *_queue(plan)]
 
 
-def _pool_resources(plan: Plan, pool: PoolUse) -> Iterator[ResourceUse]:
-    waited = not plan.slo or pool.is_part_of(plan.tightest.metric)
-    for use in (*_time(pool), *_kv(plan, pool), *_sequence_seats(pool)):
-        yield replace(use, resource=pool.name_of(use.resource), binds=use.binds and waited)
-
-
-def _time(pool: PoolUse) -> list[ResourceUse]:
-    """Return the shares of the replica time by bound."""
+def _time(pool: PoolUse) -> Iterator[ResourceUse]:
+    """Yield the shares of the replica time by bound, the largest first."""
     shares, bound_by = pool.bottleneck.shares.steps, pool.bottleneck.bound_by
-    named = (name for name in shares if shares[name] or name in (HOST, IDLE))
-    order = sorted(named, key=lambda name: -shares[name])
-    return [
-        ResourceUse(WORDS[name], shares[name], "replica time", _leading(pool, name), name == bound_by) for name in order
-    ]
+    for name in sorted(shares, key=lambda name: -shares[name]):
+        if shares[name] or name in (HOST, IDLE):
+            yield ResourceUse(WORDS[name], shares[name], "replica time", _leading(pool, name), name == bound_by)
 
 
 def _leading(pool: PoolUse, bound: str) -> str:
@@ -141,32 +123,27 @@ def _leading(pool: PoolUse, bound: str) -> str:
     return ", ".join(shown)
 
 
-def _kv(plan: Plan, pool: PoolUse) -> list[ResourceUse]:
+def _kv(plan: Plan, pool: PoolUse) -> Iterator[ResourceUse]:
     peak = plan.metric("kv_peak_fraction") if pool.kv_peak is None else pool.kv_peak
-    if peak is None:
-        return []
-    preempted = 0.0 if pool.role == "prefill" else plan.metric("n_preemptions") or 0.0
-    words = f"{preempted:,.0f} preemptions" if preempted else "no preemptions"
-    return [ResourceUse("KV cache", peak, "KV blocks at their peak", words, pool.bottleneck.bound_by == KV_CAPACITY)]
+    if peak is not None:
+        preempted = 0.0 if pool.role == "prefill" else plan.metric("n_preemptions") or 0.0
+        words = f"{preempted:,.0f} preemptions" if preempted else "no preemptions"
+        binds = pool.bottleneck.bound_by == KV_CAPACITY
+        yield ResourceUse("KV cache", peak, "KV blocks at their peak", words, binds)
 
 
-def _sequence_seats(pool: PoolUse) -> list[ResourceUse]:
-    """Return the utilisation of `max_num_seqs`; none for prefill replicas."""
-    if pool.role == "prefill":
-        return []
-    steps, seats = pool.bottleneck.samples, pool.seats
-    words = (
-        f"{steps.most_decodes:,} of {seats:,} concurrent sequences at the peak, {steps.mean_decodes:,.0f} on average"
-    )
-    binds = pool.bottleneck.bound_by == QUEUE
-    return [ResourceUse("running sequences", steps.most_decodes / seats, "max_num_seqs", words, binds)]
+def _sequence_seats(pool: PoolUse) -> Iterator[ResourceUse]:
+    """Yield the utilisation of `max_num_seqs`; nothing for prefill replicas."""
+    if pool.role != "prefill":
+        steps, binds = pool.bottleneck.samples, pool.bottleneck.bound_by == QUEUE
+        peak = f"{steps.most_decodes:,} of {pool.seats:,} concurrent sequences at the peak"
+        words = f"{peak}, {steps.mean_decodes:,.0f} on average"
+        yield ResourceUse("running sequences", steps.most_decodes / pool.seats, "max_num_seqs", words, binds)
 
 
-def _queue(plan: Plan) -> list[ResourceUse]:
-    """Return the queueing time as a share of the mean time to first token."""
-    metrics = plan.metrics or {}
-    queue, ttft = (metrics.get("queue_s") or {}).get("mean"), (metrics.get("ttft_s") or {}).get("mean")
-    if not queue or not ttft:
-        return []
-    words = f"a request waits {human_s(queue)} on average before its first step"
-    return [ResourceUse("queue", min(queue / ttft, 1.0), "the mean TTFT", words, False)]
+def _queue(plan: Plan) -> Iterator[ResourceUse]:
+    """Yield the queueing time as a share of the mean time to first token."""
+    queue_s, ttft_s = (plan.latency_s(metric, "mean") for metric in ("queue", TTFT.name))
+    if queue_s and ttft_s:
+        words = f"a request waits {human_s(queue_s)} on average before its first step"
+        yield ResourceUse("queue", min(queue_s / ttft_s, 1.0), "the mean TTFT", words, False)

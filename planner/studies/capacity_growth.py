@@ -18,7 +18,6 @@ from catalogs.ui.words import human_s
 from planner.answer.measure import Measure
 from planner.answer.plan_schema import Plan
 from planner.evaluation.evaluator import Evaluator
-from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
 from planner.problem.slo import seconds_text
 from planner.space.candidates import candidates
@@ -69,11 +68,12 @@ class Growth:
         """Return the cheapest change that meets the objectives; changes that keep the objectives take precedence."""
         held = [c for c in self.changes if c.holds]
         promised = [c for c in held if c.kind != "objective"]
-        return min(promised or held, key=_dollars, default=None)
+        return min(promised or held, key=lambda change: _known(change.extra_usd_per_hour), default=None)
 
 
-def _dollars(change: GrowthStep) -> float:
-    return float("inf") if change.extra_usd_per_hour is None else change.extra_usd_per_hour
+def _known(usd: float | None) -> float:
+    """Return an amount to sort by: an unknown one is infinite."""
+    return float("inf") if usd is None else usd
 
 
 def growth(rerun: Rerun, plan: Plan, tell: ProgressCallback = lambda _: None) -> Growth:
@@ -98,48 +98,40 @@ class _Tries:
     def objective(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
         """Try the same plan with relaxed objectives."""
         tell("the same plan at the higher rate")
-        bench = self.rerun.bench
-        verdict = bench.probe(self.rerun.candidates[0], self.goal, bench.sizes.full)
-        missed = [slo for slo in bench.slos if verdict.value_s(slo) > slo.limit_s]
-        values = ", ".join(f"{slo.name} = {human_s(verdict.value_s(slo))}" for slo in missed)
+        tester = self.rerun.tester
+        verdict = tester.probe(self.rerun.candidates[0], self.goal, tester.sizes.full)
         if not verdict.stable:
             yield GrowthStep("objective", "relax the objectives", None, None, False, "the queue grows")
-        elif missed:
-            limits = ",".join(f"{slo.name}={seconds_text(_up(verdict.value_s(slo)))}" for slo in missed)
-            words = f"relax the objectives to {limits}"
-            yield GrowthStep("objective", words, self.plan.usd_per_hour, 0.0, True, values)
-        else:
-            words = "no change: the same plan meets the objectives with this seed"
-            yield GrowthStep("objective", words, self.plan.usd_per_hour, 0.0, True)
+            return
+        missed = [(slo, verdict.value_s(slo)) for slo in tester.slos if verdict.value_s(slo) > slo.limit_s]
+        # Each limit is the value plus 10 %, rounded to two digits.
+        limits = ",".join(f"{slo.name}={seconds_text(float(f'{value_s * 1.1:.2g}'))}" for slo, value_s in missed)
+        same = "no change: the same plan meets the objectives with this seed"
+        words = f"relax the objectives to {limits}" if missed else same
+        values = ", ".join(f"{slo.name} = {human_s(value_s)}" for slo, value_s in missed)
+        yield GrowthStep("objective", words, self.plan.usd_per_hour, 0.0, True, values)
 
     def precision(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
         """Try narrower weights on the same hardware until one reaches the goal."""
-        text, world = str(self.plan.deployment["hardware"]), self._own_world()
+        own, world = self.rerun.candidates[0].hardware, self.rerun.world_of(0)
+        if world.names.hardware.text != own.text:  # the plan has a part of the requested hardware
+            world = world.elsewhere(own)
         searched = {c.weight_dtype for c in candidates(world.request, world.names)}
         for dtype in (d for d in NARROWER if d not in searched):
             tell(f"{dtype} weights")
-            found = self._first(text, (dtype,), world)
+            found = self._first(self.plan.hardware, (dtype,), world)
             words = f"{dtype} weights" + (f": {found}" if found else "")
             note = "check the answer quality"
             yield GrowthStep("precision", words, self.plan.usd_per_hour, 0.0, found is not None, note)
             if found:
                 return
 
-    def _own_world(self) -> SimulatedEvaluator:
-        """Return the evaluator of the hardware of the plan, which may be a part of the requested hardware."""
-        world, own = self.rerun.world_of(0), self._own
-        return world if world.names.hardware.text == own.text else world.elsewhere(own)
-
-    @property
-    def _own(self) -> Hardware:
-        return self.rerun.candidates[0].hardware
-
     def hardware(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
         """Try more of the same and other accelerators by price, each kind until one count reaches the goal."""
         done: set[str] = set()
         for hardware, usd in self._offers():
             text, name = hardware.text, hardware.accelerator.name
-            if name in done:
+            if len(done) == ENOUGH or name in done:
                 continue
             tell(text)
             try:
@@ -151,18 +143,16 @@ class _Tries:
             yield GrowthStep("hardware", words, usd, extra, found is not None)
             if found:
                 done.add(name)
-            if len(done) == ENOUGH:
-                return
 
     def _offers(self) -> list[tuple[Hardware, float | None]]:
         """Return pairs of hardware and dollars per hour, the cheapest first, at equal price the same kind first."""
-        priced: list[tuple[Hardware, float | None]] = []
-        for hardware in dict.fromkeys([*_more(self._own), *_others(self._own)]):
-            price = self.rerun.prices.of_other(hardware).price(hardware)
-            priced.append((hardware, None if price is None else price.usd_per_hour))
+        own = self.rerun.candidates[0].hardware
+        offers = dict.fromkeys([*_more(own), *_others(own)])
+        prices = {hardware: self.rerun.prices.of_other(hardware).price(hardware) for hardware in offers}
+        priced = [(hardware, None if price is None else price.usd_per_hour) for hardware, price in prices.items()]
         most = MOST_DEARER * (self.plan.usd_per_hour or float("inf"))
         kept = [(hardware, usd) for hardware, usd in priced if usd is None or usd <= most]
-        return sorted(kept, key=lambda item: float("inf") if item[1] is None else item[1])
+        return sorted(kept, key=lambda offer: _known(offer[1]))
 
     def _first(self, hardware: str, precisions: tuple[str, ...], world: Evaluator) -> str | None:
         """Return the first of the fastest candidates with default limits that reaches the goal, in words."""
@@ -173,18 +163,13 @@ class _Tries:
             plain.setdefault(c.placement, c)
         left = [c for c in plain.values() if world.discard(c) is None]
         left.sort(key=lambda c: -world.fluid_requests_per_s(c))
-        bench = replace(self.rerun.bench, evaluator=world, requests_per_s=self.goal)
-        measure = Measure(world, bench, self.rerun.prices)
+        tester = replace(self.rerun.tester, evaluator=world, requests_per_s=self.goal)
+        measure = Measure(world, tester, self.rerun.prices)
         for candidate in left[:MOST_TRIES]:
-            quick = bench.probe(candidate, self.goal, bench.sizes.quick)
+            quick = tester.probe(candidate, self.goal, tester.sizes.quick)
             if not quick.hopeless and measure.holds(candidate, self.goal):
                 return candidate.words
         return None
-
-
-def _up(value_s: float) -> float:
-    """Return the value plus 10 %, rounded to two digits."""
-    return float(f"{value_s * 1.1:.2g}")
 
 
 def _more(own: Hardware) -> Iterator[Hardware]:
@@ -203,8 +188,7 @@ def _others(own: Hardware) -> Iterator[Hardware]:
         return
     for name in (n for n in OTHERS if n != own.accelerator.name):
         other = parse_hardware(name)
-        most = other.node.max_accelerators
-        total = own.n_accelerators
+        most, total = other.node.max_accelerators, own.n_accelerators
         for n in (total // 2, total, 2 * total):
             if 1 <= n <= most:
                 yield with_count(other, n)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from planner.answer.plan_schema import Plan, SloResult
+from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 
 Unit = Literal["rate", "seconds", "usd", "joules", "grams", "share"]
@@ -19,17 +19,22 @@ TIE: Final = 0.02
 #: Deployment keys that follow from others.
 _FOLLOWS: Final = ("kv_blocks",)
 
+#: Request keys that are compared; the deployments contain the resolved model, engine and hardware.
+_REQUEST_KEYS: Final = ("slo", "workload", "rate", "objective", "precisions", "seed")
+
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of two plans; None for a plan without it."""
+    """One figure of two plans; None for a plan without it.
+
+    `lower_is_better` is None if neither direction is better.
+    """
 
     name: str
     unit: Unit
     a: float | None
     b: float | None
-    lower_is_better: bool = True
-    judged: bool = True  # False: neither direction is better
+    lower_is_better: bool | None = True
 
     @property
     def change(self) -> float | None:
@@ -39,7 +44,7 @@ class Figure:
     @property
     def better(self) -> Better:
         """Return the better side; empty if a figure is missing or neither direction is better."""
-        if self.a is None or self.b is None or not self.judged:
+        if self.a is None or self.b is None or self.lower_is_better is None:
             return ""
         if abs(self.a - self.b) <= TIE * max(abs(self.a), abs(self.b)):
             return "same"
@@ -74,118 +79,90 @@ class PlanComparison:
         }
 
 
+def differences(
+    a: Mapping[str, Any], b: Mapping[str, Any], keys: Iterable[str], absent: str = "none"
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the keys whose values differ, with both values in words; `absent` stands for None."""
+    for key in keys:
+        values = a.get(key), b.get(key)
+        if values[0] != values[1]:
+            one, two = (absent if value is None else _words(value) for value in values)
+            yield key, one, two
+
+
 def deployment_differs(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the keys in which two deployment blocks differ, with both values."""
-    for key in dict.fromkeys((*a, *b)):
-        if key not in _FOLLOWS and a.get(key) != b.get(key):
-            yield key, _text(a.get(key)), _text(b.get(key))
+    return differences(a, b, (key for key in dict.fromkeys((*a, *b)) if key not in _FOLLOWS))
+
+
+def _words(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+#: Figures of plans before and after the latencies: name, unit, path of the value, and whether a lower value is better.
+_RATES: Final[tuple[tuple[str, Unit, str, bool | None], ...]] = (
+    ("planned requests/s", "rate", "requests_per_s", None),
+    ("highest requests/s", "rate", "capacity_requests_per_s", False),
+    ("requests/s with 90 % confidence", "rate", "safe_requests_per_s", False),
+)
+
+_COSTS: Final[tuple[tuple[str, Unit, str, bool | None], ...]] = (
+    ("$ per hour", "usd", "usd_per_hour", True),
+    ("$ per million output tokens", "usd", "cost.usd_per_million_output_tokens", True),
+    ("$ per million tokens", "usd", "cost.usd_per_million_total_tokens", True),
+    ("J per output token", "joules", "energy.j_per_output_token", True),
+    ("g CO2e per million output tokens", "grams", "energy.gco2e_per_million_output_tokens", True),
+)
 
 
 def figures(a: Plan, b: Plan) -> Iterator[Figure]:
     """Yield every figure that at least one of the plans has."""
-    pairs: list[Figure] = [
-        Figure("planned requests/s", "rate", a.requests_per_s, b.requests_per_s, judged=False),
-        Figure("highest requests/s", "rate", a.capacity_requests_per_s, b.capacity_requests_per_s, False),
-        Figure("requests/s with 90 % confidence", "rate", a.safe_requests_per_s, b.safe_requests_per_s, False),
-        *_latencies(a, b),
-        Figure("$ per hour", "usd", a.usd_per_hour, b.usd_per_hour),
-        *(Figure(n, "usd", _cost(a, k), _cost(b, k)) for n, k in _COSTS),
-        *(Figure(n, u, _energy(a, k), _energy(b, k)) for n, u, k in _ENERGIES),
-        Figure("peak KV cache utilisation", "share", a.metric(_KV), b.metric(_KV), judged=False),
-    ]
-    yield from (f for f in pairs if f.a is not None or f.b is not None)
+    found = [*_figures(a, b, _RATES), *_latencies(a, b), *_figures(a, b, _COSTS)]
+    kv = "kv_peak_fraction"
+    found.append(Figure("peak KV cache utilisation", "share", a.metric(kv), b.metric(kv), None))
+    yield from (f for f in found if f.a is not None or f.b is not None)
 
 
-_KV: Final = "kv_peak_fraction"
-
-_COSTS: Final = (
-    ("$ per million output tokens", "usd_per_million_output_tokens"),
-    ("$ per million tokens", "usd_per_million_total_tokens"),
-)
-
-_ENERGIES: Final[tuple[tuple[str, Unit, str], ...]] = (
-    ("J per output token", "joules", "j_per_output_token"),
-    ("g CO2e per million output tokens", "grams", "gco2e_per_million_output_tokens"),
-)
+def _figures(a: Plan, b: Plan, rows: Iterable[tuple[str, Unit, str, bool | None]]) -> Iterator[Figure]:
+    for name, unit, path, lower_is_better in rows:
+        block, _, key = path.rpartition(".")
+        one, two = (getattr(getattr(plan, block) if block else plan, key, None) for plan in (a, b))
+        yield Figure(name, unit, one, two, lower_is_better)
 
 
 def _latencies(a: Plan, b: Plan) -> Iterator[Figure]:
-    """Yield the value of and the confidence in each objective; equal objectives share a row."""
-    rows = [{row.name: row for row in p.slo} for p in (a, b)]
+    """Yield the value of and the confidence in each objective; equal objectives share a row.
+
+    For a plan without the objective, the value is that of the same statistic in its metrics.
+    """
+    rows = [{row.name: row for row in plan.slo} for plan in (a, b)]
     for name in dict.fromkeys((*rows[0], *rows[1])):
-        one, two = rows[0].get(name), rows[1].get(name)
-        yield Figure(name, "seconds", _value(one, a, name), _value(two, b, name))
-        yield Figure(f"confidence in {name}", "share", _sure(one), _sure(two), False)
-
-
-def _value(row: SloResult | None, plan: Plan, name: str) -> float | None:
-    """Return the value of an objective, or of the same metric for a plan without the objective."""
-    if row is not None:
-        return row.value_s
-    metric, _, stat = name.partition(".")
-    found = ((plan.metrics or {}).get(f"{metric}_s") or {}).get(stat)
-    return float(found) if isinstance(found, int | float) else None
-
-
-def _sure(row: SloResult | None) -> float | None:
-    return None if row is None else row.probability_met
-
-
-def _energy(plan: Plan, key: str) -> float | None:
-    found: float | None = getattr(plan.energy, key, None)
-    return found
-
-
-def _cost(plan: Plan, key: str) -> float | None:
-    found: float | None = getattr(plan.cost, key, None)
-    return found
-
-
-def _text(value: object) -> str:
-    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-#: Request keys that are compared; the deployments contain the resolved model, engine and hardware.
-_ASKED: Final = ("slo", "workload", "rate", "objective", "precisions", "seed")
+        found = [(plan, by_name.get(name)) for plan, by_name in zip((a, b), rows, strict=True)]
+        metric, _, stat = name.partition(".")
+        one, two = (plan.latency_s(metric, stat) if row is None else row.value_s for plan, row in found)
+        yield Figure(name, "seconds", one, two)
+        one, two = (None if row is None else row.probability_met for _, row in found)
+        yield Figure(f"confidence in {name}", "share", one, two, False)
 
 
 def compare_answers(a: Answer, b: Answer) -> PlanComparison:
     """Return the comparison of two answers; an infeasible answer is represented by its closest plan, with a note."""
     one, two = _plan(a), _plan(b)
-    differs = [*_questions(a, b)]
-    found = []
+    requests = [
+        {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in block.items()}
+        for block in (a.request.as_dict(), b.request.as_dict())
+    ]
+    differs, found = [*differences(requests[0], requests[1], _REQUEST_KEYS, "free")], []
+    if a.feasible != b.feasible:
+        differs.append(("answer", "yes" if a.feasible else "no", "yes" if b.feasible else "no"))
     if one is not None and two is not None:
-        differs += list(deployment_differs(one.deployment, two.deployment))
+        differs += deployment_differs(one.deployment, two.deployment)
         found = list(figures(one, two))
     return PlanComparison(tuple(differs), tuple(found), tuple(_notes(a, b, one, two)))
 
 
 def _plan(answer: Answer) -> Plan | None:
-    if answer.best is not None or answer.infeasible is None:
-        return answer.best
-    return answer.infeasible.closest
-
-
-def _questions(a: Answer, b: Answer) -> Iterator[tuple[str, str, str]]:
-    ours, theirs = a.request.as_dict(), b.request.as_dict()
-    for key in _ASKED:
-        one, two = ours[key], theirs[key]
-        if one != two:
-            yield key, _words(one), _words(two)
-    if a.feasible != b.feasible:
-        yield "answer", "yes" if a.feasible else "no", "yes" if b.feasible else "no"
-
-
-def _words(value: object) -> str:
-    if value is None:
-        return "free"
-    return (
-        ", ".join(map(str, value))
-        if isinstance(value, list)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
-    )
+    return answer.best or (None if answer.infeasible is None else answer.infeasible.closest)
 
 
 def _notes(a: Answer, b: Answer, one: Plan | None, two: Plan | None) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from catalogs.ui.terminal import ProgressCallback
-from catalogs.ui.words import human_s
+from catalogs.ui.words import human_s, seconds
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.problem.candidate import deployment_words
@@ -56,34 +56,32 @@ def explain(answer: Answer, tell: ProgressCallback = lambda _: None) -> Explanat
     return Explanation(list(_why(answer, best)), others, found, binding_words(best, found), grown)
 
 
+#: What the search optimised, by objective; an objective that is not listed is maximised.
+_GOALS: Final = {
+    "cost": "has the lowest cost per token",
+    "energy": "has the lowest energy per token",
+    "throughput": "has the highest sustainable rate",
+    "latency": "has the lowest latency",
+}
+
+
 def _why(answer: Answer, best: Plan) -> Iterator[str]:
     """Yield sentences on the search and on the decision."""
-    s, asked = answer.search, answer.request
+    s, request = answer.search, answer.request
+    goal = _GOALS.get(request.objective, f"has the highest {request.objective}")
+    if request.objective == "cost" and request.requests_per_s is not None:
+        goal = f"is the cheapest that carries {request.requests_per_s:g} requests/s"
     yield (
         f"Of {s.n_space:,} deployments, {s.n_bounded_out:,} cannot meet the objectives (bounds) and "
-        f"{s.n_simulated:,} were simulated; this one {_goal(asked.objective, asked.requests_per_s)}."
+        f"{s.n_simulated:,} were simulated; this one {goal}."
     )
     for reason, n in s.bounded_out.items():
         yield f"{n:,} ruled out: {reason}."
     near = best.tightest
-    value = "unbounded" if near.value_s is None else human_s(near.value_s)
     share = f"{100 * near.share:.0f} % of the limit {human_s(near.limit_s)}"
-    yield f"Its tightest objective is {near.name}: {value} is {share}."
+    yield f"Its tightest objective is {near.name}: {seconds(near.value_s)} is {share}."
     if best.limited_by:
         yield f"Its capacity is {best.capacity_requests_per_s:.3g} requests/s; {best.limited_by}."
-
-
-def _goal(objective: str, rate: float | None) -> str:
-    if objective == "cost":
-        if rate is None:
-            return "has the lowest cost per token"
-        return f"is the cheapest that carries {rate:g} requests/s"
-    words = {
-        "energy": "has the lowest energy per token",
-        "throughput": "has the highest sustainable rate",
-        "latency": "has the lowest latency",
-    }
-    return words.get(objective, f"has the highest {objective}")
 
 
 def why_not(answer: Answer, best: Plan, other: Plan) -> str:
@@ -94,10 +92,11 @@ def why_not(answer: Answer, best: Plan, other: Plan) -> str:
         reasons.append(f"carries {theirs:.3g} requests/s, {100 * (theirs / ours - 1):+.0f} %")
         if abs(theirs / ours - 1) <= TIE and answer.request.objective in ("cost", "throughput"):
             reasons.append("a tie: the simpler deployment is preferred")
-    for name, mine, its in (
-        ("cost per output token", _usd(best), _usd(other)),
-        ("energy per output token", _joules(best), _joules(other)),
+    for name, block, key in (
+        ("cost per output token", "cost", "usd_per_million_output_tokens"),
+        ("energy per output token", "energy", "j_per_output_token"),
     ):
+        mine, its = (getattr(getattr(plan, block), key, None) for plan in (best, other))
         if mine and its:
             reasons.append(f"{name} {100 * (its / mine - 1):+.0f} %")
     if other.usd_per_hour and best.usd_per_hour and other.usd_per_hour != best.usd_per_hour:
@@ -105,20 +104,10 @@ def why_not(answer: Answer, best: Plan, other: Plan) -> str:
     return ", ".join(reasons) or "no figures to compare"
 
 
-def _usd(plan: Plan) -> float | None:
-    return None if plan.cost is None else plan.cost.usd_per_million_output_tokens
-
-
-def _joules(plan: Plan) -> float | None:
-    return None if plan.energy is None else plan.energy.j_per_output_token
-
-
 def binding_words(plan: Plan, found: list[ResourceUse]) -> str:
     """Return the limit of the capacity and the bottleneck of the steps in one sentence."""
-    binding = [u for u in found if u.binds]
-    what = ", ".join(
-        f"{u.resource} ({100 * u.share:.0f} % of {u.of}{': ' + u.words if u.words else ''})" for u in binding
-    )
+    shares = ((u, f"{100 * u.share:.0f} % of {u.of}") for u in found if u.binds)
+    what = ", ".join(f"{u.resource} ({share}{': ' if u.words else ''}{u.words})" for u, share in shares)
     first = f"{plan.limited_by}; " if plan.limited_by else ""
     return f"{first}its steps are bound by {what}" if what else f"{first}no resource is exhausted"
 
@@ -128,9 +117,11 @@ def document(e: Explanation) -> dict[str, Any]:
     grown = None
     if e.growth is not None:
         cheapest = e.growth.cheapest
-        changes = [asdict(c) for c in e.growth.changes]
-        grown = {"goal_requests_per_s": e.growth.goal_per_s, "changes": changes}
-        grown |= {"cheapest": None if cheapest is None else asdict(cheapest)}
+        grown = {
+            "goal_requests_per_s": e.growth.goal_per_s,
+            "changes": [asdict(change) for change in e.growth.changes],
+            "cheapest": None if cheapest is None else asdict(cheapest),
+        }
     return {
         "schema_version": SCHEMA_VERSION,
         "why": e.why,
@@ -144,12 +135,11 @@ def document(e: Explanation) -> dict[str, Any]:
 def cheapest_words(change: GrowthStep) -> str:
     """Return a change with its additional cost or saving, and its note."""
     extra = change.extra_usd_per_hour
-    if extra is None:
-        more = "at an unknown price"
-    elif extra == 0:
-        more = "at the same cost"
-    else:
-        more = f"for ${extra:,.2f} more per hour" if extra > 0 else f"saves ${-extra:,.2f} per hour"
+    more = f"for {extra_words(change)} more per hour"
+    if not extra:
+        more = "at an unknown price" if extra is None else "at the same cost"
+    elif extra < 0:
+        more = f"saves ${-extra:,.2f} per hour"
     return f"{change.words}, {more}" + (f" ({change.note})" if change.note else "")
 
 

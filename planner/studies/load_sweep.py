@@ -55,13 +55,13 @@ def sweep(plans: list[Plan], rerun: Rerun, tell: ProgressCallback = lambda _: No
 
 
 def _point(i: int, candidate: Candidate, rerun: Rerun, share: float, rate: float) -> SweepPoint:
-    bench, prices = rerun.bench, rerun.prices
-    detail = rerun.world.detail(candidate, Load(rate, bench.sizes.full, bench.seed))
-    verdict = judge([detail.observation], bench.slos)
+    tester, prices = rerun.tester, rerun.prices
+    detail = rerun.world.detail(candidate, Load(rate, tester.sizes.full, tester.seed))
+    verdict = judge([detail.observation], tester.slos)
     rates = Rates(detail.output_tokens_per_s, detail.total_tokens_per_s, detail.power_w)
     used = energy(rates, prices.grid())
     known = [m for m in LATENCY_METRICS if m in detail.observation.samples_s]
-    wanted = sorted({*CURVE_STATS, *(slo.stat for slo in bench.slos)})
+    stats = sorted({*CURVE_STATS, *(slo.stat for slo in tester.slos)})
     return SweepPoint(
         plan=i,
         share=share,
@@ -72,5 +72,5 @@ def _point(i: int, candidate: Candidate, rerun: Rerun, share: float, rate: float
         usd_per_million_output_tokens=money(rates, prices.price(candidate.hardware)).usd_per_million_output_tokens,
         j_per_output_token=None if used is None else used.j_per_output_token,
         kwh_per_million_output_tokens=None if used is None else used.kwh_per_million_output_tokens,
-        latency_s={m: {s: verdict.value_s(Slo(m, s, 1.0)) for s in wanted} for m in known},
+        latency_s={m: {stat: verdict.value_s(Slo(m, stat, 1.0)) for stat in stats} for m in known},
     )

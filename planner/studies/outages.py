@@ -20,9 +20,11 @@ from catalogs.deployments.faults import Fault, Retries
 from catalogs.errors import InputError
 from catalogs.workloads.workload import Workload
 from planner.answer.plan_schema import Plan
+from planner.economics.spot import enough_up
 from planner.evaluation.deployments import with_replicas
 from planner.evaluation.evaluator import Load
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window, steady_window
+from planner.problem.latency_metrics import E2E
 from planner.studies.rerun import Rerun
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment
@@ -33,11 +35,10 @@ from simulator.cluster.simulate import simulate
 
 @dataclass(frozen=True, slots=True)
 class FailingReplicas:
-    """Failure times of replicas; `settle_s` is the time after an outage until the waiting requests are served."""
+    """Failure times of replicas: the mean working time between two failures, and the length of an outage, seconds."""
 
     mtbf_s: float
     restart_s: float
-    settle_s: float
 
     @property
     def availability(self) -> float:
@@ -45,33 +46,28 @@ class FailingReplicas:
         return self.mtbf_s / (self.mtbf_s + self.restart_s)
 
     def enough_up(self, replicas: int, needed: int) -> float:
-        """Return the share of time that at least `needed` replicas are available (binomial distribution)."""
-        up = self.availability
-        terms = (math.comb(replicas, k) * up**k * (1 - up) ** (replicas - k) for k in range(needed, replicas + 1))
-        return min(1.0, sum(terms))
+        """Return the share of time that at least `needed` replicas are available."""
+        return enough_up(replicas, needed, self.availability)
 
     def fewest(self, needed: int, share: float, most: int) -> int:
         """Return the fewest replicas of which `needed` are available for a share of time; at most `most`."""
-        found = (n for n in range(needed, most + 1) if self.enough_up(n, needed) >= share)
-        return next(found, most)
+        return next((n for n in range(needed, most + 1) if self.enough_up(n, needed) >= share), most)
 
     def window(self, rng: np.random.Generator, replicas: int, length_s: float) -> list[Outage]:
         """Return the outages of one window; failures that begin before an outage is over belong to it."""
         starts = np.sort(np.concatenate([self._starts(rng, length_s) for _ in range(replicas)]))
-        found: list[list[float]] = []
-        for start_s in starts.tolist():
-            if found and start_s < found[-1][-1] + self.restart_s + self.settle_s:
-                found[-1].append(start_s)
-            else:
-                found.append([start_s])
-        return [Outage(tuple(s - group[0] for s in group), self.restart_s, self.settle_s) for group in found]
+        ends_before = np.flatnonzero(np.diff(starts) >= 2 * self.restart_s) + 1
+        groups = [group.tolist() for group in np.split(starts, ends_before) if len(group)]
+        return [Outage(tuple(s - group[0] for s in group), self.restart_s) for group in groups]
 
     def _starts(self, rng: np.random.Generator, length_s: float) -> FloatArray:
-        """Return the start times of one replica's outages in a window that begins with the replica available."""
+        """Return the start times of one replica's outages in a window that begins with the replica available.
+
+        Seconds. Shape (outages,).
+        """
         expected = length_s / (self.mtbf_s + self.restart_s)
         n = int(expected + 10 * math.sqrt(expected) + 10)
-        gaps = rng.exponential(self.mtbf_s, n) + self.restart_s
-        starts: FloatArray = np.cumsum(gaps) - self.restart_s
+        starts: FloatArray = np.cumsum(rng.exponential(self.mtbf_s, n) + self.restart_s) - self.restart_s
         return starts[starts < length_s]
 
 
@@ -81,12 +77,11 @@ class Outage:
 
     starts_s: tuple[float, ...]
     restart_s: float
-    settle_s: float
 
     @property
     def length_s(self) -> float:
-        """Return the seconds until all waiting requests are served."""
-        return self.starts_s[-1] + self.restart_s + self.settle_s
+        """Return the seconds until all waiting requests are served: as long after the last restart as it took."""
+        return self.starts_s[-1] + self.restart_s + self.restart_s
 
     @property
     def most_down(self) -> int:
@@ -128,7 +123,7 @@ class FailingFleet:
     `n_requests` is the size of a run without outages, and `stay_s` the mean time of a request in the system.
     """
 
-    plant: CompiledDeployment
+    compiled: CompiledDeployment
     workload: Workload
     requests_per_s: float
     n_requests: int
@@ -142,20 +137,16 @@ class FailingFleet:
         Raises:
             InputError: The plan has no figures.
         """
-        stay_s = None if plan.metrics is None else plan.metrics["e2e_s"]["mean"]
+        stay_s = plan.latency_s(E2E.name, "mean")
         if not plan.requests_per_s or stay_s is None:
             raise InputError("plan spares needs a plan with a sustainable rate", plan.deployment["hardware"])
-        plant = rerun.world_of(index).deployments.compiled(rerun.candidates[index])
-        return cls(plant, rerun.workload, plan.requests_per_s, rerun.bench.sizes.full, stay_s, rerun.request.seed)
+        compiled = rerun.world_of(index).deployments.compiled(rerun.candidates[index])
+        return cls(compiled, rerun.workload, plan.requests_per_s, rerun.tester.sizes.full, stay_s, rerun.request.seed)
 
     def shortened(self, outage: Outage) -> Outage:
         """Return the outage, shortened to MOST_REQUESTS requests."""
-        most_s = MOST_REQUESTS / self.requests_per_s - self._lead_s
-        factor = min(1.0, most_s / outage.length_s)
-        if factor == 1.0:
-            return outage
-        starts = tuple(s * factor for s in outage.starts_s)
-        return Outage(starts, outage.restart_s * factor, outage.settle_s * factor)
+        factor = min(1.0, (MOST_REQUESTS / self.requests_per_s - self._lead_s) / outage.length_s)
+        return Outage(tuple(s * factor for s in outage.starts_s), outage.restart_s * factor)
 
     @property
     def _lead_s(self) -> float:
@@ -164,29 +155,27 @@ class FailingFleet:
     def observe(self, replicas: int, outage: Outage | None, example: int, speed: float) -> Mapping[str, FloatArray]:
         """Return samples of each metric in seconds, see `planner.studies.spares.Observe`."""
         if outage is None:
-            n = self.n_requests * max(1, ceil(0.6 * replicas))
-            done = self._run(replicas, n, example, speed, ())
-            return self._samples(done, steady_window(done.arrival_s, finish_s(done)), speed)
-        part, lead_s = self.shortened(outage), self._lead_s
-        faults = tuple(
-            Fault(kind="crash", at_s=(lead_s + at_s) / speed, lasts_s=part.restart_s / speed, replica=place)
-            for place, at_s in part.victims()
-        )
-        end_s = lead_s + part.length_s
-        done = self._run(replicas, ceil(self.requests_per_s * end_s * 1.02), example, speed, faults)
-        inside = (done.arrival_s * speed >= lead_s) & (done.arrival_s * speed < end_s)
-        return self._samples(done, SteadyWindow(inside, 0.0), speed)
+            done = self._run(replicas, self.n_requests * max(1, ceil(0.6 * replicas)), example, speed, ())
+            window = steady_window(done.arrival_s, finish_s(done))
+        else:
+            part, lead_s = self.shortened(outage), self._lead_s
+            faults = tuple(
+                Fault(kind="crash", at_s=(lead_s + at_s) / speed, lasts_s=part.restart_s / speed, replica=place)
+                for place, at_s in part.victims()
+            )
+            end_s = lead_s + part.length_s
+            done = self._run(replicas, ceil(self.requests_per_s * end_s * 1.02), example, speed, faults)
+            inside = (done.arrival_s * speed >= lead_s) & (done.arrival_s * speed < end_s)
+            window = SteadyWindow(inside, 0.0)
+        load = Load(self.requests_per_s, done.requests.n, self.seed, whole_cluster=True)
+        samples = observe_window(done, window, load, WindowStatistics()).samples_s
+        return {metric: values * speed for metric, values in samples.items()}
 
     def _run(self, replicas: int, n: int, example: int, speed: float, faults: tuple[Fault, ...]) -> Run:
-        plant = with_replicas(self.plant, replicas)
+        fleet = with_replicas(self.compiled, replicas)
         drawn = self.workload.materialise(self.seed + example, n, self.requests_per_s)
         requests = replace(drawn, arrival_s=drawn.arrival_s / speed)
         if not faults:
-            return simulate(plant, requests)
-        ground = Placement("", tuple((place,) for place in range(replicas)))
-        return simulate(plant, requests, RunOptions(controllers=(Faults(faults, (ground,)),), retries=Retries()))
-
-    def _samples(self, done: Run, window: SteadyWindow, speed: float) -> Mapping[str, FloatArray]:
-        load = Load(self.requests_per_s, done.requests.n, self.seed, whole_cluster=True)
-        found = observe_window(done, window, load, WindowStatistics())
-        return {metric: values * speed for metric, values in found.samples_s.items()}
+            return simulate(fleet, requests)
+        placement = Placement("", tuple((place,) for place in range(replicas)))
+        return simulate(fleet, requests, RunOptions(controllers=(Faults(faults, (placement,)),), retries=Retries()))

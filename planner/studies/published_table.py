@@ -1,16 +1,19 @@
-"""A published decode table, reproduced to the digit.
+"""A published table of one decode step, reproduced to the digit.
 
-The published table (Llama-2-7B on an A6000, by a roofline viewer for LLMs) has conventions of its own, kept here only
-to reproduce it: every multiply-add of a linear layer counts 2 but lm_head's count 1; softmax, norm, residual and
-activation count 5, 7, 1 and 2 x hidden operations per token; attention runs without FlashAttention, so scores and
-softmax go through memory; residuals read one hidden vector and activations two; temporary activations are what one
-layer stores; weights in memory leave out lm_head and embedding. A simulated step
-(simulator/layers/step.py) counts 2 for lm_head and uses FlashAttention.
+The table is of Llama-2-7B on an A6000, by a roofline viewer for language models. Its conventions differ from those of a
+simulated step (simulator/layers/step.py), and this module has them only to reproduce it:
+
+- A multiply-add of a linear layer counts as 2 operations, but one of lm_head as 1.
+- Softmax, norm, residual and activation count as 5, 7, 1 and 2 operations per element.
+- Attention runs without FlashAttention, so scores and softmax are written to memory and read back.
+- A residual reads one hidden vector, an activation reads two.
+- Temporary activations in memory are those that one layer stores.
+- Weights in memory do not include lm_head and the embedding.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 
@@ -23,7 +26,7 @@ from catalogs.models.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class PublishedRow:
-    """One decode step, or one operator of it, in the published table's conventions. Operations, bytes, seconds."""
+    """Operations, bytes and seconds of one decode step, or of one operator, by the conventions of the table."""
 
     operations: float = 0.0
     load_weights_bytes: float = 0.0
@@ -35,13 +38,14 @@ class PublishedRow:
 
     @property
     def memory_access_bytes(self) -> float:
+        """Return the bytes that are read or written."""
         loads = self.load_weights_bytes + self.load_activation_bytes + self.load_kv_bytes
         return loads + self.store_activation_bytes + self.store_kv_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """Totals of a decode step, and what it holds in memory."""
+    """The totals of a decode step, and its data in memory."""
 
     total: PublishedRow
     kv_cache_bytes: float
@@ -52,9 +56,17 @@ class PublishedTable:
 def published_decode_table(
     model: ModelSpec, accelerator: Accelerator, batch: int, context: int, bits: int
 ) -> PublishedTable:
-    """One decode step of a dense model with weights, activations and KV of `bits` bits, no launch cost.
+    """Return one decode step of a dense model without launch costs.
 
-    InputError for models the conventions do not define: several kinds of layers, MoE, MLA, linear attention.
+    Args:
+        model: The model.
+        accelerator: The accelerator that runs the step.
+        batch: Number of sequences.
+        context: Tokens of each sequence.
+        bits: Bits of a weight, of an activation and of a cached value.
+
+    Raises:
+        InputError: The conventions do not cover the model: several kinds of layers, MoE, MLA or linear attention.
     """
     if len(model.groups) != 1:
         raise InputError("the published table covers models of identical dense layers", model.name, "llama-2-7b")
@@ -63,9 +75,9 @@ def published_decode_table(
     if a is None or mlp is None:
         raise InputError("the published table covers dense models with softmax attention", model.name, "llama-2-7b")
     view = _View(model, a, mlp, batch, context, bits / 8.0)
-    rows = [_timed(row, accelerator, bits) for row in view.layer()]
-    layer, head = _sum(rows), _timed(view.lm_head(), accelerator, bits)
-    total = _sum([_scaled(layer, group.count), head])
+    layer = _sum([_timed(row, accelerator, bits) for row in view.layer()])
+    head = _timed(view.lm_head(), accelerator, bits)
+    total = _sum([PublishedRow(*(group.count * value for value in astuple(layer))), head])
     weights = group.count * layer.load_weights_bytes
     cache = batch * context * model.n_layers * a.kv_size * view.element
     return PublishedTable(total, cache, layer.store_activation_bytes, weights)
@@ -82,28 +94,23 @@ class _View:
 
     def layer(self) -> list[PublishedRow]:
         a, hidden, width = self.attention, self.model.hidden_size, self.mlp.intermediate_size
-        q, kv = a.n_heads * a.head_dim, a.n_kv_heads * a.head_dim
-        scores = a.n_heads * self.context
+        q, scores = a.n_heads * a.head_dim, a.n_heads * self.context
         linears = [self._linear(hidden, q), self._linear(q, hidden), self._linear(width, hidden)]
         linears += [self._linear(hidden, width)] * (2 if self.mlp.gated else 1)
+        kv = self._linear(hidden, a.n_kv_heads * a.head_dim)
+        kv = replace(kv, store_activation_bytes=0.0, store_kv_bytes=kv.store_activation_bytes)
         attends = [self._attend(loads=q, stores=scores), self._attend(loads=scores, stores=q)]
         norms = [self._elementwise(7, hidden, 1), self._elementwise(1, hidden, 1)] * 2  # two norms, two residual adds
         rest = [self._elementwise(5, scores, 1), self._elementwise(2, hidden, 2)]  # softmax, activation
-        return linears + [self._kv_linear(hidden, kv)] * 2 + attends + norms + rest
+        return [*linears, kv, kv, *attends, *norms, *rest]
 
     def lm_head(self) -> PublishedRow:
         row = self._linear(self.model.hidden_size, self.model.vocab_size)
-        return PublishedRow(
-            row.operations / 2, row.load_weights_bytes, row.load_activation_bytes, row.store_activation_bytes
-        )
+        return replace(row, operations=row.operations / 2)
 
     def _linear(self, k: int, n: int) -> PublishedRow:
         b, e = self.batch, self.element
         return PublishedRow(2.0 * b * k * n, k * n * e, b * k * e, b * n * e)
-
-    def _kv_linear(self, k: int, n: int) -> PublishedRow:
-        b, e = self.batch, self.element
-        return PublishedRow(2.0 * b * k * n, k * n * e, b * k * e, store_kv_bytes=b * n * e)
 
     def _attend(self, loads: int, stores: int) -> PublishedRow:
         a, b, e = self.attention, self.batch, self.element
@@ -115,21 +122,15 @@ class _View:
         )
 
     def _elementwise(self, operations: int, size: int, inputs: int) -> PublishedRow:
-        b, e = self.batch, self.element
-        loads, stores = inputs * b * size * e, b * size * e
-        return PublishedRow(float(operations * b * size), load_activation_bytes=loads, store_activation_bytes=stores)
+        stores = self.batch * size * self.element
+        return PublishedRow(float(operations * self.batch * size), 0.0, inputs * stores, stores)
 
 
 def _timed(row: PublishedRow, accelerator: Accelerator, bits: int) -> PublishedRow:
     peak = accelerator.flops_for("bf16" if bits == 16 else "int8")
-    memory = row.memory_access_bytes / accelerator.memory_bandwidth_bytes_per_s
-    values = {f.name: getattr(row, f.name) for f in fields(row)}
-    return PublishedRow(**(values | {"seconds": max(memory, row.operations / peak)}))
+    memory_s = row.memory_access_bytes / accelerator.memory_bandwidth_bytes_per_s
+    return replace(row, seconds=max(memory_s, row.operations / peak))
 
 
 def _sum(rows: list[PublishedRow]) -> PublishedRow:
-    return PublishedRow(*(float(np.sum([getattr(r, f.name) for r in rows])) for f in fields(PublishedRow)))
-
-
-def _scaled(row: PublishedRow, count: int) -> PublishedRow:
-    return PublishedRow(*(count * getattr(row, f.name) for f in fields(PublishedRow)))
+    return PublishedRow(*(float(np.sum(column)) for column in zip(*map(astuple, rows), strict=True)))

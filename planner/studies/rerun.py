@@ -69,7 +69,7 @@ class Rerun:
         return PriceList(self.request.tariff, self.world.names.hardware)
 
     @property
-    def bench(self) -> CandidateTester:
+    def tester(self) -> CandidateTester:
         """Return a tester with the seed and run sizes of the answer's search; runs of high percentiles are shortened.
 
         Short runs are enough, because they only compare loads and plans under the same requests.

@@ -1,4 +1,4 @@
-"""The inputs of an answer that may turn out otherwise: how far each is turned, and the world that then holds."""
+"""The inputs of an answer that may differ from what was assumed: how far each is changed, and how it is simulated."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from planner.evaluation.variants import VariedWorkload
 from planner.problem.latency_metrics import TPOT
 from planner.studies.rerun import Rerun
 
-#: A fifth more or less is what a forecast is off by on a good day; half and double bound most surprises.
+#: Factors on most inputs: a fifth less and a quarter more, the error of a good forecast.
 SWING: Final = (0.8, 1.25)
 
+#: Factors between which the value at which the choice changes is sought: half and double cover most surprises.
 WIDE: Final = (0.5, 2.0)
 
-#: Shares of every prompt that the cache may hold: looked at, and at most.
+#: Shares of every prompt that the prefix cache may hold: a simulated value, and the maximum.
 HALF: Final = 0.5
 
 MOST_SHARED: Final = 0.9
@@ -30,36 +31,55 @@ PREFIX, HOST, STEP, PRICE = "prefix hits", "host overhead", "step time", "price"
 
 @dataclass(frozen=True, slots=True)
 class InputChange:
-    """One input changed. Factors: `load` of the requests, `price` of the chosen hardware, `tokens` of the output."""
+    """One input with a changed value.
+
+    Attributes:
+        name: Name of the input.
+        change: The change in words, for example "x 0.8".
+        value: The changed value of the input.
+        world: Evaluator with the change; None if the change does not affect the simulation.
+        load: Factor on the request rate.
+        price: Factor on the price of the chosen hardware.
+        tokens: Factor on the output tokens.
+    """
 
     name: str
-    change: str  # "x 0.8"
-    value: float  # where the dial stands
-    world: Evaluator | None = None  # None: simulated as it is
+    change: str
+    value: float
+    world: Evaluator | None = None
     load: float = 1.0
     price: float = 1.0
     tokens: float = 1.0
 
     @property
     def words(self) -> str:
+        """Return the input and its change, for example "request rate x 0.8"."""
         return f"{self.name} {self.change}"
 
 
 @dataclass(frozen=True, slots=True)
 class SensitivityInput:
-    """One input. at: where it stands in the answer; swing: two values to look at (None: not on this side); ends: how
-    far a flip of the choice is looked for."""
+    """One input that can be changed.
+
+    Attributes:
+        name: Name of the input.
+        at: Its value in the answer.
+        swing: A lower and a higher value that are simulated; None if there is no value on this side.
+        ends: Lowest and highest value up to which a change of the choice is sought.
+        words: Returns a value in words.
+        changed: Returns the input with another value.
+    """
 
     name: str
     at: float
     swing: tuple[float | None, float | None]
     ends: tuple[float, float]
     words: Callable[[float], str]
-    turn: Callable[[float], InputChange]
+    changed: Callable[[float], InputChange]
 
 
-def dials(answer: Answer, rerun: Rerun) -> Iterator[SensitivityInput]:
-    """Those that this answer has."""
+def inputs_of(answer: Answer, rerun: Rerun) -> Iterator[SensitivityInput]:
+    """Yield the inputs of an answer that can be changed."""
     plan = answer.plans[0]
     yield _factor(RATE, lambda f: InputChange(RATE, times(f), f, load=f))
     yield _factor(OUTPUT, lambda f: _longer(rerun, OUTPUT, f))
@@ -69,15 +89,17 @@ def dials(answer: Answer, rerun: Rerun) -> Iterator[SensitivityInput]:
     yield _factor(HOST, lambda f: InputChange(HOST, times(f), f, rerun.world.with_(host_factor=f)), WIDE)
     span = step_error(plan)
     if span is not None:
-        turn = lambda f: InputChange(STEP, percent(f), f, rerun.world.with_(step_factor=f))  # noqa: E731
-        yield SensitivityInput(STEP, 1.0, span, span, percent, turn)  # as far as is stated
+        changed = lambda f: InputChange(STEP, percent(f), f, rerun.world.with_(step_factor=f))  # noqa: E731
+        yield SensitivityInput(STEP, 1.0, span, span, percent, changed)
     if plan.usd_per_hour is not None:
         yield _factor(PRICE, lambda f: InputChange(PRICE, times(f), f, price=f))
 
 
 def step_error(plan: Plan) -> tuple[float, float] | None:
-    """(least, most) of the true time of a step over the simulated one: how far time per output token was off in whole
-    runs compared with measured ones. None where nothing is known."""
+    """Return the lowest and highest ratio of the true to the simulated time of a step; None if it is unknown.
+
+    It is the stated error of the time per output token in whole runs, simulated against measured.
+    """
     known = plan.calibration
     if known is None:
         return None
@@ -85,8 +107,8 @@ def step_error(plan: Plan) -> tuple[float, float] | None:
     return (1 + low, 1 + high) if low < high else None
 
 
-def _factor(name: str, turn: Callable[[float], InputChange], swing: tuple[float, float] = SWING) -> SensitivityInput:
-    return SensitivityInput(name, 1.0, swing, WIDE, times, turn)
+def _factor(name: str, changed: Callable[[float], InputChange], swing: tuple[float, float] = SWING) -> SensitivityInput:
+    return SensitivityInput(name, 1.0, swing, WIDE, times, changed)
 
 
 def _longer(rerun: Rerun, name: str, factor: float) -> InputChange:
@@ -97,25 +119,27 @@ def _longer(rerun: Rerun, name: str, factor: float) -> InputChange:
 
 
 def _prefix(plan: Plan, rerun: Rerun) -> SensitivityInput:
-    """From no prompt in the cache to nearly all of each; the values are shares of every prompt that is one text."""
+    """Return the share of every prompt that is the same text, from no part of a prompt to nearly all of it."""
     at = min(plan.metric("prefix_hit_fraction") or 0.0, MOST_SHARED)
-    none = 0.0 if at > 0 else None
-    more = HALF if at < 0.8 * HALF else MOST_SHARED
+    swing = 0.0 if at > 0 else None, HALF if at < 0.8 * HALF else MOST_SHARED
 
-    def turn(share: float) -> InputChange:
+    def changed(share: float) -> InputChange:
         varied = rerun.world.with_(workload=VariedWorkload.of(rerun.workload, shared=share))
         return InputChange(PREFIX, of_prompts(share), share, varied)
 
-    return SensitivityInput(PREFIX, at, (none, more), (0.0, MOST_SHARED), of_prompts, turn)
+    return SensitivityInput(PREFIX, at, swing, (0.0, MOST_SHARED), of_prompts, changed)
 
 
 def times(factor: float) -> str:
+    """Return a factor in words, for example "x 0.8"."""
     return f"x {factor:.3g}"
 
 
 def percent(factor: float) -> str:
+    """Return a factor as a relative change, for example "+25 %"."""
     return f"{100 * (factor - 1):+.0f} %".replace("-", "−")
 
 
 def of_prompts(share: float) -> str:
+    """Return a share of every prompt in words, for example "50 % of prompts"."""
     return f"{100 * share:.0f} % of prompts"

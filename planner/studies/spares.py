@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import islice, takewhile
 from math import ceil
 from typing import Final
 
@@ -23,7 +24,6 @@ from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
 from catalogs.ui.terminal import ProgressCallback
 from planner.answer.capabilities import chosen
-from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.confidence import LEVEL, LEVELS, SPEED
 from planner.problem.slo import Slo
@@ -47,27 +47,22 @@ Observe = Callable[[int, Outage | None, int, float], Mapping[str, FloatArray]]
 Outages = list[tuple[Outage, int]]  # the outages of a window with the number of failed replicas
 
 
-@dataclass(frozen=True, slots=True)
-class LatenessCount:
-    """Counts by objective: requests, late requests, and total latency in seconds. Shape (objectives,)."""
+class SparesTried(JsonBlock):
+    """The result of a number of replicas: the share of windows that meet the objectives, with its LEVEL interval.
 
-    requests: FloatArray
-    late: FloatArray
-    total_s: FloatArray
+    `late_by_down` is the share of late requests and `outages_by_down` the mean number of outages in a window, both by
+    the number of failed replicas.
+    """
 
-    @classmethod
-    def of(cls, samples: Mapping[str, FloatArray], slos: tuple[Slo, ...], scale: float) -> LatenessCount:
-        """Return the counts of the samples, multiplied by `scale`."""
-        seen = [samples[slo.metric] for slo in slos]
-        late = [float(np.sum(values > slo.limit_s)) for values, slo in zip(seen, slos, strict=True)]
-        counts = [float(len(values)) for values in seen]
-        totals = [float(values.sum()) for values in seen]
-        return cls(*(scale * np.array(each) for each in (counts, late, totals)))
-
-    @property
-    def late_share(self) -> float:
-        """Return the largest share of late requests of any objective."""
-        return float(np.max(self.late / np.maximum(self.requests, 1e-12)))
+    replicas: int
+    spares: int
+    enough_up: float
+    windows_held: float
+    ci_low: float
+    ci_high: float
+    holds: bool
+    late_by_down: dict[str, float | None]
+    outages_by_down: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,141 +83,91 @@ class SpareStudy:
     seed: int = 0
     n_windows: int = WINDOWS
 
-    @property
-    def late_allowed(self) -> float:
-        """Return the permitted share of late requests of the strictest objective on a percentile."""
-        shares = [1 - slo.quantile for slo in self.slos if slo.quantile is not None]
-        return min(shares, default=0.05)
-
     def first_guess(self) -> int:
         """Return the replicas with which too few are available for at most the permitted share of late requests."""
-        return self.failing.fewest(self.needed, 1 - self.late_allowed, self.needed + MOST_SPARES)
+        late_allowed = min((1 - slo.quantile for slo in self.slos if slo.quantile is not None), default=0.05)
+        return self.failing.fewest(self.needed, 1 - late_allowed, self.needed + MOST_SPARES)
 
-    def tried(self, replicas: int, speed: float = 1.0) -> TriedSpares:
-        """Return the result of a number of replicas in randomly drawn windows."""
+    def fewest(self, tell: ProgressCallback = lambda _: None) -> tuple[int | None, list[SparesTried]]:
+        """Return the fewest replicas that meet the objectives, and all results in ascending number of replicas.
+
+        The search starts from the formula. The number is None if MOST_SPARES spares are not enough.
+        """
+        known: dict[int, SparesTried] = {}
+
+        def holds(replicas: int) -> bool:
+            tell(f"{replicas} replicas, {replicas - self.needed} of them spare")
+            known[replicas] = self.tried(replicas)
+            return known[replicas].holds
+
+        first = self.first_guess()
+        fewer, more = range(first, self.needed - 1, -1), range(first + 1, self.needed + MOST_SPARES + 1)
+        enough = list(takewhile(holds, fewer)) or list(islice(filter(holds, more), 1))
+        return min(enough, default=None), [known[n] for n in sorted(known)]
+
+    def tried(self, replicas: int, speed: float = 1.0) -> SparesTried:
+        """Return the result of a number of replicas in randomly drawn windows, with a factor on step times."""
         rng = np.random.default_rng([self.seed, replicas])
         drawn = [self.failing.window(rng, replicas, self.length_s) for _ in range(self.n_windows)]
         windows = [[(outage, min(outage.most_down, _DEPTHS)) for outage in outages] for outages in drawn]
-        up = LatenessCount.of(self.observe(replicas, None, 0, speed), self.slos, 1.0)
-        up = LatenessCount(up.requests / up.requests.max(), up.late / up.requests.max(), up.total_s / up.requests.max())
+        up = self._counts(self.observe(replicas, None, 0, speed))
+        up /= up[0].max()
         down = self._examples(replicas, windows, speed)
-        held = [self._holds(outages, up, down, rng) for outages in windows]
-        late = {0: up.late_share} | {depth: float(np.mean([t.late_share for t in ts])) for depth, ts in down.items()}
+        n_held = sum(self._holds(outages, up, down, rng) for outages in windows)
+        low, high = binomial_bounds(n_held, self.n_windows, LEVEL)
         depths = Counter(depth for outages in windows for _, depth in outages)
-        per_window = {depth: n / self.n_windows for depth, n in sorted(depths.items())}
-        return TriedSpares(replicas, sum(held), self.n_windows, late, per_window)
+        return SparesTried(
+            replicas=replicas,
+            spares=replicas - self.needed,
+            enough_up=self.failing.enough_up(replicas, self.needed),
+            windows_held=n_held / self.n_windows,
+            ci_low=low,
+            ci_high=high,
+            holds=n_held / self.n_windows >= self.held,
+            late_by_down={str(n): float(np.mean([_late(c) for c in found])) for n, found in ({0: [up]} | down).items()},
+            outages_by_down={str(depth): n / self.n_windows for depth, n in sorted(depths.items())},
+        )
 
-    def _examples(self, replicas: int, windows: list[Outages], speed: float) -> dict[int, list[LatenessCount]]:
+    def _counts(self, samples: Mapping[str, FloatArray]) -> FloatArray:
+        """Return the requests, the late requests, and the total latency in seconds. Shape (3, objectives)."""
+        seen = [(samples[slo.metric], slo.limit_s) for slo in self.slos]
+        return np.array([[len(values), np.sum(values > limit_s), values.sum()] for values, limit_s in seen]).T
+
+    def _examples(self, replicas: int, windows: list[Outages], speed: float) -> dict[int, list[FloatArray]]:
         """Return the counts of some of the drawn outages by the number of failed replicas."""
-        found: dict[int, list[LatenessCount]] = {}
+        found: dict[int, list[FloatArray]] = {}
         for outage, depth in (pair for outages in windows for pair in outages):
-            tallies = found.setdefault(depth, [])
-            if len(tallies) < _EXAMPLES:
-                samples = self.observe(replicas, outage, len(tallies), speed)
+            examples = found.setdefault(depth, [])
+            if len(examples) < _EXAMPLES:
+                samples = self.observe(replicas, outage, len(examples), speed)
                 scale = self.requests_per_s * outage.length_s / max(max(map(len, samples.values())), 1)
-                tallies.append(LatenessCount.of(samples, self.slos, scale))
+                examples.append(scale * self._counts(samples))
         return found
 
     def _holds(
-        self, outages: Outages, up: LatenessCount, down: Mapping[int, list[LatenessCount]], rng: np.random.Generator
+        self, outages: Outages, up: FloatArray, down: Mapping[int, list[FloatArray]], rng: np.random.Generator
     ) -> bool:
         """Return True if a window meets every objective."""
         out_s = min(sum(outage.length_s for outage, _ in outages), self.length_s)
-        healthy = self.requests_per_s * (self.length_s - out_s)
-        requests, late, total_s = (healthy * each for each in (up.requests, up.late, up.total_s))
+        counts = self.requests_per_s * (self.length_s - out_s) * up
         for _, depth in outages:
-            tallies = down[depth]
-            tally = tallies[int(rng.integers(len(tallies)))]
-            requests, late, total_s = requests + tally.requests, late + tally.late, total_s + tally.total_s
-        means = [float(t / n) if n else 0.0 for t, n in zip(total_s, requests, strict=True)]
+            counts = counts + down[depth][int(rng.integers(len(down[depth])))]
         return all(
-            mean <= slo.limit_s if slo.quantile is None else lates <= (1 - slo.quantile) * n * (1 + 1e-9)
-            for slo, mean, lates, n in zip(self.slos, means, late.tolist(), requests.tolist(), strict=True)
+            (total_s / n if n else 0.0) <= slo.limit_s
+            if slo.quantile is None
+            else late <= (1 - slo.quantile) * n * (1 + 1e-9)
+            for slo, (n, late, total_s) in zip(self.slos, counts.T.tolist(), strict=True)
         )
 
 
-@dataclass(frozen=True, slots=True)
-class TriedSpares:
-    """The result of a number of replicas.
-
-    `late` is the share of late requests and `outages` the mean number of outages in a window, both by the number of
-    failed replicas.
-    """
-
-    replicas: int
-    n_held: int
-    n_windows: int
-    late: dict[int, float]
-    outages: dict[int, float]
-
-    @property
-    def held(self) -> float:
-        """Return the share of windows that meet the objectives."""
-        return self.n_held / self.n_windows
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """Return the LEVEL interval of the share of windows that meet the objectives."""
-        return binomial_bounds(self.n_held, self.n_windows, LEVEL)
-
-
-@dataclass(slots=True)
-class Spares:
-    """Searches the fewest replicas, starting from the formula."""
-
-    ward: SpareStudy
-    known: dict[int, TriedSpares] = field(default_factory=dict)
-
-    def find(self, tell: ProgressCallback = lambda _: None) -> int | None:
-        """Return the fewest replicas that meet the objectives; None if MOST_SPARES spares are not enough."""
-        ward = self.ward
-        replicas = ward.first_guess()
-        if self._holds(replicas, tell):
-            while replicas > ward.needed and self._holds(replicas - 1, tell):
-                replicas -= 1
-            return replicas
-        more = range(replicas + 1, ward.needed + MOST_SPARES + 1)
-        return next((n for n in more if self._holds(n, tell)), None)
-
-    def _holds(self, replicas: int, tell: ProgressCallback) -> bool:
-        tell(f"{replicas} replicas, {replicas - self.ward.needed} of them spare")
-        self.known[replicas] = self.ward.tried(replicas)
-        return self.known[replicas].held >= self.ward.held
+def _late(counts: FloatArray) -> float:
+    """Return the largest share of late requests of any objective."""
+    return float(np.max(counts[1] / np.maximum(counts[0], 1e-12)))
 
 
 def needed_replicas(requests_per_s: float, carries_per_s: float) -> int:
     """Return the replicas that carry a load if each carries `carries_per_s`."""
     return max(1, ceil(requests_per_s / carries_per_s - 1e-9))
-
-
-class SparesTried(JsonBlock):
-    """The result of a number of replicas; late requests and outages are by the number of failed replicas."""
-
-    replicas: int
-    spares: int
-    enough_up: float
-    windows_held: float
-    ci_low: float
-    ci_high: float
-    holds: bool
-    late_by_down: dict[str, float | None]
-    outages_by_down: dict[str, float]
-
-    @classmethod
-    def of(cls, ward: SpareStudy, tried: TriedSpares) -> SparesTried:
-        """Return the row of a tried number of replicas."""
-        low, high = tried.bounds
-        return cls(
-            replicas=tried.replicas,
-            spares=tried.replicas - ward.needed,
-            enough_up=ward.failing.enough_up(tried.replicas, ward.needed),
-            windows_held=tried.held,
-            ci_low=low,
-            ci_high=high,
-            holds=tried.held >= ward.held,
-            late_by_down={str(k): v for k, v in tried.late.items()},
-            outages_by_down={str(k): v for k, v in tried.outages.items()},
-        )
 
 
 class SparesDocument(JsonBlock):
@@ -294,45 +239,39 @@ def spares(
     """
     plan = chosen("spares", answer, alternative)
     rerun = Rerun.of(answer, "spares")
-    fleet, candidate = FailingFleet.of(rerun, plan, alternative), rerun.candidates[alternative]
+    request, candidate = rerun.request, rerun.candidates[alternative]
+    fleet = FailingFleet.of(rerun, plan, alternative)
     rate = fleet.requests_per_s
     carries = max(plan.capacity_requests_per_s or 0.0, rate) / candidate.replicas
-    failing = FailingReplicas(terms.mtbf_s, terms.restart_s, settle_s=terms.restart_s)
+    failing = FailingReplicas(terms.mtbf_s, terms.restart_s)
     needed = min(candidate.replicas, needed_replicas(rate, carries))
-    request = rerun.request
-    ward = SpareStudy(fleet.observe, request.slos, failing, rate, needed, terms.window_s, terms.held, request.seed)
-    found = Spares(ward)
-    fewest = found.find(tell)
-    slower = None
+    study = SpareStudy(fleet.observe, request.slos, failing, rate, needed, terms.window_s, terms.held, request.seed)
+    fewest, tried = study.fewest(tell)
+    held_if_slow = None
     if fewest is not None:
         tell("slower steps, as in 1 of 20 cases")
-        slower = ward.tried(fewest, _slow(answer, plan))
+        error = StatedError.of(request.engine, plan.operator_error)
+        held_if_slow = study.tried(fewest, float(error.factors(SPEED, np.array([LEVELS[-1]]))[0])).windows_held
     each = None if plan.usd_per_hour is None else plan.usd_per_hour / candidate.replicas
     return SparesDocument(
         schema_version=1,
         mtbf_s=failing.mtbf_s,
         restart_s=failing.restart_s,
         availability=failing.availability,
-        requests_per_s=ward.requests_per_s,
-        window_s=ward.length_s,
-        windows_must_hold=ward.held,
-        n_windows=ward.n_windows,
+        requests_per_s=rate,
+        window_s=terms.window_s,
+        windows_must_hold=terms.held,
+        n_windows=study.n_windows,
         ci_level=LEVEL,
-        slo=[slo.text for slo in ward.slos],
-        needed=ward.needed,
-        formula=ward.first_guess() - ward.needed,
-        spares=None if fewest is None else fewest - ward.needed,
+        slo=[slo.text for slo in request.slos],
+        needed=needed,
+        formula=study.first_guess() - needed,
+        spares=None if fewest is None else fewest - needed,
         replicas=fewest,
-        held_if_slow=None if slower is None else slower.held,
-        tried=[SparesTried.of(ward, tried) for _, tried in sorted(found.known.items())],
+        held_if_slow=held_if_slow,
+        tried=tried,
         planned_replicas=candidate.replicas,
         usd_per_hour_planned=plan.usd_per_hour,
         usd_per_hour=None if each is None or fewest is None else each * fewest,
         most=MOST_SPARES,
     )
-
-
-def _slow(answer: Answer, plan: Plan) -> float:
-    """Return the factor on step times at the upper level of the stated error."""
-    error = StatedError.of(answer.request.engine, plan.operator_error)
-    return float(error.factors(SPEED, np.array([LEVELS[-1]]))[0])

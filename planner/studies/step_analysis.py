@@ -1,15 +1,18 @@
-"""One engine step, taken apart without time passing: operators, what bounds them, memory, and how it all scales.
+"""One engine step broken down: its operators, what bounds them, its memory, and how it scales.
 
-A decode step holds `batch` sequences with `context` tokens each, and generates one token for each. Prefill is all their
-prompts, in as many steps as the engine cuts them into; figures are then of all these steps. One replica:
-`tensor_parallel` accelerators, the figures of one of them.
+A decode step holds `batch` sequences with `context` tokens each and generates one token for each of them. Prefill
+computes all of their prompts, in as many steps as the engine splits them into; the figures are then sums over these
+steps. All figures are of one accelerator of one replica with `tensor_parallel` accelerators.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
+
+import numpy as np
 
 from calibration.bundles.bundle import Bundle, load_bundle
 from catalogs.deployments.resolve import CatalogLookup, resolve
@@ -18,7 +21,6 @@ from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.charts import time_text
-from planner.studies.analyzed_steps import AnalyzedSteps, PromptLimits, decode_step, prefill_steps
 from planner.studies.published_table import published_decode_table
 from simulator.analysis.operators import (
     BOUND_WORDS,
@@ -26,10 +28,14 @@ from simulator.analysis.operators import (
     operator_document,
     origin_shares,
     seconds_by_bound,
+    step_operators,
     together,
 )
+from simulator.core.batch import BatchShape
 from simulator.costs.compile import compile_step_cost
+from simulator.costs.partition import BatchRows
 from simulator.costs.step_cost import StepCost
+from simulator.costs.tables import StepTables
 from simulator.layers.encoder import cross_cache_bytes
 from simulator.layers.shard import Shard
 from simulator.layers.step import step_calls
@@ -39,14 +45,15 @@ SCHEMA_VERSION: Final = 1
 
 STAGES: Final = ("decode", "prefill")
 
-#: (bits, weight dtypes, KV dtypes) of the table of precisions; the first that device and engine have counts.
+#: Rows of the table of precisions: bits, weight data types and KV cache data types. The first data type that the device
+#: and the engine support is used.
 PRECISIONS: Final = (
     (16, ("bf16", "fp16"), ("bf16", "fp16")),
     (8, ("fp8", "int8"), ("fp8", "bf16", "fp16")),
     (4, ("fp4", "int4"), ("fp8", "bf16", "fp16")),
 )
 
-#: Sequences and tokens of prompts beyond which a question is a slip of the keyboard.
+#: Maximum numbers of sequences and of prompt tokens. Larger numbers are probably typing errors.
 MOST_SEQUENCES: Final = 65_536
 
 MOST_PROMPT_TOKENS: Final = 2**24
@@ -56,8 +63,78 @@ STEPS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True, slots=True)
+class AnalyzedSteps:
+    """Engine steps: the different batch shapes, and the number of steps of each shape."""
+
+    shapes: tuple[BatchShape, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def n(self) -> int:
+        """Return the number of steps."""
+        return sum(self.counts)
+
+    @property
+    def tokens(self) -> int:
+        """Return the number of tokens in all steps."""
+        return sum(s.tokens * n for s, n in zip(self.shapes, self.counts, strict=True))
+
+    def seconds(self, cycle_s: Callable[[BatchShape], float]) -> float:
+        """Return the seconds of all steps; `cycle_s` returns the seconds of one step."""
+        return sum(cycle_s(s) * n for s, n in zip(self.shapes, self.counts, strict=True))
+
+    def operators(self, tables: StepTables) -> list[OperatorRow]:
+        """Return the operators of all steps as the engine runs them, padded to its CUDA graphs."""
+        return step_operators(tables, [BatchRows.of_shapes(self.shapes)], np.array(self.counts, dtype=np.float64))
+
+
+def decode_step(sequences: int, context: int) -> AnalyzedSteps:
+    """Return the step that generates one token for each of `sequences` sequences of `context` tokens."""
+    return AnalyzedSteps((BatchShape(0, 0.0, 0, sequences, sequences * context, context, sequences),), (1,))
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLimits:
+    """The limits by which an engine splits prompts: a step takes up to `budget_tokens` of up to `seats` prompts.
+
+    A prompt that exceeds the budget of a step is continued in the next step. If the engine does not split prompts
+    (`chunked` is False), it waits for the next step instead, and a prompt longer than the whole budget runs alone.
+    """
+
+    budget_tokens: int
+    seats: int
+    chunked: bool = True
+
+
+def prefill_steps(prompts: int, tokens: int, limits: PromptLimits) -> AnalyzedSteps:
+    """Return the steps that compute `prompts` prompts of `tokens` tokens each, first come first served."""
+    budget_tokens = limits.budget_tokens if limits.chunked else max(limits.budget_tokens // tokens, 1) * tokens
+    found: Counter[tuple[int, float, int, int]] = Counter()
+    left, done = prompts, 0  # incomplete prompts; computed tokens of the first of them
+    while left:
+        unused, chunks, new, pairs, ended = budget_tokens, 0, 0, 0.0, 0
+        while unused and left > ended and chunks < limits.seats:
+            take = min(tokens - done, unused)
+            pairs += take * (done + take / 2)
+            new, unused, chunks = new + take, unused - take, chunks + 1
+            done += take
+            if done == tokens:
+                ended, done = ended + 1, 0
+        left -= ended
+        found[new, pairs, chunks, ended] += 1
+    shapes = tuple(BatchShape(new, pairs, chunks, logits=ended) for new, pairs, chunks, ended in found)
+    return AnalyzedSteps(shapes, tuple(found.values()))
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
-    """What to take apart. None: the model's own weight dtype, the engine's KV dtype, all accelerators named."""
+    """The step to analyze.
+
+    None stands for the model's own weight data type, the engine's KV cache data type, and all named accelerators.
+
+    Raises:
+        InputError: The stage is unknown, or the batch or the context is too small or too large.
+    """
 
     model: str
     hardware: str
@@ -85,8 +162,13 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of the step, or of all steps of the prompts: no execution beats the roofline; the device by the
-    calibration; the engine with its host."""
+    """Seconds of the step, or of all steps of the prompts.
+
+    Attributes:
+        roofline_s: Lower bound by the roofline of the hardware.
+        device_s: Time on the device according to the calibration.
+        engine_s: Time in the engine, including its host.
+    """
 
     roofline_s: float
     device_s: float
@@ -95,24 +177,35 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Bytes on one accelerator. activation_bytes: what the engine sets aside at its own limits."""
+    """The memory of one accelerator, bytes.
+
+    Attributes:
+        device_bytes: The whole memory.
+        usable_bytes: The part that the engine may use.
+        weights_bytes: The weights.
+        activation_bytes: What the engine reserves for activations at its own limits.
+        runtime_bytes: The runtime and its libraries.
+        kv_batch_bytes: The KV cache of this batch at this context.
+        kv_room_bytes: The memory that remains for the KV cache.
+    """
 
     device_bytes: float
     usable_bytes: float
     weights_bytes: float
     activation_bytes: float
     runtime_bytes: float
-    kv_batch_bytes: float  # of this batch at this context
-    kv_room_bytes: float  # what is left for KV
+    kv_batch_bytes: float
+    kv_room_bytes: float
 
     @property
     def fits(self) -> bool:
+        """Return True if the KV cache of the batch fits."""
         return self.kv_batch_bytes <= self.kv_room_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class PrecisionRow:
-    """The same step with other weights and KV cache."""
+    """The same step with other data types of the weights and of the KV cache."""
 
     bits: int
     weight_dtype: str
@@ -125,7 +218,7 @@ class PrecisionRow:
 
 @dataclass(frozen=True, slots=True)
 class ScalingRow:
-    """The same with another batch or context."""
+    """The same step with another batch or context."""
 
     quantity: str  # "batch" | "context"
     value: int
@@ -135,7 +228,7 @@ class ScalingRow:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """See the module."""
+    """The analysis of a step, see the module."""
 
     question: Question
     resolved: ResolvedDeployment
@@ -150,62 +243,63 @@ class Analysis:
 
     @property
     def tokens_per_s(self) -> float:
+        """Return the tokens per second of engine time."""
         return self.steps.tokens / self.time.engine_s
 
 
 def analyze(question: Question) -> Analysis:
-    """Take a step apart. Raises InputError for bad names, or a context beyond the model's positions."""
-    bench = _Bench.of(question)
-    longest = bench.resolved.model.max_position_tokens
+    """Return the analysis of a step.
+
+    Raises:
+        InputError: A name is unknown, or the context exceeds the positions of the model.
+    """
+    replica = _PricedReplica.of(question)
+    model = replica.resolved.model
+    longest = model.max_position_tokens
     if question.context > longest:
-        raise InputError(
-            f"the context is beyond the {longest} positions of {bench.resolved.model.name}",
-            question.context,
-            str(longest),
-        )
-    steps = bench.steps(question)
+        rule = f"the context is beyond the {longest} positions of {model.name}"
+        raise InputError(rule, question.context, str(longest))
+    steps = replica.steps(question)
     return Analysis(
         question,
-        bench.resolved,
+        replica.resolved,
         steps,
-        sorted(bench.rows(steps), key=lambda r: -r.seconds),
-        bench.time(steps),
-        bench.held(question),
+        sorted(steps.operators(replica.cost.tables), key=lambda r: -r.seconds),
+        replica.time(steps),
+        replica.held(question),
         [row for bits, weights, caches in PRECISIONS if (row := _precision(question, bits, weights, caches))],
-        [*_scaled(bench, question, "batch", None), *_scaled(bench, question, "context", longest)],
-        bench.bundle.name,
-        tuple(dict.fromkeys(bench.notices(question))),
+        [*_scaled(replica, question, "batch", None), *_scaled(replica, question, "context", longest)],
+        replica.bundle.name,
+        tuple(dict.fromkeys(replica.notices(question, steps))),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Bench:
-    """One resolved replica, priced."""
-
+class _PricedReplica:
     resolved: ResolvedDeployment
     memory: MemoryPlan
     bundle: Bundle
     cost: StepCost
 
     @classmethod
-    def of(cls, question: Question) -> _Bench:
-        resolved = resolve(_deployment(question))
+    def of(cls, question: Question) -> _PricedReplica:
+        hardware = parse_hardware(question.hardware)
+        every = 1 if hardware.accelerator.is_slice else hardware.accelerators_per_node
+        keys = {name: getattr(question, name) for name in ("model", "engine", "hardware", "weight_dtype", "kv_dtype")}
+        resolved = resolve(Deployment(**keys, tensor_parallel=question.tensor_parallel or every))
         bundle = load_bundle(resolved.hardware.accelerator)
         return cls(resolved, size_memory(resolved), bundle, compile_step_cost(resolved, bundle))
 
     def steps(self, question: Question) -> AnalyzedSteps:
-        """By the engine's own limits."""
+        """Return the steps that the engine runs with its own limits."""
         if question.stage == "decode":
             return decode_step(question.batch, question.context)
         limits = self.resolved.limits
         cut = PromptLimits(limits.max_num_batched_tokens, limits.max_num_seqs, self.resolved.engine.chunked_prefill)
         return prefill_steps(question.batch, question.context, cut)
 
-    def rows(self, steps: AnalyzedSteps) -> list[OperatorRow]:
-        return steps.operators(self.cost.tables)
-
     def time(self, steps: AnalyzedSteps) -> StepTime:
-        rows, engine_s = self.rows(steps), steps.seconds(self.cost.cycle_s)
+        rows, engine_s = steps.operators(self.cost.tables), steps.seconds(self.cost.cycle_s)
         return StepTime(sum(r.roofline_s for r in rows), sum(r.seconds for r in rows), engine_s)
 
     def held(self, question: Question) -> Held:
@@ -220,78 +314,60 @@ class _Bench:
             memory.kv_bytes,
         )
 
-    def notices(self, question: Question) -> list[str]:
-        found = [*self.resolved.notices, *self.bundle.notices]
-        steps, lines = self.steps(question), step_calls(Shard.of(self.resolved), self.steps(question).shapes[0])
-        found += self.bundle.notices_for([line.op for line in lines])
+    def notices(self, question: Question, steps: AnalyzedSteps) -> Iterator[str]:
+        yield from (*self.resolved.notices, *self.bundle.notices)
+        yield from self.bundle.notices_for([call.op for call in step_calls(Shard.of(self.resolved), steps.shapes[0])])
         if steps.n > 1:
             budget = self.resolved.limits.max_num_batched_tokens
-            cut_up = f"{steps.n:,} steps of up to {budget:,} tokens (max_num_batched_tokens)"
-            found.append(f"the engine runs these prompts in {cut_up}; times, operators and bytes are of all of them")
+            split = f"{steps.n:,} steps of up to {budget:,} tokens (max_num_batched_tokens)"
+            yield f"the engine runs these prompts in {split}; times, operators and bytes are of all of them"
         if self.memory.free_bytes <= 0:
-            found.append(f"does not fit: {self.memory.why}")
+            yield f"does not fit: {self.memory.why}"
         elif not self.held(question).fits:
-            found.append("the KV cache of this batch does not fit: the engine would run fewer sequences at once")
-        return found
-
-
-def _deployment(question: Question) -> Deployment:
-    hardware = parse_hardware(question.hardware)
-    every = 1 if hardware.accelerator.is_slice else hardware.accelerators_per_node
-    return Deployment(
-        model=question.model,
-        engine=question.engine,
-        hardware=question.hardware,
-        tensor_parallel=question.tensor_parallel or every,
-        weight_dtype=question.weight_dtype,
-        kv_dtype=question.kv_dtype,
-    )
+            yield "the KV cache of this batch does not fit: the engine would run fewer sequences at once"
 
 
 def _precision(question: Question, bits: int, weights: tuple[str, ...], caches: tuple[str, ...]) -> PrecisionRow | None:
-    """None where the model has no such weights on this device."""
+    """Return the row of a precision; None if the model has no such weights on this device."""
     names = CatalogLookup.of(question.model, question.engine, question.hardware)
     peaks = names.hardware.accelerator.peak_flops
     weight = next((w for w in weights if w in peaks), weights[-1])
     cache = next((c for c in caches if c in names.engine.kv_dtypes and (c in peaks or c == "fp8")), None)
     try:
-        bench = _Bench.of(replace(question, weight_dtype=weight, kv_dtype=cache))
+        replica = _PricedReplica.of(replace(question, weight_dtype=weight, kv_dtype=cache))
     except InputError:
         return None
-    steps, r = bench.steps(question), bench.resolved
-    rows = bench.rows(steps)
+    steps, r = replica.steps(question), replica.resolved
+    rows = steps.operators(replica.cost.tables)
     work, moved = sum(x.flops for x in rows), sum(x.bytes for x in rows if x.kind != "collective")
-    return PrecisionRow(bits, r.weight_dtype, r.kv_dtype, bench.time(steps), bench.held(question), work, moved)
+    return PrecisionRow(bits, r.weight_dtype, r.kv_dtype, replica.time(steps), replica.held(question), work, moved)
 
 
-def _scaled(bench: _Bench, question: Question, quantity: str, most: int | None) -> list[ScalingRow]:
-    asked = getattr(question, quantity)
-    values = sorted({max(1, round(asked * step)) for step in STEPS})
-    found = []
-    for value in values:
-        if most is None or value <= most:
-            try:
-                steps = bench.steps(replace(question, **{quantity: value}))
-            except InputError:  # larger than can be asked
-                continue
-            time = bench.time(steps)
-            found.append(ScalingRow(quantity, value, time, steps.tokens / time.engine_s))
-    return found
+def _scaled(replica: _PricedReplica, question: Question, quantity: str, most: int | None) -> Iterator[ScalingRow]:
+    for value in sorted({max(1, round(getattr(question, quantity) * step)) for step in STEPS}):
+        if most is not None and value > most:
+            break
+        try:
+            steps = replica.steps(replace(question, **{quantity: value}))
+        except InputError:  # larger than a question may be
+            continue
+        time = replica.time(steps)
+        yield ScalingRow(quantity, value, time, steps.tokens / time.engine_s)
 
 
 def document(analysis: Analysis) -> dict[str, Any]:
-    """`plan analyze --json`: SI units, named in the keys."""
-    a, question = analysis, analysis.question
+    """Return the document of `plan analyze --json`, in SI units that the keys name."""
+    a = analysis
+    resolved = {
+        "model": a.resolved.model.hf_id or a.resolved.model.name,
+        "hardware": a.resolved.hardware.text,
+        "weight_dtype": a.resolved.weight_dtype,
+        "kv_dtype": a.resolved.kv_dtype,
+        "tensor_parallel": a.resolved.layout.tensor_parallel,
+    }
     return {
         "schema_version": SCHEMA_VERSION,
-        "question": asdict(question)
-        | {
-            "model": a.resolved.model.hf_id or a.resolved.model.name,
-            "hardware": a.resolved.hardware.text,
-            "weight_dtype": a.resolved.weight_dtype,
-            "kv_dtype": a.resolved.kv_dtype,
-            "tensor_parallel": a.resolved.layout.tensor_parallel,
-        },
+        "question": asdict(a.question) | resolved,
         "step": asdict(a.time) | {"tokens_per_s": a.tokens_per_s, "n_steps": a.steps.n},
         "bound_s": seconds_by_bound(a.rows),
         "operators": [operator_document(row) for row in together(a.rows)],
@@ -304,30 +380,35 @@ def document(analysis: Analysis) -> dict[str, Any]:
 
 
 def published_document(question: Question) -> dict[str, Any]:
-    """One decode step of a dense model in the conventions of a published table (see simulator.roofline_view), 16 and
-    8 bit. Raises InputError for a prompt, and for models the conventions do not cover."""
+    """Return a decode step of a dense model, 16 and 8 bit, by the conventions of a published table.
+
+    See `planner.studies.published_table`.
+
+    Raises:
+        InputError: The stage is not decode, or the conventions do not cover the model.
+    """
     if question.stage != "decode":
         raise InputError("the published table is of a decode step", question.stage, "decode")
     names = CatalogLookup.of(question.model, question.engine, question.hardware)
     unit, found = names.hardware.accelerator, []
     for bits in (16, 8):
         table = published_decode_table(names.model, unit, question.batch, question.context, bits)
-        total = asdict(table.total) | {"memory_access_bytes": table.total.memory_access_bytes}
-        held = {k: v for k, v in asdict(table).items() if k != "total"}
+        held = asdict(table)
+        total = held.pop("total") | {"memory_access_bytes": table.total.memory_access_bytes}
         found.append({"bits": bits, **total, **{f"held_{k}": v for k, v in held.items()}})
-    asked = {"model": names.model.hf_id or names.model.name, "hardware": unit.name}
-    return {"schema_version": SCHEMA_VERSION, "question": asdict(question) | asked, "published": found}
+    own = {"model": names.model.hf_id or names.model.name, "hardware": unit.name}
+    return {"schema_version": SCHEMA_VERSION, "question": asdict(question) | own, "published": found}
 
 
 def headlines(document: dict[str, Any]) -> Iterable[str]:
-    """What the step is, how long it takes, and what it waits for."""
+    """Yield the headlines of the screen: the step, its time, its bound, its memory and its calibration."""
     q, step, calibration = document["question"], document["step"], document["calibration"]
-    tokens = f"{q['context']:,} tokens"
     decode = q["stage"] == "decode"
     prompts = "1 prompt" if q["batch"] == 1 else f"{q['batch']:,} prompts"
     each = f"one token for each of {q['batch']:,} sequences" if decode else prompts
     ranks = f"TP{q['tensor_parallel']} on {q['hardware']}"
-    yield f"{q['model']}, {q['weight_dtype']} weights, {q['kv_dtype']} KV, {ranks}: {each}, {tokens} each"
+    precision = f"{q['weight_dtype']} weights, {q['kv_dtype']} KV"
+    yield f"{q['model']}, {precision}, {ranks}: {each}, {q['context']:,} tokens each"
     least, device, engine = (time_text(step[k]) for k in ("roofline_s", "device_s", "engine_s"))
     rate = f"{step['tokens_per_s']:,.0f} {'tokens' if decode else 'prompt tokens'}/s"
     steps = "Step" if step["n_steps"] == 1 else f"{step['n_steps']:,} steps"
@@ -339,18 +420,15 @@ def headlines(document: dict[str, Any]) -> Iterable[str]:
 
 
 def bound_words(bound_s: dict[str, float]) -> str:
-    """ "memory bandwidth 61 % of device time, ..." """
+    """Return the shares of device time by bound, for example "memory bandwidth 61 %, ... of device time"."""
     total = sum(bound_s.values())
-    said = [f"{BOUND_WORDS[k]} {v / total:.0%}" for k, v in bound_s.items()]
-    return ", ".join(said) + " of device time"
+    return ", ".join(f"{BOUND_WORDS[k]} {v / total:.0%}" for k, v in bound_s.items()) + " of device time"
 
 
 def memory_words(held: dict[str, Any]) -> str:
-    """One accelerator's bytes, GB."""
-    gb = {k: f"{held[f'{k}_bytes'] / 1e9:.1f}" for k in ("device", "weights", "activation", "runtime", "kv_batch")}
-    room = f"{held['kv_room_bytes'] / 1e9:.1f}"
+    """Return the memory of one accelerator in words, GB."""
+    kinds = ("device", "weights", "activation", "runtime", "kv_batch", "kv_room")
+    device, weights, activation, runtime, kv, left = (f"{held[f'{kind}_bytes'] / 1e9:.1f}" for kind in kinds)
     fits = "fits" if held["fits"] else "does NOT fit"
-    return (
-        f"of {gb['device']} GB: weights {gb['weights']}, activations {gb['activation']}, runtime {gb['runtime']}; "
-        f"KV of this batch {gb['kv_batch']} of {room}: {fits}"
-    )
+    parts = f"weights {weights}, activations {activation}, runtime {runtime}"
+    return f"of {device} GB: {parts}; KV of this batch {kv} of {left}: {fits}"

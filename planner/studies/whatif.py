@@ -96,38 +96,43 @@ def what_if(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
     """
     request = _request(answer, plan, changes)
     caution = _calibration_note(answer)
-    resolved = _resolved(plan, changes)
-    request = request.replace(model=_model(request, changes), hardware=resolved.hardware.text)
-    hardware = resolved.hardware.without_notices()
+    hardware_key = {} if changes.hardware is None else {"hardware": parse_hardware(changes.hardware).text}
+    keys = {**plan.deployment, **hardware_key, **changes.keys, "kv_blocks": None}
+    written = validate_as(Deployment, keys, "the changed deployment")
+    resolved = resolve(written)
+    model, hardware = str(changes.keys.get("model", request.model)), resolved.hardware.without_notices()
+    request = request.replace(model=model, hardware=resolved.hardware.text)
     world = SimulatedEvaluator.of(request, hardware, exact_limits=True)
     prices = PriceList(request.tariff, hardware)
     prices.check()
-    differs = (
-        *_asked(answer, plan, world.request),
-        *deployment_differs(plan.deployment, _block(plan, changes, resolved)),
-    )
+    block = resolved.filled_in(written) | {"model": resolved.model.hf_id or resolved.model.name}
+    planned, now = plan.requests_per_s or 0.0, world.request.requests_per_s or 0.0
+    differs = [("requests/s", f"{planned:.4g}", f"{now:.4g}")] if planned != now else []
+    if answer.request.workload != request.workload:
+        differs.append(("workload", answer.request.workload, request.workload))
+    differs += deployment_differs(plan.deployment, block)
     found = memory_discard(size_memory(resolved), world.statistics.longest)
     if found is not None:
-        return WhatIf(PlanComparison(differs, ()), (found.reason,), None)
-    changed = _measured(world, prices, _candidate(resolved, plan, changes))
-    notes = (*([caution] if caution else []), *_notes(plan, changed, world.request))
-    comparison = PlanComparison(differs, tuple(figures(plan, changed)), notes)
+        return WhatIf(PlanComparison(tuple(differs), ()), (found.reason,), None)
+    changed = _measured(world, prices, _candidate(resolved, keys))
+    notes = (*filter(None, [caution]), *_notes(plan, changed, world.request))
+    comparison = PlanComparison(tuple(differs), tuple(figures(plan, changed)), notes)
     return WhatIf(comparison, tuple(_breaks(changed)), changed)
 
 
 def _request(answer: Answer, plan: Plan, changes: Changes) -> PlanRequest:
-    asked = answer.request
+    request = answer.request
     same = changes.hardware is None or changes.hardware == plan.deployment["hardware"]
-    tariff = asked.tariff if same else asked.tariff.replace(usd_per_hour=None)
+    tariff = request.tariff if same else request.tariff.replace(usd_per_hour=None)
     if same and tariff.usd_per_hour is not None and plan.usd_per_hour is not None:
         tariff = tariff.replace(usd_per_hour=plan.usd_per_hour)  # the price of the chosen part of the hardware
-    return without_load(asked).replace(
+    return without_load(request).replace(
         hardware=changes.hardware or str(plan.deployment["hardware"]),
         requests_per_s=changes.requests_per_s or plan.requests_per_s,
-        workload=changes.workload or asked.workload,
-        engine=str(changes.keys.get("engine", asked.engine)),
+        workload=changes.workload or request.workload,
+        engine=str(changes.keys.get("engine", request.engine)),
         tariff=tariff,
-        spare=asked.spare,
+        spare=request.spare,
     )
 
 
@@ -139,35 +144,16 @@ def _calibration_note(answer: Answer) -> str:
     Raises:
         InputError: The answer was made with another calibration.
     """
-    asked = answer.request
-    made, here = answer.reproduce.calibration, digest(open_evaluator(asked).fingerprint)
+    made, here = answer.reproduce.calibration, digest(open_evaluator(answer.request).fingerprint)
     if made == here:
         return ""
-    if is_one(asked.hardware):
+    if is_one(answer.request.hardware):
         raise InputError(f"the answer was made with another calibration ({made}, here {here}): plan again")
     return "the answer was made with another calibration or hardware choice, which may explain part of a change"
 
 
-def _model(request: PlanRequest, changes: Changes) -> str:
-    return str(changes.keys.get("model", request.model))
-
-
-def _written(plan: Plan, changes: Changes) -> dict[str, Any]:
-    hardware = {} if changes.hardware is None else {"hardware": parse_hardware(changes.hardware).text}
-    return {**plan.deployment, **hardware, **changes.keys, "kv_blocks": None}
-
-
-def _resolved(plan: Plan, changes: Changes) -> ResolvedDeployment:
-    return resolve(validate_as(Deployment, _written(plan, changes), "the changed deployment"))
-
-
-def _block(plan: Plan, changes: Changes, resolved: ResolvedDeployment) -> dict[str, Any]:
-    written = validate_as(Deployment, _written(plan, changes), "the changed deployment")
-    return resolved.filled_in(written) | {"model": resolved.model.hf_id or resolved.model.name}
-
-
-def _candidate(resolved: ResolvedDeployment, plan: Plan, changes: Changes) -> Candidate:
-    rest = {k: v for k, v in _written(plan, changes).items() if k not in _OWN | {"model", "engine", "hardware"}}
+def _candidate(resolved: ResolvedDeployment, keys: dict[str, Any]) -> Candidate:
+    rest = {k: v for k, v in keys.items() if k not in _OWN | {"model", "engine", "hardware"}}
     return Candidate(
         hardware=resolved.hardware.without_notices(),
         replicas=resolved.replicas,
@@ -181,26 +167,14 @@ def _candidate(resolved: ResolvedDeployment, plan: Plan, changes: Changes) -> Ca
 
 
 def _measured(world: SimulatedEvaluator, prices: PriceList, candidate: Candidate) -> Plan:
-    request = world.request
-    asked = RequiredRates(request.demand, _no_users, _no_users) if request.spare else None
-    bench = CandidateTester(
-        world, request.slos, RunSizes.for_slos(request.slos), request.seed, request.requests_per_s, asked
-    )
-    return Measure(world, bench, prices).entry(candidate, None, BEST).plan
+    request, sizes = world.request, RunSizes.for_slos(world.request.slos)
+    rates = RequiredRates(request.demand, _no_users, _no_users) if request.spare else None
+    tester = CandidateTester(world, request.slos, sizes, request.seed, request.requests_per_s, rates)
+    return Measure(world, tester, prices).entry(candidate, None, BEST).plan
 
 
 def _no_users(_: Candidate, requests_per_s: float) -> float:
-    raise AssertionError(
-        f"the load is a rate, {requests_per_s:g} requests/s, so the response time of users is not needed"
-    )
-
-
-def _asked(answer: Answer, plan: Plan, request: PlanRequest) -> Iterator[tuple[str, str, str]]:
-    planned, now = plan.requests_per_s, request.requests_per_s
-    if planned != now:
-        yield "requests/s", *(f"{x:.4g}" for x in (planned or 0.0, now or 0.0))  # type: ignore[misc]
-    if answer.request.workload != request.workload:
-        yield "workload", answer.request.workload, request.workload
+    raise AssertionError(f"a load of {requests_per_s:g} requests/s does not depend on the response time of users")
 
 
 def _breaks(changed: Plan) -> Iterator[str]:
@@ -213,9 +187,8 @@ def _breaks(changed: Plan) -> Iterator[str]:
     if capacity is None:
         yield "no rate meets every objective"
     elif capacity < rate:
-        yield f"it carries {capacity:.3g} requests/s, not {rate:.3g}" + (
-            f" ({changed.limited_by})" if changed.limited_by else ""
-        )
+        limit = f" ({changed.limited_by})" if changed.limited_by else ""
+        yield f"it carries {capacity:.3g} requests/s, not {rate:.3g}{limit}"
     elif not all(row.met for row in changed.slo) and all(row.share <= 1 for row in changed.slo):
         yield f"the queue grows at {rate:.3g} requests/s"
     if changed.survival is not None and not changed.survival.met:

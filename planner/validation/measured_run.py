@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from calibration.accuracy.measured_run import MeasuredRun
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
+from catalogs.io.output_files import finite
 from planner.answer.schema import same_model
 from planner.evaluation.confidence import LEVEL
 from planner.problem.latency_metrics import LATENCY_METRICS
@@ -20,15 +21,16 @@ from planner.validation.prediction import Expected, Prediction
 
 Finding = Literal["inside", "faster", "slower", "too few", "not judged"]
 
-#: Mean lengths and the rate may be so far off, or as far as chance explains (standard errors).
+#: Permitted relative difference of a mean length or of the rate from the plan. The difference that chance explains, in
+#: standard errors, is permitted as well.
 TOLERANCE: Final = 0.10
 
-_SIGMAS: Final = 3.0
+SIGMAS: Final = 3.0
 
-#: Requests that a statistic needs beyond it; of fewer, a percentile is the largest or next to it.
+#: Minimum number of samples beyond a percentile. With fewer, the percentile is one of the largest samples.
 _BEYOND: Final = 5
 
-#: Of all requests sent, failed ones that are taken for chance.
+#: Share of failed requests that chance may explain.
 MOST_FAILED: Final = 0.01
 
 _RESAMPLES: Final = 200
@@ -37,32 +39,35 @@ _MOST_RESAMPLED: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """A statistic as predicted and as measured, in seconds, with the LEVEL interval of the measurement.
-
-    met: the objective on this statistic, None where there is none.
-    """
+class JudgedStatistic:
+    """A statistic as predicted and as measured, with the bounds between which the measured value lies, seconds."""
 
     expected: Expected
     measured_s: float
     measured_low_s: float
     measured_high_s: float
     finding: Finding
-    met: bool | None
+
+    @property
+    def drifted(self) -> bool:
+        """Return True if the statistic lies outside its predicted interval."""
+        return self.finding in ("faster", "slower")
+
+
+@dataclass(frozen=True, slots=True)
+class Row(JudgedStatistic):
+    """A statistic of a measured run; its bounds are the LEVEL interval of the measurement.
+
+    `objective_met` tells whether the measurement meets the objective on this statistic; None if there is no objective,
+    or if there are too few samples.
+    """
+
+    objective_met: bool | None
 
     @property
     def missed(self) -> bool:
-        return self.finding in ("faster", "slower") or self.met is False
-
-    def as_dict(self) -> dict[str, object]:
-        return {
-            **self.expected.as_dict(),
-            "measured_s": self.measured_s,
-            "measured_low_s": self.measured_low_s,
-            "measured_high_s": self.measured_high_s,
-            "finding": self.finding,
-            "objective_met": self.met,
-        }
+        """Return True if the measurement lies outside the predicted interval, or misses the objective."""
+        return self.drifted or self.objective_met is False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +77,6 @@ class Comparison:
     name: str
     planned: float
     measured: float
-
-    def as_dict(self) -> dict[str, object]:
-        return {"name": self.name, "planned": self.planned, "measured": self.measured}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,60 +91,77 @@ class PlanVerification:
 
     @property
     def failed_fraction(self) -> float:
+        """Return the share of failed requests."""
         return self.run.n_failed / max(self.run.n + self.run.n_failed, 1)
 
     @property
     def missed(self) -> list[Row]:
+        """Return the statistics that are not as predicted or miss their objective."""
         return [row for row in self.rows if row.missed]
 
     @property
     def holds(self) -> bool:
+        """Return True if the run is as predicted and nearly no request failed."""
         return not self.missed and self.failed_fraction <= MOST_FAILED
 
     def document(self) -> dict[str, Any]:
-        return {
-            "schema_version": 1,
-            "holds": self.holds,
-            "client": self.run.client,
-            "source": self.run.source,
-            "n_requests": self.run.n,
-            "failed_fraction": self.failed_fraction,
-            "interval_level": LEVEL,
-            "load": [c.as_dict() for c in self.load],
-            "latencies": [row.as_dict() for row in self.rows],
-            "notes": list(self.notes),
-        }
+        """Return the document of `plan verify --json`."""
+        found: dict[str, Any] = finite(
+            {
+                "schema_version": 1,
+                "holds": self.holds,
+                "client": self.run.client,
+                "source": self.run.source,
+                "n_requests": self.run.n,
+                "failed_fraction": self.failed_fraction,
+                "interval_level": LEVEL,
+                "load": [asdict(c) for c in self.load],
+                "latencies": [row.pop("expected") | row for row in map(asdict, self.rows)],
+                "notes": self.notes,
+            }
+        )
+        return found
 
 
 def verify(prediction: Prediction, run: MeasuredRun, model: str | None) -> PlanVerification:
-    """Raises InputError for a run of another model, or of other lengths or another rate than planned.
+    """Return the comparison of a measured run with the predictions of its plan.
 
-    model: the name the run's clients asked for, None where it is not told.
+    Args:
+        prediction: The predictions of the plan.
+        run: The measured run.
+        model: The model name in the requests of the run; None if it is unknown.
+
+    Raises:
+        InputError: The run belongs to another model, or its lengths or its rate differ from the plan.
     """
     notes = [*_model_notes(prediction, model), *run.notes]
     load = tuple(_same_load(prediction, run))
-    rows = []
-    for expected in prediction.rows():
-        samples = LATENCY_METRICS[expected.metric].measured(run)
-        if len(samples):
-            rows.append(_row(expected, samples))
+    samples = {name: metric.measured(run) for name, metric in LATENCY_METRICS.items()}
+    rows = tuple(_row(row, samples[row.metric]) for row in prediction.rows() if len(samples[row.metric]))
     if not rows:
         raise InputError("this result has none of the plan's latencies", run.source)
-    notes += [f"no {name} in this result" for name, m in LATENCY_METRICS.items() if not len(m.measured(run))]
+    notes += [f"no {name} in this result" for name, values in samples.items() if not len(values)]
     if run.n_failed:
         notes.append(f"{run.n_failed:,} of {run.n + run.n_failed:,} requests failed")
-    return PlanVerification(prediction, run, load, tuple(rows), tuple(dict.fromkeys(notes)))
+    return PlanVerification(prediction, run, load, rows, tuple(dict.fromkeys(notes)))
 
 
 def _model_notes(prediction: Prediction, model: str | None) -> list[str]:
-    planned = str(prediction.plan.deployment["model"])
+    planned = prediction.plan.deployment["model"]
     if model is None:
         return ["the result does not name its model; the plan's model is assumed"]
     if same_model(model, planned) is False:
         raise InputError(f"this result belongs to another model; the plan is for {planned}", model, planned)
-    if same_model(model, planned) is None:
-        return [f"the model on the server has the name {model}; it is compared with the plan's {planned}"]
-    return []
+    return served_notes([model], planned)
+
+
+def served_notes(names: list[str], planned: str) -> list[str]:
+    """Return a note for each name of a model on a server that is not a name of the planned model."""
+    return [
+        f"the model on the server has the name {name}; it is compared with the plan's {planned}"
+        for name in names
+        if not same_model(name, planned)
+    ]
 
 
 def _same_load(prediction: Prediction, run: MeasuredRun) -> Iterator[Comparison]:
@@ -166,15 +185,12 @@ def _same_load(prediction: Prediction, run: MeasuredRun) -> Iterator[Comparison]
 def arrival_rate_per_s(run: MeasuredRun) -> float:
     """Return the rate of all sent requests if arrivals are known, else of the finished requests."""
     known = run.arrival_s[np.isfinite(run.arrival_s)]
-    span = float(known.max() - known.min()) if len(known) > 1 else 0.0
-    if span <= 0:
-        return run.requests_per_s
-    return (len(known) - 1 + run.n_failed) / span
+    span = float(np.ptp(known)) if len(known) else 0.0
+    return (len(known) - 1 + run.n_failed) / span if span > 0 else run.requests_per_s
 
 
 def _near(name: str, planned: float, measured: float, spread: float, run: MeasuredRun) -> Comparison:
-    off = measured / planned - 1
-    if abs(off) > max(TOLERANCE, _SIGMAS * spread):
+    if abs(measured / planned - 1) > max(TOLERANCE, SIGMAS * spread):
         rule = f"this result belongs to another workload: {name} is {measured:.4g}, planned {planned:.4g}"
         raise InputError(rule, run.source, "the requests of `plan deploy`")
     return Comparison(name, planned, measured)
@@ -183,31 +199,32 @@ def _near(name: str, planned: float, measured: float, spread: float, run: Measur
 def _row(expected: Expected, samples: FloatArray) -> Row:
     slo = Slo(expected.metric, expected.stat, expected.limit_s or 1.0)
     measured = slo.value_s(samples)
-    low, high = bootstrap(samples, slo)
-    met = None if expected.limit_s is None else measured <= expected.limit_s
-    beyond = len(samples) * (1 - slo.quantile) if slo.quantile is not None else len(samples)
+    beyond = len(samples) * (1 - (slo.quantile or 0.0))
+    found = finding(expected, measured, measured, beyond)
+    met = None if expected.limit_s is None or found == "too few" else measured <= expected.limit_s
+    return Row(expected, measured, *bootstrap(samples, slo), found, met)
+
+
+def finding(expected: Expected, low_s: float, high_s: float, beyond: float) -> Finding:
+    """Return how a measurement between `low_s` and `high_s` compares with the predicted interval.
+
+    `beyond` is the number of samples beyond the statistic. Percentiles of single gaps between tokens are not judged,
+    because no run-level error of them is known.
+    """
     if beyond < _BEYOND:
-        return Row(expected, measured, low, high, "too few", None)
-    if untold(expected):
-        return Row(expected, measured, low, high, "not judged", met)
-    return Row(expected, measured, low, high, finding(measured, expected), met)
-
-
-def untold(expected: Expected) -> bool:
-    """Return True for percentiles of single gaps, for which no run-level error is known."""
-    single = not LATENCY_METRICS[expected.metric].is_per_request
-    return single and expected.stat != "mean" and expected.limit_s is None
-
-
-def finding(measured_s: float, expected: Expected) -> Finding:
-    if measured_s < expected.low_s:
+        return "too few"
+    if not LATENCY_METRICS[expected.metric].is_per_request and expected.stat != "mean" and expected.limit_s is None:
+        return "not judged"
+    if high_s < expected.low_s:
         return "faster"
-    return "slower" if measured_s > expected.high_s else "inside"
+    return "slower" if low_s > expected.high_s else "inside"
 
 
 def bootstrap(samples: FloatArray, slo: Slo) -> tuple[float, float]:
-    """Return the LEVEL interval of a statistic by bootstrap (Efron 1979). Requests of one run depend on
-    each other, so the true one is wider."""
+    """Return the LEVEL interval of a statistic by the bootstrap (Efron, Annals of Statistics 7(1), 1979), seconds.
+
+    The requests of one run depend on each other, so the true interval is wider. `samples` has shape (n,).
+    """
     rng = np.random.default_rng(0)
     few = samples if len(samples) <= _MOST_RESAMPLED else rng.choice(samples, _MOST_RESAMPLED, replace=False)
     drawn = few[rng.integers(0, len(few), (_RESAMPLES, len(few)))]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
 from catalogs.errors import InputError
+from catalogs.io.output_files import finite
 from planner.answer.plan_schema import Plan, Stats
 from planner.answer.schema import Answer
 from planner.evaluation.confidence import LEVEL, Factors, LatencyCurve
@@ -24,9 +25,10 @@ SCHEMA_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One statistic at one rate, seconds. high_s is infinite where slower steps would let the queue grow.
+    """One predicted latency statistic at one request rate, with its LEVEL interval, seconds.
 
-    limit_s: of the objective on this statistic, None where there is none.
+    `high_s` is infinite if slower steps would let the queue grow. `limit_s` is the limit of the objective on this
+    statistic, or None if there is no such objective.
     """
 
     metric: str
@@ -38,23 +40,13 @@ class Expected:
 
     @property
     def name(self) -> str:
+        """Return the name of the statistic, for example "ttft.p99"."""
         return f"{self.metric}.{self.stat}"
-
-    def as_dict(self) -> dict[str, object]:
-        high = self.high_s if math.isfinite(self.high_s) else None
-        return {
-            "metric": self.metric,
-            "stat": self.stat,
-            "value_s": self.value_s,
-            "low_s": self.low_s,
-            "high_s": high,
-            "limit_s": self.limit_s,
-        }
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Of one plan of an answer. Lengths are means in tokens."""
+    """The predictions of one plan of an answer: its rate, its mean lengths in tokens, and its latencies."""
 
     answer: Answer
     plan: Plan
@@ -64,7 +56,11 @@ class Prediction:
 
     @classmethod
     def of(cls, answer: Answer, plan: Plan) -> Prediction:
-        """Raises InputError for a plan that has no figures."""
+        """Return the predictions of a plan.
+
+        Raises:
+            InputError: The plan has no figures.
+        """
         rate, out, total = plan.requests_per_s, plan.metric("output_tokens_per_s"), plan.metric("total_tokens_per_s")
         if not rate or out is None or total is None or plan.calibration is None:
             raise InputError("this plan has no figures to compare with: plan again with this version")
@@ -72,11 +68,11 @@ class Prediction:
 
     @property
     def error(self) -> StatedError:
-        known = self.plan.calibration
-        return StatedError.of(self.answer.request.engine, known.of_operators if known else 0.0)
+        """Return the stated error of simulated runs of the engine against measured runs."""
+        return StatedError.of(self.answer.request.engine, self.plan.operator_error)
 
     def rows(self) -> list[Expected]:
-        """At the planned rate; an objective's own interval is the answer's."""
+        """Return every statistic at the planned rate; a statistic with an objective has the interval of the answer."""
         objectives = {(row.metric, row.stat): row for row in self.plan.slo}
         found = []
         for metric in LATENCY_METRICS:
@@ -91,23 +87,25 @@ class Prediction:
         return found
 
     def at(self, metric: str, stat: str, requests_per_s: float) -> Expected | None:
-        """At another rate, along the curve of the answer; None beyond the rates simulated."""
+        """Return a statistic at another rate, along the curve of the answer; None beyond the simulated rates."""
         planned = next((row for row in self.rows() if (row.metric, row.stat) == (metric, stat)), None)
         curve = self.curve(metric, stat)
-        if planned is None or curve is None or not self.reaches(requests_per_s):
+        if planned is None or curve is None or not self.covers(requests_per_s):
             return None
         value = planned.value_s * curve.value_s(requests_per_s) / curve.value_s(self.requests_per_s)
         limit = planned.limit_s if requests_per_s <= self.requests_per_s else None
-        found = self._expected(metric, stat, value, requests_per_s)
-        return Expected(metric, stat, value, found.low_s, found.high_s, limit)
+        return replace(self._expected(metric, stat, value, requests_per_s), limit_s=limit)
 
-    def reaches(self, requests_per_s: float) -> bool:
-        """Whether the answer's curve holds this rate (a little beyond its ends latency hardly differs)."""
+    def covers(self, requests_per_s: float) -> bool:
+        """Return True if the answer has latencies at this rate: from half of its lowest simulated rate to its highest.
+
+        Below the lowest simulated rate the latency hardly changes.
+        """
         rates = [p.requests_per_s for p in self.plan.curve]
         return bool(rates) and min(rates) / 2 <= requests_per_s <= max(rates)
 
     def curve(self, metric: str, stat: str) -> LatencyCurve | None:
-        """The statistic against the rate; None where the answer keeps no two points of it."""
+        """Return the statistic as a function of the rate; None if the answer has fewer than two points of it."""
         points = {}
         for p in sorted(self.plan.curve, key=lambda p: p.n_seeds):
             value = p.of(metric).at(stat)
@@ -121,14 +119,16 @@ class Prediction:
         return LatencyCurve(tuple(rates), tuple(map(float, values)), tuple(map(bool, stable)))
 
     def _expected(self, metric: str, stat: str, value: float, rate: float) -> Expected:
-        ends = list(self._ends(Slo(metric, stat, 1.0), value, rate))
-        return Expected(metric, stat, value, ends[0], ends[1])
+        return Expected(metric, stat, value, *self._ends(Slo(metric, stat, 1.0), value, rate))
 
     def _ends(self, slo: Slo, value: float, rate: float) -> Iterator[float]:
-        """Low and high: every step slower by the stated error moves the rate, the statistic's own error the value."""
+        """Yield the low and the high end of the interval of a statistic.
+
+        The stated error of the step time changes the rate, and the error of the statistic itself changes the value.
+        """
         factors = Factors.at(np.array([(1 - LEVEL) / 2, (1 + LEVEL) / 2]), slo, self.error)
         curve = self.curve(slo.metric, slo.stat)
-        for speed, latency in zip(map(float, factors.speed), map(float, factors.latency), strict=True):
+        for speed, latency in zip(factors.speed.tolist(), factors.latency.tolist(), strict=True):
             if curve is None:
                 yield value * latency
             elif speed > 1 and not curve.is_stable(rate * speed):
@@ -137,21 +137,19 @@ class Prediction:
                 yield value * latency * curve.value_s(rate * speed) / curve.value_s(rate)
 
     def document(self) -> dict[str, Any]:
-        """prediction.json."""
-        asked, plan = self.answer.request, self.plan
+        """Return the content of prediction.json."""
+        request, plan = self.answer.request, self.plan
         return {
             "schema_version": SCHEMA_VERSION,
-            "model": plan.deployment["model"],
-            "engine": plan.deployment["engine"],
-            "hardware": plan.deployment["hardware"],
-            "workload": asked.workload,
+            **{key: plan.deployment[key] for key in ("model", "engine", "hardware")},
+            "workload": request.workload,
             "requests_per_s": self.requests_per_s,
             "input_mean_tokens": self.input_mean_tokens,
             "output_mean_tokens": self.output_mean_tokens,
             "output_tokens_per_s": plan.metric("output_tokens_per_s"),
             "interval_level": LEVEL,
-            "latencies": [row.as_dict() for row in self.rows()],
-            "objectives": [slo.text for slo in asked.slos],
+            "latencies": [finite(asdict(row)) for row in self.rows()],
+            "objectives": [slo.text for slo in request.slos],
             "kv_peak_fraction": plan.metric("kv_peak_fraction"),
             "deployment": plan.deployment,
             "calibration": None if plan.calibration is None else plan.calibration.bundle,

@@ -32,13 +32,13 @@ def drift(
     from planner.sections.full_answer import read_answer
     from planner.validation.drift import drift as compare
     from planner.validation.prediction import Prediction
-    from planner.validation.prometheus import look
+    from planner.validation.prometheus import observe_server
 
     check_targets(json_file)
     if not 1 <= seconds <= 86_400:
         raise InputError("an interval must last 1 to 86400 seconds", seconds, "60")
     read = read_answer(answer)
     prediction = Prediction.of(read, chosen("drift", read, alternative))
-    found = compare(prediction, look(prometheus, seconds, str(prediction.plan.deployment["model"]), served))
+    found = compare(prediction, observe_server(prometheus, seconds, str(prediction.plan.deployment["model"]), served))
     put(found.document(), json_file, lambda: show_server(found))
     raise typer.Exit(0 if found.holds else 1)

@@ -54,7 +54,7 @@ def run_verdict(v: PlanVerification) -> str:
     if v.holds:
         return "As predicted: every measured latency lies inside its interval."
     n = sum(row.finding in ("inside", "faster", "slower") for row in v.rows)
-    reasons = [f"{row.expected.name} misses its objective" for row in v.missed if row.met is False]
+    reasons = [f"{row.expected.name} misses its objective" for row in v.missed if row.objective_met is False]
     for kind, names in _off(v.missed):
         reasons.append(f"{len(names)} of {n} figures are {kind} ({_some(names)})")
     if v.failed_fraction > MOST_FAILED:
@@ -86,13 +86,13 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _run_cells(row: Row) -> Cells:
-    met = "unknown" if row.met is None else "met" if row.met else "MISSED"
+    met = "unknown" if row.objective_met is None else "met" if row.objective_met else "MISSED"
     return _cells(row.expected, human_s(row.measured_s), row.finding, met)
 
 
 def _server_cells(row: DriftRow) -> Cells:
     limit = row.expected.limit_s or 0.0
-    met = "MISSED" if row.missed else "met" if row.high_s <= limit else "undecided"
+    met = "MISSED" if row.missed else "met" if row.measured_high_s <= limit else "undecided"
     return _cells(row.expected, _now(row), row.finding, met)
 
 
@@ -109,8 +109,9 @@ def interval_words(expected: Expected) -> str:
 
 def _now(row: DriftRow) -> str:
     """Return the histogram bucket that holds a quantile; a mean is exact."""
-    if row.low_s == row.high_s:
-        return human_s(row.value_s)
-    if not math.isfinite(row.high_s):
-        return f"more than {human_s(row.low_s)}"
-    return f"{human_s(row.low_s)} to {human_s(row.high_s)}" if row.low_s else f"up to {human_s(row.high_s)}"
+    low, high = row.measured_low_s, row.measured_high_s
+    if low == high:
+        return human_s(row.measured_s)
+    if not math.isfinite(high):
+        return f"more than {human_s(low)}"
+    return f"{human_s(low)} to {human_s(high)}" if low else f"up to {human_s(high)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from catalogs.economics.electricity import Grid
+from catalogs.economics.electricity import Grid, load_grid
 from catalogs.economics.prices import Price
 from planner.economics.money import Rates, energy, money
 
@@ -34,4 +34,5 @@ def test_an_unknown_price_is_none_never_zero() -> None:
 def test_nothing_produced_has_no_cost_per_token() -> None:
     found = money(Rates(0.0, 0.0, 100.0), Price(36.0, "2026-01-01", "test"))
     assert found.usd_per_million_output_tokens is None
-    assert energy(Rates(0.0, 0.0, 100.0), None) is None
+    assert energy(Rates(0.0, 0.0, 100.0), load_grid("us")) is None
+    assert energy(Rates(10.0, 40.0, float("nan")), load_grid("us")) is None

@@ -323,11 +323,10 @@ def test_users_that_wait_have_a_section_of_the_page() -> None:
         "slo": [row | {"met": True, "probability_met": 0.97}],
     }
     block = UsersInClosedLoop.model_validate_json(json.dumps(loop))
-    (section,) = UsersSection().page(block, answer().plans[0])
-    said = words_of("".join(part.text for part in section.parts))
+    said = words_of("".join(part.text for part in UsersSection().page(block, answer().plans[0])))
     assert "40 users simulated" in said
     assert "3.25 requests/s" in said
     assert "250 ms (200 ms or more): met with 97 % confidence" in said
     with_users = answer().model_copy(update={"closed_loop": block})
     pages = {section.title for section in section_pages(with_users)}
-    assert pages - {section.title for section in section_pages(answer())} == {section.title}
+    assert pages - {section.title for section in section_pages(answer())} == {UsersSection.title}

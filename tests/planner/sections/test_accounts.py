@@ -21,13 +21,12 @@ from planner.economics.ownership import (
     HOURS_PER_YEAR,
     OwnedCost,
     OwnedHardware,
-    PowerDraw,
     RentalCost,
     owned_cost,
     parse_owned,
 )
 from planner.economics.rack_power import idle_w, most_w, rack_power
-from planner.economics.spot import Interruptions, SpotFleet, spares_needed, spot_effect
+from planner.economics.spot import SpotFleet, spares_needed, spot_effect
 from planner.problem.accounting import Accounting
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
@@ -39,7 +38,7 @@ GRID = Grid("x", "X", 400.0, "test", 0.05, "test")
 
 
 def owned_at(owned: OwnedHardware, rent: RentalCost | None = None) -> OwnedCost:
-    return owned_cost(owned, PowerDraw(busy_w=8000.0, idle_w=2000.0), (1000.0, 4000.0), GRID, rent)
+    return owned_cost(owned, 8000.0, 2000.0, (1000.0, 4000.0), GRID, rent)
 
 
 def test_owned_by_hand() -> None:
@@ -87,7 +86,7 @@ def test_owned_without_rent_or_price_of_power() -> None:
     assert (cost.break_even_utilisation, cost.payback_years, cost.never) == (None, None, None)
     assert cost.usd_per_kwh == GRID.usd_per_kwh  # of the grid, where none is given
     with pytest.raises(InputError, match="no known price of electricity"):
-        owned_cost(OwnedHardware(capex=1.0, years=1.0), PowerDraw(1.0, 1.0), (1.0, 1.0), load_grid("world"), None)
+        owned_cost(OwnedHardware(capex=1.0, years=1.0), 1.0, 1.0, (1.0, 1.0), load_grid("world"), None)
 
 
 def test_owned_is_read_from_pairs_and_from_a_file(tmp_path: Path) -> None:
@@ -108,7 +107,7 @@ def test_what_is_no_owned_hardware_is_refused(text: str) -> None:
 def test_spot_by_hand() -> None:
     """0.1 an hour, 360 s to recover: a unit is up 1 / 1.01; 36 s in flight: 1 in 1,000 requests is hit."""
     fleet = SpotFleet(4, 4, 10.0, 12.0, 36.0, 40.0)
-    effect = spot_effect(fleet, Interruptions(0.1, 360.0))
+    effect = spot_effect(fleet, 0.1, 360.0)
     assert effect.units == 4
     assert effect.interruptions_per_hour == pytest.approx(0.4)
     assert effect.available_fraction == pytest.approx(1 / 1.01)
@@ -122,7 +121,7 @@ def test_spot_by_hand() -> None:
 
 
 def test_a_replica_over_two_instances_is_lost_with_either() -> None:
-    effect = spot_effect(SpotFleet(8, 2, 1.0, None, 1.0, 8.0), Interruptions(0.1, 3600.0))
+    effect = spot_effect(SpotFleet(8, 2, 1.0, None, 1.0, 8.0), 0.1, 3600.0)
     assert effect.units == 2
     assert effect.interruptions_per_hour == pytest.approx(0.8)
     assert effect.available_fraction == pytest.approx(1 / 1.4)

@@ -39,9 +39,8 @@ def limits(**more: object) -> PowerLimits:
     return PowerLimits.model_validate_json(json.dumps(LIMITS | more))
 
 
-def words(sections: Iterable[html_page.PageSection]) -> str:
-    (section,) = sections
-    return " ".join(str(part) for part in section.parts)
+def words(parts: Iterable[html_page.Markup]) -> str:
+    return " ".join(map(str, parts))
 
 
 def test_limits_are_said_with_their_change_and_those_not_kept_with_the_reason() -> None:

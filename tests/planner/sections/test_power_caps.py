@@ -6,14 +6,15 @@ import pytest
 
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
+from planner.answer.measure import MeasuredPlan
 from planner.answer.plan_schema import Plan
+from planner.evaluation.evaluator import Verdict
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.accounting import Accounting
-from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.sections import power_limits as section
-from planner.sections.power_limits import PowerLimitedPlan, PowerLimits, PowerLimitsSection, UnusableLimit, power_limits
+from planner.sections.power_limits import PowerLimits, PowerLimitsSection, UnusableLimit, power_limits
 
 SLOS = parse_slos(["ttft.p90=500ms", "tpot.mean=40ms"])
 
@@ -32,14 +33,16 @@ def known(value: float | None) -> float:
     return value
 
 
-def first(found: SimulatedEvaluator) -> Candidate:
-    return found.space()[0]
+def planned(found: SimulatedEvaluator, requests_per_s: float, capacity_per_s: float) -> MeasuredPlan:
+    """The first candidate as a plan; its verdict has no part in the section."""
+    verdict = Verdict(requests_per_s, (), 0.5, SLOS[0], True)
+    return MeasuredPlan(found.space()[0], requests_per_s, capacity_per_s, verdict, PLAN)
 
 
 @pytest.fixture(scope="module")
 def block() -> PowerLimits:
     found = world()
-    subject = PowerLimitedPlan(first(found), 30.0, 64.0)
+    subject = planned(found, 30.0, 64.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "MOST_REQUESTS", 300)  # enough to compare
         return power_limits(found, subject, [350.0, 50.0, 700.0])
@@ -77,7 +80,7 @@ def test_the_screen_has_a_line_for_each_and_what_is_assumed(block: PowerLimits) 
 
 def test_limits_are_of_gpus() -> None:
     found = world("epyc-9654")
-    block = power_limits(found, PowerLimitedPlan(first(found), 0.1, 0.2), [100.0])
+    block = power_limits(found, planned(found, 0.1, 0.2), [100.0])
     assert block.rows == []
     assert block.note == "power limits apply to GPUs only"
 

@@ -32,7 +32,7 @@ def test_an_answer_is_the_same_as_itself() -> None:
     found = compare_answers(answer(), answer())
     assert found.differs == ()
     assert found.better_at("A") == found.better_at("B") == []
-    assert set(found.better_at("same")) == {f.name for f in found.figures if f.judged}
+    assert set(found.better_at("same")) == {f.name for f in found.figures if f.lower_is_better is not None}
     assert found.notes == ()
 
 
@@ -67,7 +67,7 @@ def test_better_by_hand() -> None:
     assert Figure("x", "rate", 1.0, 2.0, lower_is_better=False).better == "B"
     assert Figure("x", "rate", 1.0, 1.01).better == "same"
     assert Figure("x", "rate", 1.0, None).better == ""
-    assert Figure("x", "rate", 1.0, 2.0, judged=False).better == ""
+    assert Figure("x", "rate", 1.0, 2.0, lower_is_better=None).better == ""
     assert Figure("x", "rate", 2.0, 1.0).change == -0.5
 
 

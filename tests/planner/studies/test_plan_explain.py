@@ -111,12 +111,12 @@ def test_varied_workloads_change_what_they_say_and_nothing_else() -> None:
 
 def test_slower_steps_stretch_time_exactly() -> None:
     again = Rerun.of(answer())
-    bench, candidate = again.bench, again.candidates[0]
-    plain = bench.probe(candidate, 4.0, 300).observations[0].samples_s["ttft"]
+    tester, candidate = again.tester, again.candidates[0]
+    plain = tester.probe(candidate, 4.0, 300).observations[0].samples_s["ttft"]
     slower = again.world.with_(step_factor=2.0)
     from dataclasses import replace
 
-    stretched = replace(bench, evaluator=slower).probe(candidate, 2.0, 300).observations[0].samples_s["ttft"]
+    stretched = replace(tester, evaluator=slower).probe(candidate, 2.0, 300).observations[0].samples_s["ttft"]
     assert stretched == pytest.approx(2 * plain)
 
 

@@ -22,15 +22,15 @@ from planner.problem.slo import parse_slos
 from planner.report.material import gather
 from planner.report.page import answer_page
 from planner.sections.full_answer import parse_answer
-from planner.studies.choice_flips import HALVINGS, NONE_HERE, ChoiceFlips, ComparedCandidate, Flip, flip_words
 from planner.studies.rerun import Rerun
+from planner.studies.sensitivity import HALVINGS, NONE_HERE, ChoiceFlips, ComparedCandidate, Flip, flip_words
 from planner.studies.sensitivity_inputs import (
     OUTPUT,
     PRICE,
     RATE,
     InputChange,
     SensitivityInput,
-    dials,
+    inputs_of,
     step_error,
     times,
 )
@@ -64,10 +64,10 @@ def test_a_load_beyond_the_capacity_flips_the_choice_where_it_lies() -> None:
     loaded = best.model_copy(update={"requests_per_s": rate})
     one = on_one_kind().model_copy(update={"request": asked, "best": loaded, "alternatives": []})
     rerun = Rerun.of(one)
-    turn = next(d for d in dials(one, rerun) if d.name == RATE)
+    turn = next(d for d in inputs_of(one, rerun) if d.name == RATE)
     flip = ChoiceFlips(one, rerun).flip(turn, turn.ends[1])
     assert flip is not None
-    assert flip.rival == NONE_HERE
+    assert flip.alternative == NONE_HERE
     assert flip.value == pytest.approx(1 / 0.7, rel=0.08)
 
 
@@ -78,11 +78,11 @@ class Planted(ChoiceFlips):
     beyond: float = 1.37
     looked: list[float] = field(default_factory=list)
 
-    def see(self, variant: InputChange) -> ComparedCandidate:
+    def compare(self, variant: InputChange) -> ComparedCandidate:
         self.looked.append(variant.value)
         return ComparedCandidate(variant, None, None, None)  # type: ignore[arg-type]
 
-    def of(self, seen: ComparedCandidate) -> int:
+    def choice(self, seen: ComparedCandidate) -> int:
         return 2 if seen.variant.value >= self.beyond else 0
 
 
@@ -90,7 +90,7 @@ def test_a_planted_flip_is_found_to_four_per_cent() -> None:
     planted = Planted(on_one_kind(), cast(Rerun, None))
     found = planted.flip(dial(), 2.0)
     assert found is not None
-    assert found.rival == 2
+    assert found.alternative == 2
     assert found.value == pytest.approx(planted.beyond, rel=2 ** (1 / 2**HALVINGS) - 1)
     assert len(planted.looked) == HALVINGS + 1
     assert planted.flip(dial(), 0.5) is None
@@ -121,10 +121,10 @@ def test_the_step_time_swings_as_far_as_whole_runs_were_off() -> None:
 def test_no_price_flips_a_choice_on_one_kind_of_hardware() -> None:
     rerun = Rerun.of(on_one_kind())
     rivals = ChoiceFlips(on_one_kind(), rerun)
-    said = {d.name: rivals.never(d) for d in dials(on_one_kind(), rerun)}
+    said = {d.name: rivals.never(d) for d in inputs_of(on_one_kind(), rerun)}
     if on_one_kind().alternatives:
         assert "same kind of hardware" in said[PRICE]
-        assert "no rate was asked for" in said[RATE]
+        assert "no rate is required" in said[RATE]
         assert said[OUTPUT] == ""
     alone = on_one_kind().model_copy(update={"alternatives": []})
     assert "no alternative" in ChoiceFlips(alone, rerun).never(dial())
@@ -141,7 +141,7 @@ def test_the_price_at_which_other_hardware_takes_over_is_what_capacities_say() -
     per_usd = [(p.capacity_requests_per_s or 0.0) / (p.usd_per_hour or 1.0) for p in (best, rival)]
     expected = per_usd[0] / per_usd[1]
     rerun = Rerun.of(choice())
-    price = next(d for d in dials(choice(), rerun) if d.name == PRICE)
+    price = next(d for d in inputs_of(choice(), rerun) if d.name == PRICE)
     rivals = ChoiceFlips(choice(), rerun)
     flip = rivals.flip(price, price.ends[1])
     if expected < 1.9:

@@ -17,7 +17,7 @@ from catalogs.ui.words import parse_duration
 from planner.cli.main import app
 from planner.problem.slo import parse_slos
 from planner.studies.outages import FailingReplicas, Outage, binomial_bounds
-from planner.studies.spares import Spares, SpareStudy, needed_replicas
+from planner.studies.spares import SpareStudy, needed_replicas
 
 DAY_S = 86400.0
 SLOS = parse_slos(["ttft.p99=1s"])
@@ -25,7 +25,7 @@ SLOS = parse_slos(["ttft.p99=1s"])
 
 def test_the_binomial_formula_by_hand() -> None:
     """Up three quarters of the time: of three, two are up 3 * (3/4)^2 / 4 + (3/4)^3 of it."""
-    failing = FailingReplicas(mtbf_s=300.0, restart_s=100.0, settle_s=0.0)
+    failing = FailingReplicas(mtbf_s=300.0, restart_s=100.0)
     assert failing.availability == 0.75
     assert failing.enough_up(3, 2) == pytest.approx(54 / 64)
     assert failing.enough_up(2, 2) == pytest.approx(9 / 16)
@@ -34,7 +34,7 @@ def test_the_binomial_formula_by_hand() -> None:
 
 
 def test_drawn_outages_are_as_frequent_as_said() -> None:
-    failing = FailingReplicas(mtbf_s=2 * DAY_S, restart_s=600.0, settle_s=600.0)
+    failing = FailingReplicas(mtbf_s=2 * DAY_S, restart_s=600.0)
     rng = np.random.default_rng(0)
     outages = [o for _ in range(3000) for o in failing.window(rng, 4, DAY_S)]
     crashes = sum(len(o.starts_s) for o in outages)
@@ -47,12 +47,12 @@ def test_drawn_outages_are_as_frequent_as_said() -> None:
 
 
 def test_a_replica_that_is_back_may_fail_again() -> None:
-    outage = Outage((0.0, 700.0), 600.0, 300.0)
+    outage = Outage((0.0, 700.0), 600.0)
     assert outage.most_down == 1
     assert list(outage.victims()) == [(0, 0.0), (0, 700.0)]
 
 
-def ward(mtbf_s: float, late_when: int, needed: int = 3, n_windows: int = 2000) -> SpareStudy:
+def study(mtbf_s: float, late_when: int, needed: int = 3, n_windows: int = 2000) -> SpareStudy:
     """Everything is late while `late_when` more are down than are spare."""
 
     def observe(replicas: int, outage: Outage | None, example: int, speed: float) -> Mapping[str, FloatArray]:  # noqa: ARG001
@@ -63,36 +63,35 @@ def ward(mtbf_s: float, late_when: int, needed: int = 3, n_windows: int = 2000) 
         down = sum(((n >= s) & (n < s + outage.restart_s)).astype(int) for s in outage.starts_s)
         return {"ttft": np.where(down >= spare + late_when, 9.0, 0.1)}
 
-    failing = FailingReplicas(mtbf_s, 600.0, 600.0)
+    failing = FailingReplicas(mtbf_s, 600.0)
     return SpareStudy(observe, SLOS, failing, 10.0, needed, DAY_S, 0.9, 0, n_windows)
 
 
 @pytest.mark.parametrize("mtbf_d", [3.0, 30.0])
 def test_windows_by_hand(mtbf_d: float) -> None:
     """Ten minutes are 0.7 % of a day, twenty 1.4 %: a day of three replicas holds with at most one crash. Poisson."""
-    tried = ward(mtbf_d * DAY_S, late_when=1).tried(3)
+    tried = study(mtbf_d * DAY_S, late_when=1).tried(3)
     mean = 3 / mtbf_d
     expected = math.exp(-mean) * (1 + mean)
-    low, high = tried.bounds
-    assert low - 0.01 <= expected <= high + 0.01
-    assert tried.late[0] == 0.0
-    assert tried.late[1] == pytest.approx(0.5, abs=0.01)  # restart and settling last as long
+    assert tried.ci_low - 0.01 <= expected <= tried.ci_high + 0.01
+    assert tried.late_by_down["0"] == 0.0
+    assert tried.late_by_down["1"] == pytest.approx(0.5, abs=0.01)  # restart and settling last as long
 
 
 def test_the_fewest_is_found_from_above_and_from_below() -> None:
-    rare = Spares(ward(300 * DAY_S, late_when=1))
-    assert rare.find() == 3  # a day with two crashes is rare enough
-    often = Spares(ward(0.5 * DAY_S, late_when=1, n_windows=500))
-    found = often.find()
+    assert study(300 * DAY_S, late_when=1).fewest()[0] == 3  # a day with two crashes is rare enough
+    found, tried = study(0.5 * DAY_S, late_when=1, n_windows=500).fewest()
     assert found is not None
     assert found > 3
-    assert often.known[found].held >= 0.9 > often.known[found - 1].held
-    assert Spares(ward(0.5 * DAY_S, late_when=-9, n_windows=50)).find() is None  # whoever fails, all are late
+    held = {row.replicas: row.windows_held for row in tried}
+    assert held[found] >= 0.9 > held[found - 1]
+    # every request is late, whichever replica fails
+    assert study(0.5 * DAY_S, late_when=-9, n_windows=50).fewest()[0] is None
 
 
 def test_more_spares_hold_more_windows() -> None:
-    often = ward(0.5 * DAY_S, late_when=1, n_windows=500)
-    held = [often.tried(n).held for n in (3, 4, 5, 6)]
+    often = study(0.5 * DAY_S, late_when=1, n_windows=500)
+    held = [often.tried(n).windows_held for n in (3, 4, 5, 6)]
     assert held == sorted(held)
     assert held[0] < held[-1]
 

@@ -27,7 +27,7 @@ from planner.problem.slo import Slo
 from planner.validation.drift import drift
 from planner.validation.measured_run import bootstrap, finding
 from planner.validation.prediction import Expected, Prediction
-from planner.validation.prometheus import Histogram, Interval, look, parse
+from planner.validation.prometheus import Histogram, Interval, observe_server, parse
 from tests.calibration.importers.test_importers_clients import aiperf, guidellm, inference_perf
 from tests.planner.report.test_plan_report import answer, data
 
@@ -117,7 +117,12 @@ def test_what_is_slower_or_faster_does_not(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_finite_interval_is_left_at_either_end() -> None:
     expected = Expected("tpot", "mean", 0.02, 0.01, 0.04)
-    assert [finding(v, expected) for v in (0.009, 0.011, 0.039, 0.041)] == ["faster", "inside", "inside", "slower"]
+    assert [finding(expected, v, v, 100) for v in (0.009, 0.011, 0.039, 0.041)] == [
+        "faster",
+        "inside",
+        "inside",
+        "slower",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -355,7 +360,7 @@ def test_a_prometheus_server_is_asked_once_for_each_name() -> None:
     for name, samples in page.by_name.items():
         api[name] = [{"metric": dict(s.labels), "value": [0, str(s.value)]} for s in samples]
     with serving(Server(["prometheus_build_info 1\n"], api)) as url:
-        found = drift(p, look(f"{url}/", N / p.requests_per_s, MODEL))
+        found = drift(p, observe_server(f"{url}/", N / p.requests_per_s, MODEL))
     assert found.holds
     assert found.n_requests == N
 
@@ -393,10 +398,10 @@ def test_several_models_on_one_server() -> None:
     two = [metrics([], model="a") + metrics([], model="b")]
     with serving(Server([*two, *two])) as url:
         with pytest.raises(InputError, match="--served a or b"):
-            look(url, 0.01, MODEL)
-        assert look(url, 0.01, MODEL, "b").models == {"b"}
+            observe_server(url, 0.01, MODEL)
+        assert observe_server(url, 0.01, MODEL, "b").models == {"b"}
         with pytest.raises(InputError, match="no model with this name"):
-            look(url, 0.01, MODEL, "c")
+            observe_server(url, 0.01, MODEL, "c")
 
 
 def test_histograms_by_hand() -> None:
