@@ -29,6 +29,9 @@ def same_model(name: str, planned: str) -> bool | None:
 
 SCHEMA_VERSION: Final = 1
 
+#: Words for the objectives that are maximised; the others are "lowest NAME".
+GOALS: Final = {"throughput": "highest throughput", "goodput": "highest goodput per accelerator"}
+
 
 class Suggestion(JsonBlock):
     """One change that would meet a refused request; `value` is a value of the option that `kind` names."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from catalogs.io.output_files import write_atomically
 from catalogs.ui.charts import si_text, time_text
@@ -45,12 +46,15 @@ def analysis_page(a: Analysis) -> Page:
         ("Calibration", a.bundle),
     ]
     remarks = [bound_words(figures["bound_s"]), memory_words(figures["memory"]), *a.notices]
+    sizes = ("Bits", "Weights", "KV", "Bytes", "Roofline", "Engine", "Weights stored", "KV of the batch", "Fits")
+    formats = "The same step with other weights and KV cache; activations stay at 16 bit."
+    scaled = ("With", "Roofline", "Engine", "Relative to this step", "Tokens/s")
     sections = [
         PageSection("Step", [cards(summary), bullets(remarks)]),
         PageSection("Roofline", charts),
         PageSection("Operators", [_operators(a)]),
-        PageSection("Precision", [_precisions(a)]),
-        PageSection("Scaling with batch and context", [_scaling(a)], "Scaling"),
+        PageSection("Precision", [table(sizes, precision_rows(figures), formats, words=3)]),
+        PageSection("Scaling with batch and context", [table(scaled, scaling_rows(figures))], "Scaling"),
     ]
     title = f"{step} of {a.resolved.model.name} on {a.resolved.hardware.text}"
     footer = "Written by plan analyze. This file loads no external resources."
@@ -59,53 +63,35 @@ def analysis_page(a: Analysis) -> Page:
 
 def _operators(a: Analysis) -> Markup:
     head = ("Operator", "Class", "Bound by", "Times", "FLOP", "Bytes", "FLOP/B", "Roofline", "Time", "Share")
-    rows = [
-        (
-            r.name,
-            r.kind.replace("_", " "),
-            BOUND_WORDS[r.bound],
-            f"{r.count:g}",
-            si_text(r.flops, "") if r.flops else "",
-            si_text(r.bytes, "B"),
-            f"{r.intensity:.3g}" if r.flops else "",
-            time_text(r.roofline_s),
-            time_text(r.seconds),
-            f"{r.seconds / a.time.device_s:.1%}",
-        )
-        for r in together(a.rows)
-    ]
+    rows = []
+    for r in together(a.rows):
+        work = (si_text(r.flops, ""), f"{r.intensity:.3g}") if r.flops else ("", "")
+        words = (r.name, r.kind.replace("_", " "), BOUND_WORDS[r.bound], f"{r.count:g}")
+        times = (time_text(r.roofline_s), time_text(r.seconds), f"{r.seconds / a.time.device_s:.1%}")
+        rows.append((*words, work[0], si_text(r.bytes, "B"), work[1], *times))
     return table(head, rows, "On one accelerator; all executions in a step together.", words=3)
 
 
-def _precisions(a: Analysis) -> Markup:
-    head = ("Bits", "Weights", "KV", "Bytes", "Roofline", "Engine", "Weights stored", "KV of the batch", "Fits")
-    rows = [
-        (
-            str(p.bits),
-            p.weight_dtype,
-            p.kv_dtype,
-            si_text(p.bytes, "B"),
-            time_text(p.time.roofline_s),
-            time_text(p.time.engine_s),
-            si_text(p.held.weights_bytes, "B"),
-            si_text(p.held.kv_batch_bytes, "B"),
-            "yes" if p.held.fits else "no",
-        )
-        for p in a.precisions
-    ]
-    return table(head, rows, "The same step with other weights and KV cache; activations stay at 16 bit.", words=3)
+def precision_rows(document: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return one row per precision of the document: formats, bytes moved, times, sizes, and whether the batch fits.
+
+    The sizes are those of the weights and of the KV cache of the batch.
+    """
+    rows = []
+    for p in document["precisions"]:
+        time, held = p["time"], p["held"]
+        moved = (si_text(p["bytes"], "B"), time_text(time["roofline_s"]), time_text(time["engine_s"]))
+        stored = (si_text(held["weights_bytes"], "B"), si_text(held["kv_batch_bytes"], "B"))
+        fits = "yes" if held["kv_batch_bytes"] <= held["kv_room_bytes"] else "no"
+        rows.append((str(p["bits"]), p["weight_dtype"], p["kv_dtype"], *moved, *stored, fits))
+    return rows
 
 
-def _scaling(a: Analysis) -> Markup:
-    head = ("With", "Roofline", "Engine", "Relative to this step", "Tokens/s")
-    rows = [
-        (
-            f"{s.quantity} {s.value:,}",
-            time_text(s.time.roofline_s),
-            time_text(s.time.engine_s),
-            f"x {s.time.engine_s / a.time.engine_s:.2f}",
-            f"{s.tokens_per_s:,.0f}",
-        )
-        for s in a.scaling
-    ]
-    return table(head, rows)
+def scaling_rows(document: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return one row per scaled step of the document: what is scaled, times, their ratio to this step, and tokens/s."""
+    rows = []
+    for s in document["scaling"]:
+        times = (time_text(s["time"]["roofline_s"]), time_text(s["time"]["engine_s"]))
+        ratio = f"x {s['time']['engine_s'] / document['step']['engine_s']:.2f}"
+        rows.append((f"{s['quantity']} {s['value']:,}", *times, ratio, f"{s['tokens_per_s']:,.0f}"))
+    return rows

@@ -112,20 +112,13 @@ def _machine(part: PoolUse, unit: Accelerator) -> Iterator[Markup]:
 def _operators_table(rows: Sequence[OperatorRow], n_steps: float, pool: str) -> Markup:
     """Return the points of the roofline as a table, for print."""
     head = ("Operator", "Bound by", "FLOP/B", "TFLOP/s", "TB/s", "Share of roofline", "Per step", "Share")
-    total_s = sum(r.seconds for r in rows)
-    cells = [
-        (
-            r.name,
-            BOUND_WORDS[r.bound],
-            f"{r.intensity:.3g}" if r.flops else "",
-            f"{r.flops / r.seconds / TERA:.3g}" if r.flops else "",
-            f"{r.bytes / r.seconds / TERA:.3g}",
-            f"{100 * r.efficiency:.0f} %",
-            time_text(r.seconds / n_steps),
-            f"{r.seconds / total_s:.1%}",
+    total_s, cells = sum(r.seconds for r in rows), []
+    for r in together(rows):
+        work = (f"{r.intensity:.3g}", f"{r.flops / r.seconds / TERA:.3g}") if r.flops else ("", "")
+        rates = (*work, f"{r.bytes / r.seconds / TERA:.3g}", f"{100 * r.efficiency:.0f} %")
+        cells.append(
+            (r.name, BOUND_WORDS[r.bound], *rates, time_text(r.seconds / n_steps), f"{r.seconds / total_s:.1%}")
         )
-        for r in together(rows)
-    ]
     caption = (
         "The same as a table, including operators that only move data: one accelerator, all executions in a mean step. "
         "More than 100 % of the roofline means that data came from a cache."

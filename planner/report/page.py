@@ -11,15 +11,12 @@ from typing import Final
 from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, chart, command, note, paragraph, table
 from catalogs.ui.words import change, dollars, joules, percent, plan_name, rate, seconds
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import Answer
+from planner.answer.schema import GOALS, Answer
 from planner.problem.candidate import deployment_words
 from planner.report import evidence, machine_figures
 from planner.report.certainty import certainty
 from planner.report.material import ReportData, ReportSimulations
 from planner.sections.registry import section_pages
-
-#: Words for the objectives that are maximised.
-GOALS: Final = {"throughput": "highest throughput", "goodput": "highest goodput per accelerator"}
 
 FOOTER: Final = "Written by plan report. This file loads no external resources."
 
@@ -100,17 +97,11 @@ def _cards(plan: Plan, s: ReportSimulations) -> list[tuple[str, str]]:
 
 def _slo_table(answer: Answer, plan: Plan) -> Markup:
     head = ("Objective", "Limit", "Simulated", "90 % interval", "Met", "Probability")
-    rows = [
-        (
-            words,
-            seconds(row.limit_s),
-            seconds(row.value_s),
-            f"{seconds(row.ci_low_s)} to {seconds(row.ci_high_s)}",
-            "yes" if row.met else "NO",
-            percent(row.probability_met),
-        )
-        for words, row in zip(answer.request.slo_words, plan.slo, strict=True)
-    ]
+    rows = []
+    for words, row in zip(answer.request.slo_words, plan.slo, strict=True):
+        interval = f"{seconds(row.ci_low_s)} to {seconds(row.ci_high_s)}"
+        verdict = ("yes" if row.met else "NO", percent(row.probability_met))
+        rows.append((words, seconds(row.limit_s), seconds(row.value_s), interval, *verdict))
     return table(head, rows, f"Simulated at {rate(plan.requests_per_s)}.")
 
 

@@ -29,7 +29,7 @@ def deploy(
 ) -> None:
     """Write the files that start a plan, a benchmark that verifies it, and its predictions."""
     from catalogs.io.output_files import check_targets
-    from planner.cli.screens.comparison import show_deployment
+    from planner.cli.screens.studies import show_deployment
     from planner.deploy.files import check_folder, write_folder
     from planner.deploy.package import pack
     from planner.sections.full_answer import read_answer

@@ -25,16 +25,14 @@ def whatif(
     plan whatif ANSWER.json --rate x2 --hw h200x8 --set kv_dtype=fp8
     """
     from catalogs.errors import InputError
-    from catalogs.io.output_files import check_targets
     from catalogs.ui.terminal import progress_bar
     from planner.answer.capabilities import chosen
-    from planner.cli.screens.comparison import show_whatif
+    from planner.cli.screens.studies import show_whatif
     from planner.problem.overrides import parse_keys
     from planner.sections.full_answer import read_answer
     from planner.studies.whatif import Changes, parse_rate
     from planner.studies.whatif import what_if as change
 
-    check_targets(json_file)
     if not (rate or hw or workload or settings):
         raise InputError("nothing is changed", None, "--rate x2, --hw h200x8, --workload W or --set KEY=VALUE")
     read = read_answer(answer)
