@@ -34,7 +34,7 @@ class AnswerFeature:
         return InputError(f"plan {command} only supports {self.of}", self.name, self.nearest)
 
 
-APART: Final = AnswerFeature(
+DISAGGREGATION: Final = AnswerFeature(
     lambda plan: bool(plan.deployment.get("disaggregation")),
     "plans with one kind of replica",
     DISAGGREGATED,
@@ -54,8 +54,8 @@ TOKEN_GAPS: Final = AnswerFeature(
 UNSUPPORTED: Final[dict[str, tuple[AnswerFeature, ...]]] = {
     "report": (),
     "explain": (),
-    "spares": (APART, TOKEN_GAPS),
-    "whatif": (APART,),
+    "spares": (DISAGGREGATION, TOKEN_GAPS),
+    "whatif": (DISAGGREGATION,),
     "deploy": (),
     "verify": (),
     "drift": (),

@@ -10,7 +10,7 @@ from catalogs.economics.electricity import DEFAULT_REGION, list_grids, load_grid
 from catalogs.hardware.specs import Accelerator
 from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import plan_name
-from planner.answer.capabilities import APART
+from planner.answer.capabilities import DISAGGREGATION
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.problem.candidate import replicas_words
@@ -83,7 +83,7 @@ def gather(answer: Answer, progress: ProgressCallback = lambda _: None, swings: 
         points=sweep(answer.plans, rerun, progress),
         parts=parts,
         uses=resource_uses(best, parts),
-        sensitivity=sensitivity(answer, rerun, progress) if swings and not any(map(APART.has, answer.plans)) else None,
+        sensitivity=sensitivity(answer, rerun, progress) if swings and not any(map(DISAGGREGATION.has, answer.plans)) else None,
         growth=growth(rerun, best, progress) if swings and best.capacity_requests_per_s else None,
         accelerator=rerun.world_of(0).names.hardware.accelerator,
     )

@@ -9,7 +9,7 @@ import pytest
 
 from catalogs.errors import InputError
 from planner.answer.capabilities import (
-    APART,
+    DISAGGREGATION,
     TOKEN_GAPS,
     UNSUPPORTED,
     AnswerFeature,
@@ -30,7 +30,7 @@ def plan(metric: str = "ttft", **deployment: Any) -> Plan:
 
 
 WITH = {
-    APART: plan(disaggregation={"prefill_replicas": 1, "decode_replicas": 1}),
+    DISAGGREGATION: plan(disaggregation={"prefill_replicas": 1, "decode_replicas": 1}),
     TOKEN_GAPS: plan("itl"),
 }
 
@@ -57,8 +57,8 @@ def test_what_cannot_be_read_is_refused_by_name_and_the_rest_is_not(feature: Ans
 
 def test_kinds_of_a_request_are_refused_in_the_same_words() -> None:
     with pytest.raises(InputError) as before:
-        need_readable_kinds("spares", ["pipelines", APART.name])
+        need_readable_kinds("spares", ["pipelines", DISAGGREGATION.name])
     with pytest.raises(InputError) as after:
-        need_readable("spares", [WITH[APART]])
+        need_readable("spares", [WITH[DISAGGREGATION]])
     assert str(before.value) == str(after.value)
     need_readable_kinds("spares", ["pipelines"])
