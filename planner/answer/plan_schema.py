@@ -189,18 +189,8 @@ class Plan(JsonBlock):
     @classmethod
     def unstarted(cls, deployment: dict[str, object], memory: Memory | None) -> Self:
         """Return a plan that cannot start: its deployment and memory, and no figures."""
-        return cls(
-            deployment=deployment,
-            requests_per_s=None,
-            metrics=None,
-            slo=[],
-            capacity_requests_per_s=None,
-            cost=None,
-            energy=None,
-            memory=memory,
-            time_breakdown=None,
-            calibration=None,
-        )
+        figures = {name: None for name, field in cls.model_fields.items() if field.is_required()}
+        return cls.model_validate(figures | {"deployment": deployment, "slo": [], "memory": memory})
 
     @property
     def hardware(self) -> str:

@@ -9,7 +9,7 @@ from typing import Final
 
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
-from planner.deploy.files import DeploymentFiles
+from planner.deploy.files import DeploymentFiles, bash_script
 from planner.deploy.serving import Serving
 from planner.evaluation.workload_statistics import open_loop
 from planner.validation.prediction import Prediction
@@ -96,15 +96,10 @@ def _script(base_url: str, model: str, n: int, options: Sequence[tuple[str, str]
         ("--result-filename", RESULT),
         *options,
     ]
-    return "\n".join(
-        [
-            "#!/usr/bin/env bash",
-            "# Exit status 0: as predicted; 1: not as predicted; 2: the result belongs to another plan.",
-            "set -euo pipefail",
-            'cd "$(dirname "$0")"',
-            f'BASE_URL="${{BASE_URL:-{base_url}}}"',
-            " \\\n  ".join(['vllm bench serve --base-url "$BASE_URL"', *map(shlex.join, flags)]),
-            f"plan verify plan.json --results {RESULT}",
-            "",
-        ]
-    )
+    lines = [
+        f'BASE_URL="${{BASE_URL:-{base_url}}}"',
+        " \\\n  ".join(['vllm bench serve --base-url "$BASE_URL"', *map(shlex.join, flags)]),
+        f"plan verify plan.json --results {RESULT}",
+    ]
+    statuses = "Exit status 0: as predicted; 1: not as predicted; 2: the result belongs to another plan."
+    return bash_script(lines, statuses)

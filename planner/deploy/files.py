@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -83,6 +83,12 @@ class DeploymentFiles:
     notes: Sequence[str] = ()
     base_url: str = "http://localhost:8000"
     token_prompts: bool = True
+
+
+def bash_script(lines: Iterable[str], comment: str = "") -> str:
+    """Return a script that runs in its own folder and stops at the first error."""
+    title = [f"# {comment}"] if comment else []
+    return "\n".join(["#!/usr/bin/env bash", *title, "set -euo pipefail", 'cd "$(dirname "$0")"', *lines, ""])
 
 
 def to_yaml(*documents: dict[str, Any]) -> str:

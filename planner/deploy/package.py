@@ -81,7 +81,9 @@ def pack(answer: Answer, source: Path, target: str, alternative: int = 0, image:
     return package
 
 
-def write_deployment(answer_file: Path, target: str, folder: Path, alternative: int = 0) -> Package:
+def write_deployment(
+    answer_file: Path, target: str, folder: Path, alternative: int = 0, image: str | None = None, force: bool = False
+) -> Package:
     """Write the files that start a plan into a new folder, with the benchmark that checks it, and return them.
 
     Args:
@@ -89,13 +91,15 @@ def write_deployment(answer_file: Path, target: str, folder: Path, alternative: 
         target: vllm, compose, kubernetes, leaderworkerset, kserve, llm-d, ray-serve, triton, sglang or llama.cpp.
         folder: The folder to create.
         alternative: The plan's number; 0 is the recommended one.
+        image: Container image; None for the engine's own.
+        force: Whether an existing deployment folder is replaced.
 
     Raises:
         InputError: The answer does not contain the plan, the target cannot start it, or the folder exists.
     """
-    check_folder(folder, force=False)
-    package = pack(read_answer(answer_file), answer_file, target, alternative)
-    write_folder(folder, package.files, force=False)
+    check_folder(folder, force)
+    package = pack(read_answer(answer_file), answer_file, target, alternative, image)
+    write_folder(folder, package.files, force)
     return package
 
 

@@ -77,7 +77,7 @@ def precision_rows(document: dict[str, Any]) -> list[tuple[str, ...]]:
 
     The sizes are those of the weights and of the KV cache of the batch.
     """
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for p in document["precisions"]:
         time, held = p["time"], p["held"]
         moved = (si_text(p["bytes"], "B"), time_text(time["roofline_s"]), time_text(time["engine_s"]))
@@ -89,7 +89,7 @@ def precision_rows(document: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def scaling_rows(document: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return one row per scaled step of the document: what is scaled, times, their ratio to this step, and tokens/s."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for s in document["scaling"]:
         times = (time_text(s["time"]["roofline_s"]), time_text(s["time"]["engine_s"]))
         ratio = f"x {s['time']['engine_s'] / document['step']['engine_s']:.2f}"

@@ -22,7 +22,7 @@ from planner.studies.bottleneck import PoolUse
 from planner.studies.capacity_growth import GOAL, GrowthStep
 from planner.studies.choice_flips import CAPACITY_TOLERANCE
 from planner.studies.explain import cheapest_words, extra_words
-from planner.studies.sensitivity import Input
+from planner.studies.sensitivity import Effect, Input
 from simulator.analysis.bottleneck import IDLE
 from simulator.analysis.operators import BOUND_WORDS, OperatorRow, together
 
@@ -228,10 +228,13 @@ def sensitivity(answer: Answer, plan: Plan, s: ReportSimulations) -> list[PageSe
 
 def _input_rows(i: Input) -> Iterator[tuple[str, ...]]:
     for n, e in enumerate(e for e in (i.low, i.high) if e is not None):
-        first = (i.name, i.flips) if n == 0 else ("", "")
-        share = "queue grows" if e.slo_share == float("inf") else f"{100 * e.slo_share:.0f} %"
-        amounts = rate(e.capacity_requests_per_s), dollars(e.usd_per_million_output_tokens)
-        yield (*first, e.variant.change, *amounts, share)
+        yield ("" if n else i.name, "" if n else i.flips, e.variant.change, *effect_cells(e))
+
+
+def effect_cells(e: Effect) -> tuple[str, str, str]:
+    """Return the highest rate, the cost per million output tokens, and the share of the limit with a changed input."""
+    share = "queue grows" if e.slo_share == float("inf") else f"{100 * e.slo_share:.0f} %"
+    return rate(e.capacity_requests_per_s), dollars(e.usd_per_million_output_tokens), share
 
 
 def growth(s: ReportSimulations) -> list[PageSection]:

@@ -5,16 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from catalogs.ui.charts import (
-    COLOURS,
-    MARGIN,
-    REFERENCE,
-    limit_line,
-    linear_axis,
-    logarithmic_axis,
-    number_text,
-    series_style,
-)
+from catalogs.ui import charts
 from planner.answer.plan_schema import Plan
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.report.plots import MS, big_mark, draw, line, percent_axis
@@ -54,7 +45,7 @@ def capacity_curve(plan: Plan, points: list[SweepPoint], metric: str) -> Any:
     traces, drawn = [], [MS * row.limit_s for row in limits]
     for i, stat in enumerate(SHOWN):
         marks = [(rate, MS * values[stat]) for rate, values, _ in rows if values.get(stat)]
-        style = series_style(i)
+        style = charts.series_style(i)
         stable = [stable for _, values, stable in rows if values.get(stat)]
         style["marker"] |= {"symbol": [style["marker"]["symbol"] + ("" if s else "-open") for s in stable]}
         style["hovertemplate"] = "%{x:.3g} requests/s: %{y:.4g} ms<extra>" + stat + "</extra>"
@@ -64,17 +55,18 @@ def capacity_curve(plan: Plan, points: list[SweepPoint], metric: str) -> Any:
         bend = knee(points_of(plan, points, metric, stat))
         if bend is not None:
             latency_s = next(values[stat] for rate, values, _ in rows if rate == bend)
-            mark = {"symbol": "circle-open", "size": 18, "line": {"width": 2, "color": REFERENCE}}
-            name = f"knee of {stat}: {number_text(bend)} requests/s"
+            mark = {"symbol": "circle-open", "size": 18, "line": {"width": 2, "color": charts.REFERENCE}}
+            name = f"knee of {stat}: {charts.number_text(bend)} requests/s"
             traces.append(line([(bend, MS * latency_s)], name, mode="markers", marker=mark, hoverinfo="name"))
-    x_axis = linear_axis("rate of requests to the whole deployment", "requests/s")
-    y_axis = logarithmic_axis(LATENCY_METRICS[metric].title, "ms", drawn)
-    figure = draw(traces, x_axis, y_axis, margin=MARGIN | {"t": 34})
+    x_axis = charts.linear_axis("rate of requests to the whole deployment", "requests/s")
+    y_axis = charts.logarithmic_axis(LATENCY_METRICS[metric].title, "ms", drawn)
+    figure = draw(traces, x_axis, y_axis, margin=charts.MARGIN | {"t": 34})
     for row in limits:
-        limit_line(figure, MS * row.limit_s, f"objective: {row.stat} at most {number_text(MS * row.limit_s)} ms")
+        limit = MS * row.limit_s
+        charts.limit_line(figure, limit, f"objective: {row.stat} at most {charts.number_text(limit)} ms")
     for x, text, anchor, dash in _rate_lines(plan):
-        figure.add_vline(x=x, line={"color": REFERENCE, "dash": dash, "width": 1.5})
-        label = {"text": f"{text}: {number_text(x)}/s", "showarrow": False, "font": {"size": 11}}
+        figure.add_vline(x=x, line={"color": charts.REFERENCE, "dash": dash, "width": 1.5})
+        label = {"text": f"{text}: {charts.number_text(x)}/s", "showarrow": False, "font": {"size": 11}}
         figure.add_annotation(x=x, yref="paper", y=1.0, yanchor="bottom", xanchor=anchor, **label)
     return figure
 
@@ -135,11 +127,11 @@ def distributions(plan: Plan) -> Any:
         pairs = zip(plan.latency_cdf[metric.key], plan.latency_cdf["quantiles"], strict=True)
         shares = [(MS * latency_s, 100.0 * (q or 0.0)) for latency_s, q in pairs if latency_s is not None]
         hover = "%{y:.4g} % within %{x:.4g} ms<extra></extra>"
-        traces.append(line(shares, metric.title, line=series_style(i)["line"], hovertemplate=hover))
+        traces.append(line(shares, metric.title, line=charts.series_style(i)["line"], hovertemplate=hover))
         drawn += [latency_ms for latency_ms, _ in shares]
         for row in (r for r in plan.slo if r.metric == name and r.stat != "mean"):
-            limit, mark = MS * row.limit_s, big_mark("x-thin", COLOURS[i % len(COLOURS)])
-            label = f"objective: {row.name} at most {number_text(limit)} ms"
+            limit, mark = MS * row.limit_s, big_mark("x-thin", charts.COLOURS[i % len(charts.COLOURS)])
+            label = f"objective: {row.name} at most {charts.number_text(limit)} ms"
             traces.append(line([(limit, float(row.stat[1:]))], label, mode="markers", marker=mark, hoverinfo="name"))
             drawn.append(limit)
-    return draw(traces, logarithmic_axis("latency", "ms", drawn), percent_axis("share within this latency", 101))
+    return draw(traces, charts.logarithmic_axis("latency", "ms", drawn), percent_axis("share within this latency", 101))

@@ -6,18 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from catalogs.hardware.specs import Accelerator
-from catalogs.ui.charts import (
-    COLOURS,
-    MARKS,
-    PALE,
-    REFERENCE,
-    linear_axis,
-    logarithmic_axis,
-    number_text,
-    si_text,
-    time_text,
-    vertical_line,
-)
+from catalogs.ui import charts
+from catalogs.ui.charts import COLOURS, number_text
 from planner.answer.plan_schema import Memory
 from planner.report.plots import MS, TERA, Trace, bars, draw, line, names_axis, percent_axis
 from simulator.analysis.operators import BOUND_WORDS, COMPUTE, FIXED, LINK, MEMORY, OperatorRow, together
@@ -62,10 +52,10 @@ def memory_bar(memory: Memory) -> Any:
     """Return one stacked bar of the memory of an accelerator in gigabytes."""
     rest = memory.device_bytes - memory.weights_bytes - memory.activation_bytes - memory.non_torch_bytes
     parts = (
-        ("weights", memory.weights_bytes, PALE[0]),
-        ("activations", memory.activation_bytes, PALE[1]),
-        ("runtime", memory.non_torch_bytes, PALE[2]),
-        ("KV cache", memory.kv_bytes, PALE[3]),
+        ("weights", memory.weights_bytes, charts.PALE[0]),
+        ("activations", memory.activation_bytes, charts.PALE[1]),
+        ("runtime", memory.non_torch_bytes, charts.PALE[2]),
+        ("KV cache", memory.kv_bytes, charts.PALE[3]),
         ("free", max(rest - memory.kv_bytes, 0.0), "#eef0f3"),
     )
     traces = []
@@ -74,10 +64,10 @@ def memory_bar(memory: Memory) -> Any:
         label = {"name": f"{name}: {size / GB:.2f} GB", "hoverinfo": "name"}
         traces.append(bars([("", size / GB, text)], i, colour, inside=True, **label))
     device, top = memory.device_bytes / GB, max(memory.device_bytes, sum(size for _, size, _ in parts)) / GB
-    x_axis = linear_axis("memory of one accelerator", "GB", range=[0, top * 1.005])
+    x_axis = charts.linear_axis("memory of one accelerator", "GB", range=[0, top * 1.005])
     figure = draw(traces, x_axis, {"showgrid": False}, -0.75, barmode="stack")
     if device < top:
-        vertical_line(figure, device, "total memory")
+        charts.vertical_line(figure, device, "total memory")
     return figure
 
 
@@ -98,20 +88,17 @@ def roofline(rows: Sequence[OperatorRow], unit: Accelerator) -> Any:
     high = max([r.intensity for r in counted] + [ridge]) * 2
     total_s = sum(r.seconds for r in rows)
     traces = [*_ceilings(unit, low, high), *_marks(counted, total_s)]
-    x_axis = logarithmic_axis("operations per byte of memory traffic", "FLOP/B", [low, high])
+    x_axis = charts.logarithmic_axis("operations per byte of memory traffic", "FLOP/B", [low, high])
     edges = [0.6 * min(rates) / TERA, top * 1.3 / TERA]
-    return draw(traces, x_axis, logarithmic_axis("achieved by one accelerator", "TFLOP/s", edges))
+    return draw(traces, x_axis, charts.logarithmic_axis("achieved by one accelerator", "TFLOP/s", edges))
 
 
 def _ceilings(unit: Accelerator, low: float, high: float) -> Iterator[Trace]:
     """Yield one line for each peak rate, between two intensities: the slope of the memory, then the peak."""
     bandwidth = unit.memory_bandwidth_bytes_per_s
-    peaks: dict[float, list[str]] = {}
-    for dtype, peak in unit.peak_flops.items():
-        peaks.setdefault(peak, []).append(dtype)
-    for i, (peak, dtypes) in enumerate(sorted(peaks.items(), reverse=True)):
+    for i, (peak, dtypes) in enumerate(sorted(_peaks(unit).items(), reverse=True)):
         corners = [(low, low * bandwidth / TERA), (peak / bandwidth, peak / TERA), (high, peak / TERA)]
-        stroke = {"color": REFERENCE, "width": 1.5, "dash": ("solid", "dash", "dot", "dashdot")[i % 4]}
+        stroke = {"color": charts.REFERENCE, "width": 1.5, "dash": ("solid", "dash", "dot", "dashdot")[i % 4]}
         yield line(corners, f"ceiling: {', '.join(dtypes)}", line=stroke, hoverinfo="skip")
 
 
@@ -130,7 +117,7 @@ def _marks(counted: Sequence[OperatorRow], total_s: float) -> Iterator[Trace]:
             for r, s in zip(rows, shares, strict=True)
         ]
         sizes = [8 + 34 * share**0.5 for share in shares]
-        mark = {"color": BOUND_COLOURS[bound], "symbol": MARKS[i], "size": sizes, "opacity": 0.85}
+        mark = {"color": BOUND_COLOURS[bound], "symbol": charts.MARKS[i], "size": sizes, "opacity": 0.85}
         labels = {"textposition": around, "textfont": {"size": 11}, "hovertext": hover, "hoverinfo": "text"}
         if rows:
             yield line(points, f"bound by {words}", mode="markers+text", marker=mark, **labels)
@@ -198,25 +185,30 @@ def time_by_layer(rows: Sequence[OperatorRow], n_steps: float) -> Any:
                 values.append((block, MS * mean_s, text))
         style = {"hoverinfo": None, "hovertemplate": "%{x:.3g} ms<extra></extra>", "showlegend": False}
         font = {"textfont": {"color": "#10151b", "size": 11}}
-        traces.append(bars(values, i, PALE[i], inside=True, **style, **font))
-    x_axis = linear_axis("time in a mean step", "ms")
+        traces.append(bars(values, i, charts.PALE[i], inside=True, **style, **font))
+    x_axis = charts.linear_axis("time in a mean step", "ms")
     return draw(traces, x_axis, names_axis("part of the model"), barmode="stack", bargap=0.25)
 
 
 def _label(parts: Sequence[OperatorRow], mean_s: float, n_steps: float) -> str:
     """Return the name of an operator, and its time in one layer if it runs in several."""
     if len(parts) > 1:
-        return f"the rest<br>{time_text(mean_s)}"
+        return f"the rest<br>{charts.time_text(mean_s)}"
     row = parts[0]
     if row.name in OUTSIDE or row.layers == 1:
-        return f"{row.name}<br>{time_text(mean_s)}"
-    return f"{row.name}<br>{time_text(row.seconds / n_steps / row.layers)} a layer"
+        return f"{row.name}<br>{charts.time_text(mean_s)}"
+    return f"{row.name}<br>{charts.time_text(row.seconds / n_steps / row.layers)} a layer"
 
 
 def ceiling_words(unit: Accelerator) -> str:
     """Return the peak rates and the memory bandwidth of an accelerator as text."""
-    dtypes: dict[float, str] = {}
-    for dtype, flops in unit.peak_flops.items():
-        dtypes.setdefault(flops, dtype)
-    peaks = ", ".join(f"{dtype} {si_text(flops, 'FLOP/s')}" for flops, dtype in dtypes.items())
-    return f"{peaks}; memory {si_text(unit.memory_bandwidth_bytes_per_s, 'B/s')}"
+    peaks = ", ".join(f"{dtypes[0]} {charts.si_text(peak, 'FLOP/s')}" for peak, dtypes in _peaks(unit).items())
+    return f"{peaks}; memory {charts.si_text(unit.memory_bandwidth_bytes_per_s, 'B/s')}"
+
+
+def _peaks(unit: Accelerator) -> dict[float, list[str]]:
+    """Return the number formats by peak rate in FLOP/s."""
+    peaks: dict[float, list[str]] = {}
+    for dtype, peak in unit.peak_flops.items():
+        peaks.setdefault(peak, []).append(dtype)
+    return peaks

@@ -78,12 +78,12 @@ def gather(answer: Answer, progress: ProgressCallback = lambda _: None, swings: 
         return ReportData(answer, None, [])
     rerun = Rerun.of(answer)
     progress("where the time goes")
-    parts = pool_uses(rerun, best)
+    parts, disaggregated = pool_uses(rerun, best), any(map(DISAGGREGATION.has, answer.plans))
     simulated = ReportSimulations(
         points=sweep(answer.plans, rerun, progress),
         parts=parts,
         uses=resource_uses(best, parts),
-        sensitivity=sensitivity(answer, rerun, progress) if swings and not any(map(DISAGGREGATION.has, answer.plans)) else None,
+        sensitivity=sensitivity(answer, rerun, progress) if swings and not disaggregated else None,
         growth=growth(rerun, best, progress) if swings and best.capacity_requests_per_s else None,
         accelerator=rerun.world_of(0).names.hardware.accelerator,
     )

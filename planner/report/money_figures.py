@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from catalogs.ui.charts import (
-    COLOURS,
-    REFERENCE,
-    hatch,
-    linear_axis,
-    logarithmic_axis,
-    number_text,
-    series_style,
-    vertical_line,
-)
+from catalogs.ui import charts
+from catalogs.ui.charts import COLOURS, number_text
 from catalogs.ui.words import dollars
 from planner.answer.plan_schema import SloResult
 from planner.economics.money import CONTRACT_WORDS, OWNED, PriceLine
@@ -60,20 +52,19 @@ def against_latency(
     wide = {"color": "#c9ced6", "width": 9}
     traces = [line(front(pairs), "Pareto front", line=wide, hoverinfo="skip")]
     for n, label in enumerate(labels):
-        own = [
-            (x, y, f"{number_text(p.requests_per_s)} requests/s: {number_text(x)} ms, {number_text(y)} {axis[1]}")
-            for (x, y), p in marks
-            if p.plan == n
-        ]
-        style = {"mode": "lines+markers", "hovertemplate": "%{text}<extra></extra>", **series_style(n)}
+        own = []
+        for (x, y), p in marks:
+            text = f"{number_text(p.requests_per_s)} requests/s: {number_text(x)} ms, {number_text(y)} {axis[1]}"
+            own += [(x, y, text)] if p.plan == n else []
+        style = {"mode": "lines+markers", "hovertemplate": "%{text}<extra></extra>", **charts.series_style(n)}
         traces.append(line(own, label, **style))
     limit, shown = MS * slo.limit_s, [x for x, _ in pairs]
     near = bool(shown) and limit < 4 * max(shown)  # a distant limit would squeeze the points into a corner
     shown += [limit] if near else []
-    x_axis = logarithmic_axis(f"{LATENCY_METRICS[slo.metric].title}, {slo.stat}", "ms", shown)
-    figure = draw(traces, x_axis, logarithmic_axis(*axis, [y for _, y in pairs]))
+    x_axis = charts.logarithmic_axis(f"{LATENCY_METRICS[slo.metric].title}, {slo.stat}", "ms", shown)
+    figure = draw(traces, x_axis, charts.logarithmic_axis(*axis, [y for _, y in pairs]))
     if near:
-        vertical_line(figure, limit, f"objective: {number_text(limit)} ms", log_axis=True)
+        charts.vertical_line(figure, limit, f"objective: {number_text(limit)} ms", log_axis=True)
     return figure
 
 
@@ -92,7 +83,7 @@ def price_bars(prices: list[PriceLine]) -> Any:
         for i, contract in enumerate((*CONTRACT_WORDS.values(), OWNED))
     ]
     most = max((p.usd_per_million_output_tokens or 0.0 for p in prices), default=1.0)
-    x_axis = linear_axis("per million output tokens", "USD", range=[0, most * 1.3])
+    x_axis = charts.linear_axis("per million output tokens", "USD", range=[0, most * 1.3])
     order = {"categoryorder": "array", "categoryarray": [_offer(p) for p in prices]}
     height = 26 * max(len(prices), 3)
     return draw(traces, x_axis, names_axis("cloud (contract)", **order), -60 / height, bargap=0.25)
@@ -109,10 +100,9 @@ def carbon_bars(found: list[CarbonFigures]) -> Any:
         grams = c.gco2e_per_million_output_tokens
         rows.append((c.name, grams, f" {number_text(grams)} g" + (" (the answer's)" if c.chosen else "")))
     colours = [COLOURS[1] if c.chosen else COLOURS[2] for c in found]
-    marker = {"color": colours, "pattern": hatch(["/" if c.chosen else "" for c in found])}
-    x_axis = linear_axis(
-        "carbon per million output tokens", "g CO2e", range=[0, max(grams for _, grams, _ in rows) * 1.2]
-    )
+    marker = {"color": colours, "pattern": charts.hatch(["/" if c.chosen else "" for c in found])}
+    most = max(grams for _, grams, _ in rows)
+    x_axis = charts.linear_axis("carbon per million output tokens", "g CO2e", range=[0, most * 1.2])
     return draw([bars(rows, marker=marker)], x_axis, names_axis("grid (yearly mean)"), bargap=0.25)
 
 
@@ -133,10 +123,10 @@ def tornado(inputs: list[Input], field: str, base: float, words: str) -> Any:
         for k, (side, colour) in enumerate((("lower", COLOURS[0]), ("higher", COLOURS[3])))
     ]
     most = max([*widest, 1.0]) * 2.2
-    x_axis = linear_axis(words, "%", range=[-most, most], rangemode="normal", ticksuffix="")
+    x_axis = charts.linear_axis(words, "%", range=[-most, most], rangemode="normal", ticksuffix="")
     height = 44 * max(len(shown), 2)
     figure = draw(traces, x_axis, names_axis("input changed"), -70 / height, barmode="overlay", bargap=0.3)
-    figure.add_vline(x=0, line={"color": REFERENCE, "width": 1.2})
+    figure.add_vline(x=0, line={"color": charts.REFERENCE, "width": 1.2})
     return figure
 
 

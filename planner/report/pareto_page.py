@@ -61,10 +61,8 @@ def read_front(path: Path, answer: Answer) -> FrontFile:
     theirs, ours = found.request, answer.request
     if not same_model(theirs.model, ours.model):
         raise InputError(f"this front is of another model: the answer's is {ours.model}", theirs.model, ours.model)
-    for name, of_front, of_answer in (
-        ("workload", theirs.workload, ours.workload),
-        ("engine", theirs.engine, ours.engine),
-    ):
+    for name in ("workload", "engine"):
+        of_front, of_answer = getattr(theirs, name), getattr(ours, name)
         if of_front != of_answer:
             rule = f"this front is of another {name}: the answer's is {of_answer}"
             raise InputError(rule, of_front, f"--{name} {of_answer}")
@@ -160,14 +158,12 @@ def _figure(front: FrontFile, y: FrontAxis, others: str, plans: Sequence[Plan] =
     traces, drawn = [], []
     for name, points, style in series:
         known = [(_scale(x) * a, _scale(y) * b, text) for a, b, text in points if a is not None and b is not None]
-        drawn += known
+        drawn += [mark[:2] for mark in known]
         if known:
             traces.append(line(known, name, hovertemplate="%{text}<br>%{x:.4g}, %{y:.4g}<extra></extra>", **style))
-    axes = [
-        logarithmic_axis(axis.words, "ms" if axis.is_latency else axis.unit, [mark[k] for mark in drawn])
-        for k, axis in ((0, x), (1, y))
-    ]
-    return draw(traces, *axes)
+    units = ["ms" if axis.is_latency else axis.unit for axis in (x, y)]
+    x_axis = logarithmic_axis(x.words, units[0], [value for value, _ in drawn])
+    return draw(traces, x_axis, logarithmic_axis(y.words, units[1], [value for _, value in drawn]))
 
 
 def _scale(axis: FrontAxis) -> float:

@@ -48,7 +48,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -
 
 def _operator_rows(document: dict[str, Any]) -> list[tuple[str, ...]]:
     operators, total_s = document["operators"], document["step"]["device_s"]
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for row in operators[:_SHOWN]:
         work = (si_text(row["flops"], ""), number_text(row["flops_per_byte"])) if row["flops"] else ("", "")
         times = (time_text(row["roofline_s"]), time_text(row["seconds"]), f"{row['seconds'] / total_s:.0%}")

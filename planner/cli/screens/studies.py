@@ -21,14 +21,7 @@ from planner.studies.whatif import WhatIf
 #: Maximum length of a value in a table of differences, in characters.
 _CELL: Final = 26
 
-_UNIT_TEXT: Final = {
-    "rate": rate,
-    "seconds": seconds,
-    "usd": dollars,
-    "joules": joules,
-    "grams": grams,
-    "share": percent,
-}
+_TEXT: Final = {"rate": rate, "seconds": seconds, "usd": dollars, "joules": joules, "grams": grams, "share": percent}
 
 
 def show_comparison(c: PlanComparison, names: tuple[str, str]) -> None:
@@ -59,7 +52,7 @@ def _show_figures(c: PlanComparison, heads: tuple[str, str], remarks: Sequence[s
 
 
 def _cells(f: Figure, heads: tuple[str, str]) -> tuple[str, ...]:
-    values = ("none" if value is None else _UNIT_TEXT[f.unit](value) for value in (f.a, f.b))
+    values = ("none" if value is None else _TEXT[f.unit](value) for value in (f.a, f.b))
     change = "" if f.change is None else f"{100 * f.change:+.0f} %"
     return (f.name, *values, change, {"A": heads[0], "B": heads[1]}.get(f.better, f.better))
 

@@ -71,7 +71,8 @@ def engine_pod(s: Serving, command: Sequence[str], serves: bool = True, port: in
         serves: Whether the pod answers clients; the workers of a replica that spans nodes do not.
         port: Port of the engine.
     """
-    folder, weights = "/root/.cache/huggingface", {"emptyDir": {}}
+    folder = "/root/.cache/huggingface"
+    weights: Json = {"emptyDir": {}}
     if s.family == "llama.cpp":
         folder, weights = "/models", {"persistentVolumeClaim": {"claimName": "models", "readOnly": True}}
     container: Json = {"name": "engine", "image": s.image, "command": list(command), "env": environment(s)}

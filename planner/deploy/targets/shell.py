@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from planner.deploy.disaggregated import LocalServer, local_servers, pools_words, router_words
-from planner.deploy.files import DeploymentFiles
+from planner.deploy.files import DeploymentFiles, bash_script
 from planner.deploy.serving import HEALTH, Serving
 from planner.deploy.serving import PORT as ROUTER_PORT
 from planner.deploy.targets.compose import nginx_config
@@ -26,33 +26,32 @@ def write(*pools: Serving) -> DeploymentFiles:
     alone = not disaggregated and s.replicas == 1
     found = local_servers(pools, ROUTER_PORT if alone else _FIRST_PORT)
     lines = [
-        "#!/usr/bin/env bash",
-        f"# {pools_words(pools)} of {s.model}",
-        "set -euo pipefail",
-        'cd "$(dirname "$0")"',
         "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT",
         *(f"export {name}={shlex.quote(value)}" for name, value in s.arguments.environment.items()),
         *map(_start, found),
     ]
-    files, program, tokens = {}, f"`{s.arguments.program[0]}`", True
+    files: dict[str, str] = {}
+    needs = f"needs `{s.arguments.program[0]}`"
     if disaggregated:
+        router = "vllm-router" if s.family == "vllm" else "sglang-router"
+        needs += f", nixl and {router} on this machine (`pip install nixl {router}`)"
         lines += _wait([server.port for server in found], "server", "{prefill,decode}-*.log")
         lines += [f"{shlex.join(router_words(found, ROUTER_PORT))} > router.log 2>&1 &"]
         lines += _wait([ROUTER_PORT], "server or router", "*.log")
-        router, tokens = ("vllm-router", True) if s.family == "vllm" else ("sglang-router", False)
-        needs = f"needs {program}, nixl and {router} on this machine (`pip install nixl {router}`)"
     else:
+        needs += f"{'' if alone else ' and nginx'} on this machine"
         lines += _wait([server.port for server in found], "replica", "replica-*.log")
-        needs = f"needs {program}{'' if alone else ' and nginx'} on this machine"
-    if not disaggregated and not alone:
-        lines.append('nginx -p "$PWD" -c nginx.conf &')
-        files["nginx.conf"] = _nginx([f"127.0.0.1:{server.port}" for server in found])
-    files["serve.sh"] = "\n".join([*lines, f'echo "ready on port {ROUTER_PORT}"', "wait -n", ""])
+        if not alone:
+            lines.append('nginx -p "$PWD" -c nginx.conf &')
+            files["nginx.conf"] = _nginx([f"127.0.0.1:{server.port}" for server in found])
+    lines += [f'echo "ready on port {ROUTER_PORT}"', "wait -n"]
+    files["serve.sh"] = bash_script(lines, f"{pools_words(pools)} of {s.model}")
     steps = [
         "export HF_TOKEN=...   # for gated models",
         "./serve.sh   # runs until stopped; writes logs into this folder",
     ]
     made = f"the plan was made for {s.image}"
+    tokens = s.family == "vllm" or not disaggregated  # sglang-router refuses prompts that are token ids
     return DeploymentFiles(files, steps, [needs, made] if disaggregated else [f"{needs}; {made}"], token_prompts=tokens)
 
 

@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import Any
 
-from planner.deploy.files import DeploymentFiles
+from planner.deploy.files import DeploymentFiles, bash_script
 from planner.deploy.images import TRITON
 from planner.deploy.serving import Serving
 
@@ -22,19 +22,15 @@ def write(s: Serving) -> DeploymentFiles:
     run = ["docker", "run", "--rm", "--shm-size=16g", "-p", "9000:9000", "--gpus", f'"device={gpus}"']
     mounts = '-v "$HOME/.cache/huggingface:/root/.cache/huggingface" -v "$PWD/model_repository:/models:ro"'
     script = [
-        "#!/usr/bin/env bash",
-        "set -euo pipefail",
-        'cd "$(dirname "$0")"',
         f"{shlex.join(run)} -e HF_TOKEN {mounts} -w /opt/tritonserver/python/openai \\",
         f"  {TRITON} \\",
         f"  python3 openai_frontend/main.py --model-repository /models --tokenizer {shlex.quote(s.model)}",
-        "",
     ]
     folder = f"model_repository/{s.name}"
     files = {
         f"{folder}/config.pbtxt": f'backend: "vllm"\n{group}',
         f"{folder}/1/model.json": json.dumps(keywords, indent=2) + "\n",
-        "serve.sh": "\n".join(script),
+        "serve.sh": bash_script(script),
     }
     notes = [f"{TRITON} contains its own version of vLLM; the plan is for {s.resolved.engine.version}"]
     steps = ["export HF_TOKEN=...   # for gated models", "./serve.sh"]

@@ -14,7 +14,6 @@ from planner.answer.capabilities import (
     UNSUPPORTED,
     AnswerFeature,
     need_readable,
-    need_readable_kinds,
 )
 from planner.answer.plan_schema import Plan, SloResult
 from planner.cli.main import app
@@ -53,12 +52,3 @@ def test_what_cannot_be_read_is_refused_by_name_and_the_rest_is_not(feature: Ans
             continue
         with pytest.raises(InputError, match=f"plan {command} only supports {feature.of}"):
             need_readable(command, [plan(), WITH[feature]])
-
-
-def test_kinds_of_a_request_are_refused_in_the_same_words() -> None:
-    with pytest.raises(InputError) as before:
-        need_readable_kinds("spares", ["pipelines", DISAGGREGATION.name])
-    with pytest.raises(InputError) as after:
-        need_readable("spares", [WITH[DISAGGREGATION]])
-    assert str(before.value) == str(after.value)
-    need_readable_kinds("spares", ["pipelines"])
