@@ -82,7 +82,7 @@ class SloResult(SloValue):
 
 
 class RatePoint(JsonBlock):
-    """Base of `CurvePoint`, which has a field for each latency metric besides."""
+    """Base of `CurvePoint`, which also has a field for each latency metric."""
 
     requests_per_s: float
     whole_cluster: bool
@@ -105,7 +105,7 @@ else:
         "CurvePoint",
         __base__=RatePoint,
         __module__=__name__,
-        __doc__="Latencies at one rate. met: all objectives hold.",
+        __doc__="Latencies at one rate; `met` tells whether all objectives are met.",
         **_LATENCIES,
     )
 

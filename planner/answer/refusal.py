@@ -123,16 +123,16 @@ class Refuser:
 
     def _try(self, request: PlanRequest, evaluator: Evaluator) -> Candidate | None:
         """Return the first promising candidate with default limits that meets the request in simulation."""
-        bench = replace(self.measure.bench, evaluator=evaluator)
+        tester = replace(self.measure.bench, evaluator=evaluator)
         default: dict[object, Candidate] = {}
         for c in candidates(request, evaluator.names):
             default.setdefault(c.placement, c)
-        left = [c for c in default.values() if evaluator.discard(c) is None and math.isfinite(bench.floor_per_s(c))]
+        left = [c for c in default.values() if evaluator.discard(c) is None and math.isfinite(tester.floor_per_s(c))]
         left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
-        measure = Measure(evaluator, bench, self.measure.prices)
+        measurer = Measure(evaluator, tester, self.measure.prices)
         for candidate in left[:_MAX_TRIES]:
-            rate = bench.floor_per_s(candidate)
-            if not bench.probe(candidate, rate, bench.sizes.quick).hopeless and measure.holds(candidate, rate):
+            rate = tester.floor_per_s(candidate)
+            if not tester.probe(candidate, rate, tester.sizes.quick).hopeless and measurer.holds(candidate, rate):
                 return candidate
         return None
 

@@ -75,7 +75,7 @@ class SearchSummary(JsonBlock):
 
 
 class Reproduce(JsonBlock):
-    """How to ask the question again: the command, and what its answer depends on besides."""
+    """How to repeat the plan: the command, and everything else that the answer depends on."""
 
     command: str
     seed: int

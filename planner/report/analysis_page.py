@@ -1,4 +1,4 @@
-"""The page of one step taken apart: the roofline, every operator, memory, precision and scaling."""
+"""The HTML page of one engine step: the roofline, every operator, memory, precision and scaling."""
 
 from __future__ import annotations
 

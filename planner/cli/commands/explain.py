@@ -19,6 +19,6 @@ def explain(
     from planner.studies import explain as explaining
 
     read = read_answer(answer)
-    with progress_bar("explain") as tell:
-        found = explaining.explain(read, tell)
+    with progress_bar("explain") as progress:
+        found = explaining.explain(read, progress)
     put(explaining.document(found), json_file, lambda: show_explanation(found))

@@ -63,8 +63,8 @@ def front(
         need_plotly()
     world = open_evaluator(request)
     try:
-        with front_progress() as tell:
-            found = make_front(request, world, wanted, limits, tell)
+        with front_progress() as progress:
+            found = make_front(request, world, wanted, limits, progress)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None

@@ -31,7 +31,7 @@ def spares(
     from planner.studies.spares import SpareObjective, spares
 
     terms = SpareObjective(parse_duration(mtbf), parse_duration(restart), parse_duration(window), held)
-    with progress_bar("spares") as tell:
-        found = spares(read_answer(answer), terms, alternative, tell)
+    with progress_bar("spares") as progress:
+        found = spares(read_answer(answer), terms, alternative, progress)
     put(found.document(), json_file, lambda: show_spares(found))
     raise typer.Exit(1 if found.spares is None else 0)

@@ -39,8 +39,8 @@ def whatif(
     plan = chosen("whatif", read, alternative)
     per_s = None if rate is None else parse_rate(rate, plan.requests_per_s or 0.0)
     changes = Changes(per_s, hw, workload, parse_keys(settings or []))
-    with progress_bar("whatif") as tell:
-        tell("the changed deployment")
+    with progress_bar("whatif") as progress:
+        progress("the changed deployment")
         found = change(read, plan, changes)
     put(found.document(), json_file, lambda: show_whatif(found))
     raise typer.Exit(1 if found.breaks else 0)
