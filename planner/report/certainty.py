@@ -30,7 +30,7 @@ def certainty(answer: Answer) -> PageSection:
     )
     head = ("Plan", "Calibration", "Error of a step's time, operators alone (median)")
     parts = [paragraph(text), chart(coverage(plans), "From the answer.", 120 + 40 * len(plans))]
-    parts += [table(head, rows, words=2), *_stated(plans[0][1] if plans else None), *_right_before(answer)]
+    parts += [table(head, rows, words=2), *_stated(plans[0][1] if plans else None), *_reliability_chart(answer)]
     parts += [paragraph("Assumptions:"), bullets(answer.assumptions)]
     return PageSection("Confidence: calibration and assumptions", parts, "Confidence")
 
@@ -49,7 +49,7 @@ def _stated(known: Known | None) -> list[Markup]:
     return [table(("Statistic", "Runs compared", "True value relative to the simulated one"), rows, caption)]
 
 
-def _right_before(answer: Answer) -> list[Markup]:
+def _reliability_chart(answer: Answer) -> list[Markup]:
     """Return a chart of how often stated probabilities were right on measured runs."""
     found = load_reliability()
     least = min((row.probability_met for row in answer.plans[0].slo), default=0.0)

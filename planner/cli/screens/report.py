@@ -36,8 +36,8 @@ def _tables(m: ReportData, s: ReportSimulations) -> Iterator[Table]:
         near = f"{plan.tightest.name} {seconds(plan.tightest.value_s)}"
         confidence = percent(min(r.probability_met for r in plan.slo))
         rows.append((label(m.answer, i), rate(plan.requests_per_s), dollars(usd), joules(used), near, confidence))
-    head = ("plan", "rate", "per million output tokens", "per token", "nearest objective", "confidence")
-    yield text_table(head, rows, 1, "Plans")
+    plan_head = ("plan", "rate", "per million output tokens", "per token", "nearest objective", "confidence")
+    yield text_table(plan_head, rows, 1, "Plans")
     uses = [(u.resource, u.words, f"{100 * u.share:.0f} %", "bottleneck" if u.binds else "") for u in s.uses]
     yield text_table(("resource", "quantity", "used", ""), uses, 2, "Bottleneck")
     slo, points = m.answer.plans[0].tightest, []
