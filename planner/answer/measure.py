@@ -94,7 +94,7 @@ class Measure:
     evaluator: Evaluator
     bench: CandidateTester
     prices: PriceList
-    each: Callable[[Callable[[Load], Any], Sequence[Load]], Iterable[Any]] = map
+    each: Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]] = map
 
     def entry(self, candidate: Candidate, start_per_s: float | None, effort: MeasurementBudget) -> MeasuredPlan:
         """Return the plan at the required rate, or at the highest rate with SAFE probability.

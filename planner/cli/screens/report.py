@@ -58,8 +58,8 @@ def _tables(m: ReportData, s: ReportSimulations) -> Iterator[Table]:
     yield text_table(("grid", "per million output tokens", "g CO2e/kWh"), carbon, 1, "Carbon in the cleanest grids")
     if s.sensitivity is not None:
         effects = []
-        for i in s.sensitivity.inputs:
-            for n, e in enumerate(e for e in (i.low, i.high) if e is not None):
-                effects.append((e.variant.words, "" if n else i.flips, *effect_cells(e)))
+        for given in s.sensitivity.inputs:
+            for n, e in enumerate(e for e in (given.low, given.high) if e is not None):
+                effects.append((e.variant.words, "" if n else given.flips, *effect_cells(e)))
         head = ("input", "recommendation changes at", "highest rate", "per million output tokens", "share of the limit")
         yield text_table(head, effects, 2, "Sensitivity (share of the limit: nearest objective at the planned rate)")
