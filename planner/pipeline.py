@@ -19,9 +19,8 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import status_line
-from planner.answer.assembly import assumptions, pareto, prices_of
 from planner.answer.hardware_ranking import HardwareRow, RankingTerms, rank_hardware
-from planner.answer.measure import BEST, OTHER, Measure, MeasuredPlan
+from planner.answer.measure import BEST, OTHER, Measure, MeasuredPlan, assumptions, pareto, prices_of
 from planner.answer.refusal import Refuser
 from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, Reproduce, SearchSummary
 from planner.evaluation.evaluator import Evaluator, RequestCounter

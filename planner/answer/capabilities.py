@@ -29,12 +29,8 @@ class AnswerFeature:
     name: str
     nearest: str
 
-    def refusal(self, command: str) -> InputError:
-        """Return the error of a command that cannot read the feature."""
-        return InputError(f"plan {command} only supports {self.of}", self.name, self.nearest)
 
-
-APART: Final = AnswerFeature(
+DISAGGREGATION: Final = AnswerFeature(
     lambda plan: bool(plan.deployment.get("disaggregation")),
     "plans with one kind of replica",
     DISAGGREGATED,
@@ -54,8 +50,8 @@ TOKEN_GAPS: Final = AnswerFeature(
 UNSUPPORTED: Final[dict[str, tuple[AnswerFeature, ...]]] = {
     "report": (),
     "explain": (),
-    "spares": (APART, TOKEN_GAPS),
-    "whatif": (APART,),
+    "spares": (DISAGGREGATION, TOKEN_GAPS),
+    "whatif": (DISAGGREGATION,),
     "deploy": (),
     "verify": (),
     "drift": (),
@@ -72,18 +68,7 @@ def need_readable(command: str, plans: Iterable[Plan]) -> None:
     plans = tuple(plans)
     for feature in UNSUPPORTED[command]:
         if any(map(feature.has, plans)):
-            raise feature.refusal(command)
-
-
-def need_readable_kinds(command: str, kinds: Iterable[str]) -> None:
-    """Check before a search that a command can read plans of these kinds of candidate.
-
-    Raises:
-        InputError: The command cannot read plans of one kind.
-    """
-    for feature in UNSUPPORTED[command]:
-        if feature.name in kinds:
-            raise feature.refusal(command)
+            raise InputError(f"plan {command} only supports {feature.of}", feature.name, feature.nearest)
 
 
 def chosen(command: str, answer: Answer, alternative: int = 0) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from planner.evaluation.queueing import OVERLOAD
@@ -68,48 +68,46 @@ def rank_hardware(
     if len(by_text) < 2:
         return []
     reasons = {c.hardware.text: d.reason for c, d in reversed(discards)}
-    remaining = set(left)
-    ranked = []
+    remaining, ranked = set(left), []
     for text, own in by_text.items():
-        seen = [o for o in outcomes if o.candidate.hardware.text == text]
+        simulated = [o for o in outcomes if o.candidate.hardware.text == text]
         open_ = [c for c in own if c in remaining]
-        usd = terms.usd_per_hour(own[0])
-        if seen:
-            ranked.append(_seen(seen, terms, usd))
+        row = HardwareRow(text, "ruled out", None, None, None, terms.usd_per_hour(own[0]), reasons.get(text, ""))
+        if simulated:
+            ranked.append(_simulated(simulated, terms, row))
         elif open_:
-            ranked.append(_passed_over(open_, terms, usd))
+            ranked.append(_passed_over(open_, terms, row))
         else:
-            why = reasons[text]
-            ranked.append(((4.0, 0.0), HardwareRow(text, "ruled out", None, None, None, usd, why)))
+            ranked.append(((4.0, 0.0), row))
     return [row for _, row in sorted(ranked, key=lambda item: item[0])]
 
 
+#: The key by which rows are sorted, and the row.
 Ranked = tuple[tuple[float, float], HardwareRow]
 
 
-def _seen(seen: Sequence[Outcome], terms: RankingTerms, usd: float | None) -> Ranked:
-    held = [(o.score, o) for o in seen if o.feasible and o.score is not None]
+def _simulated(simulated: Sequence[Outcome], terms: RankingTerms, row: HardwareRow) -> Ranked:
+    """Return the row of hardware with simulated candidates."""
+    held = [(o.score, o) for o in simulated if o.feasible and o.score is not None]
     if held:
         score, best = min(held, key=lambda item: item[0])
-        words = best.candidate.words
-        row = HardwareRow(best.candidate.hardware.text, "holds", words, best.requests_per_s, None, usd, "")
-        return (0.0, score), row
-    nearest = max(seen, key=lambda o: o.upper_requests_per_s / terms.unit_cost(o.candidate))
-    c, upper = nearest.candidate, nearest.upper_requests_per_s
+        row = replace(row, state="holds", candidate=best.candidate.words, requests_per_s=best.requests_per_s)
+        return (0.0, score), replace(row, why="")
+    nearest = max(simulated, key=lambda o: o.upper_requests_per_s / terms.unit_cost(o.candidate))
+    upper, key = nearest.upper_requests_per_s, -nearest.upper_requests_per_s / terms.unit_cost(nearest.candidate)
+    row = replace(row, candidate=nearest.candidate.words, at_most_requests_per_s=upper)
     if nearest.status == "pruned":
-        row = HardwareRow(c.hardware.text, "worse", c.words, None, upper, usd, "beaten by a better choice")
-        return (1.0, -upper / terms.unit_cost(c)), row
+        return (1.0, key), replace(row, state="worse", why="beaten by a better choice")
     missed = f"{nearest.binding} is {nearest.ratio:.2g} times its limit"
-    why = "it does not keep up" if nearest.ratio >= UNSTABLE else missed
-    return (3.0, -upper / terms.unit_cost(c)), HardwareRow(c.hardware.text, "fails", c.words, None, upper, usd, why)
+    return (3.0, key), replace(row, state="fails", why="it does not keep up" if nearest.ratio >= UNSTABLE else missed)
 
 
-def _passed_over(open_: Sequence[Candidate], terms: RankingTerms, usd: float | None) -> Ranked:
+def _passed_over(open_: Sequence[Candidate], terms: RankingTerms, row: HardwareRow) -> Ranked:
     """Return the row of hardware that was not simulated."""
     best = max(open_, key=terms.fluid_per_s)
     at_most = OVERLOAD * terms.fluid_per_s(best)
     if terms.with_load:
         why = "more expensive than a sufficient one, or too slow even with a full batch"
-        return (2.0, usd or 0.0), HardwareRow(best.hardware.text, "worse", None, None, None, usd, why)
-    row = HardwareRow(best.hardware.text, "worse", best.words, None, at_most, usd, "even with a full batch")
-    return (1.0, -at_most / terms.unit_cost(best)), row
+        return (2.0, row.usd_per_hour or 0.0), replace(row, state="worse", why=why)
+    row = replace(row, state="worse", candidate=best.words, at_most_requests_per_s=at_most)
+    return (1.0, -at_most / terms.unit_cost(best)), replace(row, why="even with a full batch")

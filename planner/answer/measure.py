@@ -1,32 +1,32 @@
-"""Measure the figures of one plan with independent seeds, the whole cluster and error bars.
+"""Measure the figures of a plan with independent seeds, all replicas together and error bars.
 
-Besides the objectives, a plan has latency curves over the rate and latency distributions at its rate.
+Besides the objectives, a plan has latency curves over the rate and latency distributions at its rate. The module also
+derives blocks of the answer from measured plans: assumptions, prices and the Pareto set.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
+from catalogs.hardware.specs import Hardware
 from planner.answer.plan_schema import CurvePoint, Known, Memory, Plan, SloResult, SloValue, Stats, Survival
-from planner.economics.money import Rates, energy, money
+from planner.economics.money import PriceLine, Rates, energy, money, price_rows
 from planner.evaluation.capacity import TOLERANCE, find_capacity
 from planner.evaluation.confidence import LEVEL, SAFE, LatencyCurve, Spread, confidence, safe_rate_per_s
 from planner.evaluation.evaluator import Evaluator, Load, RunDetail, Verdict, judge
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.price_list import PriceList
+from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo, statistic_s
 from planner.search.objectives import CandidateTester
-
-T = TypeVar("T")
-
-R = TypeVar("R")
 
 #: Rates relative to the operating point, at which the slope of the latency is measured (for the error bars).
 _CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
@@ -41,6 +41,14 @@ _SAFE_STEPS: Final = 3
 
 #: Most replicas that are simulated together; of larger deployments one replica under its share is simulated.
 MOST_REPLICAS: Final = 64
+
+
+CURVE_STATS: Final = ("mean", "p50", "p90", "p95", "p99")
+
+#: Quantiles of a distribution: every per cent, and finer in the upper tail.
+QUANTILES: Final = (*(q / 100 for q in range(100)), 0.995, 0.999)
+
+_DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +84,17 @@ class MeasuredPlan:
     survives: bool = True
 
 
-class MapFn(Protocol):
-    """Applies a function to each task, in this process or in others."""
-
-    def __call__(self, work: Callable[[T], R], tasks: Sequence[T], /) -> list[R]:
-        """Return the results of `work` for each task, in order."""
-
-
-def one_by_one(work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-    """Apply a function to each task in this process, in order."""
-    return [work(task) for task in tasks]
-
-
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measures plans for one request; `each` distributes the runs of several seeds."""
+    """Measures plans for one request.
+
+    `each` applies a function to each of several runs, in this process or in others, and returns the results in order.
+    """
 
     evaluator: Evaluator
     bench: CandidateTester
     prices: PriceList
-    each: MapFn = one_by_one
+    each: Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]] = map
 
     def entry(self, candidate: Candidate, start_per_s: float | None, effort: MeasurementBudget) -> MeasuredPlan:
         """Return the plan at the required rate, or at the highest rate with SAFE probability.
@@ -109,36 +108,36 @@ class Measure:
         """
         seen: list[Verdict] = []
         capacity = self._capacity(candidate, start_per_s, effort.capacity, seen)
-        asked = self.bench.nominal_per_s(candidate)
-        rate = asked or capacity or self.bench.floor_per_s(candidate)
+        required = self.bench.nominal_per_s(candidate)
+        rate = required or capacity or self.bench.floor_per_s(candidate)
         details, verdict = self._figures(candidate, rate, effort)
-        for _ in range(_CLUSTER_STEPS if asked is None and capacity is not None else 0):
+        for _ in range(_CLUSTER_STEPS if required is None and capacity is not None else 0):
             if verdict.met:
                 break
             rate /= 1 + TOLERANCE
             capacity = rate
             details, verdict = self._figures(candidate, rate, effort)
-        if asked is not None and capacity is not None and verdict.met:
+        if required is not None and capacity is not None and verdict.met:
             # All replicas together carry a rate that one replica under its share just missed.
             capacity = max(capacity, rate)
         seen += [self._verdict(candidate, rate * step, effort.curve) for step in (*_CURVE_STEPS, 1.0)]
         if capacity is not None and capacity > rate * max(_CURVE_STEPS):
             seen += [self._verdict(candidate, capacity * step, effort.curve) for step in _CURVE_STEPS if step < 1]
-        for _ in range(_SAFE_STEPS if asked is None and capacity is not None else 0):
+        for _ in range(_SAFE_STEPS if required is None and capacity is not None else 0):
             curves, error = self._curves(seen), details[0].error
             safe = self._safe_rate(capacity or rate, verdict, curves, error)
-            if safe is None or safe >= rate or self._sure(verdict, curves, error):
+            bars = (confidence(verdict, curves[slo.name], slo, error) for slo in self.bench.slos)
+            if safe is None or safe >= rate or all(bar.probability_met >= SAFE for bar in bars):
                 break
-            safely = self._figures(candidate, safe, effort)
-            if not safely[1].met:
+            safe_details, safe_verdict = self._figures(candidate, safe, effort)
+            if not safe_verdict.met:
                 break
-            rate, (details, verdict) = safe, safely
+            rate, details, verdict = safe, safe_details, safe_verdict
         plan = self._plan(candidate, capacity, verdict, details, seen)
         survival = self._survival(candidate, rate, effort.capacity)
-        if survival is None:
-            return MeasuredPlan(candidate, rate, capacity, verdict, plan)
-        surviving = plan.model_copy(update={"survival": survival})
-        return MeasuredPlan(candidate, rate, capacity, verdict, surviving, survival.met)
+        if survival is not None:
+            plan = plan.model_copy(update={"survival": survival})
+        return MeasuredPlan(candidate, rate, capacity, verdict, plan, survival is None or survival.met)
 
     def _survival(self, candidate: Candidate, rate: float, n_seeds: int) -> Survival | None:
         """Return the objectives under the same load after the loss that the request names; None if it names none."""
@@ -146,17 +145,14 @@ class Measure:
         if held is None or held <= rate * (1 + 1e-9):
             return None
         left = round(candidate.replicas * rate / held)
-        slos = self.bench.slos
-        if not left:
-            rows = [SloValue.of(slo, None) for slo in slos]
-            return Survival(replicas_left=0, requests_per_s=None, met=False, stable=False, slo=rows)
-        verdict = self._verdict(candidate, held, n_seeds)
-        rows = [SloValue.of(slo, verdict.value_s(slo)) for slo in slos]
-        return Survival(replicas_left=left, requests_per_s=rate, met=verdict.met, stable=verdict.stable, slo=rows)
-
-    def _sure(self, verdict: Verdict, curves: Mapping[str, LatencyCurve], error: StatedError) -> bool:
-        rows = (confidence(verdict, curves[slo.name], slo, error) for slo in self.bench.slos)
-        return all(row.probability_met >= SAFE for row in rows)
+        verdict = self._verdict(candidate, held, n_seeds) if left else None
+        return Survival(
+            replicas_left=left,
+            requests_per_s=rate if left else None,
+            met=verdict is not None and verdict.met,
+            stable=verdict is not None and verdict.stable,
+            slo=[SloValue.of(slo, verdict.value_s(slo) if verdict else None) for slo in self.bench.slos],
+        )
 
     def _curves(self, seen: Sequence[Verdict]) -> dict[str, LatencyCurve]:
         return {slo.name: LatencyCurve.of(seen, slo) for slo in self.bench.slos}
@@ -170,7 +166,7 @@ class Measure:
         n_seeds = max(2, effort.figures // 2) if whole else effort.figures
         n = self.bench.sizes.full
         loads = [Load(rate, n, self.bench.seed + i, whole) for i in range(n_seeds)]
-        details = self.each(partial(self.evaluator.detail, candidate), loads)
+        details = list(self.each(partial(self.evaluator.detail, candidate), loads))
         return details, judge([d.observation for d in details], self.bench.slos)
 
     def holds(self, candidate: Candidate, rate_per_s: float) -> bool:
@@ -179,7 +175,7 @@ class Measure:
 
     def _verdict(self, candidate: Candidate, rate: float, n_seeds: int) -> Verdict:
         loads = [Load(rate, self.bench.sizes.full, self.bench.seed + i) for i in range(n_seeds)]
-        return judge(self.each(partial(self.evaluator.observe, candidate), loads), self.bench.slos)
+        return judge(list(self.each(partial(self.evaluator.observe, candidate), loads)), self.bench.slos)
 
     def _capacity(self, candidate: Candidate, start: float | None, n_seeds: int, seen: list[Verdict]) -> float | None:
         """Return the highest rate that meets the objectives with all seeds pooled; None if a light load does not."""
@@ -216,12 +212,16 @@ class Measure:
         facts = self.evaluator.facts(candidate)
         error = details[0].error
         curves = self._curves(seen)
-        rows = [_slo_result(slo, verdict, curves[slo.name], error) for slo in self.bench.slos]
+        rows = []
+        for slo in self.bench.slos:
+            bars = confidence(verdict, curves[slo.name], slo, error)
+            rows.append(SloResult.of(slo, bars.value_s, bars, verdict.stable, ci_level=LEVEL))
         safe = None if capacity is None else self._safe_rate(capacity, verdict, curves, error)
         if safe is not None and all(row.probability_met >= SAFE for row in rows):
-            asked = self.bench.nominal_per_s(candidate)  # a higher rate would only be an estimate from the curve
-            safe = verdict.requests_per_s if asked is None else max(safe, verdict.requests_per_s)
-        rates = _rates(details, verdict)
+            required = self.bench.nominal_per_s(candidate)  # a higher rate would only be an estimate from the curve
+            safe = verdict.requests_per_s if required is None else max(safe, verdict.requests_per_s)
+        output, total, power = (_mean(details, f) for f in ("output_tokens_per_s", "total_tokens_per_s", "power_w"))
+        rates = Rates(output, total, power, verdict.requests_per_s if verdict.stable else None)
         price, grid = self.prices.price(candidate.hardware), self.prices.grid()
         return Plan(
             deployment=facts.deployment,
@@ -236,7 +236,10 @@ class Measure:
             cost=money(rates, price),
             energy=energy(rates, grid),
             memory=Memory.model_validate(facts.memory),
-            time_breakdown=_shares(details),
+            time_breakdown={
+                name: float(np.mean([d.time_breakdown.get(name, 0.0) for d in details]))
+                for name in details[0].time_breakdown
+            },
             calibration=Known.model_validate(details[0].calibration),
             command=facts.command,
             command_notes=list(facts.command_notes),
@@ -258,8 +261,7 @@ class Measure:
         for slo in self.bench.slos:
             spread = Spread.of(verdict.observations, slo, error)
             rates.append(safe_rate_per_s(curves[slo.name].through(verdict, slo), slo, capacity, spread))
-        found = [r for r in rates if r is not None]
-        return min(found) if len(found) == len(rates) else None
+        return None if None in rates else min(rate for rate in rates if rate is not None)
 
 
 def _limit(capacity: float, seen: Sequence[Verdict]) -> str | None:
@@ -268,23 +270,11 @@ def _limit(capacity: float, seen: Sequence[Verdict]) -> str | None:
     if not beyond:
         return None
     first = min(beyond, key=lambda v: v.requests_per_s)
-    if first.value_ratio > 1:
-        return f"beyond it {first.worst.name} is missed"
-    return "beyond it the queue grows"
+    return f"beyond it {first.worst.name} is missed" if first.value_ratio > 1 else "beyond it the queue grows"
 
 
-def _slo_result(slo: Slo, verdict: Verdict, curve: LatencyCurve, error: StatedError) -> SloResult:
-    bars = confidence(verdict, curve, slo, error)
-    return SloResult.of(slo, bars.value_s, bars, verdict.stable, ci_level=LEVEL)
-
-
-def _rates(details: Sequence[RunDetail], verdict: Verdict) -> Rates:
-    return Rates(
-        float(np.mean([d.output_tokens_per_s for d in details])),
-        float(np.mean([d.total_tokens_per_s for d in details])),
-        float(np.mean([d.power_w for d in details])),
-        verdict.requests_per_s if verdict.stable else None,
-    )
+def _mean(details: Sequence[RunDetail], name: str) -> float:
+    return float(np.mean([getattr(d, name) for d in details]))
 
 
 def _steady_metrics(details: Sequence[RunDetail], verdict: Verdict) -> dict[str, object]:
@@ -292,59 +282,35 @@ def _steady_metrics(details: Sequence[RunDetail], verdict: Verdict) -> dict[str,
     metrics = dict(details[0].metrics)
     for metric in LATENCY_METRICS:
         if metric in verdict.observations[0].samples_s:
-            stats = ("mean", "p50", "p90", "p95", "p99")
-            metrics[f"{metric}_s"] = {s: _finite(verdict.value_s(Slo(metric, s, 1.0))) for s in stats}
-    for name in ("output_tokens_per_s", "total_tokens_per_s"):
-        metrics[name] = float(np.mean([getattr(d, name) for d in details]))
-    return metrics
-
-
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None
-
-
-def _shares(details: Sequence[RunDetail]) -> dict[str, float]:
-    keys = details[0].time_breakdown
-    return {k: float(np.mean([d.time_breakdown.get(k, 0.0) for d in details])) for k in keys}
-
-
-CURVE_STATS: Final = ("mean", "p50", "p90", "p95", "p99")
-
-#: Quantiles of a distribution: every per cent, and finer in the upper tail.
-QUANTILES: Final = (*(q / 100 for q in range(100)), 0.995, 0.999)
-
-_DIGITS: Final = 6
+            metrics[f"{metric}_s"] = {stat: verdict.value_s(Slo(metric, stat, 1.0)) for stat in CURVE_STATS}
+    return metrics | {name: _mean(details, name) for name in ("output_tokens_per_s", "total_tokens_per_s")}
 
 
 def curve_of(seen: Iterable[Verdict]) -> list[CurvePoint]:
-    """Return one point per simulated rate, ascending; of several at one rate the one with the most seeds. Seconds.
+    """Return one point per simulated rate, ascending, with latencies in seconds; the most seeds win at equal rates.
 
     A point is of the whole cluster (all replicas behind their router) or of one replica under its share of the
     requests.
     """
-    points: dict[tuple[float, bool], Verdict] = {}
+    verdicts: dict[tuple[float, bool], Verdict] = {}
     for verdict in sorted(seen, key=lambda v: len(v.observations)):
-        points[verdict.requests_per_s, verdict.observations[0].load.whole_cluster] = verdict
-    return [_point(points[key], key[1]) for key in sorted(points)]
-
-
-def _point(verdict: Verdict, whole_cluster: bool) -> CurvePoint:
-    metrics = [m for m in LATENCY_METRICS if m in verdict.observations[0].samples_s]
-    latencies = {
-        f"{m}_s": Stats.model_validate({s: short(verdict.value_s(Slo(m, s, 1.0))) for s in CURVE_STATS})
-        for m in metrics
-    }
-    return CurvePoint.model_validate(
-        {
-            "requests_per_s": verdict.requests_per_s,
+        verdicts[verdict.requests_per_s, verdict.observations[0].load.whole_cluster] = verdict
+    points = []
+    for (rate, whole_cluster), verdict in sorted(verdicts.items(), key=lambda item: item[0]):
+        point: dict[str, object] = {
+            "requests_per_s": rate,
             "whole_cluster": whole_cluster,
             "n_seeds": len(verdict.observations),
             "n_measured": sum(o.n_measured for o in verdict.observations),
             "stable": verdict.stable,
             "met": verdict.met,
-            **latencies,
         }
-    )
+        for metric in LATENCY_METRICS:
+            if metric in verdict.observations[0].samples_s:
+                values = {stat: short(verdict.value_s(Slo(metric, stat, 1.0))) for stat in CURVE_STATS}
+                point[f"{metric}_s"] = Stats.model_validate(values)
+        points.append(CurvePoint.model_validate(point))
+    return points
 
 
 def cdf_of(verdict: Verdict) -> dict[str, list[float | None]]:
@@ -363,3 +329,35 @@ def cdf_of(verdict: Verdict) -> dict[str, list[float | None]]:
 def short(value: float) -> float:
     """Return a value rounded to six digits, more than the precision of these figures."""
     return float(f"{value:.{_DIGITS}g}")
+
+
+def assumptions(request: PlanRequest) -> list[str]:
+    """Return the assumptions behind the figures, one sentence each."""
+    lines = [
+        f"workload {request.workload}: its own lengths and arrivals, only the rate is scaled",
+        "the search and the alternatives simulate one replica under its share of the requests; the figures of the best "
+        f"plan come from all its replicas behind one round-robin router, up to {MOST_REPLICAS} of them",
+        "latencies are measured at the client, in the steady part of each run",
+    ]
+    if request.requests_per_s is None:
+        at = "a light load" if request.objective == "latency" else "the highest rate that meets every objective"
+        lines.append(f"no rate given: figures are at {at}")
+    return lines
+
+
+def prices_of(plan: Plan, hardware: Hardware) -> list[PriceLine]:
+    """Return the prices of the plan's hardware on all clouds, per hour and per token of the plan."""
+    output, total = plan.metric("output_tokens_per_s"), plan.metric("total_tokens_per_s")
+    return price_rows(hardware, output or 0.0, total or 0.0)
+
+
+def pareto(entries: Sequence[MeasuredPlan]) -> list[Plan]:
+    """Return the plans that are Pareto-optimal in cost, energy and latency; capacity replaces an unknown cost."""
+    axes = []
+    for entry in entries:
+        cost, used = entry.plan.cost, entry.plan.energy
+        usd = None if cost is None else cost.usd_per_million_output_tokens
+        kwh = math.inf if used is None else used.kwh_per_million_output_tokens
+        axes.append((-(entry.capacity_requests_per_s or 0.0) if usd is None else usd, kwh, entry.verdict.ratio))
+    beaten = [any(b != a and all(x <= y for x, y in zip(b, a, strict=True)) for b in axes) for a in axes]
+    return [entry.plan for entry, worse in zip(entries, beaten, strict=True) if not worse]

@@ -82,7 +82,7 @@ class SloResult(SloValue):
 
 
 class RatePoint(JsonBlock):
-    """Base of `CurvePoint`, which has a field for each latency metric besides."""
+    """Base of `CurvePoint`, which also has a field for each latency metric."""
 
     requests_per_s: float
     whole_cluster: bool
@@ -105,7 +105,7 @@ else:
         "CurvePoint",
         __base__=RatePoint,
         __module__=__name__,
-        __doc__="Latencies at one rate. met: all objectives hold.",
+        __doc__="Latencies at one rate; `met` tells whether all objectives are met.",
         **_LATENCIES,
     )
 
@@ -189,18 +189,8 @@ class Plan(JsonBlock):
     @classmethod
     def unstarted(cls, deployment: dict[str, object], memory: Memory | None) -> Self:
         """Return a plan that cannot start: its deployment and memory, and no figures."""
-        return cls(
-            deployment=deployment,
-            requests_per_s=None,
-            metrics=None,
-            slo=[],
-            capacity_requests_per_s=None,
-            cost=None,
-            energy=None,
-            memory=memory,
-            time_breakdown=None,
-            calibration=None,
-        )
+        figures = {name: None for name, field in cls.model_fields.items() if field.is_required()}
+        return cls.model_validate(figures | {"deployment": deployment, "slo": [], "memory": memory})
 
     @property
     def hardware(self) -> str:

@@ -29,7 +29,7 @@ NEIGHBOURS: Final = ("h100", "h200", "b200")
 NARROWER: Final = ("fp8", "int4")
 
 #: A relaxed limit is this multiple of the simulated value, rounded up to two digits.
-ROOM: Final = 1.1
+MARGIN: Final = 1.1
 
 _MAX_HARDWARE: Final = 4
 
@@ -48,8 +48,8 @@ class Refuser:
 
     def refuse(self, discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome]) -> Refusal:
         """Return the refusal, from the candidates ruled out by bounds and the outcomes of those simulated."""
-        closest = _closest(discards, outcomes, self.measure.evaluator)
         evaluator = self.measure.evaluator
+        closest = _closest(discards, outcomes, evaluator)
         own = evaluator.names.hardware if closest is None else evaluator.names_of(closest[0]).hardware
         suggestions = [*self._hardware(own), *self._precision()]
         if closest is None:
@@ -57,45 +57,35 @@ class Refuser:
             return Refusal(binding_constraint=limit, closest=None, what_would_meet_it=suggestions)
         candidate, discard = closest
         if discard is not None and discard.constraint == "memory":
-            facts = self.measure.evaluator.facts(candidate)
-            return self._refusal(
-                discard.reason, Plan.unstarted(facts.deployment, Memory.model_validate(facts.memory)), suggestions
-            )
-        entry = self.measure.entry(candidate, None, replace(BEST, whole_cluster=False))
-        binding = discard.reason if discard is not None else self._binding(entry)
-        if discard is not None and discard.constraint == SURVIVAL:  # no lower load or looser limit helps
-            return self._refusal(binding, entry.plan, suggestions)
-        return self._refusal(binding, entry.plan, [*self._load(entry), *suggestions])
-
-    def _refusal(self, binding: str, closest: Plan, suggestions: list[Suggestion]) -> Refusal:
-        binding += self._paid_for()
-        return Refusal(binding_constraint=binding, closest=closest, what_would_meet_it=suggestions)
-
-    def _paid_for(self) -> str:
-        """Return the part of the constraint that names the budget, if there is one."""
+            facts = evaluator.facts(candidate)
+            binding, plan = discard.reason, Plan.unstarted(facts.deployment, Memory.model_validate(facts.memory))
+        else:
+            entry = self.measure.entry(candidate, None, replace(BEST, whole_cluster=False))
+            binding, plan = self._binding(entry) if discard is None else discard.reason, entry.plan
+            if discard is None or discard.constraint != SURVIVAL:  # no lower load or looser limit helps survival
+                suggestions = [*self._load(entry), *suggestions]
         budget = self.request.max_usd_per_hour
-        return "" if budget is None else f", on hardware within the budget of ${budget:g} per hour"
+        if budget is not None:
+            binding += f", on hardware within the budget of ${budget:g} per hour"
+        return Refusal(binding_constraint=binding, closest=plan, what_would_meet_it=suggestions)
 
     def _binding(self, entry: MeasuredPlan) -> str:
-        verdict, asked = entry.verdict, self.request.requests_per_s
+        verdict = entry.verdict
         at = f"at {verdict.requests_per_s:.3g} requests/s"
         if not verdict.stable:
             return f"the queue grows without limit {at}: even the closest plan is overloaded"
-        value_s = verdict.value_s(verdict.worst)
-        load = at if asked is not None else f"{at}, a light load"
-        return f"{verdict.worst.name} is {human_s(value_s)} > {human_s(verdict.worst.limit_s)} {load}"
+        load = at if self.request.requests_per_s is not None else f"{at}, a light load"
+        value = human_s(verdict.value_s(verdict.worst))
+        return f"{verdict.worst.name} is {value} > {human_s(verdict.worst.limit_s)} {load}"
 
     def _load(self, entry: MeasuredPlan) -> Iterator[Suggestion]:
         """Yield looser objectives and a lower load that the closest plan meets."""
-        verdict = entry.verdict
-        if verdict.stable:
-            relaxed = [_relaxed(slo, verdict) for slo in self.request.slos]
-            text = ",".join(slo.text for slo in relaxed)
-            yield _met("slo", f"objectives of {text}", text, "simulation")
-        if self.request.requests_per_s is not None:
-            rate = entry.capacity_requests_per_s
-            if rate:
-                yield _met("rate", f"at most {rate:.3g} requests/s on the closest plan", rate, "simulation")
+        if entry.verdict.stable:
+            text = ",".join(_relaxed(slo, entry.verdict).text for slo in self.request.slos)
+            yield _simulated("slo", f"objectives of {text}", text)
+        rate = entry.capacity_requests_per_s
+        if self.request.requests_per_s is not None and rate:
+            yield _simulated("rate", f"at most {rate:.3g} requests/s on the closest plan", rate)
 
     def _precision(self) -> Iterator[Suggestion]:
         """Yield narrower weights than those searched, on the same hardware."""
@@ -104,8 +94,7 @@ class Refuser:
             if dtype not in searched:
                 found = self._try(self.request.replace(precisions=(dtype,)), self.measure.evaluator)
                 if found is not None:
-                    what = f"{dtype} weights (check the answer quality)"
-                    yield _met("precision", f"{what}: {found.words}", dtype, "simulation")
+                    yield _simulated("precision", f"{dtype} weights (check the answer quality): {found.words}", dtype)
                     return
 
     def _hardware(self, own: Hardware) -> Iterator[Suggestion]:
@@ -113,40 +102,37 @@ class Refuser:
 
         A suggestion above the budget names the budget that it needs.
         """
-        found_one: set[bool] = set()
+        suggested: set[bool] = set()
         for hardware, same in _other_hardware(own):
-            if same in found_one:
+            if same in suggested:
                 continue
             try:
-                evaluator = self.elsewhere(hardware)
-                found = self._try(self.request.replace(hardware=hardware.text), evaluator)
+                found = self._try(self.request.replace(hardware=hardware.text), self.elsewhere(hardware))
             except InputError:
                 continue
-            if found is not None:
-                found_one.add(same)
-                yield self._met_by(hardware, found)
-
-    def _met_by(self, hardware: Hardware, found: Candidate) -> Suggestion:
-        text, budget = hardware.text, self.request.max_usd_per_hour
-        price = self.measure.prices.of_other(hardware).price(found.hardware)
-        if budget is None or price is None or price.usd_per_hour <= budget:
-            return _met("hardware", f"{text}: {found.words}", text, "simulation")
-        usd = price.usd_per_hour
-        change = f"a budget of ${usd:.2f} per hour instead of ${budget:g}: {text}: {found.words}"
-        return _met("budget", change, usd, "simulation")
+            if found is None:
+                continue
+            suggested.add(same)
+            change, budget = f"{hardware.text}: {found.words}", self.request.max_usd_per_hour
+            price = self.measure.prices.of_other(hardware).price(found.hardware)
+            if budget is None or price is None or price.usd_per_hour <= budget:
+                yield _simulated("hardware", change, hardware.text)
+            else:
+                usd = price.usd_per_hour
+                yield _simulated("budget", f"a budget of ${usd:.2f} per hour instead of ${budget:g}: {change}", usd)
 
     def _try(self, request: PlanRequest, evaluator: Evaluator) -> Candidate | None:
         """Return the first promising candidate with default limits that meets the request in simulation."""
-        bench = replace(self.measure.bench, evaluator=evaluator)
-        plain: dict[object, Candidate] = {}
+        tester = replace(self.measure.bench, evaluator=evaluator)
+        default: dict[object, Candidate] = {}
         for c in candidates(request, evaluator.names):
-            plain.setdefault(c.placement, c)
-        left = [c for c in plain.values() if evaluator.discard(c) is None and math.isfinite(bench.floor_per_s(c))]
+            default.setdefault(c.placement, c)
+        left = [c for c in default.values() if evaluator.discard(c) is None and math.isfinite(tester.floor_per_s(c))]
         left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
-        measure = Measure(evaluator, bench, self.measure.prices)
+        measurer = Measure(evaluator, tester, self.measure.prices)
         for candidate in left[:_MAX_TRIES]:
-            rate = bench.floor_per_s(candidate)
-            if not bench.probe(candidate, rate, bench.sizes.quick).hopeless and measure.holds(candidate, rate):
+            rate = tester.floor_per_s(candidate)
+            if not tester.probe(candidate, rate, tester.sizes.quick).hopeless and measurer.holds(candidate, rate):
                 return candidate
         return None
 
@@ -172,9 +158,9 @@ def _relaxed(slo: Slo, verdict: Verdict) -> Slo:
     value_s = verdict.value_s(slo)
     if not value_s > slo.limit_s:
         return slo
-    room = value_s * ROOM
-    digit = 10.0 ** (math.floor(math.log10(room)) - 1)
-    return replace(slo, limit_s=float(f"{math.ceil(room / digit) * digit:.3g}"), metric_given=True)
+    relaxed_s = value_s * MARGIN
+    digit = 10.0 ** (math.floor(math.log10(relaxed_s)) - 1)
+    return replace(slo, limit_s=float(f"{math.ceil(relaxed_s / digit) * digit:.3g}"), metric_given=True)
 
 
 def _other_hardware(hardware: Hardware) -> Iterator[tuple[Hardware, bool]]:
@@ -196,5 +182,5 @@ def _other_hardware(hardware: Hardware) -> Iterator[tuple[Hardware, bool]]:
     yield from ((with_nodes(with_count(other, n), nodes), False) for other, n in (*alike, *whole))
 
 
-def _met(kind: str, change: str, value: str | float, verified_by: str) -> Suggestion:
-    return Suggestion(kind=kind, change=change, value=value, verified_by=verified_by)
+def _simulated(kind: str, change: str, value: str | float) -> Suggestion:
+    return Suggestion(kind=kind, change=change, value=value, verified_by="simulation")

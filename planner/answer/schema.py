@@ -29,6 +29,9 @@ def same_model(name: str, planned: str) -> bool | None:
 
 SCHEMA_VERSION: Final = 1
 
+#: Words for the objectives that are maximised; the others are "lowest NAME".
+GOALS: Final = {"throughput": "highest throughput", "goodput": "highest goodput per accelerator"}
+
 
 class Suggestion(JsonBlock):
     """One change that would meet a refused request; `value` is a value of the option that `kind` names."""
@@ -72,7 +75,7 @@ class SearchSummary(JsonBlock):
 
 
 class Reproduce(JsonBlock):
-    """How to ask the question again: the command, and what its answer depends on besides."""
+    """How to repeat the plan: the command, and everything else that the answer depends on."""
 
     command: str
     seed: int

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
+from typing import Final
 
 import typer
 
 from catalogs.ui.entry_point import run_command
-from planner.cli.commands.analyze import analyze
-from planner.cli.commands.compare import compare
-from planner.cli.commands.deploy import deploy
-from planner.cli.commands.drift import drift
-from planner.cli.commands.explain import explain
-from planner.cli.commands.front import front
-from planner.cli.commands.keys import keys
 from planner.cli.commands.plan import plan
-from planner.cli.commands.report import report
-from planner.cli.commands.spares import spares
-from planner.cli.commands.verify import verify
-from planner.cli.commands.whatif import whatif
 from planner.cli.request_options import ScenarioGroup
+
+#: The subcommands in the order of `--help`; each is a function of its name in a module of its name.
+SUBCOMMANDS: Final = (
+    *("analyze", "report", "explain", "front", "keys", "deploy"),
+    *("compare", "drift", "spares", "verify", "whatif"),
+)
 
 app = typer.Typer(
     cls=ScenarioGroup,
@@ -33,28 +30,8 @@ app = typer.Typer(
 )
 
 app.callback(invoke_without_command=True)(plan)
-
-app.command()(analyze)
-
-app.command()(report)
-
-app.command()(explain)
-
-app.command()(front)
-
-app.command()(keys)
-
-app.command()(deploy)
-
-app.command()(compare)
-
-app.command()(drift)
-
-app.command()(spares)
-
-app.command()(verify)
-
-app.command()(whatif)
+for name in SUBCOMMANDS:
+    app.command()(getattr(import_module(f"planner.cli.commands.{name}"), name))
 
 
 def main() -> None:

@@ -11,15 +11,29 @@ import typer
 #: Heading of the output options in `--help`.
 OUTPUT: Final = "Output"
 
+#: Value of --json that selects stdout.
+STDOUT: Final = "-"
+
 AnswerPath = Annotated[Path, typer.Argument(metavar="ANSWER.json", help="Answer written by plan --json.")]
 
 Alternative = Annotated[int, typer.Option(metavar="N", help="Use alternative N of the answer.")]
 
-JsonTo = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")]
+
+def writable(json_to: str | None) -> str | None:
+    """Check before long work that the target of --json can be written, and return it.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    from catalogs.io.output_files import check_targets
+
+    check_targets(json_to)
+    return json_to
 
 
-#: Value of --json that selects stdout.
-STDOUT = "-"
+JsonTo = Annotated[
+    str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.", callback=writable)
+]
 
 
 def put(document: dict[str, Any], json_to: str | None, show: Callable[[], None]) -> None:

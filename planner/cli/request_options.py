@@ -9,16 +9,12 @@ from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
 
 from planner.problem.request_keys import RequestKey, request_keys
-
-if TYPE_CHECKING:
-    from planner.problem.request import PlanRequest
-
 
 SET_HELP: Final = "Set any other key of SCENARIO.yaml (see `plan keys`) or of deployment.yaml; repeatable."
 
@@ -35,20 +31,20 @@ class GivenRequest:
         command: Name of the command, for messages.
         scenario: File of keys, or None.
         options: Values of options by the name of their key.
-        former: Values of former options, which have become keys, by the name of the option.
+        former: Former options, which have become keys: the name of the option, the key, and the value.
         settings: `KEY=VALUE` texts of `--set`.
     """
 
     command: str
     scenario: Path | None
     options: dict[str, Any]
-    former: dict[str, Any]
+    former: list[tuple[str, RequestKey, Any]]
     settings: list[str]
 
     def keys(self) -> dict[str, Any]:
         """Return the keys of the request; the command line takes precedence over the file.
 
-        Prints a notice to stderr for each former option.
+        A notice on stderr names the replacement of each former option.
 
         Raises:
             InputError: The file or a setting is invalid, or the command line sets a key twice.
@@ -57,9 +53,8 @@ class GivenRequest:
         from planner.problem.scenario import given_options, parse_settings, read_scenario
 
         given = [given_options(self.options), parse_settings(self.settings)]
-        for name, value in self.former.items():
-            key = _key_of(name)
-            print(f"{self.command}: {_notice(name, key, value)}", file=sys.stderr)
+        for option, key, value in self.former:
+            print(f"{self.command}: {_notice(option, key, value)}", file=sys.stderr)
             given.append({key.name: value})
         found = {} if self.scenario is None else read_scenario(self.scenario)
         own: dict[str, Any] = {}
@@ -69,16 +64,6 @@ class GivenRequest:
                     raise InputError(f"the key {name} may be set only once", value, str(own[name]))
                 own[name] = value
         return found | own
-
-    def request(self) -> PlanRequest:
-        """Return the request.
-
-        Raises:
-            InputError: The keys do not form a valid request.
-        """
-        from planner.problem.scenario import request_of_keys
-
-        return request_of_keys(self.keys())
 
 
 def takes_request(command: str, keys: Iterable[str] | None = None) -> Callable[[Callable[..., None]], Any]:
@@ -99,12 +84,14 @@ def takes_request(command: str, keys: Iterable[str] | None = None) -> Callable[[
         signature = inspect.signature(function, eval_str=True)
         context = [p for p in signature.parameters.values() if p.annotation is typer.Context]
         own = [p for p in signature.parameters.values() if p.name != "given" and p not in context]
-        made = [_scenario(command), *(_parameter(str(key.option), key) for key in shown), _settings()]
+        settings = typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP, rich_help_panel="Choice")
+        made = [_scenario(command), *(_parameter(str(key.option), key) for key in shown)]
+        made.append(_keyword("settings", Annotated[list[str] | None, settings]))
         made += [_parameter(name, key, hidden=True) for name, key in former]
 
         @wraps(function)
         def run(**values: Any) -> None:
-            old = {name: value for name, _ in former if (value := values.pop(_variable(name)))}
+            old = [(name, key, value) for name, key in former if (value := values.pop(_variable(name)))]
             options = {key.name: values.pop(_variable(str(key.option))) for key in shown}
             scenario, settings = values.pop("scenario"), values.pop("settings")
             function(**values, given=GivenRequest(command, scenario, options, old, settings or []))
@@ -115,10 +102,6 @@ def takes_request(command: str, keys: Iterable[str] | None = None) -> Callable[[
         return run
 
     return decorate
-
-
-def _key_of(former: str) -> RequestKey:
-    return next(key for key in request_keys().values() if former in key.former_options)
 
 
 def _notice(former: str, key: RequestKey, value: object) -> str:
@@ -140,11 +123,6 @@ def _parameter(name: str, key: RequestKey, hidden: bool = False) -> inspect.Para
     return _keyword(_variable(name), Annotated[kind | None, shown])
 
 
-def _settings() -> inspect.Parameter:
-    shown = typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP, rich_help_panel="Choice")
-    return _keyword("settings", Annotated[list[str] | None, shown])
-
-
 def _scenario(command: str) -> inspect.Parameter:
     """Return the parameter of the scenario file: a hidden option of `plan`, an argument of other commands."""
     if command == "plan":
@@ -163,14 +141,10 @@ class ScenarioGroup(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Pass the scenario file on as the value of the hidden option `--scenario`."""
         rest = self.make_parser(ctx).parse_args(list(args))[1]
-        if not rest or rest[0] in self.commands or not _is_scenario(rest[0]):
+        if not rest or rest[0] in self.commands or not (rest[0].endswith(_SCENARIO_ENDS) or Path(rest[0]).is_file()):
             return super().parse_args(ctx, args)
         before, after = args[: len(args) - len(rest)], rest[1:]
         beyond = self.make_parser(ctx).parse_args(list(after))[1]
         if beyond:
             ctx.fail(f"only options may follow SCENARIO.yaml, got {beyond[0]!r}")
         return super().parse_args(ctx, ["--scenario", rest[0], *before, *after])
-
-
-def _is_scenario(word: str) -> bool:
-    return word.endswith(_SCENARIO_ENDS) or Path(word).is_file()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
-from planner.deploy.files import DeploymentFiles
+from planner.deploy.files import DeploymentFiles, bash_script
 from planner.deploy.serving import Serving
 from planner.evaluation.workload_statistics import open_loop
 from planner.validation.prediction import Prediction
@@ -33,13 +33,28 @@ RESULT: Final = "result.json"
 def benchmark_files(prediction: Prediction, s: Serving, written: DeploymentFiles) -> dict[str, str]:
     """Return verify.sh, and requests.jsonl with its requests if the server takes prompts as token ids."""
     n = min(max(round(_LENGTH_S * prediction.requests_per_s), _LEAST), _MOST)
-    if not written.token_prompts:
-        return {"verify.sh": _script(written.base_url, _random(prediction, s, n))}
+    if not written.token_prompts:  # text prompts do not allow a length per request: all have the mean lengths
+        options = [
+            ("--dataset-name", "random"),
+            ("--random-input-len", f"{prediction.input_mean_tokens:.0f}"),
+            ("--random-output-len", f"{max(prediction.output_mean_tokens, 1):.0f}"),
+            ("--request-rate", f"{prediction.requests_per_s:.6g}"),
+        ]
+        return {"verify.sh": _script(written.base_url, s.model, n, options)}
     workload = open_loop(load_workload(prediction.answer.request.workload))
     seed = prediction.answer.request.seed + _OTHER_SEED
     requests = workload.materialise(seed, n, prediction.requests_per_s)
     lines = "".join(json.dumps(row) + "\n" for row in trace_rows(requests))
-    return {"verify.sh": _script(written.base_url, _replay(s, requests)), "requests.jsonl": lines}
+    options = [
+        ("--dataset-name", "timed_trace"),
+        ("--dataset-path", "requests.jsonl"),
+        ("--timed-trace-chunk-hash-size", str(_piece_tokens(requests))),
+    ]
+    return {"verify.sh": _script(written.base_url, s.model, requests.n, options), "requests.jsonl": lines}
+
+
+def _piece_tokens(requests: RequestSet) -> int:
+    return _PIECE_TOKENS if requests.block_hashes is None else requests.hash_block_tokens
 
 
 def trace_rows(requests: RequestSet) -> Iterator[dict[str, object]]:
@@ -49,7 +64,7 @@ def trace_rows(requests: RequestSet) -> Iterator[dict[str, object]]:
     for equal text. Pieces without an id in the workload, and the last piece of a prompt, are new text.
     """
     shared = requests.block_hashes
-    size = requests.hash_block_tokens if shared is not None else _PIECE_TOKENS
+    size = _piece_tokens(requests)
     fresh = 1 + max((h for hashes in shared or () for h in hashes), default=0)
     for i in range(requests.n):
         tokens = int(requests.input_tokens[i])
@@ -65,50 +80,26 @@ def trace_rows(requests: RequestSet) -> Iterator[dict[str, object]]:
         }
 
 
-def _replay(s: Serving, requests: RequestSet) -> list[str]:
-    size = requests.hash_block_tokens if requests.block_hashes is not None else _PIECE_TOKENS
-    trace = ["--dataset-name", "timed_trace", "--dataset-path", "requests.jsonl"]
-    return [*_common(s, requests.n), *trace, "--timed-trace-chunk-hash-size", str(size)]
+def _script(base_url: str, model: str, n: int, options: Sequence[tuple[str, str]]) -> str:
+    """Return a script that sends `n` requests and compares the results with the predictions.
 
-
-def _random(prediction: Prediction, s: Serving, n: int) -> list[str]:
-    """Return flags for mean lengths, because text prompts do not allow a length per request."""
-    lengths = ["--random-input-len", f"{prediction.input_mean_tokens:.0f}"]
-    lengths += ["--random-output-len", f"{max(prediction.output_mean_tokens, 1):.0f}"]
-    rate = ["--request-rate", f"{prediction.requests_per_s:.6g}"]
-    return [*_common(s, n), "--dataset-name", "random", *lengths, *rate]
-
-
-def _common(s: Serving, n: int) -> list[str]:
-    found = ["--backend", "openai", "--model", s.model, "--num-prompts", str(n)]
-    found += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,95,99"]
-    return [*found, "--save-result", "--save-detailed", "--result-filename", RESULT]
-
-
-def _script(base_url: str, flags: list[str]) -> str:
-    """Return a script that runs the benchmark and compares its results with the predictions."""
-    parts = [["vllm", "bench", "serve"], ["--base-url"], *_pairs(flags)]
-    command = " \\\n  ".join([f'{shlex.join(parts[0])} --base-url "$BASE_URL"', *(shlex.join(p) for p in parts[2:])])
-    return "\n".join(
-        [
-            "#!/usr/bin/env bash",
-            "# Exit status 0: as predicted; 1: not as predicted; 2: the result belongs to another plan.",
-            "set -euo pipefail",
-            'cd "$(dirname "$0")"',
-            f'BASE_URL="${{BASE_URL:-{base_url}}}"',
-            command,
-            f"plan verify plan.json --results {RESULT}",
-            "",
-        ]
-    )
-
-
-def _pairs(flags: list[str]) -> list[list[str]]:
-    """Group each flag with its value."""
-    found: list[list[str]] = []
-    for word in flags:
-        if word.startswith("--") or not found:
-            found.append([word])
-        else:
-            found[-1].append(word)
-    return found
+    `options` are the flags of `vllm bench serve` for the requests.
+    """
+    flags = [
+        ("--backend", "openai"),
+        ("--model", model),
+        ("--num-prompts", str(n)),
+        ("--percentile-metrics", "ttft,tpot,itl,e2el"),
+        ("--metric-percentiles", "50,90,95,99"),
+        ("--save-result",),
+        ("--save-detailed",),
+        ("--result-filename", RESULT),
+        *options,
+    ]
+    lines = [
+        f'BASE_URL="${{BASE_URL:-{base_url}}}"',
+        " \\\n  ".join(['vllm bench serve --base-url "$BASE_URL"', *map(shlex.join, flags)]),
+        f"plan verify plan.json --results {RESULT}",
+    ]
+    statuses = "Exit status 0: as predicted; 1: not as predicted; 2: the result belongs to another plan."
+    return bash_script(lines, statuses)

@@ -1,4 +1,4 @@
-"""The prefill and decode servers of a plan, and the router that pairs them."""
+"""The servers of a plan on one machine, and prefill and decode servers: which can be paired, and by which router."""
 
 from __future__ import annotations
 
@@ -19,64 +19,57 @@ _HANDSHAKE: Final = 5600
 _BOOTSTRAP: Final = 8998
 
 
-@dataclass(frozen=True, slots=True)
-class DisaggregatedServing:
-    """The prefill and the decode replicas of a plan; both have the name of the deployment."""
+def pools_words(pools: Sequence[Serving]) -> str:
+    """Return a summary of the replicas of a plan: "2 replicas x TP1", or "2 prefill x TP2 + 1 decode x TP4"."""
+    if len(pools) > 1:
+        return " + ".join(f"{s.replicas} {s.resolved.role} x {s.resolved.layout.words}" for s in pools)
+    (s,) = pools
+    return f"{s.replicas} replica{'' if s.replicas == 1 else 's'} x {s.resolved.layout.words}"
 
-    prefill: Serving
-    decode: Serving
 
-    @property
-    def halves(self) -> tuple[Serving, Serving]:
-        """Return the prefill and the decode replicas."""
-        return self.prefill, self.decode
+def transfer_refusal(prefill: Serving, decode: Serving) -> str | None:
+    """Return the reason why KV blocks cannot be transferred between the servers of two pools, or None if they can.
 
-    @property
-    def words(self) -> str:
-        """Return a summary, for example "2 prefill x TP2 + 1 decode x TP4"."""
-        p, d = self.prefill, self.decode
-        return f"{p.replicas} prefill x {p.resolved.layout.words} + {d.replicas} decode x {d.resolved.layout.words}"
-
-    @property
-    def refusal(self) -> str | None:
-        """Return the reason why KV blocks cannot be transferred, or None if they can.
-
-        vLLM 0.33, kv_connector/v1/nixl: the larger tensor parallelism must be a multiple of the other, and fewer decode
-        ranks cannot read prefill ranks that hold copies of a KV head.
-        """
-        unit, model = self.decode.resolved.hardware.accelerator, self.decode.resolved.model
-        if unit.is_slice or unit.kind == "cpu":
-            return f"no known transfer of KV blocks between {unit.full_name} devices"
-        wrote, reads = (s.resolved.layout.tensor_parallel for s in self.halves)
-        if max(wrote, reads) % min(wrote, reads):
-            return f"NIXL transfers blocks only if one TP is a multiple of the other, not from TP{wrote} to TP{reads}"
-        split = (g.mixer.kv_heads_to_split for g in model.groups if g.mixer is not None)
-        heads = min((n for n in split if n is not None), default=wrote)
-        if reads < wrote and wrote > heads:
-            return f"NIXL cannot read copies of {heads} KV heads with fewer ranks (from TP{wrote} to TP{reads})"
-        return None
+    vLLM 0.33, kv_connector/v1/nixl: the larger tensor parallelism must be a multiple of the other, and fewer decode
+    ranks cannot read prefill ranks that hold copies of a KV head.
+    """
+    unit, model = decode.resolved.hardware.accelerator, decode.resolved.model
+    if unit.is_slice or unit.kind == "cpu":
+        return f"no known transfer of KV blocks between {unit.full_name} devices"
+    wrote, reads = (s.resolved.layout.tensor_parallel for s in (prefill, decode))
+    if max(wrote, reads) % min(wrote, reads):
+        return f"NIXL transfers blocks only if one TP is a multiple of the other, not from TP{wrote} to TP{reads}"
+    split = (g.mixer.kv_heads_to_split for g in model.groups if g.mixer is not None)
+    heads = min((n for n in split if n is not None), default=wrote)
+    if reads < wrote and wrote > heads:
+        return f"NIXL cannot read copies of {heads} KV heads with fewer ranks (from TP{wrote} to TP{reads})"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class LocalServer:
     """One server on a machine.
 
-    `name` is the name of its log, `first` the index of its first accelerator, and `meets` its port for KV transfer.
+    `name` is the name of its log, `first` the index of its first accelerator, and `transfer_port` its port for KV
+    transfer, None if it transfers no KV blocks.
     """
 
     name: str
     serving: Serving
     port: int
     first: int
-    meets: int
+    transfer_port: int | None
 
     @property
     def arguments(self) -> Arguments:
         """Return the arguments with the ports of this server."""
         made = self.serving.listening(self.port)
+        if self.transfer_port is None:
+            return made
         if self.serving.family == "vllm":
-            return replace(made, environment=made.environment | {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(self.meets)})
-        bootstrap = ("--disaggregation-bootstrap-port", str(self.meets))
+            own = {"VLLM_NIXL_SIDE_CHANNEL_PORT": str(self.transfer_port)}
+            return replace(made, environment=made.environment | own)
+        bootstrap = ("--disaggregation-bootstrap-port", str(self.transfer_port))
         return replace(made, flags=(*made.flags, bootstrap)) if self.prefills else made
 
     @property
@@ -85,16 +78,17 @@ class LocalServer:
         return self.serving.resolved.role == "prefill"
 
 
-def servers(a: DisaggregatedServing, first_port: int) -> list[LocalServer]:
+def local_servers(pools: Sequence[Serving], first_port: int) -> list[LocalServer]:
     """Return all servers for one machine with distinct ports and accelerators, prefill servers first."""
     found: list[LocalServer] = []
-    accelerator, meets = 0, _HANDSHAKE if a.decode.family == "vllm" else _BOOTSTRAP
-    for s in a.halves:
+    accelerator, transfer_port = 0, _HANDSHAKE if pools[-1].family == "vllm" else _BOOTSTRAP
+    for s in pools:
         for i in range(s.replicas):
-            name = f"{s.resolved.role}-{i}"
-            found.append(LocalServer(name, s, first_port + len(found), accelerator, meets))
+            name = f"{s.resolved.role}-{i}" if len(pools) > 1 else f"replica-{i}"
+            own = transfer_port if len(pools) > 1 else None
+            found.append(LocalServer(name, s, first_port + len(found), accelerator, own))
             accelerator += s.accelerators
-            meets += s.resolved.layout.data_parallel
+            transfer_port += s.resolved.layout.data_parallel
     return found
 
 
@@ -111,7 +105,6 @@ def router_words(found: Sequence[LocalServer], port: int) -> list[str]:
     words = [*program, "--policy", "round_robin", "--host", "0.0.0.0", "--port", str(port)]
     words += ["--request-timeout-secs", str(_TIMEOUT_S)]
     for server in found:
-        url = f"http://127.0.0.1:{server.port}"
-        met = [] if vllm or not server.prefills else [str(server.meets)]
-        words += ["--prefill" if server.prefills else "--decode", url, *met]
+        words += ["--prefill" if server.prefills else "--decode", f"http://127.0.0.1:{server.port}"]
+        words += [str(server.transfer_port)] if server.prefills and not vllm else []
     return words

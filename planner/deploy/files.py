@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,15 +73,22 @@ _WIDTH: Final = 110
 class DeploymentFiles:
     """The files of a target by path, with the steps to start them.
 
-    `base_url` is the address for clients on this machine after the steps. `notes` lists requirements, and differences
-    between the target and the assumptions of the plan.
+    `notes` lists requirements, and differences between the target and the assumptions of the plan. `base_url` is the
+    address for clients on this machine after the steps. `token_prompts` tells whether the server takes prompts as token
+    ids.
     """
 
     files: dict[str, str]
     steps: Sequence[str]
-    base_url: str
-    notes: list[str] = field(default_factory=list)
-    token_prompts: bool = True  # the server takes prompts as token ids
+    notes: Sequence[str] = ()
+    base_url: str = "http://localhost:8000"
+    token_prompts: bool = True
+
+
+def bash_script(lines: Iterable[str], comment: str = "") -> str:
+    """Return a script that runs in its own folder and stops at the first error."""
+    title = [f"# {comment}"] if comment else []
+    return "\n".join(["#!/usr/bin/env bash", *title, "set -euo pipefail", 'cd "$(dirname "$0")"', *lines, ""])
 
 
 def to_yaml(*documents: dict[str, Any]) -> str:

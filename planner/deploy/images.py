@@ -9,37 +9,25 @@ from catalogs.hardware.specs import Accelerator
 
 Maker = Literal["nvidia", "amd", "cpu"]
 
-#: Values of nvidia.com/gpu.product, which GPU feature discovery derives from the driver's name (spaces become dashes).
-_PRODUCTS: Final = {
-    "a10": "NVIDIA-A10",
-    "a10g": "NVIDIA-A10G",
-    "a100-40gb": "NVIDIA-A100-SXM4-40GB",
-    "a100-80gb": "NVIDIA-A100-SXM4-80GB",
-    "b200": "NVIDIA-B200",
-    "h100": "NVIDIA-H100-80GB-HBM3",
-    "h100-nvl": "NVIDIA-H100-NVL",
-    "h100-pcie": "NVIDIA-H100-PCIe",
-    "h200": "NVIDIA-H200",
-    "h200-nvl": "NVIDIA-H200-NVL",
-    "l4": "NVIDIA-L4",
-    "l40": "NVIDIA-L40",
-    "l40s": "NVIDIA-L40S",
-    "t4": "Tesla-T4",
-}
-
-#: Values of Ray's accelerator_type (ray.util.accelerators), where Ray has one.
-_RAY: Final = {
-    "a10g": "A10G",
-    "a100-40gb": "A100-40G",
-    "a100-80gb": "A100-80G",
-    "b200": "B200",
-    "h100": "H100",
-    "h200": "H200",
-    "l4": "L4",
-    "l40s": "L40S",
-    "t4": "T4",
-    "mi300x": "AMD-Instinct-MI300X-OAM",
-    "mi325x": "AMD-Instinct-MI325X-OAM",
+#: Values of nvidia.com/gpu.product, which GPU feature discovery derives from the driver's name (spaces become dashes),
+#: and of Ray's accelerator_type (ray.util.accelerators); None where there is none.
+_LABELS: Final[dict[str, tuple[str | None, str | None]]] = {
+    "a10": ("NVIDIA-A10", None),
+    "a10g": ("NVIDIA-A10G", "A10G"),
+    "a100-40gb": ("NVIDIA-A100-SXM4-40GB", "A100-40G"),
+    "a100-80gb": ("NVIDIA-A100-SXM4-80GB", "A100-80G"),
+    "b200": ("NVIDIA-B200", "B200"),
+    "h100": ("NVIDIA-H100-80GB-HBM3", "H100"),
+    "h100-nvl": ("NVIDIA-H100-NVL", None),
+    "h100-pcie": ("NVIDIA-H100-PCIe", None),
+    "h200": ("NVIDIA-H200", "H200"),
+    "h200-nvl": ("NVIDIA-H200-NVL", None),
+    "l4": ("NVIDIA-L4", "L4"),
+    "l40": ("NVIDIA-L40", None),
+    "l40s": ("NVIDIA-L40S", "L40S"),
+    "t4": ("Tesla-T4", "T4"),
+    "mi300x": (None, "AMD-Instinct-MI300X-OAM"),
+    "mi325x": (None, "AMD-Instinct-MI325X-OAM"),
 }
 
 
@@ -58,10 +46,11 @@ class ContainerDevice:
         if accelerator.kind == "cpu":
             return cls("cpu", None, None, None)
         whole, _, part = accelerator.name.partition(":")
+        if part:
+            return cls("nvidia", f"nvidia.com/mig-{part}", None, None)
         if whole.startswith("mi"):
-            return cls("amd", "amd.com/gpu", None, _RAY.get(whole))
-        resource = f"nvidia.com/mig-{part}" if part else "nvidia.com/gpu"
-        return cls("nvidia", resource, None if part else _PRODUCTS.get(whole), None if part else _RAY.get(whole))
+            return cls("amd", "amd.com/gpu", *_LABELS.get(whole, (None, None)))
+        return cls("nvidia", "nvidia.com/gpu", *_LABELS.get(whole, (None, None)))
 
 
 #: Repositories with one tag per vLLM release (docs.vllm.ai, deployment with Docker).

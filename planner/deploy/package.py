@@ -10,7 +10,7 @@ from typing import Any
 from planner.answer.capabilities import chosen
 from planner.answer.schema import Answer
 from planner.deploy.benchmark import benchmark_files
-from planner.deploy.disaggregated import DisaggregatedServing
+from planner.deploy.disaggregated import pools_words
 from planner.deploy.files import MARK, DeploymentFiles, check_folder, write_folder
 from planner.deploy.serving import Serving
 from planner.deploy.targets.registry import find_target, write_target
@@ -40,11 +40,7 @@ class Package:
     def words(self) -> str:
         """Return a summary, for example "2 replicas x TP1 of MODEL on HARDWARE, IMAGE"."""
         s = self.serving
-        count = "1 replica" if s.replicas == 1 else f"{s.replicas} replicas"
-        kind = (
-            DisaggregatedServing(*self.pools).words if len(self.pools) > 1 else f"{count} x {s.resolved.layout.words}"
-        )
-        return f"{kind} of {s.model} on {s.resolved.hardware.text}, {s.image}"
+        return f"{pools_words(self.pools)} of {s.model} on {s.resolved.hardware.text}, {s.image}"
 
     def document(self) -> dict[str, Any]:
         """Return the document of `plan deploy --json`."""
@@ -85,7 +81,9 @@ def pack(answer: Answer, source: Path, target: str, alternative: int = 0, image:
     return package
 
 
-def write_deployment(answer_file: Path, target: str, folder: Path, alternative: int = 0) -> Package:
+def write_deployment(
+    answer_file: Path, target: str, folder: Path, alternative: int = 0, image: str | None = None, force: bool = False
+) -> Package:
     """Write the files that start a plan into a new folder, with the benchmark that checks it, and return them.
 
     Args:
@@ -93,13 +91,15 @@ def write_deployment(answer_file: Path, target: str, folder: Path, alternative: 
         target: vllm, compose, kubernetes, leaderworkerset, kserve, llm-d, ray-serve, triton, sglang or llama.cpp.
         folder: The folder to create.
         alternative: The plan's number; 0 is the recommended one.
+        image: Container image; None for the engine's own.
+        force: Whether an existing deployment folder is replaced.
 
     Raises:
         InputError: The answer does not contain the plan, the target cannot start it, or the folder exists.
     """
-    check_folder(folder, force=False)
-    package = pack(read_answer(answer_file), answer_file, target, alternative)
-    write_folder(folder, package.files, force=False)
+    check_folder(folder, force)
+    package = pack(read_answer(answer_file), answer_file, target, alternative, image)
+    write_folder(folder, package.files, force)
     return package
 
 
@@ -107,28 +107,22 @@ def _only(source: Path, alternative: int) -> str:
     """Return the answer with the deployed plan as the recommended one, for `plan verify`."""
     data = json.loads(source.read_text(encoding="utf-8"))
     plans = [data["best"], *data["alternatives"]]
-    data["best"] = plans.pop(alternative)
-    data["alternatives"] = plans
+    data |= {"best": plans.pop(alternative), "alternatives": plans}
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
 def _readme(p: Package, prediction: Prediction, written: DeploymentFiles) -> str:
-    lines = [f"# {p.serving.model} with {p.target}", "", f"{p.words}.", ""]
-    asked = prediction.answer.request.workload
-    lines += [f"Planned for {prediction.requests_per_s:.4g} requests/s of workload `{asked}` by", ""]
-    lines += ["```", prediction.answer.reproduce.command, "```", ""]
-    lines += ["## Start", "", "```", *written.steps, "```", ""]
-    lines += [
+    workload, commands = prediction.answer.request.workload, "\n".join(written.steps)
+    paragraphs = [
+        f"# {p.serving.model} with {p.target}",
+        f"{p.words}.",
+        f"Planned for {prediction.requests_per_s:.4g} requests/s of workload `{workload}` by",
+        f"```\n{prediction.answer.reproduce.command}\n```",
+        f"## Start\n\n```\n{commands}\n```",
         "## Verify",
-        "",
-        "`./verify.sh` (needs `vllm bench serve` of vLLM 0.32 or later, and this version of `plan`) sends the",
-    ]
-    lines += [
+        "`./verify.sh` (needs `vllm bench serve` of vLLM 0.32 or later, and this version of `plan`) sends the\n"
         f"planned requests to `BASE_URL` (default {written.base_url}) and compares the results with `{MARK}`.",
-        "",
+        *(["## Notes", "\n".join(f"- {note}" for note in p.notes)] if p.notes else []),
+        f"Files for this target are tested with {find_target(p.target).checked}; they have not been run on a cluster.",
     ]
-    if p.notes:
-        lines += ["## Notes", "", *(f"- {note}" for note in p.notes), ""]
-    tested = f"Files for this target are tested with {find_target(p.target).checked}"
-    lines += [f"{tested}; they have not been run on a cluster.", ""]
-    return "\n".join(lines)
+    return "\n\n".join(paragraphs) + "\n"

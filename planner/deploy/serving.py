@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from catalogs.deployments.resolve import resolve_pools
 from catalogs.deployments.resolved import ResolvedDeployment
@@ -19,6 +18,9 @@ from planner.deploy.images import ContainerDevice, image_of
 
 #: Port of a replica, and of the router in front of several replicas.
 PORT: Final = 8000
+
+#: Path that answers with status 200 once the model is loaded, for every engine.
+HEALTH: Final = "/health"
 
 #: Deployment keys that no target can express; they must be unset.
 _INEXPRESSIBLE: Final = ("kv_offload", "preemption", "lora", "autoscaling", "faults", "retries", "pools")
@@ -45,7 +47,6 @@ class Serving:
     arguments: Arguments
     image: str
     device: ContainerDevice
-    kv_bytes: float | None  # KV cache per accelerator, as planned
 
     @classmethod
     def of(cls, plan: Plan) -> tuple[Serving, ...]:
@@ -55,21 +56,24 @@ class Serving:
             InputError: Files cannot express the deployment, or the engine has no command.
         """
         block = plan.deployment
-        _refuse(block, _INEXPRESSIBLE)
-        _refuse(block.get("disaggregation") or {}, _INEXPRESSIBLE_DISAGGREGATION)
+        for keys, names in (
+            (block, _INEXPRESSIBLE),
+            (block.get("disaggregation") or {}, _INEXPRESSIBLE_DISAGGREGATION),
+        ):
+            for key in names:
+                if keys.get(key):
+                    raise InputError("deployment files cannot express this key", key, f"{key}: null")
         written = validate_as(Deployment, {**block, "kv_blocks": None}, "the plan's deployment")
-        kv_bytes = plan.memory.kv_bytes if plan.memory else None
-        return tuple(cls._of_pool(pool, kv_bytes) for pool in resolve_pools(written))
-
-    @classmethod
-    def _of_pool(cls, resolved: ResolvedDeployment, kv_bytes: float | None) -> Serving:
-        kind = engine_family(resolved.engine.name)
-        device = ContainerDevice.of(resolved.hardware.accelerator)
-        made = serve_arguments(resolved)
-        if kind == "vllm" and device.maker == "cpu" and kv_bytes:
-            made = replace(made, environment={"VLLM_CPU_KVCACHE_SPACE": f"{max(int(kv_bytes / 2**30), 1)}"})
-        image = image_of(kind, resolved.engine.version, device.maker)
-        return cls(_label(resolved), kind, resolved, made, image, device, kv_bytes)
+        pools = []
+        for resolved in resolve_pools(written):
+            family, device = engine_family(resolved.engine.name), ContainerDevice.of(resolved.hardware.accelerator)
+            arguments = serve_arguments(resolved)
+            if family == "vllm" and device.maker == "cpu" and plan.memory and plan.memory.kv_bytes:
+                gib = max(int(plan.memory.kv_bytes / 2**30), 1)
+                arguments = replace(arguments, environment={"VLLM_CPU_KVCACHE_SPACE": str(gib)})
+            image = image_of(family, resolved.engine.version, device.maker)
+            pools.append(cls(_label(resolved), family, resolved, arguments, image, device))
+        return tuple(pools)
 
     @property
     def model(self) -> str:
@@ -96,21 +100,10 @@ class Serving:
         """Return the accelerators of a replica on each of its nodes."""
         return self.accelerators // self.nodes_per_replica
 
-    @property
-    def health(self) -> str:
-        """Return the path that answers with status 200 once the model is loaded."""
-        return "/health"
-
     def listening(self, port: int = PORT) -> Arguments:
         """Return the arguments with an address; SGLang and llama.cpp would otherwise listen on 127.0.0.1."""
         address: tuple[tuple[str, str | None], ...] = (("--host", "0.0.0.0"), ("--port", str(port)))
         return replace(self.arguments, flags=(*self.arguments.flags, *address))
-
-
-def _refuse(block: dict[str, Any], keys: Iterable[str]) -> None:
-    for key in keys:
-        if block.get(key):
-            raise InputError("deployment files cannot express this key", key, f"{key}: null")
 
 
 def _label(resolved: ResolvedDeployment) -> str:

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from calibration.accuracy.reliability import SAID, Reliability, load_reliability
-from catalogs.ui.charts import BELOW, MARGIN, PALE, REFERENCE, bar_style, linear_axis, series_style
+from catalogs.ui.charts import PALE, REFERENCE, series_style
 from catalogs.ui.html_page import Markup, PageSection, bullets, chart, paragraph, table
 from catalogs.ui.words import percent, plan_name
 from planner.answer.plan_schema import Known
 from planner.answer.schema import Answer
 from planner.problem.latency_metrics import LATENCY_METRICS
+from planner.report.plots import bars, draw, line, names_axis, percent_axis
 
 STATED_WORDS = {name: metric.title for name, metric in LATENCY_METRICS.items()} | {
     "power": "power",
@@ -21,16 +22,15 @@ STATED_WORDS = {name: metric.title for name, metric in LATENCY_METRICS.items()} 
 
 def certainty(answer: Answer) -> PageSection:
     """Return the section on confidence, calibration and assumptions."""
-    known = [(plan_name(i), p.calibration) for i, p in enumerate(answer.plans)]
-    plans = [(name, c) for name, c in known if c is not None]
-    rows = [(name, c.bundle, f"{100 * c.of_operators:.1f} %") for name, c in plans]
+    plans = [(plan_name(i), p.calibration) for i, p in enumerate(answer.plans) if p.calibration is not None]
+    rows = [(name, known.bundle, f"{100 * known.of_operators:.1f} %") for name, known in plans]
     text = (
         "Shares of the simulated step time from measured operators, from interpolation between them, and from the "
         "roofline alone. Every interval and probability includes the stated error of whole runs."
     )
     head = ("Plan", "Calibration", "Error of a step's time, operators alone (median)")
     parts = [paragraph(text), chart(coverage(plans), "From the answer.", 120 + 40 * len(plans))]
-    parts += [table(head, rows, words=2), *_stated(plans[0][1] if plans else None), *_right_before(answer)]
+    parts += [table(head, rows, words=2), *_stated(plans[0][1] if plans else None), *_reliability_chart(answer)]
     parts += [paragraph("Assumptions:"), bullets(answer.assumptions)]
     return PageSection("Confidence: calibration and assumptions", parts, "Confidence")
 
@@ -45,39 +45,32 @@ def _stated(known: Known | None) -> list[Markup]:
         span = f"{100 * low:+.0f} % to {100 * high:+.0f} %".replace("-", "−")
         rows.append((STATED_WORDS.get(name, name), str(counts.get(name, "")), span))
     share = float(known.stated_error.get("coverage") or 0.0)
-    said = f"In {share:.0%} of whole runs compared with measured ones: {known.stated_error.get('source')}."
-    return [table(("Statistic", "Runs compared", "True value relative to the simulated one"), rows, said)]
+    caption = f"In {share:.0%} of whole runs compared with measured ones: {known.stated_error.get('source')}."
+    return [table(("Statistic", "Runs compared", "True value relative to the simulated one"), rows, caption)]
 
 
-def _right_before(answer: Answer) -> list[Markup]:
+def _reliability_chart(answer: Answer) -> list[Markup]:
     """Return a chart of how often stated probabilities were right on measured runs."""
     found = load_reliability()
     least = min((row.probability_met for row in answer.plans[0].slo), default=0.0)
-    n = sum(kind.n for kind in found.kinds)
-    said = (
-        f"{n:,} statistics of public measured runs not used to fit the error (numbers in brackets): how often "
-        f"the measured value met a limit, by the stated probability. Reproduce with: {found.command}"
+    caption = (
+        f"{sum(kind.n for kind in found.kinds):,} statistics of public measured runs not used to fit the error "
+        "(numbers in brackets): how often the measured value met a limit, by the stated probability. Reproduce with: "
+        f"{found.command}"
     )
     text = f"The lowest confidence of this answer is {percent(least)}. Reliability of such probabilities:"
-    return [paragraph(text), chart(reliability(found), said, 460)]
+    return [paragraph(text), chart(reliability(found), caption, 460)]
 
 
 def coverage(plans: Sequence[tuple[str, Known]]) -> Any:
-    """Return a chart of the simulated step time by evidence: measured, interpolated, roofline only."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    words = (("measured", PALE[2]), ("interpolated", PALE[0]), ("roofline", PALE[3]))
-    for i, (kind, colour) in enumerate(words):
-        values = [100 * float(getattr(known, f"{kind}_fraction")) for _, known in plans]
-        texts = [f"{v:.0f} %" if v >= 5 else "" for v in values]
-        inside = {"text": texts, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
-        style = {"orientation": "h", "marker": bar_style(i, colour), "textfont": {"color": "#10151b"}}
-        figure.add_bar(y=[name for name, _ in plans], x=values, name=kind, hoverinfo="skip", **inside, **style)
-    figure.update_xaxes(**linear_axis("share of simulated step time", "%", range=[0, 100.5]))
-    figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "plan"})
-    below = BELOW | {"y": -0.55}
-    return figure.update_layout(barmode="stack", legend=below, margin=MARGIN, bargap=0.3)
+    """Return a bar chart of the simulated step time of each plan by evidence: measured, interpolated, roofline only."""
+    traces = []
+    for i, (kind, colour) in enumerate((("measured", PALE[2]), ("interpolated", PALE[0]), ("roofline", PALE[3]))):
+        shares = [(name, 100 * float(getattr(known, f"{kind}_fraction"))) for name, known in plans]
+        values = [(name, share, f"{share:.0f} %" if share >= 5 else "") for name, share in shares]
+        traces.append(bars(values, i, colour, inside=True, name=kind))
+    x_axis = percent_axis("share of simulated step time", 100.5)
+    return draw(traces, x_axis, names_axis("plan"), -0.55, barmode="stack", bargap=0.3)
 
 
 def reliability(found: Reliability) -> Any:
@@ -85,17 +78,11 @@ def reliability(found: Reliability) -> Any:
 
     On the diagonal, limits with 90 % confidence are met 90 % of the time; above it they are met more often.
     """
-    import plotly.graph_objects as go
-
-    percent, figure = [100 * p for p in SAID], go.Figure()
     ideal = {"color": REFERENCE, "width": 1.5}
-    figure.add_scatter(x=[0, 100], y=[0, 100], mode="lines", line=ideal, name="as stated", hoverinfo="skip")
+    traces = [line([(0, 0), (100, 100)], "as stated", line=ideal, hoverinfo="skip")]
     for i, kind in enumerate(found.kinds):
-        shares = [100 * r for r in kind.right]
-        hover = "stated %{x:.0f} %: %{y:.0f} % met<extra></extra>"
-        name = f"{kind.name} ({kind.n:,})"
-        line = series_style(i)["line"]
-        figure.add_scatter(x=percent, y=shares, mode="lines", line=line, name=name, hovertemplate=hover)
-    figure.update_xaxes(**linear_axis("stated probability to meet a limit", "%", range=[0, 100]))
-    figure.update_yaxes(**linear_axis("share that met it", "%", range=[0, 101]))
-    return figure.update_layout(legend=BELOW, margin=MARGIN)
+        points = [(100 * stated, 100 * right) for stated, right in zip(SAID, kind.right, strict=True)]
+        style = {"line": series_style(i)["line"], "hovertemplate": "stated %{x:.0f} %: %{y:.0f} % met<extra></extra>"}
+        traces.append(line(points, f"{kind.name} ({kind.n:,})", **style))
+    x_axis = percent_axis("stated probability to meet a limit", 100)
+    return draw(traces, x_axis, percent_axis("share that met it", 101))

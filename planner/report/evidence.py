@@ -1,4 +1,4 @@
-"""The sections of evidence: trade-offs, capacity, bottleneck, cost and energy."""
+"""The sections of evidence: trade-offs, capacity, bottleneck, cost, energy, sensitivity and growth."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from catalogs.hardware.specs import Accelerator
 from catalogs.ui.charts import time_text
 from catalogs.ui.html_page import Markup, PageSection, chart, note, paragraph, table
 from catalogs.ui.words import dollars, grams, joules, rate
+from planner.answer.capabilities import DISAGGREGATION
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.economics.money import instance_words
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.report import latency_figures, machine_figures, money_figures
 from planner.report.material import ReportData, ReportSimulations, label
-from planner.report.pareto_page import fronts
+from planner.report.pareto_page import front_charts
+from planner.report.plots import TERA
 from planner.studies.bottleneck import PoolUse
+from planner.studies.capacity_growth import GOAL, GrowthStep
+from planner.studies.explain import cheapest_words, extra_words
+from planner.studies.sensitivity import CAPACITY_TOLERANCE, Effect, Input
 from simulator.analysis.bottleneck import IDLE
 from simulator.analysis.operators import BOUND_WORDS, OperatorRow, together
 
-TERA: Final = 1e12
-
-ONE_REPLICA = "One replica under its share of the requests represents all; "
+ONE_REPLICA: Final = "One replica under its share of the requests represents all; "
 
 
 def trade_offs(m: ReportData, s: ReportSimulations) -> PageSection:
@@ -35,30 +38,28 @@ def trade_offs(m: ReportData, s: ReportSimulations) -> PageSection:
             "to its capacity. The wide grey line is the Pareto front."
         )
     ]
-    said = f"{ONE_REPLICA}simulated for this page, seed {answer.request.seed}, at shares of each plan's capacity."
+    simulated = f"{ONE_REPLICA}simulated for this page, seed {answer.request.seed}, at shares of each plan's capacity."
     if any(p.usd_per_million_output_tokens is not None for p in points):
-        axis, field = ("cost per million output tokens", "USD"), "usd_per_million_output_tokens"
-        figure = money_figures.against_latency(points, labels, slo, field, axis)
-        parts.append(chart(figure, f"Cost against latency. {said} Prices as in the answer.", 480))
+        axis = ("cost per million output tokens", "USD")
+        figure = money_figures.against_latency(points, labels, slo, "usd_per_million_output_tokens", axis)
+        parts.append(chart(figure, f"Cost against latency. {simulated} Prices as in the answer.", 480))
     else:
         parts.append(note("Cost is not shown: no known price for this hardware (plan --price USD_PER_HOUR)."))
-    axis, field = ("energy per output token", "J"), "j_per_output_token"
     if any(p.j_per_output_token is not None for p in points):
-        figure = money_figures.against_latency(points, labels, slo, field, axis)
-        parts.append(chart(figure, f"Energy against latency, at the servers. {said}", 480))
-    return PageSection(
-        "Trade-offs: cost and energy against latency", [*parts, *fronts(m.answer, m.fronts)], "Trade-offs"
-    )
+        axis = ("energy per output token", "J")
+        figure = money_figures.against_latency(points, labels, slo, "j_per_output_token", axis)
+        parts.append(chart(figure, f"Energy against latency, at the servers. {simulated}", 480))
+    parts += front_charts(answer, m.fronts)
+    return PageSection("Trade-offs: cost and energy against latency", parts, "Trade-offs")
 
 
 def capacity(plan: Plan, s: ReportSimulations) -> PageSection:
     """Return the section of latency by request rate."""
     parts = []
     for metric in latency_figures.curve_metrics(plan):
-        figure = latency_figures.capacity_curve(plan, s.points, metric)
-        title = LATENCY_METRICS[metric].title
-        said = f"{title.capitalize()} against the rate, simulated. {ONE_REPLICA}hollow marks: the queue grows."
-        parts.append(chart(figure, said, 420))
+        title = LATENCY_METRICS[metric].title.capitalize()
+        caption = f"{title} against the rate, simulated. {ONE_REPLICA}hollow marks: the queue grows."
+        parts.append(chart(latency_figures.capacity_curve(plan, s.points, metric), caption, 420))
     parts.append(paragraph(_knee_words(plan, s)))
     n = max((p.n_measured for p in plan.curve), default=0)
     text = f"Latencies at {rate(plan.requests_per_s)}, as a client sees them; up to {n:,} requests measured."
@@ -82,9 +83,9 @@ def binds(plan: Plan, s: ReportSimulations) -> PageSection:
     rows = [(u.resource, u.words, u.of, f"{100 * u.share:.1f} %", "bottleneck" if u.binds else "") for u in s.uses]
     parts.append(table(("Resource", "Quantity", "Share of", "Used", ""), rows, words=3))
     if plan.time_breakdown:
-        figure = machine_figures.time_by_class(plan.time_breakdown)
-        said = "Simulated replica time of the answer's own runs by class of operator."
-        parts.append(chart(figure, said, 90 + 30 * len([v for v in plan.time_breakdown.values() if v > 0])))
+        caption = "Simulated replica time of the answer's own runs by class of operator."
+        height = 90 + 30 * sum(v > 0 for v in plan.time_breakdown.values())
+        parts.append(chart(machine_figures.time_by_class(plan.time_breakdown), caption, height))
     for part in s.parts:
         parts += _machine(part, s.accelerator)
     return PageSection("Bottleneck: time and memory", parts, "Bottleneck")
@@ -92,36 +93,36 @@ def binds(plan: Plan, s: ReportSimulations) -> PageSection:
 
 def _machine(part: PoolUse, unit: Accelerator) -> Iterator[Markup]:
     """Yield the charts of one kind of replica: time by layer, roofline, operators and memory."""
-    a, whose = part.bottleneck.samples, "" if part.role == "both" else f"{part.role.capitalize()} servers. "
+    a, pool = part.bottleneck.samples, "" if part.role == "both" else f"{part.role.capitalize()} servers. "
     blocks = len({machine_figures.block_of(r) for r in a.operators})
-    said = (
+    caption = (
         "A mean step of the simulated run by operator: the layers of each kind, and the operators outside the layers."
     )
-    yield chart(machine_figures.time_by_layer(a.operators, a.n_steps), whose + said, 110 + 62 * blocks)
+    yield chart(machine_figures.time_by_layer(a.operators, a.n_steps), pool + caption, 110 + 62 * blocks)
     ceilings = machine_figures.ceiling_words(unit)
-    said = f"Operators of the simulated run, all steps together. Ceilings of the {unit.name}: {ceilings}."
-    yield chart(machine_figures.roofline(a.operators, unit), whose + said, 540)
-    yield operators_table(a.operators, a.n_steps, whose)
+    caption = f"Operators of the simulated run, all steps together. Ceilings of the {unit.name}: {ceilings}."
+    yield chart(machine_figures.roofline(a.operators, unit), pool + caption, 540)
+    yield _operators_table(a.operators, a.n_steps, pool)
     if part.memory is not None:
-        m = part.memory
-        said = f"{whose}{m.equation}. Space for {m.kv_tokens_per_replica:,} tokens per replica."
-        yield chart(machine_figures.memory_bar(m), said, 190)
+        caption = f"{part.memory.equation}. Space for {part.memory.kv_tokens_per_replica:,} tokens per replica."
+        yield chart(machine_figures.memory_bar(part.memory), pool + caption, 190)
 
 
-def operators_table(rows: Sequence[OperatorRow], n_steps: float, whose: str = "") -> Markup:
+def _operators_table(rows: Sequence[OperatorRow], n_steps: float, pool: str) -> Markup:
     """Return the points of the roofline as a table, for print."""
     head = ("Operator", "Bound by", "FLOP/B", "TFLOP/s", "TB/s", "Share of roofline", "Per step", "Share")
-    total, found = sum(r.seconds for r in rows), []
+    total_s, cells = sum(r.seconds for r in rows), []
     for r in together(rows):
         work = (f"{r.intensity:.3g}", f"{r.flops / r.seconds / TERA:.3g}") if r.flops else ("", "")
-        figures = (*work, f"{r.bytes / r.seconds / TERA:.3g}", f"{100 * r.efficiency:.0f} %")
-        times = (time_text(r.seconds / n_steps), f"{r.seconds / total:.1%}")
-        found.append((r.name, BOUND_WORDS[r.bound], *figures, *times))
-    said = (
+        rates = (*work, f"{r.bytes / r.seconds / TERA:.3g}", f"{100 * r.efficiency:.0f} %")
+        cells.append(
+            (r.name, BOUND_WORDS[r.bound], *rates, time_text(r.seconds / n_steps), f"{r.seconds / total_s:.1%}")
+        )
+    caption = (
         "The same as a table, including operators that only move data: one accelerator, all executions in a mean step. "
         "More than 100 % of the roofline means that data came from a cache."
     )
-    return table(head, found, whose + said, words=2)
+    return table(head, cells, pool + caption, words=2)
 
 
 def _step_words(part: PoolUse) -> str:
@@ -141,25 +142,23 @@ def _step_words(part: PoolUse) -> str:
 
 def money(answer: Answer, plan: Plan) -> PageSection:
     """Return the section of the prices by cloud."""
-    tokens = plan.metric("output_tokens_per_s") or 0.0
     if not answer.prices:
         return PageSection("Cost by cloud", [note("No known price for this hardware.")], "Cost")
     text = (
-        f"Prices of the same hardware, at the {tokens:,.0f} output tokens/s of the plan. Owned: total cost of "
-        "ownership including power and financing. Spot instances can be interrupted at any time."
+        f"Prices of the same hardware, at the {plan.metric('output_tokens_per_s') or 0.0:,.0f} output tokens/s of the "
+        "plan. Owned: total cost of ownership including power and financing. Spot instances can be interrupted at any "
+        "time."
     )
     head = ("Cloud", "Instance", "Source", "Per hour", "Per million output tokens", "Per million tokens")
     rows = []
     for p in answer.prices:
-        each = (dollars(p.usd_per_million_output_tokens), dollars(p.usd_per_million_total_tokens))
+        amounts = (p.usd_per_hour, p.usd_per_million_output_tokens, p.usd_per_million_total_tokens)
         machine = instance_words(p.instance, p.accelerators_per_instance, p.instances)
         where = " ".join(x for x in (machine, p.region) if x)
         source = f"{p.source}, {p.as_of}" + (f"; {p.note}" if p.note and p.note != p.contract else "")
-        rows.append((f"{p.cloud}, {p.contract}", where, source, dollars(p.usd_per_hour), *each))
-    height = 110 + 26 * len(answer.prices)
-    bars = chart(
-        money_figures.price_bars(answer.prices), "Prices are public list prices of the date in the table.", height
-    )
+        rows.append((f"{p.cloud}, {p.contract}", where, source, *map(dollars, amounts)))
+    caption = "Prices are public list prices of the date in the table."
+    bars = chart(money_figures.price_bars(answer.prices), caption, 110 + 26 * len(answer.prices))
     return PageSection("Cost by cloud", [paragraph(text), bars, table(head, rows, words=3)], "Cost")
 
 
@@ -167,9 +166,8 @@ def energy(m: ReportData, plan: Plan) -> PageSection:
     """Return the section of energy, and of carbon by region."""
     e = plan.energy
     if e is None or not m.carbon:
-        return PageSection(
-            "Energy and carbon", [note("The energy is unknown, because the plan was not simulated.")], "Energy"
-        )
+        text = "The energy is unknown, because the plan was not simulated."
+        return PageSection("Energy and carbon", [note(text)], "Energy")
     rows = [
         ("Mean power at the servers", f"{e.w_mean / 1e3:.2f} kW", "simulated: accelerators by operator, hosts by load"),
         ("Energy per output token", joules(e.j_per_output_token), "simulated, at the servers"),
@@ -178,13 +176,80 @@ def energy(m: ReportData, plan: Plan) -> PageSection:
         ("Carbon intensity", f"{e.grid_gco2e_per_kwh:g} g CO2e/kWh", str(e.grid_source)),
         ("Carbon per million output tokens", grams(e.gco2e_per_million_output_tokens), "product of the above"),
     ]
-    bars = chart(
-        money_figures.carbon_bars(m.carbon),
-        "The same energy on other grids, yearly means. Manufacturing of the hardware is not included.",
-        90 + 26 * len(m.carbon),
+    caption = "The same energy on other grids, yearly means. Manufacturing of the hardware is not included."
+    bars = chart(money_figures.carbon_bars(m.carbon), caption, 90 + 26 * len(m.carbon))
+    parts = [table(("quantity", "value", "source"), rows, words=3), bars]
+    return PageSection("Energy and carbon by region", parts, "Energy")
+
+
+def sensitivity(answer: Answer, plan: Plan, s: ReportSimulations) -> list[PageSection]:
+    """Return the section of the inputs that change the answer; empty if it was not simulated."""
+    title = "Sensitivity: inputs that change the answer"
+    if s.sensitivity is None and any(map(DISAGGREGATION.has, answer.plans)):
+        text = "Not simulated: sensitivity does not support prefill and decode servers yet."
+        return [PageSection(title, [note(text)], "Sensitivity")]
+    if s.sensitivity is None:
+        return []
+    inputs = s.sensitivity.inputs
+    text = (
+        "One input at a time is decreased by 20 % and increased by 25 % (host overhead: half and double; step time: by "
+        "the stated error of the answer; prefix hits: half of every prompt shared, or none), and everything is "
+        f"simulated again. Rates within {CAPACITY_TOLERANCE:.0%} of each other count as equal; inputs without effect "
+        "are not in the charts. The value at which the recommendation changes is found by bisection, to about 4 %."
     )
-    return PageSection(
-        "Energy and carbon by region",
-        [table(("quantity", "value", "source"), [(a, b, c) for a, b, c in rows], words=3), bars],
-        "Energy",
+    parts, height = [paragraph(text)], 110 + 44 * len(inputs)
+    usd = None if plan.cost is None else plan.cost.usd_per_million_output_tokens
+    per_s = plan.capacity_requests_per_s
+    if usd:
+        words = "change of the cost per million output tokens"
+        figure = money_figures.tornado(inputs, "usd_per_million_output_tokens", usd, words)
+        caption = (
+            f"From {dollars(usd)} per million output tokens, at the required or else the highest sustainable rate."
+        )
+        parts.append(chart(figure, caption, height))
+    if per_s:
+        words = "change of the highest sustainable rate"
+        figure = money_figures.tornado(inputs, "capacity_requests_per_s", per_s, words)
+        parts.append(chart(figure, f"From {rate(per_s)}. Rate and price do not change it.", height))
+    head = (
+        "Input",
+        "Recommendation changes at",
+        "Change",
+        "Highest rate",
+        "Cost per million output tokens",
+        "Nearest objective",
     )
+    rows = [row for i in inputs for row in _input_rows(i)]
+    caption = "Nearest objective: its value as a share of its limit at the planned rate; over 100 % it is missed."
+    parts.append(table(head, rows, caption, words=3))
+    return [PageSection(title, parts, "Sensitivity")]
+
+
+def _input_rows(i: Input) -> Iterator[tuple[str, ...]]:
+    for n, e in enumerate(e for e in (i.low, i.high) if e is not None):
+        yield ("" if n else i.name, "" if n else i.flips, e.variant.change, *effect_cells(e))
+
+
+def effect_cells(e: Effect) -> tuple[str, str, str]:
+    """Return the highest rate, the cost per million output tokens, and the share of the limit with a changed input."""
+    share = "queue grows" if e.slo_share == float("inf") else f"{100 * e.slo_share:.0f} %"
+    return rate(e.capacity_requests_per_s), dollars(e.usd_per_million_output_tokens), share
+
+
+def growth(s: ReportSimulations) -> list[PageSection]:
+    """Return the section of changes for more capacity; empty if it was not simulated."""
+    if s.growth is None:
+        return []
+    g, best = s.growth, s.growth.cheapest
+    rows = [growth_row(c) for c in g.changes]
+    result = "No change that was tried reaches it." if best is None else f"Cheapest: {cheapest_words(best)}."
+    text = f"Changes that carry {rate(g.goal_per_s)} with 50 % confidence, simulated at that rate. {result}"
+    text += " Prices are those of the answer."
+    changes = table(("Change", "Meets objectives", "Cost per hour", "Difference per hour"), rows)
+    return [PageSection(f"{GOAL - 1:.0%} more capacity", [paragraph(text), changes], "More capacity")]
+
+
+def growth_row(c: GrowthStep) -> tuple[str, str, str, str]:
+    """Return a change, whether it meets the objectives, its price per hour, and the difference of that price."""
+    words = c.words + (f" ({c.note})" if c.note else "")
+    return words, "yes" if c.holds else "no", dollars(c.usd_per_hour), extra_words(c)

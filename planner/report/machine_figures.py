@@ -1,27 +1,15 @@
-"""The machine: memory, roofline, and where the time goes by operator and by layer."""
+"""Figures of the machine: memory, roofline, and time by operator and by layer."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from catalogs.hardware.specs import Accelerator
-from catalogs.ui.charts import (
-    BELOW,
-    COLOURS,
-    MARGIN,
-    MARKS,
-    PALE,
-    REFERENCE,
-    bar_style,
-    linear_axis,
-    logarithmic_axis,
-    number_text,
-    si_text,
-    time_text,
-    vertical_line,
-)
+from catalogs.ui import charts
+from catalogs.ui.charts import COLOURS, number_text
 from planner.answer.plan_schema import Memory
+from planner.report.plots import MS, TERA, Trace, bars, draw, line, names_axis, percent_axis
 from simulator.analysis.operators import BOUND_WORDS, COMPUTE, FIXED, LINK, MEMORY, OperatorRow, together
 
 GB: Final = 1e9
@@ -37,7 +25,8 @@ CLASS_WORDS: Final = {
     "idle": "idle",
 }
 
-#: Operators outside the layers, and those of a layer's second half; all others are its first half.
+#: Names of the operators outside the layers, and of those in the feed-forward half of a layer; the others are in its
+#: attention half.
 OUTSIDE: Final = frozenset(
     {"embedding", "embedding_all_reduce", "final_norm", "stage_send", "lm_head", "logits_all_gather", "sampling"}
 )
@@ -47,206 +36,179 @@ FEED_FORWARD: Final = frozenset(
     | {"latent_in", "latent_out", "add_shared", "experts", "dispatch", "combine"}
 )
 
-#: Of the names of operators between the fastest (above) and the slowest (below): near ones stay readable.
+#: Positions of the labels of marks that are neither the highest nor the lowest; they alternate to stay readable.
 SIDES: Final = ("middle right", "middle left")
 
-LEAST_NAMED: Final = 0.03  # of device time
+#: An operator with a larger share of the device time than this has a label.
+LEAST_NAMED: Final = 0.03
 
-LARGEST: Final = 6  # operators named in a stacked bar
+#: Number of operators that each have a part of a stacked bar; the last part holds the other operators.
+LARGEST: Final = 6
 
-TERA: Final = 1e12
-
-MS: Final = 1e3
+BOUND_COLOURS: Final = {COMPUTE: COLOURS[3], MEMORY: COLOURS[0], LINK: COLOURS[2], FIXED: COLOURS[6]}
 
 
 def memory_bar(memory: Memory) -> Any:
-    """One accelerator's memory, gigabytes."""
-    import plotly.graph_objects as go
-
+    """Return one stacked bar of the memory of an accelerator in gigabytes."""
     rest = memory.device_bytes - memory.weights_bytes - memory.activation_bytes - memory.non_torch_bytes
     parts = (
-        ("weights", memory.weights_bytes),
-        ("activations", memory.activation_bytes),
-        ("runtime", memory.non_torch_bytes),
-        ("KV cache", memory.kv_bytes),
-        ("free", max(rest - memory.kv_bytes, 0.0)),
+        ("weights", memory.weights_bytes, charts.PALE[0]),
+        ("activations", memory.activation_bytes, charts.PALE[1]),
+        ("runtime", memory.non_torch_bytes, charts.PALE[2]),
+        ("KV cache", memory.kv_bytes, charts.PALE[3]),
+        ("free", max(rest - memory.kv_bytes, 0.0), "#eef0f3"),
     )
-    figure = go.Figure()
-    for i, (name, size) in enumerate(parts):
+    traces = []
+    for i, (name, size, colour) in enumerate(parts):
         text = f"{size / GB:.1f} GB" if size > 0.06 * memory.device_bytes else ""
-        colour = "#eef0f3" if name == "free" else PALE[i]
-        inside = {"text": [text], "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
-        font = {"textfont": {"color": "#10151b"}}
-        label = f"{name}: {size / GB:.2f} GB"
-        figure.add_bar(
-            y=[""],
-            x=[size / GB],
-            name=label,
-            orientation="h",
-            marker=bar_style(i, colour),
-            hoverinfo="name",
-            **inside,
-            **font,
-        )
-    top = max(memory.device_bytes, sum(size for _, size in parts)) / GB
-    figure.update_xaxes(**linear_axis("memory of one accelerator", "GB", range=[0, top * 1.005]))
-    if memory.device_bytes / GB < top:
-        vertical_line(figure, memory.device_bytes / GB, "total memory")
-    figure.update_yaxes(showgrid=False)
-    return figure.update_layout(barmode="stack", legend=BELOW | {"y": -0.75}, margin=MARGIN)
+        label = {"name": f"{name}: {size / GB:.2f} GB", "hoverinfo": "name"}
+        traces.append(bars([("", size / GB, text)], i, colour, inside=True, **label))
+    device, top = memory.device_bytes / GB, max(memory.device_bytes, sum(size for _, size, _ in parts)) / GB
+    x_axis = charts.linear_axis("memory of one accelerator", "GB", range=[0, top * 1.005])
+    figure = draw(traces, x_axis, {"showgrid": False}, -0.75, barmode="stack")
+    if device < top:
+        charts.vertical_line(figure, device, "total memory")
+    return figure
 
 
 def roofline(rows: Sequence[OperatorRow], unit: Accelerator) -> Any:
-    """Every operator that computes, under the ceilings; the larger the mark, the more time it takes."""
-    import plotly.graph_objects as go
+    """Return the roofline chart: achieved TFLOP/s over FLOP per byte of every operator that computes.
 
-    figure, counted = go.Figure(), [r for r in together(rows) if r.flops > 0]
+    The area of a mark is proportional to the time of the operator.
+
+    Args:
+        rows: The operators of one accelerator.
+        unit: The accelerator, which sets the ceilings.
+    """
+    counted = [r for r in together(rows) if r.flops > 0]
     rates = [r.flops / r.seconds for r in counted] or [1.0]
     top = max(unit.peak_flops.values(), default=max(rates))
     ridge = top / unit.memory_bandwidth_bytes_per_s
     low = min([r.intensity for r in counted], default=1.0) / 2
     high = max([r.intensity for r in counted] + [ridge]) * 2
-    _ceilings(figure, unit, low, high)
-    for i, bound in enumerate(BOUND_WORDS):
-        mine = sorted((r for r in counted if r.bound == bound), key=lambda r: -r.flops / r.seconds)
-        if mine:
-            _marks(figure, mine, sum(r.seconds for r in rows), i)
-    figure.update_xaxes(**logarithmic_axis("operations per byte of memory traffic", "FLOP/B", [low, high]))
-    figure.update_yaxes(
-        **logarithmic_axis("achieved by one accelerator", "TFLOP/s", [0.6 * min(rates) / TERA, top * 1.3 / TERA])
-    )
-    return figure.update_layout(legend=BELOW, margin=MARGIN)
+    total_s = sum(r.seconds for r in rows)
+    traces = [*_ceilings(unit, low, high), *_marks(counted, total_s)]
+    x_axis = charts.logarithmic_axis("operations per byte of memory traffic", "FLOP/B", [low, high])
+    edges = [0.6 * min(rates) / TERA, top * 1.3 / TERA]
+    return draw(traces, x_axis, charts.logarithmic_axis("achieved by one accelerator", "TFLOP/s", edges))
 
 
-def _ceilings(figure: Any, unit: Accelerator, low: float, high: float) -> None:
-    """Memory's slope and the peak of each rate of arithmetic, between two intensities."""
+def _ceilings(unit: Accelerator, low: float, high: float) -> Iterator[Trace]:
+    """Yield one line for each peak rate, between two intensities: the slope of the memory, then the peak."""
     bandwidth = unit.memory_bandwidth_bytes_per_s
-    ceilings: dict[float, list[str]] = {}
-    for dtype, peak in unit.peak_flops.items():
-        ceilings.setdefault(peak, []).append(dtype)
-    for i, (peak, dtypes) in enumerate(sorted(ceilings.items(), reverse=True)):
-        x, y = [low, peak / bandwidth, high], [low * bandwidth / TERA, peak / TERA, peak / TERA]
-        line = {"color": REFERENCE, "width": 1.5, "dash": ("solid", "dash", "dot", "dashdot")[i % 4]}
-        name = f"ceiling: {', '.join(dtypes)}"
-        figure.add_scatter(x=x, y=y, mode="lines", line=line, name=name, hoverinfo="skip")
+    for i, (peak, dtypes) in enumerate(sorted(_peaks(unit).items(), reverse=True)):
+        corners = [(low, low * bandwidth / TERA), (peak / bandwidth, peak / TERA), (high, peak / TERA)]
+        stroke = {"color": charts.REFERENCE, "width": 1.5, "dash": ("solid", "dash", "dot", "dashdot")[i % 4]}
+        yield line(corners, f"ceiling: {', '.join(dtypes)}", line=stroke, hoverinfo="skip")
 
 
-def _marks(figure: Any, mine: Sequence[OperatorRow], total_s: float, kind: int) -> None:
-    """Operators of one bound, the fastest first; those of most time are named."""
-    bound = list(BOUND_WORDS)[kind]
-    shares = [r.seconds / total_s for r in mine]
-    named = [r.name if s > LEAST_NAMED else "" for r, s in zip(mine, shares, strict=True)]
-    around = ["top center", *(SIDES[k % 2] for k in range(len(mine) - 2)), "bottom center"][: len(mine)]
-    hover = [
-        f"{r.name}: {s:.1%} of device time, {number_text(r.intensity)} FLOP/B, {r.efficiency:.0%} of its roofline"
-        for r, s in zip(mine, shares, strict=True)
-    ]
-    sizes = [8 + 34 * s**0.5 for s in shares]  # area by time
-    mark = {"color": BOUND_COLOURS[bound], "symbol": MARKS[kind], "size": sizes, "opacity": 0.85}
-    where = {"x": [r.intensity for r in mine], "y": [r.flops / r.seconds / TERA for r in mine]}
-    words = {"text": named, "textposition": around, "textfont": {"size": 11}, "hovertext": hover, "hoverinfo": "text"}
-    name = f"bound by {BOUND_WORDS[bound]}"
-    figure.add_scatter(**where, mode="markers+text", name=name, marker=mark, **words)
+def _marks(counted: Sequence[OperatorRow], total_s: float) -> Iterator[Trace]:
+    """Yield the marks of the operators by bound, in descending order of rate; large shares of `total_s` have labels."""
+    for i, (bound, words) in enumerate(BOUND_WORDS.items()):
+        rows = sorted((r for r in counted if r.bound == bound), key=lambda r: -r.flops / r.seconds)
+        shares = [r.seconds / total_s for r in rows]
+        points = [
+            (r.intensity, r.flops / r.seconds / TERA, r.name if share > LEAST_NAMED else "")
+            for r, share in zip(rows, shares, strict=True)
+        ]
+        around = ["top center", *(SIDES[k % 2] for k in range(len(rows) - 2)), "bottom center"][: len(rows)]
+        hover = [
+            f"{r.name}: {s:.1%} of device time, {number_text(r.intensity)} FLOP/B, {r.efficiency:.0%} of its roofline"
+            for r, s in zip(rows, shares, strict=True)
+        ]
+        sizes = [8 + 34 * share**0.5 for share in shares]
+        mark = {"color": BOUND_COLOURS[bound], "symbol": charts.MARKS[i], "size": sizes, "opacity": 0.85}
+        labels = {"textposition": around, "textfont": {"size": 11}, "hovertext": hover, "hoverinfo": "text"}
+        if rows:
+            yield line(points, f"bound by {words}", mode="markers+text", marker=mark, **labels)
 
 
 def reached(rows: Sequence[OperatorRow]) -> Any:
-    """Share of its own roofline that each operator reaches, those of most time first; movers of bytes included."""
-    import plotly.graph_objects as go
+    """Return a bar chart of the share of its own roofline that each operator reaches, in descending order of time.
 
-    shown = together(rows)[:16]
-    total = sum(r.seconds for r in rows)
-    figure = go.Figure()
+    Operators that only move data are included.
+    """
+    shown, total_s = together(rows)[:16], sum(r.seconds for r in rows)
+    traces = []
     for i, (bound, words) in enumerate(BOUND_WORDS.items()):
-        mine = [r for r in shown if r.bound == bound]
+        mine = [
+            (r.name, 100 * r.efficiency, f" {100 * r.efficiency:.0f} % ({r.seconds / total_s:.1%} of time)")
+            for r in shown
+            if r.bound == bound
+        ]
         if mine:
-            texts = [f" {100 * r.efficiency:.0f} % ({r.seconds / total:.1%} of time)" for r in mine]
-            style = {"orientation": "h", "marker": bar_style(i, BOUND_COLOURS[bound]), "textposition": "outside"}
-            x, y = [100 * r.efficiency for r in mine], [r.name for r in mine]
-            figure.add_bar(y=y, x=x, text=texts, name=words, cliponaxis=False, hoverinfo="skip", **style)
+            traces.append(bars(mine, i, BOUND_COLOURS[bound], name=words))
     most = max([100.0] + [100 * r.efficiency for r in shown])
-    figure.update_xaxes(**linear_axis("share of its roofline reached", "%", range=[0, most * 1.3]))
-    order = {"categoryorder": "array", "categoryarray": [r.name for r in shown], "autorange": "reversed"}
-    figure.update_yaxes(showgrid=False, title={"text": "operator"}, **order)
-    return figure.update_layout(legend=BELOW | {"y": -60 / (24 * len(shown))}, margin=MARGIN, bargap=0.25)
+    order = {"categoryorder": "array", "categoryarray": [r.name for r in shown]}
+    x_axis = percent_axis("share of its roofline reached", most * 1.3)
+    return draw(traces, x_axis, names_axis("operator", **order), -60 / (24 * len(shown)), bargap=0.25)
 
 
 def time_by_class(breakdown: dict[str, float]) -> Any:
-    """Per cent of the simulated replica time by class of operator."""
-    import plotly.graph_objects as go
-
+    """Return a bar chart of the simulated replica time by class of operator, per cent."""
     total = sum(breakdown.values())
-    rows = sorted(((k, v) for k, v in breakdown.items() if v > 0), key=lambda kv: -kv[1])
-    texts = [f" {100 * v / total:.1f} %" for _, v in rows]
-    style = {"orientation": "h", "marker": bar_style(0), "text": texts, "textposition": "outside", "hoverinfo": "skip"}
-    names, values = [CLASS_WORDS.get(k, k) for k, _ in rows], [100 * v / total for _, v in rows]
-    figure = go.Figure(go.Bar(y=names, x=values, cliponaxis=False, **style))
-    figure.update_xaxes(**linear_axis("share of replica time", "%", range=[0, max(values) * 1.15]))
-    figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "class of operator"})
-    return figure.update_layout(margin=MARGIN, bargap=0.25)
+    shares = sorted(((k, 100 * v / total) for k, v in breakdown.items() if v > 0), key=lambda item: -item[1])
+    trace = bars([(CLASS_WORDS.get(k, k), share, f" {share:.1f} %") for k, share in shares])
+    x_axis = percent_axis("share of replica time", shares[0][1] * 1.15)
+    return draw([trace], x_axis, names_axis("class of operator"), bargap=0.25)
 
 
 def block_of(row: OperatorRow) -> str:
-    """Where in the model an operator runs."""
+    """Return the part of the model in which an operator runs."""
     if row.name in OUTSIDE:
         return "outside the layers"
-    inside = row.name in FEED_FORWARD or row.name.startswith("shared_")
-    kind = "feed-forward" if inside else "attention"
-    return f"{kind}, {row.layers} layer{'s' if row.layers != 1 else ''}"
+    half = "feed-forward" if row.name in FEED_FORWARD or row.name.startswith("shared_") else "attention"
+    return f"{half}, {row.layers} layer{'s' if row.layers != 1 else ''}"
 
 
 def time_by_layer(rows: Sequence[OperatorRow], n_steps: float) -> Any:
-    """Milliseconds of a mean step: both halves of the layers of each kind, and what lies outside the layers. Words in
-    the bars: the operator, and its time in one layer."""
-    import plotly.graph_objects as go
+    """Return a stacked bar chart of the time of a mean step in milliseconds by part of the model and operator.
 
+    The parts are both halves of each kind of layer, and the operators outside the layers.
+
+    Args:
+        rows: The operators of one accelerator.
+        n_steps: The number of steps in which they ran.
+    """
     blocks: dict[str, list[OperatorRow]] = {}
     for r in together(rows, by_layers=True):
         blocks.setdefault(block_of(r), []).append(r)
-    order = sorted(blocks, key=lambda b: (b.startswith("outside"), b))
-    longest = max(sum(r.seconds for r in parts) for parts in blocks.values()) / n_steps
-    figure = go.Figure()
+    longest_s = max(sum(r.seconds for r in parts) for parts in blocks.values()) / n_steps
+    traces = []
     for i in range(LARGEST + 1):
-        names, values, texts = [], [], []
-        for block in order:
-            parts = blocks[block]
-            taken = parts[i : i + 1] if i < LARGEST else parts[LARGEST:]
-            value = sum(r.seconds for r in taken) / n_steps
-            if value > 0:
-                names.append(block)
-                values.append(MS * value)
-                texts.append(_in_bar(taken, value, n_steps) if value > 0.07 * longest else "")
-        style = {
-            "marker": bar_style(i, PALE[i]),
-            "textposition": "inside",
-            "insidetextanchor": "middle",
-            "textangle": 0,
-        }
+        values = []
+        for block in sorted(blocks, key=lambda b: (b.startswith("outside"), b)):
+            parts = blocks[block][i : i + 1] if i < LARGEST else blocks[block][LARGEST:]
+            mean_s = sum(r.seconds for r in parts) / n_steps
+            if mean_s > 0:
+                text = _label(parts, mean_s, n_steps) if mean_s > 0.07 * longest_s else ""
+                values.append((block, MS * mean_s, text))
+        style = {"hoverinfo": None, "hovertemplate": "%{x:.3g} ms<extra></extra>", "showlegend": False}
         font = {"textfont": {"color": "#10151b", "size": 11}}
-        hover = "%{x:.3g} ms<extra></extra>"
-        figure.add_bar(
-            y=names, x=values, text=texts, orientation="h", showlegend=False, hovertemplate=hover, **style, **font
-        )
-    figure.update_xaxes(**linear_axis("time in a mean step", "ms"))
-    figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "part of the model"})
-    return figure.update_layout(barmode="stack", margin=MARGIN, bargap=0.25)
+        traces.append(bars(values, i, charts.PALE[i], inside=True, **style, **font))
+    x_axis = charts.linear_axis("time in a mean step", "ms")
+    return draw(traces, x_axis, names_axis("part of the model"), barmode="stack", bargap=0.25)
 
 
-def _in_bar(taken: Sequence[OperatorRow], value_s: float, n_steps: float) -> str:
-    """An operator's name, and its time in one layer where there are several."""
-    if len(taken) > 1:
-        return f"the rest<br>{time_text(value_s)}"
-    row = taken[0]
+def _label(parts: Sequence[OperatorRow], mean_s: float, n_steps: float) -> str:
+    """Return the name of an operator, and its time in one layer if it runs in several."""
+    if len(parts) > 1:
+        return f"the rest<br>{charts.time_text(mean_s)}"
+    row = parts[0]
     if row.name in OUTSIDE or row.layers == 1:
-        return f"{row.name}<br>{time_text(value_s)}"
-    return f"{row.name}<br>{time_text(row.seconds / n_steps / row.layers)} a layer"
+        return f"{row.name}<br>{charts.time_text(mean_s)}"
+    return f"{row.name}<br>{charts.time_text(row.seconds / n_steps / row.layers)} a layer"
 
 
 def ceiling_words(unit: Accelerator) -> str:
-    """The peaks that the roofline is drawn from."""
-    shown: dict[float, str] = {}
-    for dtype, flops in unit.peak_flops.items():
-        shown.setdefault(flops, f"{dtype} {si_text(flops, 'FLOP/s')}")
-    return f"{', '.join(shown.values())}; memory {si_text(unit.memory_bandwidth_bytes_per_s, 'B/s')}"
+    """Return the peak rates and the memory bandwidth of an accelerator as text."""
+    peaks = ", ".join(f"{dtypes[0]} {charts.si_text(peak, 'FLOP/s')}" for peak, dtypes in _peaks(unit).items())
+    return f"{peaks}; memory {charts.si_text(unit.memory_bandwidth_bytes_per_s, 'B/s')}"
 
 
-BOUND_COLOURS: Final = {COMPUTE: COLOURS[3], MEMORY: COLOURS[0], LINK: COLOURS[2], FIXED: COLOURS[6]}
+def _peaks(unit: Accelerator) -> dict[float, list[str]]:
+    """Return the number formats by peak rate in FLOP/s."""
+    peaks: dict[float, list[str]] = {}
+    for dtype, peak in unit.peak_flops.items():
+        peaks.setdefault(peak, []).append(dtype)
+    return peaks

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Final
 
 from catalogs.deployments.layout import Layout
 from catalogs.economics.electricity import DEFAULT_REGION, list_grids, load_grid
 from catalogs.hardware.specs import Accelerator
 from catalogs.ui.terminal import ProgressCallback
+from catalogs.ui.words import plan_name
+from planner.answer.capabilities import DISAGGREGATION
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.problem.candidate import replicas_words
@@ -21,24 +23,9 @@ from planner.studies.sensitivity import Sensitivity, sensitivity
 
 #: Grids shown in addition to the grid of the answer: large markets for accelerators, and both ends of the table.
 REGIONS: Final = (
-    "world",
-    "us",
-    "de",
-    "fr",
-    "gb",
-    "ie",
-    "nl",
-    "fi",
-    "se",
-    "no",
-    "ca",
-    "jp",
-    "kr",
-    "sg",
-    "in",
-    "cn",
-    "au",
-    "br",
+    {"world", "us", "ca", "br"}
+    | {"de", "fr", "gb", "ie", "nl", "fi", "se", "no"}
+    | {"jp", "kr", "sg", "in", "cn", "au"}
 )
 
 
@@ -80,7 +67,7 @@ class ReportData:
     fronts: tuple[FrontFile, ...] = ()
 
 
-def gather(answer: Answer, tell: ProgressCallback = lambda _: None, swings: bool = True) -> ReportData:
+def gather(answer: Answer, progress: ProgressCallback = lambda _: None, swings: bool = True) -> ReportData:
     """Return the data of a report; takes some seconds, or half a minute with `swings`.
 
     Raises:
@@ -90,19 +77,17 @@ def gather(answer: Answer, tell: ProgressCallback = lambda _: None, swings: bool
     if best is None:
         return ReportData(answer, None, [])
     rerun = Rerun.of(answer)
-    tell("where the time goes")
-    parts = pool_uses(rerun, best)
-    points = sweep(answer.plans, rerun, tell)
-    moved = sensitivity(answer, rerun, tell) if swings and not apart(answer) else None
-    grown = growth(rerun, best, tell) if swings and best.capacity_requests_per_s else None
-    unit = rerun.world_of(0).names.hardware.accelerator
-    found = ReportSimulations(points, parts, resource_uses(best, parts), moved, grown, unit)
-    return ReportData(answer, found, carbon(answer, best))
-
-
-def apart(answer: Answer) -> bool:
-    """Return True if a plan of the answer has prefill and decode servers."""
-    return any(plan.deployment.get("disaggregation") for plan in answer.plans)
+    progress("where the time goes")
+    parts, disaggregated = pool_uses(rerun, best), any(map(DISAGGREGATION.has, answer.plans))
+    simulated = ReportSimulations(
+        points=sweep(answer.plans, rerun, progress),
+        parts=parts,
+        uses=resource_uses(best, parts),
+        sensitivity=sensitivity(answer, rerun, progress) if swings and not disaggregated else None,
+        growth=growth(rerun, best, progress) if swings and best.capacity_requests_per_s else None,
+        accelerator=rerun.world_of(0).names.hardware.accelerator,
+    )
+    return ReportData(answer, simulated, carbon(answer, best))
 
 
 def carbon(answer: Answer, plan: Plan) -> list[CarbonFigures]:
@@ -110,9 +95,8 @@ def carbon(answer: Answer, plan: Plan) -> list[CarbonFigures]:
     if plan.energy is None:
         return []
     own = (answer.reproduce.tariff.grid or DEFAULT_REGION).strip().lower()
-    codes = [code for code in list_grids() if code in REGIONS or code == own]
     found = []
-    for code in codes:
+    for code in [code for code in list_grids() if code in REGIONS | {own}]:
         grid = load_grid(code)
         grams = plan.energy.kwh_per_million_output_tokens * grid.gco2e_per_kwh
         found.append(CarbonFigures(code, grid.name, grams, grid.gco2e_per_kwh, grid.gco2e_source, code == own))
@@ -121,13 +105,7 @@ def carbon(answer: Answer, plan: Plan) -> list[CarbonFigures]:
 
 def label(answer: Answer, i: int) -> str:
     """Return a short label that distinguishes the plans of an answer, for example "Best: 4 x TP2, fp8, KV bf16"."""
-    plan = answer.plans[i]
-    name = "Best" if i == 0 else f"Alternative {i}"
-    return f"{name}: {short(plan.deployment)}"
-
-
-def short(d: dict[str, Any]) -> str:
-    """Return a deployment block in a few words."""
+    d = answer.plans[i].deployment
     layout = Layout(**{f.name: d[f.name] for f in fields(Layout)})
     count = replicas_words(d) if d.get("disaggregation") else f"{d['replicas']} x {layout.words}"
-    return f"{count} on {d['hardware']}, {d['weight_dtype']}, KV {d['kv_dtype']}"
+    return f"{plan_name(i)}: {count} on {d['hardware']}, {d['weight_dtype']}, KV {d['kv_dtype']}"

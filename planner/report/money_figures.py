@@ -1,109 +1,92 @@
-"""Trade-offs: cost and energy against latency, prices by cloud, carbon by grid, and what moves the answer."""
+"""Figures of the trade-offs: cost and energy against latency, prices by cloud, carbon by grid, and sensitivity."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
 
-from catalogs.ui.charts import (
-    BELOW,
-    COLOURS,
-    MARGIN,
-    REFERENCE,
-    bar_style,
-    hatch,
-    linear_axis,
-    logarithmic_axis,
-    number_text,
-    series_style,
-    vertical_line,
-)
+from catalogs.ui import charts
+from catalogs.ui.charts import COLOURS, number_text
 from catalogs.ui.words import dollars
 from planner.answer.plan_schema import SloResult
 from planner.economics.money import CONTRACT_WORDS, OWNED, PriceLine
 from planner.problem.latency_metrics import LATENCY_METRICS
-from planner.report.latency_figures import MS
 from planner.report.material import CarbonFigures
+from planner.report.plots import MS, bars, draw, line, names_axis
 from planner.studies.load_sweep import SweepPoint
 from planner.studies.sensitivity import Effect, Input
 
-CONTRACTS: Final = (*CONTRACT_WORDS.values(), OWNED)
-
-#: Per cent: an input that moves the answer less is not drawn.
+#: An input that changes the answer by less than this many per cent is not drawn.
 SMALL: Final = 0.05
 
 Pair = tuple[float, float]
 
 
-def front(pairs: Sequence[Pair]) -> list[int]:
-    """Places of the pairs that no other beats in both, the least first coordinate first."""
-    found: list[int] = []
-    for i in sorted(range(len(pairs)), key=lambda i: pairs[i]):
-        if not found or pairs[i][1] < pairs[found[-1]][1]:
-            found.append(i)
+def front(pairs: Sequence[Pair]) -> list[Pair]:
+    """Return the Pareto front of pairs, both coordinates minimised, in ascending order of the first coordinate."""
+    found: list[Pair] = []
+    for pair in sorted(pairs):
+        if not found or pair[1] < found[-1][1]:
+            found.append(pair)
     return found
 
 
 def against_latency(
     points: list[SweepPoint], labels: list[str], slo: SloResult, field: str, axis: tuple[str, str]
 ) -> Any:
-    """One line per plan, from light load to its capacity; the front of all of them drawn through. axis: words, unit."""
-    import plotly.graph_objects as go
+    """Return a chart with one line per plan, from light load to its capacity, over the Pareto front of all plans.
 
-    figure = go.Figure()
-    usable = [p for p in points if p.stable and getattr(p, field) is not None and _latency_ms(p, slo) is not None]
-    pairs = [(_latency_ms(p, slo) or 0.0, float(getattr(p, field))) for p in usable]
-    best = front(pairs)
+    Args:
+        points: The simulated points of the plans.
+        labels: The names of the plans.
+        slo: The objective whose latency is the horizontal axis.
+        field: Name of the attribute of a point on the vertical axis.
+        axis: Words and unit of the vertical axis.
+    """
+    marks: list[tuple[Pair, SweepPoint]] = []
+    for p in points:
+        latency_s, value = p.latency_s.get(slo.metric, {}).get(slo.stat), getattr(p, field)
+        if p.stable and value is not None and latency_s is not None:
+            marks.append(((MS * latency_s, float(value)), p))
+    pairs = [pair for pair, _ in marks]
     wide = {"color": "#c9ced6", "width": 9}
-    name = "Pareto front"
-    on = {"x": [pairs[i][0] for i in best], "y": [pairs[i][1] for i in best]}
-    figure.add_scatter(**on, mode="lines", line=wide, name=name, hoverinfo="skip")
+    traces = [line(front(pairs), "Pareto front", line=wide, hoverinfo="skip")]
     for n, label in enumerate(labels):
-        mine = [(pair, p) for pair, p in zip(pairs, usable, strict=True) if p.plan == n]
-        texts = [
-            f"{number_text(p.requests_per_s)} requests/s: {number_text(x)} ms, {number_text(y)} {axis[1]}"
-            for (x, y), p in mine
-        ]
-        where = {"x": [x for (x, _), _ in mine], "y": [y for (_, y), _ in mine], "text": texts}
-        hover = "%{text}<extra></extra>"
-        figure.add_scatter(**where, mode="lines+markers", name=label, hovertemplate=hover, **series_style(n))
-    limit = MS * slo.limit_s
-    shown = [x for x, _ in pairs]
-    if shown and limit < 4 * max(shown):  # a limit far off would squeeze the points into a corner
-        vertical_line(figure, limit, f"objective: {number_text(limit)} ms", log_axis=True)
-        shown.append(limit)
-    figure.update_xaxes(**logarithmic_axis(f"{LATENCY_METRICS[slo.metric].title}, {slo.stat}", "ms", shown))
-    figure.update_yaxes(**logarithmic_axis(*axis, [y for _, y in pairs]))
-    return figure.update_layout(legend=BELOW, margin=MARGIN)
-
-
-def _latency_ms(point: SweepPoint, slo: SloResult) -> float | None:
-    value = point.latency_s.get(slo.metric, {}).get(slo.stat)
-    return None if value is None else MS * value
+        own = []
+        for (x, y), p in marks:
+            text = f"{number_text(p.requests_per_s)} requests/s: {number_text(x)} ms, {number_text(y)} {axis[1]}"
+            own += [(x, y, text)] if p.plan == n else []
+        style = {"mode": "lines+markers", "hovertemplate": "%{text}<extra></extra>", **charts.series_style(n)}
+        traces.append(line(own, label, **style))
+    limit, shown = MS * slo.limit_s, [x for x, _ in pairs]
+    near = bool(shown) and limit < 4 * max(shown)  # a distant limit would squeeze the points into a corner
+    shown += [limit] if near else []
+    x_axis = charts.logarithmic_axis(f"{LATENCY_METRICS[slo.metric].title}, {slo.stat}", "ms", shown)
+    figure = draw(traces, x_axis, charts.logarithmic_axis(*axis, [y for _, y in pairs]))
+    if near:
+        charts.vertical_line(figure, limit, f"objective: {number_text(limit)} ms", log_axis=True)
+    return figure
 
 
 def price_bars(prices: list[PriceLine]) -> Any:
-    """Dollars per million output tokens, the cheapest at the top."""
-    import plotly.graph_objects as go
-
-    figure, order = go.Figure(), [_offer(p) for p in prices]
-    for i, contract in enumerate(CONTRACTS):
-        mine = [p for p in prices if p.contract == contract and p.usd_per_million_output_tokens is not None]
-        values = [p.usd_per_million_output_tokens for p in mine]
-        texts = [f" {dollars(v)}, {dollars(p.usd_per_hour)}/h" for v, p in zip(values, mine, strict=True)]
-        style = {
-            "orientation": "h",
-            "marker": bar_style(i),
-            "text": texts,
-            "textposition": "outside",
-            "hoverinfo": "skip",
-        }
-        figure.add_bar(y=[_offer(p) for p in mine], x=values, name=contract, cliponaxis=False, **style)
+    """Return a bar chart of US dollars per million output tokens by cloud and contract, the cheapest at the top."""
+    traces = [
+        bars(
+            [
+                (_offer(p), usd, f" {dollars(usd)}, {dollars(p.usd_per_hour)}/h")
+                for p in prices
+                if p.contract == contract and (usd := p.usd_per_million_output_tokens) is not None
+            ],
+            i,
+            name=contract,
+        )
+        for i, contract in enumerate((*CONTRACT_WORDS.values(), OWNED))
+    ]
     most = max((p.usd_per_million_output_tokens or 0.0 for p in prices), default=1.0)
-    figure.update_xaxes(**linear_axis("per million output tokens", "USD", range=[0, most * 1.3]))
-    rows = {"categoryorder": "array", "categoryarray": order, "autorange": "reversed", "showgrid": False}
-    figure.update_yaxes(title={"text": "cloud (contract)"}, **rows)
-    return figure.update_layout(legend=BELOW | {"y": -60 / (26 * max(len(prices), 3))}, margin=MARGIN, bargap=0.25)
+    x_axis = charts.linear_axis("per million output tokens", "USD", range=[0, most * 1.3])
+    order = {"categoryorder": "array", "categoryarray": [_offer(p) for p in prices]}
+    height = 26 * max(len(prices), 3)
+    return draw(traces, x_axis, names_axis("cloud (contract)", **order), -60 / height, bargap=0.25)
 
 
 def _offer(price: PriceLine) -> str:
@@ -111,56 +94,46 @@ def _offer(price: PriceLine) -> str:
 
 
 def carbon_bars(found: list[CarbonFigures]) -> Any:
-    """Grams per million output tokens by grid; the answer's own is hatched."""
-    import plotly.graph_objects as go
-
+    """Return a bar chart of grams CO2e per million output tokens by grid; the grid of the answer is hatched."""
+    rows = []
+    for c in found:
+        grams = c.gco2e_per_million_output_tokens
+        rows.append((c.name, grams, f" {number_text(grams)} g" + (" (the answer's)" if c.chosen else "")))
     colours = [COLOURS[1] if c.chosen else COLOURS[2] for c in found]
-    shapes = ["/" if c.chosen else "" for c in found]
-    marker = {"color": colours, "pattern": hatch(shapes)}
-    texts = [
-        f" {number_text(c.gco2e_per_million_output_tokens)} g" + (" (the answer's)" if c.chosen else "") for c in found
-    ]
-    style = {"orientation": "h", "marker": marker, "text": texts, "textposition": "outside", "hoverinfo": "skip"}
-    values = [c.gco2e_per_million_output_tokens for c in found]
-    figure = go.Figure(go.Bar(y=[c.name for c in found], x=values, cliponaxis=False, **style))
-    figure.update_xaxes(**linear_axis("carbon per million output tokens", "g CO2e", range=[0, max(values) * 1.2]))
-    figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "grid (yearly mean)"})
-    return figure.update_layout(margin=MARGIN, bargap=0.25)
+    marker = {"color": colours, "pattern": charts.hatch(["/" if c.chosen else "" for c in found])}
+    most = max(grams for _, grams, _ in rows)
+    x_axis = charts.linear_axis("carbon per million output tokens", "g CO2e", range=[0, most * 1.2])
+    return draw([bars(rows, marker=marker)], x_axis, names_axis("grid (yearly mean)"), bargap=0.25)
 
 
 def tornado(inputs: list[Input], field: str, base: float, words: str) -> Any:
-    """How far the answer moves, per cent, with each input a little lower and higher; the widest at the top."""
-    import plotly.graph_objects as go
+    """Return a bar chart of the change of the answer with a lower and a higher value of each input, widest at the top.
 
-    swings = [(i.name, [(e, _change(e, field, base)) for e in (i.low, i.high)]) for i in inputs]
-    swings = [s for s in swings if any(v is not None and abs(v) >= SMALL for _, v in s[1])]
-    swings.sort(key=lambda s: -max(abs(v or 0.0) for _, v in s[1]))
-    figure = go.Figure()
-    for k, side in enumerate(("lower", "higher")):
-        texts = [_swing(*pair[k]) for _, pair in swings]
-        style = {
-            "orientation": "h",
-            "marker": bar_style(k, COLOURS[(0, 3)[k]]),
-            "text": texts,
-            "textposition": "outside",
-        }
-        x, y = [pair[k][1] for _, pair in swings], [name for name, _ in swings]
-        figure.add_bar(y=y, x=x, name=f"input {side}", cliponaxis=False, hoverinfo="skip", **style)
-    reach = max([abs(v) for _, pair in swings for _, v in pair if v is not None] + [1.0]) * 2.2
-    figure.update_xaxes(**linear_axis(words, "%", range=[-reach, reach], rangemode="normal"), ticksuffix="")
-    figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "input changed"})
-    figure.add_vline(x=0, line={"color": REFERENCE, "width": 1.2})
-    below = BELOW | {"y": -70 / (44 * max(len(swings), 2))}
-    return figure.update_layout(barmode="overlay", legend=below, margin=MARGIN, bargap=0.3)
+    Args:
+        inputs: The inputs with their effects.
+        field: Name of the attribute of an effect that is drawn.
+        base: The value of that figure in the answer.
+        words: Words of the horizontal axis, in per cent.
+    """
+    swings = [(i.name, [_swing(e, field, base) for e in (i.low, i.high)]) for i in inputs]
+    widest = [max(abs(value or 0.0) for value, _ in sides) for _, sides in swings]
+    shown = [swings[n] for n in sorted(range(len(swings)), key=lambda n: -widest[n]) if widest[n] >= SMALL]
+    traces = [
+        bars([(name, *sides[k]) for name, sides in shown], k, colour, name=f"input {side}")
+        for k, (side, colour) in enumerate((("lower", COLOURS[0]), ("higher", COLOURS[3])))
+    ]
+    most = max([*widest, 1.0]) * 2.2
+    x_axis = charts.linear_axis(words, "%", range=[-most, most], rangemode="normal", ticksuffix="")
+    height = 44 * max(len(shown), 2)
+    figure = draw(traces, x_axis, names_axis("input changed"), -70 / height, barmode="overlay", bargap=0.3)
+    figure.add_vline(x=0, line={"color": charts.REFERENCE, "width": 1.2})
+    return figure
 
 
-def _change(effect: Effect | None, field: str, base: float) -> float | None:
+def _swing(effect: Effect | None, field: str, base: float) -> tuple[float | None, str]:
+    """Return the change of a figure in per cent, and its text; a change below SMALL has no text."""
     value = None if effect is None else getattr(effect, field)
-    return None if value is None else 100 * (value / base - 1)
-
-
-def _swing(effect: Effect | None, value: float | None) -> str:
-    if effect is None or value is None or abs(value) < SMALL:
-        return ""
-    words = effect.variant.change
-    return f" {words} → {value:+.1f} % ".replace("-", "−")
+    if effect is None or value is None:
+        return None, ""
+    change = 100 * (value / base - 1)
+    return change, "" if abs(change) < SMALL else f" {effect.variant.change} → {change:+.1f} % ".replace("-", "−")

@@ -1,40 +1,91 @@
-"""The page of a front: the points nothing beats, what else was simulated, and how to get it again.
+"""The page of a Pareto front, and fronts on the page of an answer.
 
-The fronts over the whole space beside an answer: every deployment and load that was simulated, and its own plans.
+The page of an answer shows the fronts of `plan front --json` with the answer's own plans. The files must have the
+model, the workload and the engine of the answer.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
-from catalogs.ui.charts import BELOW, COLOURS, MARGIN, MARKS, logarithmic_axis, number_text
+from pydantic import ValidationError
+
+from catalogs.errors import InputError
+from catalogs.ui.charts import COLOURS, MARKS, logarithmic_axis, number_text
 from catalogs.ui.html_page import Markup, Page, PageSection, bullets, chart, command, note, paragraph, table
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import Answer
+from planner.answer.schema import Answer, same_model
 from planner.problem.scenario import arguments_of, keys_of
-from planner.search.pareto_search import FrontAxis, FrontFile, FrontPoint, ParetoAnswer, footnotes, shown, shown_unit
-from planner.search.pareto_space import ParetoAxis, ParetoCandidate
+from planner.report.plots import MS, Trace, big_mark, draw, line
+from planner.search.pareto_search import (
+    SCHEMA_VERSION,
+    FrontAxis,
+    FrontFile,
+    FrontPoint,
+    ParetoAnswer,
+    footnotes,
+    shown,
+    shown_unit,
+)
 
-FOOTER = "Written by plan front. This file loads no external resources."
+FOOTER: Final = "Written by plan front. This file loads no external resources."
 
-_MS = 1e3
+HOW: Final = "plan front ... --json FRONT.json"
+
+#: One mark: the values on both axes, and its text.
+Mark = tuple[float | None, float | None, str]
+
+
+def read_front(path: Path, answer: Answer) -> FrontFile:
+    """Return a front from its file, for display with an answer.
+
+    Raises:
+        InputError: The file is not a front, its model, workload or engine differ from the answer, or it was made with
+            another calibration of the same hardware.
+    """
+    try:
+        found = FrontFile.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"cannot read the front ({error.strerror})", str(path), HOW) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        rule = f"not a front of `plan front --json`: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise InputError(
+            "a front is a JSON file" if first["type"] == "json_invalid" else rule, str(path), HOW
+        ) from None
+    if found.schema_version != SCHEMA_VERSION:
+        raise InputError(f"a front of schema_version {SCHEMA_VERSION} is needed", found.schema_version, HOW)
+    theirs, ours = found.request, answer.request
+    if not same_model(theirs.model, ours.model):
+        raise InputError(f"this front is of another model: the answer's is {ours.model}", theirs.model, ours.model)
+    for name in ("workload", "engine"):
+        of_front, of_answer = getattr(theirs, name), getattr(ours, name)
+        if of_front != of_answer:
+            rule = f"this front is of another {name}: the answer's is {of_answer}"
+            raise InputError(rule, of_front, f"--{name} {of_answer}")
+    calibration = answer.reproduce.calibration
+    if theirs.hardware == ours.hardware and found.calibration != calibration:
+        both = f"{found.calibration}, the answer's is {calibration}"
+        raise InputError(f"this front was made with another calibration ({both}): search again", str(path), HOW)
+    return found
 
 
 def front_page(found: ParetoAnswer) -> Page:
-    """One chart for each objective beside the first."""
-    asked = found.request
-    first, *others = found.axes
+    """Return the page of a front: a chart for each objective after the first, a table of the front, and its command."""
+    request = found.request
     text = (
         "Every mark is a simulated deployment at one load. The line is the Pareto front: no other mark is better than "
         "its marks in every objective."
     )
-    parts = (
-        [paragraph(text)] if found.members else [note("No simulated deployment carries the load within every limit.")]
-    )
+    none = "No simulated deployment carries the load within every limit."
+    parts = [paragraph(text) if found.members else note(none)]
     if found.result.looks:
-        parts += [chart(_figure(found, first, other), _caption(found), 480) for other in others]
+        s, written = found.search, FrontFile.model_validate(found.document())
+        caption = f"{s.n_simulated} of {s.n_points} points simulated, {s.n_requests} requests, seed {s.seed}."
+        parts += [chart(_figure(written, axis, "simulated"), caption, 480) for axis in written.axes[1:]]
     parts += [paragraph("Every point meets:"), bullets([s.words for s in found.limits])] if found.limits else []
     head = ("Deployment", "Hardware", "Requests/s", *(f"{a.name} ({shown_unit(a)})" for a in found.axes))
     rows = [
@@ -42,57 +93,14 @@ def front_page(found: ParetoAnswer) -> Page:
             point.candidate.words,
             point.candidate.hardware.text,
             number_text(point.requests_per_s),
-            *(shown(a, v) for a, v in zip(found.axes, look.values, strict=True)),
+            *(shown(a, v) for a, v in zip(found.axes, sample.values, strict=True)),
         )
-        for point, look in found.members
+        for point, sample in found.members
     ]
     parts += [table(head, rows, "The front.", words=2)] if rows else []
     again = PageSection("How to reproduce", [command(_command(found)), bullets(footnotes(found))], "Reproduce")
-    subtitle = f"workload {asked.workload}, {' against '.join(a.name for a in found.axes)}"
-    return Page(f"{asked.model} on {asked.hardware}", subtitle, [PageSection("Front", parts), again], FOOTER)
-
-
-def _caption(found: ParetoAnswer) -> str:
-    s = found.search
-    return f"{s.n_simulated} of {s.n_points} points simulated, {s.n_requests} requests, seed {s.seed}."
-
-
-def _figure(found: ParetoAnswer, x: ParetoAxis, y: ParetoAxis) -> Any:
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    on = set(found.result.members)
-    places = {axis.name: k for k, axis in enumerate(found.axes)}
-    looks = {i: look for i, look in found.result.looks.items() if look.holds and not look.pruned}
-
-    def values(axis: ParetoAxis, which: list[int]) -> list[float]:
-        factor = _MS if axis.slo is not None else 1.0
-        return [factor * looks[i].values[places[axis.name]] for i in which]
-
-    front = found.result.members
-    rest = [i for i in looks if i not in on]
-    flat = len(found.axes) == 2
-    for name, which, k in (("simulated", rest, 6), ("Pareto front", front, 0)):
-        style = {"color": COLOURS[k], "symbol": MARKS[k], "size": 9 if which is front else 6}
-        drawn = {"mode": "lines+markers" if which is front and flat else "markers", "marker": style}
-        if which is front and flat:
-            drawn["line"] = {"color": COLOURS[k], "shape": "hv", "width": 2}
-        texts = [_hover(found.trade.points[i]) for i in which]
-        hover = "%{text}<br>%{x:.4g}, %{y:.4g}<extra></extra>"
-        figure.add_scatter(x=values(x, which), y=values(y, which), name=name, text=texts, hovertemplate=hover, **drawn)
-    everything = list(looks)
-    figure.update_xaxes(**logarithmic_axis(x.words, _unit(x), values(x, everything)))
-    figure.update_yaxes(**logarithmic_axis(y.words, _unit(y), values(y, everything)))
-    return figure.update_layout(legend=BELOW, margin=MARGIN)
-
-
-def _unit(axis: ParetoAxis) -> str:
-    return "ms" if axis.slo is not None else axis.unit
-
-
-def _hover(point: ParetoCandidate) -> str:
-    c = point.candidate
-    return f"{number_text(point.requests_per_s)} requests/s<br>{c.hardware.text}: {c.words}"
+    subtitle = f"workload {request.workload}, {' against '.join(a.name for a in found.axes)}"
+    return Page(f"{request.model} on {request.hardware}", subtitle, [PageSection("Front", parts), again], FOOTER)
 
 
 def _command(found: ParetoAnswer) -> str:
@@ -102,95 +110,78 @@ def _command(found: ParetoAnswer) -> str:
     return shlex.join(["plan", "front", *arguments_of(kept), "--axes", ",".join(a.name for a in found.axes)])
 
 
-MS: Final = 1e3
-
-
-def fronts(answer: Answer, found: Sequence[FrontFile]) -> list[Markup]:
-    """Charts of each front; without any, how to get one."""
-    if not found:
-        asked, name = answer.request, answer.plans[0].tightest.name
-        question = ["plan", "front", "--model", asked.model, "--hw", asked.hardware, "--workload", asked.workload]
-        search = shlex.join([*question, "--engine", asked.engine, "--axes", f"cost,{name}", "--json", "front.json"])
+def front_charts(answer: Answer, fronts: Sequence[FrontFile]) -> list[Markup]:
+    """Return the charts of the fronts with the plans of an answer; without fronts, the command that makes one."""
+    if not fronts:
+        request, name = answer.request, answer.plans[0].tightest.name
+        question = ["plan", "front", "--model", request.model, "--hw", request.hardware, "--workload", request.workload]
+        search = shlex.join([*question, "--engine", request.engine, "--axes", f"cost,{name}", "--json", "front.json"])
         text = (
             "The lines above are the plans of this answer. To add the front over all deployments and loads to this "
             "page, run:"
         )
         return [paragraph(text), command(f"{search}\nplan report answer.json --front front.json --html answer.html")]
     charts = []
-    for front in found:
-        s = front.search
+    for front in fronts:
+        s, first = front.search, front.axes[0]
         ends = "no other point is expected on the front" if s.exhausted else "more may be found with more"
-        x, *others = front.axes
-        for y in others:
-            said = (
-                f"Front of {x.words} and {y.words} over all deployments and loads of {front.request.hardware}: "
+        for axis in front.axes[1:]:
+            caption = (
+                f"Front of {first.words} and {axis.words} over all deployments and loads of {front.request.hardware}: "
                 f"{s.n_simulated:,} of {s.n_points:,} points simulated ({ends}), {s.n_requests:,} requests, seed "
                 f"{s.seed}. Crosses: the plans of this answer at their planned rates."
             )
-            charts.append(chart(_section_figure(front, answer, x, y), said, 480))
+            charts.append(chart(_figure(front, axis, "simulated, dominated", answer.plans), caption, 480))
     return charts
 
 
-def _section_figure(front: FrontFile, answer: Answer, x: FrontAxis, y: FrontAxis) -> Any:
-    import plotly.graph_objects as go
+def _figure(front: FrontFile, y: FrontAxis, others: str, plans: Sequence[Plan] = ()) -> Any:
+    """Return a chart of a front over its first axis: other points (named `others`), the front, and plans as crosses.
 
-    figure, flat = go.Figure(), len(front.axes) == 2
-    rest = [p for p in front.simulated if p.holds and not p.stopped_early and not p.on_front]
-    drawn: list[tuple[float, float]] = []
-    for name, points, k in (("simulated, dominated", rest, 6), ("Pareto front", front.front, 0)):
-        pairs = [(_shown(p.value(x), x), _shown(p.value(y), y), _section_hover(p)) for p in points]
-        on = points is front.front
-        style: dict[str, Any] = {"mode": "lines+markers" if on and flat else "markers"}
-        style["marker"] = {"color": COLOURS[k], "symbol": MARKS[k], "size": 9 if on else 6}
-        if on and flat:
-            style["line"] = {"color": COLOURS[k], "shape": "hv", "width": 2}
-        drawn += _add(figure, pairs, name, style)
-    mark = {"color": COLOURS[3], "symbol": "x-thin", "size": 13, "line": {"width": 3, "color": COLOURS[3]}}
-    own = [(_shown(_of(p, x), x), _shown(_of(p, y), y), _rate(p.requests_per_s)) for p in answer.plans]
-    drawn += _add(figure, own, "plans of this answer", {"mode": "markers", "marker": mark})
-    figure.update_xaxes(**logarithmic_axis(x.words, _section_unit(x), [v for v, _ in drawn]))
-    figure.update_yaxes(**logarithmic_axis(y.words, _section_unit(y), [v for _, v in drawn]))
-    return figure.update_layout(legend=BELOW, margin=MARGIN)
+    The points of a front with two axes are joined by a line.
+    """
+    x, flat = front.axes[0], len(front.axes) == 2
+
+    def marks(points: Sequence[FrontPoint]) -> Iterator[Mark]:
+        for p in points:
+            yield p.value(x), p.value(y), f"{_rate(p.requests_per_s)}<br>{p.hardware}: {p.words}"
+
+    dominated = [p for p in front.simulated if p.holds and not p.stopped_early and not p.on_front]
+    shape = {"color": COLOURS[0], "shape": "hv", "width": 2}
+    joined: Trace = {"mode": "lines+markers", "line": shape} if flat else {"mode": "markers"}
+    crosses = {"mode": "markers", "marker": big_mark("x-thin", COLOURS[3], size=13, color=COLOURS[3])}
+    series: list[tuple[str, Iterator[Mark], Trace]] = [
+        (others, marks(dominated), {"mode": "markers", "marker": {"color": COLOURS[6], "symbol": MARKS[6], "size": 6}}),
+        ("Pareto front", marks(front.front), joined | {"marker": {"color": COLOURS[0], "symbol": MARKS[0], "size": 9}}),
+        ("plans of this answer", ((_of(p, x), _of(p, y), _rate(p.requests_per_s)) for p in plans), crosses),
+    ]
+    traces, drawn = [], []
+    for name, points, style in series:
+        known = [(_scale(x) * a, _scale(y) * b, text) for a, b, text in points if a is not None and b is not None]
+        drawn += [mark[:2] for mark in known]
+        if known:
+            traces.append(line(known, name, hovertemplate="%{text}<br>%{x:.4g}, %{y:.4g}<extra></extra>", **style))
+    units = ["ms" if axis.is_latency else axis.unit for axis in (x, y)]
+    x_axis = logarithmic_axis(x.words, units[0], [value for value, _ in drawn])
+    return draw(traces, x_axis, logarithmic_axis(y.words, units[1], [value for _, value in drawn]))
 
 
-def _add(
-    figure: Any, pairs: Sequence[tuple[float | None, float | None, str]], name: str, style: dict[str, Any]
-) -> list[tuple[float, float]]:
-    known = [(x, y, text) for x, y, text in pairs if x is not None and y is not None]
-    if known:
-        texts = [text for *_, text in known]
-        hover = "%{text}<br>%{x:.4g}, %{y:.4g}<extra></extra>"
-        xs, ys = [x for x, *_ in known], [y for _, y, _ in known]
-        figure.add_scatter(x=xs, y=ys, name=name, text=texts, hovertemplate=hover, **style)
-    return [(x, y) for x, y, _ in known]
+def _scale(axis: FrontAxis) -> float:
+    return MS if axis.is_latency else 1.0
 
 
 def _of(plan: Plan, axis: FrontAxis) -> float | None:
-    """The plan's own value on an axis, in the axis' unit."""
+    """Return the value of a plan on an axis, in the unit of the axis."""
     if axis.is_latency:
         metric, _, stat = axis.name.partition(".")
-        found = ((plan.metrics or {}).get(f"{metric}_s") or {}).get(stat)
-        return float(found) if found is not None else None
-    cost, used = plan.cost, plan.energy
-    values = {
-        "cost": None if cost is None else cost.usd_per_million_output_tokens,
-        "energy": None if used is None else used.j_per_output_token,
-        "carbon": None if used is None else used.gco2e_per_million_output_tokens,
-    }
-    return values.get(axis.name)
-
-
-def _shown(value: float | None, axis: FrontAxis) -> float | None:
-    return None if value is None else value * (MS if axis.is_latency else 1.0)
-
-
-def _section_unit(axis: FrontAxis) -> str:
-    return "ms" if axis.is_latency else axis.unit
+        return plan.latency_s(metric, stat)
+    block, name = {
+        "cost": (plan.cost, "usd_per_million_output_tokens"),
+        "energy": (plan.energy, "j_per_output_token"),
+        "carbon": (plan.energy, "gco2e_per_million_output_tokens"),
+    }.get(axis.name, (None, ""))
+    return getattr(block, name, None)
 
 
 def _rate(per_s: float | None) -> str:
     return "" if per_s is None else f"{number_text(per_s)} requests/s"
-
-
-def _section_hover(point: FrontPoint) -> str:
-    return f"{_rate(point.requests_per_s)}<br>{point.hardware}: {point.words}"

@@ -1,19 +1,26 @@
-"""From an answer to its page and tables, with progress on stderr."""
+"""The report as files: the HTML page, and its numbers as tables in CSV, Parquet and JSON with units in their names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any, Final
 
-from catalogs.io.output_files import write_atomically
+from catalogs.io.output_files import finite, make_folder, write_atomically, write_json
 from catalogs.ui.html_page import need_plotly, render
 from catalogs.ui.terminal import progress_bar
 from planner.answer.schema import Answer
-from planner.report.material import ReportData, gather
+from planner.report.material import ReportData, gather, label
 from planner.report.page import answer_page
-from planner.report.tables import write_tables
 from planner.search.pareto_search import FrontFile
+from planner.studies.sensitivity import Input
+from simulator.analysis.operators import operator_document
+
+Row = dict[str, Any]
+
+SCHEMA_VERSION: Final = 1
 
 
 def write_report(
@@ -23,17 +30,117 @@ def write_report(
     swings: bool = True,
     fronts: Sequence[FrontFile] = (),
 ) -> ReportData:
-    """Simulate what the answer does not hold; write the page and the tables that were asked for.
+    """Simulate the figures that the answer does not hold, write the page and the tables, and return the figures.
 
-    swings: sensitivity too, most of the time it takes. fronts: shown beside the plans. Raises InputError where plotly
-    is missing, the answer cannot be rerun, or a file cannot be written.
+    Progress is shown on stderr.
+
+    Args:
+        answer: The answer.
+        html: File of the page; None for no page.
+        folder: Folder of the tables; None for no tables.
+        swings: Whether sensitivity and growth are simulated, which take most of the time.
+        fronts: Fronts to show with the plans of the answer.
+
+    Raises:
+        InputError: Plotly is missing, the answer cannot be simulated again, or a file cannot be written.
     """
     if html is not None:
         need_plotly()
-    with progress_bar("report") as tell:
-        material = replace(gather(answer, tell, swings), fronts=tuple(fronts))
+    with progress_bar("report") as progress:
+        material = replace(gather(answer, progress, swings), fronts=tuple(fronts))
     if html is not None:
         write_atomically(html, [render(answer_page(material))])
     if folder is not None:
         write_tables(material, folder)
     return material
+
+
+def write_tables(m: ReportData, folder: Path) -> list[Path]:
+    """Write NAME.csv and NAME.parquet for every table, and all tables into report.json, and return the files.
+
+    Numbers that are not finite are null in report.json.
+
+    Raises:
+        InputError: The files cannot be written.
+    """
+    import pandas as pd
+
+    make_folder(folder)
+    tables, written = tables_of(m), [folder / "report.json"]
+    write_json({"schema_version": SCHEMA_VERSION, **finite(tables)}, str(written[0]))
+    for name, rows in tables.items():
+        written += [folder / f"{name}.csv", folder / f"{name}.parquet"]
+        write_atomically(written[-2], [csv_text(rows)])
+        pd.DataFrame(rows).to_parquet(written[-1], index=False)
+    return written
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """Return rows as CSV, with columns in the order of first appearance; unknown values are empty."""
+    import pandas as pd
+
+    text: str = pd.DataFrame(rows, dtype=object).to_csv(index=False, lineterminator="\n")
+    return text
+
+
+def tables_of(m: ReportData) -> dict[str, list[Row]]:
+    """Return the rows by table name, without empty tables."""
+    answer, s = m.answer, m.simulated
+    quantiles = {} if answer.best is None else answer.best.latency_cdf
+    found: dict[str, list[Row]] = {
+        "plans": [_plan(m, i) for i in range(len(answer.plans))],
+        "curve": [{"plan": i} | _flat(p.model_dump()) for i, plan in enumerate(answer.plans) for p in plan.curve],
+        "latency_cdf": [dict(zip(quantiles, row, strict=True)) for row in zip(*quantiles.values(), strict=True)],
+        "prices": [p.model_dump() for p in answer.prices],
+        "carbon": [asdict(c) for c in m.carbon],
+    }
+    if s is not None:
+        found["trade_offs"] = [_flat(asdict(replace(p, latency_s={})) | p.latency_s) for p in s.points]
+        found["operators"] = [
+            ({} if part.role == "both" else {"pool": part.role}) | operator_document(row)
+            for part in s.parts
+            for row in part.bottleneck.samples.operators
+        ]
+        found["what_binds"] = [asdict(u) for u in s.uses]
+        found["more_capacity"] = [asdict(c) for c in s.growth.changes] if s.growth else []
+        found["sensitivity"] = [row for i in (s.sensitivity.inputs if s.sensitivity else []) for row in _effects(i)]
+    for i, front in enumerate(m.fronts, 1):
+        kept = ("hardware", "words", "requests_per_s", "holds", "stopped_early", "on_front")
+        axes = {f"{a.name.replace('.', '_')}_{a.unit.lower()}": a for a in front.axes}
+        found[f"front_{i}"] = [
+            {name: getattr(p, name) for name in kept} | {name: p.value(axis) for name, axis in axes.items()}
+            for p in front.simulated
+        ]
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def _plan(m: ReportData, i: int) -> Row:
+    plan = m.answer.plans[i]
+    values = {f"{r.name}_s": r.value_s for r in plan.slo}
+    probabilities = {f"{r.name}_probability": r.probability_met for r in plan.slo}
+    cost = {} if plan.cost is None else asdict(plan.cost)
+    used = {} if plan.energy is None else asdict(plan.energy)
+    rates = {k: getattr(plan, k) for k in ("requests_per_s", "capacity_requests_per_s", "safe_requests_per_s")}
+    split = plan.deployment.get("disaggregation")
+    deployment = plan.deployment | {"disaggregation": json.dumps(split) if split else None}  # Parquet has no {}
+    return {"plan": i, "label": label(m.answer, i), **deployment, **rates, **values, **probabilities, **cost, **used}
+
+
+def _flat(row: Row) -> Row:
+    """Return a row with a column for each statistic of a latency: `ttft_p90_s` for `p90` of `ttft_s`."""
+    flat: Row = {}
+    for key, value in row.items():
+        metric = key.removesuffix("_s")
+        flat |= {f"{metric}_{stat}_s": v for stat, v in value.items()} if isinstance(value, dict) else {key: value}
+    return flat
+
+
+def _effects(i: Input) -> Iterator[Row]:
+    kept = ("capacity_requests_per_s", "usd_per_million_output_tokens", "slo_share", "holds")
+    sides = (("below", i.flip_low), ("above", i.flip_high))
+    flips = {f"flips_{side}": flip.value if flip else None for side, flip in sides}
+    flips |= {f"flips_{side}_to_plan": flip.alternative if flip else None for side, flip in sides}
+    for effect in (i.low, i.high):
+        if effect is not None:
+            change = {"input": i.name, "change": effect.variant.words, **{k: getattr(effect, k) for k in kept}}
+            yield change | {"flips": i.flips} | flips

@@ -16,12 +16,10 @@ def compare(
     json_file: JsonTo = None,
 ) -> None:
     """Compare two answers: differences, costs, and advantages of each."""
-    from catalogs.io.output_files import check_targets
-    from planner.cli.screens.comparison import show_comparison
+    from planner.cli.screens.studies import show_comparison
     from planner.sections.full_answer import read_answer
     from planner.studies.comparison import compare_answers
 
-    check_targets(json_file)
     found = compare_answers(read_answer(first), read_answer(second))
     names = str(first), str(second)
     put({"a": names[0], "b": names[1], **found.document()}, json_file, lambda: show_comparison(found, names))

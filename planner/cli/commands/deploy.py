@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import Alternative, AnswerPath, put
+from planner.cli.options import Alternative, AnswerPath, put, writable
 
 
 def deploy(
@@ -24,18 +24,15 @@ def deploy(
     image: Annotated[str | None, typer.Option(help="Container image (default: the engine's own).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing deployment folder.")] = False,
     json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="Write a summary of the files as JSON; - for stdout.")
+        str | None,
+        typer.Option(
+            "--json", metavar="FILE", help="Write a summary of the files as JSON; - for stdout.", callback=writable
+        ),
     ] = None,
 ) -> None:
     """Write the files that start a plan, a benchmark that verifies it, and its predictions."""
-    from catalogs.io.output_files import check_targets
-    from planner.cli.screens.comparison import show_deployment
-    from planner.deploy.files import check_folder, write_folder
-    from planner.deploy.package import pack
-    from planner.sections.full_answer import read_answer
+    from planner.cli.screens.studies import show_deployment
+    from planner.deploy.package import write_deployment
 
-    check_targets(json_file)
-    check_folder(out, force)
-    package = pack(read_answer(answer), answer, target, alternative, image)
-    write_folder(out, package.files, force)
+    package = write_deployment(answer, target, out, alternative, image, force)
     put({"folder": str(out), **package.document()}, json_file, lambda: show_deployment(package, out))

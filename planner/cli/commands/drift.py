@@ -26,7 +26,6 @@ def drift(
     The predictions are for the server's current request rate.
     """
     from catalogs.errors import InputError
-    from catalogs.io.output_files import check_targets
     from planner.answer.capabilities import chosen
     from planner.cli.screens.validation import show_server
     from planner.sections.full_answer import read_answer
@@ -34,7 +33,6 @@ def drift(
     from planner.validation.prediction import Prediction
     from planner.validation.prometheus import observe_server
 
-    check_targets(json_file)
     if not 1 <= seconds <= 86_400:
         raise InputError("an interval must last 1 to 86400 seconds", seconds, "60")
     read = read_answer(answer)

@@ -13,14 +13,12 @@ def explain(
 
     Every change is simulated at the higher rate.
     """
-    from catalogs.io.output_files import check_targets
     from catalogs.ui.terminal import progress_bar
-    from planner.cli.screens.explain import show
+    from planner.cli.screens.studies import show_explanation
     from planner.sections.full_answer import read_answer
     from planner.studies import explain as explaining
 
-    check_targets(json_file)
     read = read_answer(answer)
-    with progress_bar("explain") as tell:
-        found = explaining.explain(read, tell)
-    put(explaining.document(found), json_file, lambda: show(found))
+    with progress_bar("explain") as progress:
+        found = explaining.explain(read, progress)
+    put(explaining.document(found), json_file, lambda: show_explanation(found))

@@ -48,7 +48,7 @@ def front(
     """
     from catalogs.io.output_files import check_targets, write_atomically
     from catalogs.ui.entry_point import INTERRUPTED
-    from planner.cli.screens.pareto import show
+    from planner.cli.screens.studies import show_front
     from planner.evaluation.multi_hardware import open_evaluator
     from planner.search.pareto_search import make_front
     from planner.search.pareto_space import parse_axes
@@ -63,8 +63,8 @@ def front(
         need_plotly()
     world = open_evaluator(request)
     try:
-        with front_progress() as tell:
-            found = make_front(request, world, wanted, limits, tell)
+        with front_progress() as progress:
+            found = make_front(request, world, wanted, limits, progress)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
@@ -73,7 +73,7 @@ def front(
         from planner.report.pareto_page import front_page
 
         write_atomically(html, [render(front_page(found))])
-    put(found.document(), json_file, lambda: show(found))
+    put(found.document(), json_file, lambda: show_front(found))
     raise typer.Exit(INTERRUPTED if found.result.interrupted else 0 if found.members else 1)
 
 

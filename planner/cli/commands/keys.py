@@ -21,16 +21,13 @@ def keys(json_file: JsonTo = None) -> None:
 
 
 def _show() -> None:
-    from itertools import groupby
-
     from planner.problem.request_keys import request_keys
 
-    panels = list(dict.fromkeys(key.panel or NO_PANEL for key in request_keys().values()))
-    table = sorted(request_keys().values(), key=lambda key: panels.index(key.panel or NO_PANEL))
+    table = list(request_keys().values())
     width = max(len(key.name) for key in table)
-    for panel, group in groupby(table, key=lambda key: key.panel or NO_PANEL):
+    for panel in dict.fromkeys(key.panel or NO_PANEL for key in table):
         print(f"{panel}:")
-        for key in group:
+        for key in (key for key in table if (key.panel or NO_PANEL) == panel):
             option = f" [{key.option}]" if key.option else ""
             print(f"  {key.name:<{width}}  {key.kind:<7}  {key.help}{option}")
     print("Keys of deployment.yaml that all candidates share go under `fixed`; --set takes them by their own names.")

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from catalogs.ui.entry_point import INTERRUPTED
 from planner.cli.options import OUTPUT, put
 from planner.cli.request_options import GivenRequest, takes_request
-
-if TYPE_CHECKING:
-    from planner.answer.schema import Answer
-    from planner.problem.request import PlanRequest
 
 
 @takes_request("plan")
@@ -34,63 +29,41 @@ def plan(
         typer.Option(metavar="FILE", help="Write the recommended deployment, for `simulate`.", rich_help_panel=OUTPUT),
     ] = None,
 ) -> None:
-    """plan --model llama3.1-405b --slo p99=2s --hw h100x8."""
+    """Plan a deployment, and write it to the requested outputs.
+
+    The exit status is 0 for a feasible request, 1 for an infeasible one, and 130 for an interrupted search.
+    """
     if context.invoked_subcommand is not None:
         return
-    from catalogs.io.output_files import check_targets
+    from catalogs.io.output_files import check_targets, write_atomically
+    from planner.problem.scenario import request_of_keys
 
-    request = given.request()
+    request = request_of_keys(given.keys())
     check_targets(json, deployment_out, request.study, html)
     if html is not None:  # fail before the search, not after it
         from catalogs.ui.html_page import need_plotly
-        from planner.answer.capabilities import need_readable_kinds
 
         need_plotly()
-        need_readable_kinds("report", request.also)
-    raise typer.Exit(_answered(request, AnswerOutputs(json, deployment_out, html)))
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerOutputs:
-    """The destinations of an answer: its JSON, the recommended deployment, and the HTML report; None for none."""
-
-    json_to: str | None
-    deployment_to: Path | None
-    html_to: Path | None
-
-    def put(self, answer: Answer) -> None:
-        """Write every output, and print the screen unless the JSON goes to stdout."""
-        from planner.cli.screens.plan import show
-
-        if self.deployment_to is not None and answer.best is not None:
-            _write_deployment(answer.best.deployment, self.deployment_to)
-        put(answer.document(), self.json_to, lambda: show(answer))
-        if self.html_to is not None:
-            from planner.report.write import write_report
-
-            write_report(answer, self.html_to, None)
-
-
-def _write_deployment(deployment: dict[str, Any], path: Path) -> None:
-    import yaml
-
-    from catalogs.io.output_files import write_atomically
-
-    again = deployment | {"kv_blocks": None}  # `simulate` computes it from the memory model
-    write_atomically(path, [yaml.safe_dump(again, sort_keys=False)])
-
-
-def _answered(request: PlanRequest, written: AnswerOutputs) -> int:
-    """Plan, write the outputs and return the exit status: 0 feasible, 1 infeasible, 130 interrupted."""
-    from planner.pipeline import kept_words, plan
+    from planner.cli.screens.plan import show
+    from planner.pipeline import kept_words
+    from planner.pipeline import plan as plan_deployment
 
     try:
-        answer = plan(request)
+        answer = plan_deployment(request)
     except KeyboardInterrupt:
         print(f"interrupted{kept_words(request)}", file=sys.stderr)
-        return INTERRUPTED
-    written.put(answer)
+        raise typer.Exit(INTERRUPTED) from None
+    if deployment_out is not None and answer.best is not None:
+        import yaml
+
+        deployment = answer.best.deployment | {"kv_blocks": None}  # `simulate` computes it from the memory model
+        write_atomically(deployment_out, [yaml.safe_dump(deployment, sort_keys=False)])
+    put(answer.document(), json, lambda: show(answer))
+    if html is not None:
+        from planner.report.write import write_report
+
+        write_report(answer, html, None)
     if answer.interrupted:
         print(f"interrupted: the best deployment found so far is recommended{kept_words(request)}", file=sys.stderr)
-        return INTERRUPTED
-    return 0 if answer.feasible else 1
+        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(0 if answer.feasible else 1)

@@ -29,7 +29,7 @@ def report(
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets
     from planner.cli.screens.report import show
-    from planner.report.pareto_file import read_front
+    from planner.report.pareto_page import read_front
     from planner.report.write import write_report
     from planner.sections.full_answer import read_answer
 

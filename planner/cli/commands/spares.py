@@ -24,16 +24,14 @@ def spares(
 
     plan spares ANSWER.json --mtbf 30d --restart 10min
     """
-    from catalogs.io.output_files import check_targets
     from catalogs.ui.terminal import progress_bar
     from catalogs.ui.words import parse_duration
-    from planner.cli.screens.spares import show
+    from planner.cli.screens.studies import show_spares
     from planner.sections.full_answer import read_answer
     from planner.studies.spares import SpareObjective, spares
 
-    check_targets(json_file)
     terms = SpareObjective(parse_duration(mtbf), parse_duration(restart), parse_duration(window), held)
-    with progress_bar("spares") as tell:
-        found = spares(read_answer(answer), terms, alternative, tell)
-    put(found.document(), json_file, lambda: show(found))
+    with progress_bar("spares") as progress:
+        found = spares(read_answer(answer), terms, alternative, progress)
+    put(found.document(), json_file, lambda: show_spares(found))
     raise typer.Exit(1 if found.spares is None else 0)

@@ -27,14 +27,12 @@ def verify(
     """
     from calibration.importers.model_name import measured_model
     from calibration.importers.results import measured_run_file
-    from catalogs.io.output_files import check_targets
     from planner.answer.capabilities import chosen
     from planner.cli.screens.validation import show_run
     from planner.sections.full_answer import read_answer
     from planner.validation.measured_run import verify as compare
     from planner.validation.prediction import Prediction
 
-    check_targets(json_file)
     read = read_answer(answer)
     prediction = Prediction.of(read, chosen("verify", read, alternative))
     found = compare(prediction, measured_run_file(results), measured_model(results))

@@ -25,24 +25,22 @@ def whatif(
     plan whatif ANSWER.json --rate x2 --hw h200x8 --set kv_dtype=fp8
     """
     from catalogs.errors import InputError
-    from catalogs.io.output_files import check_targets
     from catalogs.ui.terminal import progress_bar
     from planner.answer.capabilities import chosen
-    from planner.cli.screens.comparison import show_whatif
+    from planner.cli.screens.studies import show_whatif
     from planner.problem.overrides import parse_keys
     from planner.sections.full_answer import read_answer
     from planner.studies.whatif import Changes, parse_rate
     from planner.studies.whatif import what_if as change
 
-    check_targets(json_file)
     if not (rate or hw or workload or settings):
         raise InputError("nothing is changed", None, "--rate x2, --hw h200x8, --workload W or --set KEY=VALUE")
     read = read_answer(answer)
     plan = chosen("whatif", read, alternative)
     per_s = None if rate is None else parse_rate(rate, plan.requests_per_s or 0.0)
     changes = Changes(per_s, hw, workload, parse_keys(settings or []))
-    with progress_bar("whatif") as tell:
-        tell("the changed deployment")
+    with progress_bar("whatif") as progress:
+        progress("the changed deployment")
         found = change(read, plan, changes)
     put(found.document(), json_file, lambda: show_whatif(found))
     raise typer.Exit(1 if found.breaks else 0)

@@ -10,8 +10,8 @@ from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows
 from catalogs.ui.words import digits, dollars, percent, seconds
 from planner.answer.hardware_ranking import HardwareRow
-from planner.answer.plan_schema import Known, Memory, Plan, SloResult
-from planner.answer.schema import Answer, SearchSummary
+from planner.answer.plan_schema import Known, Memory, Plan
+from planner.answer.schema import GOALS, Answer, SearchSummary
 from planner.economics.money import Energy
 from planner.evaluation.confidence import LEVEL, SAFE
 from planner.problem.candidate import deployment_words
@@ -28,8 +28,10 @@ _MOST_HARDWARE: Final = 12
 
 def render(answer: Answer, width: int = PIPED) -> str:
     """Return the screen of an answer as plain text of about 32 lines, each at most `width` columns wide."""
-    lines = _no(answer) if answer.best is None else _yes(answer, answer.best)
-    return "\n".join(row for label, text in lines for row in _rows(label, text, width))
+    rows: list[str] = []
+    for label, text in _refused(answer) if answer.best is None else _feasible(answer, answer.best):
+        rows += _command_rows(text, width) if label == "Start" else labelled_rows(label, text, width)
+    return "\n".join(rows)
 
 
 def show(answer: Answer) -> None:
@@ -49,72 +51,69 @@ def show(answer: Answer) -> None:
         console.print(styled)
 
 
-def _rows(label: str, text: str, width: int) -> list[str]:
-    if label == "Start":  # users copy the command, so it only breaks between flags
-        return _command_rows(text, width)
-    return list(labelled_rows(label, text, width))
-
-
-def _command_rows(command: str, width: int) -> list[str]:
-    rows, row = [], ""
-    for part in _flags(command):
+def _command_rows(command: str, width: int) -> Iterator[str]:
+    """Yield the rows of the start command; users copy it, so it only breaks between flags."""
+    parts: list[str] = []
+    for word in shlex.split(command):  # a flag stays on the row of its value
+        if parts and parts[-1].startswith("--") and " " not in parts[-1] and not word.startswith("--"):
+            parts[-1] += f" {shlex.quote(word)}"
+        else:
+            parts.append(shlex.quote(word))
+    row, label = "", "Start"
+    for part in parts:
         if row and len(row) + len(part) + 3 > width - LABEL:
-            rows.append(row + " \\")
-            row = "  " + part
+            yield f"{label:<{LABEL}}{row} \\"
+            row, label = f"  {part}", ""
         else:
             row = f"{row} {part}" if row else part
-    rows.append(row)
-    return [f"{'Start' if i == 0 else '':<{LABEL}}{r}" for i, r in enumerate(rows)]
+    yield f"{label:<{LABEL}}{row}"
 
 
-def _flags(command: str) -> list[str]:
-    """Split a command into words, keeping each flag together with its value."""
-    found: list[str] = []
-    for word in shlex.split(command):
-        if found and found[-1].startswith("--") and " " not in found[-1] and not word.startswith("--"):
-            found[-1] += f" {shlex.quote(word)}"
-        else:
-            found.append(shlex.quote(word))
-    return found
-
-
-def _yes(answer: Answer, best: Plan) -> Iterator[Line]:
+def _feasible(answer: Answer, best: Plan) -> Iterator[Line]:
     request = answer.request
     yield _question(request)
     yield "", ""
     yield "Recommended", deployment_words(best.deployment)
-    yield from _slo_lines(best, request)
+    for words, row in zip(request.slo_words, best.slo, strict=True):
+        yield "Objective", words
+        interval = f"{100 * LEVEL:.0f} % interval: {interval_words(row.ci_low_s, row.ci_high_s)}"
+        verdict = verdict_words(row.met, row.probability_met)
+        yield "", f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict}"
     yield from _capacity_lines(best)
     yield from _money_lines(best, request)
     yield from _machine_lines(best)
-    yield from _survival_lines(best)
+    survival = best.survival
+    if survival is not None:
+        values = ", ".join(f"{row.name} = {seconds(row.value_s)}" for row in survival.slo)
+        count = f"{survival.replicas_left} remaining replica{'' if survival.replicas_left == 1 else 's'}"
+        yield "Survives", f"{count} under the same load: {values}: {'met' if survival.met else 'MISSED'}"
     yield from section_lines(answer)
     for other in answer.alternatives:
         yield "Alternative", f"{deployment_words(other.deployment)}: {_difference(best, other)}"
-    yield from _hardware_lines(answer)
-    yield from _foot(answer, best)
+    ranking = [
+        f"{place}. {row.hardware}{'' if row.usd_per_hour is None else f', {dollars(row.usd_per_hour)}/h'}: {_rank(row)}"
+        for place, row in enumerate(answer.hardware[:_MOST_HARDWARE], 1)
+    ]
+    for i, text in enumerate([*ranking, *answer.search.left_out]):
+        yield "" if i else "Hardware", text
+    if best.calibration is not None:
+        yield from _calibration_lines(best.calibration)
+    for notice in (*best.notices[:3], *best.command_notes):
+        yield "Note", notice
+    yield "Start", best.command
+    yield _search_line(answer.search)
 
 
 def _question(request: PlanRequest) -> Line:
-    free = "a light load" if request.objective == "latency" else "highest sustainable rate"
-    rate = free if request.requests_per_s is None else f"{request.requests_per_s:g} requests/s"
     if request.users is not None:
         rate = f"{request.users} users with a think time of {request.think_s:g} s"
+    elif request.requests_per_s is not None:
+        rate = f"{request.requests_per_s:g} requests/s"
+    else:
+        rate = "a light load" if request.objective == "latency" else "highest sustainable rate"
     rate += f", {request.spare.words}" if request.spare else ""
-    best = {"throughput": "highest throughput", "goodput": "highest goodput per accelerator"}
-    goal = best.get(request.objective, f"lowest {request.objective}")
+    goal = GOALS.get(request.objective, f"lowest {request.objective}")
     return "Request", f"{request.model} on {request.hardware}, workload {request.workload}, {rate}, {goal}"
-
-
-def _slo_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
-    for words, row in zip(request.slo_words, plan.slo, strict=True):
-        yield "Objective", words
-        found = f"{row.name} = {seconds(row.value_s)} ({100 * LEVEL:.0f} % interval: {_span(row)})"
-        yield "", f"{found}: {verdict_words(row.met, row.probability_met)}"
-
-
-def _span(row: SloResult) -> str:
-    return interval_words(row.ci_low_s, row.ci_high_s)
 
 
 def _capacity_lines(plan: Plan) -> Iterator[Line]:
@@ -134,29 +133,7 @@ def _capacity_lines(plan: Plan) -> Iterator[Line]:
     yield "", f"{tokens:,.0f} output tokens/s at {rate} requests/s; latency, cost and energy refer to this rate"
 
 
-def _survival_lines(plan: Plan) -> Iterator[Line]:
-    survival = plan.survival
-    if survival is None:
-        return
-    values = ", ".join(f"{row.name} = {seconds(row.value_s)}" for row in survival.slo)
-    verdict = "met" if survival.met else "MISSED"
-    left = survival.replicas_left
-    count = "1 remaining replica" if left == 1 else f"{left} remaining replicas"
-    yield "Survives", f"{count} under the same load: {values}: {verdict}"
-
-
-def _hardware_lines(answer: Answer) -> Iterator[Line]:
-    label = "Hardware"
-    for place, row in enumerate(answer.hardware[:_MOST_HARDWARE], 1):
-        usd = "" if row.usd_per_hour is None else f", {dollars(row.usd_per_hour)}/h"
-        yield label, f"{place}. {row.hardware}{usd}: {_found_words(row)}"
-        label = ""
-    for notice in answer.search.left_out:
-        yield label, notice
-        label = ""
-
-
-def _found_words(row: HardwareRow) -> str:
+def _rank(row: HardwareRow) -> str:
     if row.state == "holds":
         return f"carries {digits(row.requests_per_s or 0.0)} requests/s in the search: {row.candidate}"
     if row.at_most_requests_per_s is not None:
@@ -166,20 +143,17 @@ def _found_words(row: HardwareRow) -> str:
 
 def _money_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
     cost, energy = plan.cost, plan.energy
-    idles = (
-        request.objective == "latency" and request.requests_per_s is None
-    )  # under a light load, the cost per token has no meaning
+    idles = request.objective == "latency" and request.requests_per_s is None  # the cost per token has no meaning
     if cost is None or cost.usd_per_hour is None:
         yield "Cost", "unknown: no price for this hardware (give one with --price USD_PER_HOUR)"
     else:
         kinds = ("output", "input", "total")
         each = [f"{dollars(getattr(cost, f'usd_per_million_{k}_tokens'))} per million {k} tokens" for k in kinds]
         each += [] if cost.usd_per_request is None else [f"{dollars(cost.usd_per_request)} per request"]
-        per_token = "" if idles else "; " + ", ".join(each)
-        yield "Cost", f"${cost.usd_per_hour:.2f}/h{per_token}"
+        yield "Cost", f"${cost.usd_per_hour:.2f}/h{'' if idles else '; ' + ', '.join(each)}"
         given = cost.price_as_of == "given"
         dated = "price given on the command line" if given else f"price of {cost.price_as_of}, {cost.price_source}"
-        yield "", dated + _note(cost.price_note)
+        yield "", dated + (f" ({cost.price_note})" if cost.price_note else "")
     if energy is None:
         yield "Energy", "unknown"
     elif idles:
@@ -189,19 +163,14 @@ def _money_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
 
 
 def _energy_words(energy: Energy) -> str:
-    carbon = energy.gco2e_per_million_output_tokens
+    carbon, intensity = energy.gco2e_per_million_output_tokens, energy.grid_gco2e_per_kwh
     grams = "unknown carbon" if carbon is None else f"{carbon:.0f} gCO2e"
+    region = f" {energy.grid_region}" if energy.grid_region else ""
+    grid = "" if intensity is None else f", grid{region} at {intensity:.0f} g/kWh"
     return (
         f"{energy.w_mean / 1e3:.2f} kW; {energy.j_per_output_token:.3g} J per output token; "
-        f"{energy.kwh_per_million_output_tokens:.3g} kWh, {grams} per million output tokens ({_assumed(energy)})"
+        f"{energy.kwh_per_million_output_tokens:.3g} kWh, {grams} per million output tokens (PUE {energy.pue:g}{grid})"
     )
-
-
-def _assumed(energy: Energy) -> str:
-    """Return the assumptions in words, for example "PUE 1.3, grid us at 384 g/kWh"."""
-    intensity, region = energy.grid_gco2e_per_kwh, energy.grid_region
-    grid = "" if intensity is None else f", grid{f' {region}' if region else ''} at {intensity:.0f} g/kWh"
-    return f"PUE {energy.pue:g}{grid}"
 
 
 def _machine_lines(plan: Plan) -> Iterator[Line]:
@@ -246,26 +215,12 @@ def _difference(best: Plan, other: Plan) -> str:
     return ", ".join(found) or "no figures"
 
 
-def _foot(answer: Answer, plan: Plan) -> Iterator[Line]:
-    if plan.calibration is not None:
-        yield from _calibration_lines(plan.calibration)
-    for notice in plan.notices[:3]:
-        yield "Note", notice
-    for note in plan.command_notes:
-        yield "Note", note
-    yield "Start", plan.command
-    yield _search_line(answer.search)
-
-
 def _calibration_lines(known: Known) -> Iterator[Line]:
-    shares = (
-        f"{percent(known.measured_fraction)} measured, {percent(known.interpolated_fraction)} interpolated, "
-        f"{percent(known.roofline_fraction)} roofline only"
-    )
-    yield (
-        "Evidence",
-        f"step time: {shares} (calibration {known.bundle}); operator error {100 * known.of_operators:.1f} %",
-    )
+    fractions = (known.measured_fraction, known.interpolated_fraction, known.roofline_fraction)
+    measured, interpolated, roofline = map(percent, fractions)
+    shares = f"{measured} measured, {interpolated} interpolated, {roofline} roofline only"
+    error = f"operator error {100 * known.of_operators:.1f} %"
+    yield "Evidence", f"step time: {shares} (calibration {known.bundle}); {error}"
     yield "Accuracy", in_words(known.stated_error)
 
 
@@ -277,7 +232,7 @@ def _search_line(search: SearchSummary) -> Line:
     )
 
 
-def _no(answer: Answer) -> Iterator[Line]:
+def _refused(answer: Answer) -> Iterator[Line]:
     refusal = answer.infeasible
     yield _question(answer.request)
     yield "", ""
@@ -285,7 +240,13 @@ def _no(answer: Answer) -> Iterator[Line]:
     for words in answer.request.slo_words:
         yield "Objective", words
     if refusal is not None and refusal.closest is not None:
-        yield from _closest_lines(refusal.closest)
+        closest = refusal.closest
+        yield "Closest", deployment_words(closest.deployment)
+        for row in closest.slo:
+            found = f"{seconds(row.value_s)}, limit {seconds(row.limit_s)}"
+            yield "", f"{row.name} = {found}: {'met' if row.met else 'missed'}"
+        if closest.memory is not None:
+            yield "Memory", memory_bar(closest.memory)
     changes = [] if refusal is None else refusal.what_would_meet_it
     for i, change in enumerate(changes):
         yield "" if i else "Would meet", f"{change.change} (checked by {change.verified_by})"
@@ -295,16 +256,3 @@ def _no(answer: Answer) -> Iterator[Line]:
     for reason, n in list(answer.search.bounded_out.items())[:3]:
         yield "Ruled out", f"{n} candidates: {reason}"
     yield _search_line(answer.search)
-
-
-def _closest_lines(closest: Plan) -> Iterator[Line]:
-    yield "Closest", deployment_words(closest.deployment)
-    for row in closest.slo:
-        found = f"{seconds(row.value_s)}, limit {seconds(row.limit_s)}"
-        yield "", f"{row.name} = {found}: {'met' if row.met else 'missed'}"
-    if closest.memory is not None:
-        yield "Memory", memory_bar(closest.memory)
-
-
-def _note(note: str | None) -> str:
-    return f" ({note})" if note else ""

@@ -21,29 +21,35 @@ Cells = tuple[str, str, str, str, str]
 
 def show_run(v: PlanVerification) -> None:
     """Print a measured run next to the predictions of its plan."""
+    verdicts = {None: "unknown", True: "met", False: "MISSED"}
+    rows = [_cells(row.expected, human_s(row.measured_s), row.finding, verdicts[row.objective_met]) for row in v.rows]
     summary = f"{v.run.n:,} requests of {v.run.client}"
-    _print(v.prediction, summary, v.load, "measured", map(_run_cells, v.rows), (*v.notes, run_verdict(v)))
+    _print(v.prediction, summary, v.load, ("measured", rows), (*v.notes, run_verdict(v)))
 
 
 def show_server(d: Drift) -> None:
     """Print a running server next to the plan's predictions for the server's current rate."""
+    rows = []
+    for row in d.rows:
+        met = "MISSED" if row.missed else "met" if row.measured_high_s <= (row.expected.limit_s or 0.0) else "undecided"
+        rows.append(_cells(row.expected, _bucket(row), row.finding, met))
     summary = f"{d.n_requests:,.0f} requests in {d.seconds:.0f} s; predictions are for the current rate"
-    _print(d.prediction, summary, d.load, "now", map(_server_cells, d.rows), (*d.notes, server_verdict(d)))
+    _print(d.prediction, summary, d.load, ("now", rows), (*d.notes, server_verdict(d)))
 
 
 def _print(
     prediction: Prediction,
     summary: str,
     load: Sequence[Comparison],
-    column: str,
-    rows: Iterable[Cells],
+    column: tuple[str, list[Cells]],
     remarks: Sequence[str],
 ) -> None:
-    """Print both sides; the last of `remarks` is the verdict, the others are notes."""
+    """Print both sides; `column` is the name of the measurements with all rows, and the last remark is the verdict."""
     console, deployment = open_console(), prediction.plan.deployment
     console.print(f"{deployment['model']} on {deployment['hardware']}: {summary}")
     console.print(", ".join(f"{c.name} {c.measured:.4g} (planned {c.planned:.4g})" for c in load))
-    console.print(text_table(("metric", f"predicted ({LEVEL:.0%})", column, "finding", "objective"), list(rows), 1, ""))
+    head = ("metric", f"predicted ({LEVEL:.0%})", column[0], "finding", "objective")
+    console.print(text_table(head, column[1], 1, ""))
     for note in remarks[:-1]:
         console.print(f"Note: {note}")
     console.print(remarks[-1])
@@ -85,17 +91,6 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
 
 
-def _run_cells(row: Row) -> Cells:
-    met = "unknown" if row.objective_met is None else "met" if row.objective_met else "MISSED"
-    return _cells(row.expected, human_s(row.measured_s), row.finding, met)
-
-
-def _server_cells(row: DriftRow) -> Cells:
-    limit = row.expected.limit_s or 0.0
-    met = "MISSED" if row.missed else "met" if row.measured_high_s <= limit else "undecided"
-    return _cells(row.expected, _now(row), row.finding, met)
-
-
 def _cells(expected: Expected, measured: str, finding: str, met: str) -> Cells:
     objective = "" if expected.limit_s is None else f"{human_s(expected.limit_s)}: {met}"
     return expected.name, interval_words(expected), measured, finding, objective
@@ -107,7 +102,7 @@ def interval_words(expected: Expected) -> str:
     return f"{human_s(expected.value_s)} ({human_s(expected.low_s)} to {high})"
 
 
-def _now(row: DriftRow) -> str:
+def _bucket(row: DriftRow) -> str:
     """Return the histogram bucket that holds a quantile; a mean is exact."""
     low, high = row.measured_low_s, row.measured_high_s
     if low == high:

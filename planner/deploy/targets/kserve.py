@@ -1,56 +1,50 @@
-"""KServe's LLMInferenceService (serving.kserve.io/v1alpha2): its own templates start the engine, ours add the flags."""
+"""KServe's LLMInferenceService (serving.kserve.io/v1alpha2): its templates start the engine with the plan's flags."""
 
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import Any
 
 from planner.deploy.files import DeploymentFiles, to_yaml
 from planner.deploy.serving import Serving
-from planner.deploy.targets.pods import TOKEN_KEY, TOKEN_SECRET, resources, secret_step
+from planner.deploy.targets.pods import TOKEN_SECRET, environment, node_selector, resources, secret_step
 
 _PREDICTED = "KServe's scheduler chooses replicas by load and cached prefixes; the plan assumes round robin"
 
 
 def write(s: Serving) -> DeploymentFiles:
-    """llminferenceservice.yaml."""
-    spec: dict[str, Any] = {"model": {"uri": f"hf://{s.model}", "name": s.model}, "replicas": s.replicas}
-    if s.family == "sglang":
-        spec = {"runtime": "kserve-llm-sglang", **spec}
-    layout = s.resolved.layout
-    spec["parallelism"] = {"tensor": layout.tensor_parallel}
-    spec["router"] = {"scheduler": {}, "route": {}, "gateway": {}} if s.replicas > 1 else {"route": {}, "gateway": {}}
-    spec["template"] = {"containers": [_container(s)]} | _selector(s)
-    metadata = {"name": s.name, "annotations": {"serving.kserve.io/secretName": TOKEN_SECRET}}
-    whole = {
+    """Return llminferenceservice.yaml."""
+    routing: dict[str, Any] = {"route": {}, "gateway": {}}
+    spec = {
+        **({"runtime": "kserve-llm-sglang"} if s.family == "sglang" else {}),
+        "model": {"uri": f"hf://{s.model}", "name": s.model},
+        "replicas": s.replicas,
+        "parallelism": {"tensor": s.resolved.layout.tensor_parallel},
+        "router": {"scheduler": {}, **routing} if s.replicas > 1 else routing,
+        "template": {"containers": [_container(s)]} | node_selector(s),
+    }
+    service = {
         "apiVersion": "serving.kserve.io/v1alpha2",
         "kind": "LLMInferenceService",
-        "metadata": metadata,
+        "metadata": {"name": s.name, "annotations": {"serving.kserve.io/secretName": TOKEN_SECRET}},
         "spec": spec,
     }
-    steps = [secret_step(), "kubectl apply -f llminferenceservice.yaml"]
-    steps.append(f"kubectl wait llminferenceservice/{s.name} --for=condition=Ready --timeout=60m")
-    steps.append(f"export BASE_URL=$(kubectl get llminferenceservice {s.name} -o jsonpath='{{.status.url}}')")
+    steps = [
+        secret_step(),
+        "kubectl apply -f llminferenceservice.yaml",
+        f"kubectl wait llminferenceservice/{s.name} --for=condition=Ready --timeout=60m",
+        f"export BASE_URL=$(kubectl get llminferenceservice {s.name} -o jsonpath='{{.status.url}}')",
+    ]
     notes = [_PREDICTED] if s.replicas > 1 else []
-    return DeploymentFiles({"llminferenceservice.yaml": to_yaml(whole)}, steps, "http://localhost:8000", notes)
+    return DeploymentFiles({"llminferenceservice.yaml": to_yaml(service)}, steps, notes)
 
 
 def _container(s: Serving) -> dict[str, Any]:
-    """Merged into the preset's container `main`, which downloads the model and names it."""
-    token = {"secretKeyRef": {"name": TOKEN_SECRET, "key": TOKEN_KEY, "optional": True}}
-    env: list[dict[str, Any]] = [{"name": TOKEN_KEY, "valueFrom": token}]
-    env += [{"name": name, "value": value} for name, value in s.arguments.environment.items()]
-    found: dict[str, Any] = {"name": "main", "image": s.image, "env": env, "resources": resources(s)}
-    flags = [word for flag, value in s.arguments.flags if flag != "--model-path" for word in _pair(flag, value)]
+    """Return what is merged into the preset's container `main`, which downloads the model and names it."""
+    found: dict[str, Any] = {"name": "main", "image": s.image, "env": environment(s), "resources": resources(s)}
+    flags = replace(s.arguments, flags=tuple(f for f in s.arguments.flags if f[0] != "--model-path")).flag_words
     if s.family == "sglang":  # its preset is a plain command: arguments are appended
         return found | {"args": flags}
-    env.append({"name": "VLLM_ADDITIONAL_ARGS", "value": shlex.join(flags)})
+    found["env"].append({"name": "VLLM_ADDITIONAL_ARGS", "value": shlex.join(flags)})
     return found
-
-
-def _pair(flag: str, value: str | None) -> tuple[str, ...]:
-    return (flag,) if value is None else (flag, value)
-
-
-def _selector(s: Serving) -> dict[str, Any]:
-    return {"nodeSelector": {"nvidia.com/gpu.product": s.device.product}} if s.device.product else {}

@@ -1,4 +1,4 @@
-"""Pods: what the Kubernetes targets have in common. Objects are plain dictionaries of the published schemas."""
+"""Pods, Deployments and Services for the targets on Kubernetes, as plain dictionaries of the published schemas."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from planner.deploy.images import ROUTER
-from planner.deploy.serving import PORT, Serving
+from planner.deploy.serving import HEALTH, PORT, Serving
 from planner.deploy.targets.compose import nginx_config
 
 TOKEN_SECRET: Final = "hf-token"
@@ -15,9 +15,7 @@ TOKEN_KEY: Final = "HF_TOKEN"
 
 ROUTER_PORT: Final = 8080
 
-_PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
-
-#: Weights may be downloaded first: a start is given up after so many seconds.
+#: Seconds after which a start is considered as failed; a start may include the download of the weights.
 _START_S: Final = 3600
 
 _PERIOD_S: Final = 10
@@ -26,64 +24,78 @@ Json = dict[str, Any]
 
 
 def secret_step() -> str:
-    """How the token gets there. It is optional in the pods: models that need none start without it."""
+    """Return the command that stores the Hugging Face token; pods start without it, for models that need none."""
     return f"kubectl create secret generic {TOKEN_SECRET} --from-literal={TOKEN_KEY}=$HF_TOKEN   # for gated models"
 
 
+def forward_step(name: str, port: int = 80) -> str:
+    """Return the command that forwards port 8000 of this machine to a service."""
+    return f"kubectl port-forward service/{name} 8000:{port} &   # for a benchmark from this machine"
+
+
+def requirements(s: Serving) -> list[str]:
+    """Return what the pods of a replica require of the cluster, one sentence each."""
+    label = f"nvidia.com/gpu.product={s.device.product}"
+    found = [f"pods need nodes with the label {label} (GPU feature discovery)"] if s.device.product else []
+    if s.family == "llama.cpp":
+        found.append("pods mount the persistent volume claim `models`, which holds the GGUF file")
+    return found
+
+
 def environment(s: Serving) -> list[Json]:
+    """Return the environment variables of an engine: the optional Hugging Face token, and those of its arguments."""
     token = {"secretKeyRef": {"name": TOKEN_SECRET, "key": TOKEN_KEY, "optional": True}}
     own = [{"name": name, "value": value} for name, value in s.arguments.environment.items()]
     return [{"name": TOKEN_KEY, "valueFrom": token}, *own]
 
 
 def resources(s: Serving) -> Json:
-    """Accelerators of one pod; they cannot be overcommitted, so requests equal limits."""
-    if s.device.resource is None:
-        return {}
-    return {"limits": {s.device.resource: str(s.accelerators_per_pod)}}
+    """Return the accelerators of one pod; they cannot be overcommitted, so the requests equal these limits."""
+    return {"limits": {s.device.resource: str(s.accelerators_per_pod)}} if s.device.resource else {}
 
 
-def probes(s: Serving, port: int = PORT) -> Json:
-    """Nothing is sent before the model is loaded; a replica that is merely busy is not restarted."""
-    get = {"path": s.health, "port": port}
+def node_selector(s: Serving) -> Json:
+    """Return the selector of nodes with the accelerators of the plan; empty if they have no known label."""
+    return {"nodeSelector": {"nvidia.com/gpu.product": s.device.product}} if s.device.product else {}
+
+
+def engine_pod(s: Serving, command: Sequence[str], serves: bool = True, port: int = PORT) -> Json:
+    """Return the specification of a pod with one engine.
+
+    The ranks of a node exchange data through shared memory. Weights are kept as long as the pod. Clients send nothing
+    before the model is loaded, and a busy replica is not restarted.
+
+    Args:
+        s: The replica.
+        command: The command of the engine in this pod.
+        serves: Whether the pod answers clients; the workers of a replica that spans nodes do not.
+        port: Port of the engine.
+    """
+    folder = "/root/.cache/huggingface"
+    weights: Json = {"emptyDir": {}}
+    if s.family == "llama.cpp":
+        folder, weights = "/models", {"persistentVolumeClaim": {"claimName": "models", "readOnly": True}}
+    container: Json = {"name": "engine", "image": s.image, "command": list(command), "env": environment(s)}
+    if serves:
+        get = {"path": HEALTH, "port": port}
+        container |= {
+            "ports": [{"name": "http", "containerPort": port}],
+            "startupProbe": {"httpGet": get, "periodSeconds": _PERIOD_S, "failureThreshold": _START_S // _PERIOD_S},
+            "readinessProbe": {"httpGet": get, "periodSeconds": 5, "timeoutSeconds": 5},
+            "livenessProbe": {"httpGet": get, "periodSeconds": 30, "timeoutSeconds": 30, "failureThreshold": 5},
+        }
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "weights", "mountPath": folder}]
+    shared_memory = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}
     return {
-        "startupProbe": {"httpGet": get, "periodSeconds": _PERIOD_S, "failureThreshold": _START_S // _PERIOD_S},
-        "readinessProbe": {"httpGet": get, "periodSeconds": 5, "timeoutSeconds": 5},
-        "livenessProbe": {"httpGet": get, "periodSeconds": 30, "timeoutSeconds": 30, "failureThreshold": 5},
+        **node_selector(s),
+        "containers": [container | {"resources": resources(s), "volumeMounts": mounts}],
+        "volumes": [shared_memory, {"name": "weights", **weights}],
+        "terminationGracePeriodSeconds": 120,
     }
 
 
-def engine_container(s: Serving, command: Sequence[str], serves: bool = True, port: int = PORT) -> Json:
-    """serves: whether it answers clients (workers of a replica that spans nodes do not)."""
-    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
-    folder = "/models" if s.family == "llama.cpp" else "/root/.cache/huggingface"
-    mounts.append({"name": "weights", "mountPath": folder})
-    found: Json = {"name": "engine", "image": s.image, "command": list(command), "env": environment(s)}
-    if serves:
-        found["ports"] = [{"name": "http", "containerPort": port}]
-        found |= probes(s, port)
-    return found | {"resources": resources(s), "volumeMounts": mounts}
-
-
-def engine_pod(s: Serving, container: Json) -> Json:
-    """Shared memory for the ranks of a node; weights are kept as long as the pod is."""
-    volumes: list[Json] = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}]
-    if s.family == "llama.cpp":
-        volumes.append({"name": "weights", "persistentVolumeClaim": {"claimName": "models", "readOnly": True}})
-    else:
-        volumes.append({"name": "weights", "emptyDir": {}})
-    selector = {"nodeSelector": {_PRODUCT_LABEL: s.device.product}} if s.device.product else {}
-    return {**selector, "containers": [container], "volumes": volumes, "terminationGracePeriodSeconds": 120}
-
-
-def service(name: str, selector: Json, port: int, target: int | str, headless: bool = False) -> Json:
-    spec: Json = {"selector": selector, "ports": [{"name": "http", "port": port, "targetPort": target}]}
-    if headless:
-        spec = {"clusterIP": "None", **spec}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
-
-
 def deployment(name: str, labels: Json, replicas: int, pod: Json) -> Json:
+    """Return a Deployment of equal pods."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -96,42 +108,42 @@ def deployment(name: str, labels: Json, replicas: int, pod: Json) -> Json:
     }
 
 
-def router_objects(s: Serving, engines: str) -> list[Json]:
-    """nginx in front of the headless service `engines`, whose name stands for all ready replicas."""
-    name, labels = f"{s.name}-router", {"app": f"{s.name}-router"}
-    config = nginx_config(
-        [f"{engines}.${{POD_NAMESPACE}}.svc.cluster.local:{PORT}"], ROUTER_PORT, "${NGINX_LOCAL_RESOLVERS}"
-    )
-    data = {"default.conf.template": config}
-    config_map: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
-    env: list[Json] = [
-        {"name": "NGINX_ENTRYPOINT_LOCAL_RESOLVERS", "value": "1"},
-        {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
-    ]
-    container: Json = {
+def client_services(s: Serving, engine_labels: Json) -> list[Json]:
+    """Return the objects behind the service that clients use, which has the name of the plan.
+
+    It is the service of the only replica, or of nginx in front of several. The name of a headless service stands for
+    all replicas that are ready.
+    """
+    if s.replicas == 1:
+        return [_service(s.name, engine_labels, 80, PORT)]
+    engines, name = f"{s.name}-engines", f"{s.name}-router"
+    upstream = f"{engines}.${{POD_NAMESPACE}}.svc.cluster.local:{PORT}"
+    config = nginx_config([upstream], ROUTER_PORT, "${NGINX_LOCAL_RESOLVERS}")
+    container = {
         "name": "nginx",
         "image": ROUTER,
-        "env": env,
+        "env": [
+            {"name": "NGINX_ENTRYPOINT_LOCAL_RESOLVERS", "value": "1"},
+            {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+        ],
         "ports": [{"name": "http", "containerPort": ROUTER_PORT}],
-        "readinessProbe": {"httpGet": {"path": s.health, "port": ROUTER_PORT}, "periodSeconds": 5},
+        "readinessProbe": {"httpGet": {"path": HEALTH, "port": ROUTER_PORT}, "periodSeconds": 5},
         "volumeMounts": [{"name": "config", "mountPath": "/etc/nginx/templates"}],
     }
     pod: Json = {"containers": [container], "volumes": [{"name": "config", "configMap": {"name": name}}]}
-    return [config_map, deployment(name, labels, 1, pod)]
-
-
-def front(s: Serving, engine_labels: Json) -> list[Json]:
-    """What clients reach as service `NAME`: the one replica, or the router before several."""
-    if s.replicas == 1:
-        return [service(s.name, engine_labels, 80, PORT)]
-    engines = f"{s.name}-engines"
-    router = {"app": f"{s.name}-router"}
     return [
-        service(engines, engine_labels, PORT, PORT, headless=True),
-        *router_objects(s, engines),
-        service(s.name, router, 80, ROUTER_PORT),
+        _service(engines, engine_labels, PORT, PORT, {"clusterIP": "None"}),
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": name},
+            "data": {"default.conf.template": config},
+        },
+        deployment(name, {"app": name}, 1, pod),
+        _service(s.name, {"app": name}, 80, ROUTER_PORT),
     ]
 
 
-def forward_step(name: str, port: int = 80) -> str:
-    return f"kubectl port-forward service/{name} 8000:{port} &   # for a benchmark from this machine"
+def _service(name: str, selector: Json, port: int, target: int, more: Json | None = None) -> Json:
+    spec = {**(more or {}), "selector": selector, "ports": [{"name": "http", "port": port, "targetPort": target}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}

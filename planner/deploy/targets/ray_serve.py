@@ -13,8 +13,11 @@ _PREDICTED: Final = (
 
 
 def write(s: Serving) -> DeploymentFiles:
-    """serve.yaml. Engine keywords are the flags of `vllm serve`; the token comes from the environment of the nodes."""
-    # Ray bounds requests in a replica by max_ongoing_requests: far above, so that the engine queues, as it was planned
+    """Return serve.yaml.
+
+    Engine keywords are the flags of `vllm serve`; the token comes from the environment of the nodes.
+    """
+    # a very high max_ongoing_requests, so that requests queue in the engine, as planned, and not in Ray
     config: dict[str, Any] = {
         "model_loading_config": {"model_id": s.model, "model_source": s.model},
         "engine_kwargs": s.arguments.keywords,
@@ -30,13 +33,13 @@ def write(s: Serving) -> DeploymentFiles:
         "import_path": "ray.serve.llm:build_openai_app",
         "args": {"llm_configs": [config]},
     }
-    whole = {
-        "proxy_location": "EveryNode",
-        "http_options": {"host": "0.0.0.0", "port": 8000},
-        "applications": [application],
-    }
-    steps = ["export HF_TOKEN=...   # for gated models, on every node, before `ray start`"]
-    steps += ["serve deploy serve.yaml", "serve status   # until the application is RUNNING"]
+    options = {"host": "0.0.0.0", "port": 8000}
+    whole = {"proxy_location": "EveryNode", "http_options": options, "applications": [application]}
+    steps = [
+        "export HF_TOKEN=...   # for gated models, on every node, before `ray start`",
+        "serve deploy serve.yaml",
+        "serve status   # until the application is RUNNING",
+    ]
     notes = [f"needs a Ray cluster with ray[llm] and vLLM {s.resolved.engine.version} on its nodes"]
     notes += [_PREDICTED] if s.replicas > 1 else []
-    return DeploymentFiles({"serve.yaml": to_yaml(whole)}, steps, "http://localhost:8000", notes)
+    return DeploymentFiles({"serve.yaml": to_yaml(whole)}, steps, notes)

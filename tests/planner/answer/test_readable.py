@@ -9,12 +9,11 @@ import pytest
 
 from catalogs.errors import InputError
 from planner.answer.capabilities import (
-    APART,
+    DISAGGREGATION,
     TOKEN_GAPS,
     UNSUPPORTED,
     AnswerFeature,
     need_readable,
-    need_readable_kinds,
 )
 from planner.answer.plan_schema import Plan, SloResult
 from planner.cli.main import app
@@ -30,7 +29,7 @@ def plan(metric: str = "ttft", **deployment: Any) -> Plan:
 
 
 WITH = {
-    APART: plan(disaggregation={"prefill_replicas": 1, "decode_replicas": 1}),
+    DISAGGREGATION: plan(disaggregation={"prefill_replicas": 1, "decode_replicas": 1}),
     TOKEN_GAPS: plan("itl"),
 }
 
@@ -53,12 +52,3 @@ def test_what_cannot_be_read_is_refused_by_name_and_the_rest_is_not(feature: Ans
             continue
         with pytest.raises(InputError, match=f"plan {command} only supports {feature.of}"):
             need_readable(command, [plan(), WITH[feature]])
-
-
-def test_kinds_of_a_request_are_refused_in_the_same_words() -> None:
-    with pytest.raises(InputError) as before:
-        need_readable_kinds("spares", ["pipelines", APART.name])
-    with pytest.raises(InputError) as after:
-        need_readable("spares", [WITH[APART]])
-    assert str(before.value) == str(after.value)
-    need_readable_kinds("spares", ["pipelines"])

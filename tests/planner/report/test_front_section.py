@@ -19,8 +19,8 @@ from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.tariff import Tariff
 from planner.report.material import ReportData, gather
 from planner.report.page import answer_page
-from planner.report.pareto_file import read_front
-from planner.report.tables import tables_of
+from planner.report.pareto_page import read_front
+from planner.report.write import tables_of
 from planner.search.pareto_search import FrontFile, asked_slos, make_front
 from planner.search.pareto_space import parse_axes
 from tests.planner.report.test_plan_report import answer, figures

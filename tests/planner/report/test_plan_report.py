@@ -29,7 +29,7 @@ from planner.report.latency_figures import knee
 from planner.report.material import ReportData, gather
 from planner.report.money_figures import front
 from planner.report.page import answer_page
-from planner.report.tables import csv_text, tables_of, write_tables
+from planner.report.write import csv_text, tables_of, write_tables
 from planner.sections.full_answer import parse_answer, read_answer
 from planner.sections.registry import section_pages
 from planner.sections.users import UsersInClosedLoop, UsersSection
@@ -162,7 +162,7 @@ def test_the_trade_offs_start_idle_and_end_at_capacity() -> None:
 
 def test_the_front_is_what_nothing_beats() -> None:
     pairs = [(1.0, 5.0), (2.0, 3.0), (2.5, 4.0), (3.0, 3.0), (4.0, 1.0)]
-    assert front(pairs) == [0, 1, 4]
+    assert front(pairs[::-1]) == [pairs[0], pairs[1], pairs[4]]
     assert front([]) == []
 
 

@@ -1,0 +1,155 @@
+"""The screens of `plan compare`, `plan whatif`, `plan explain`, `plan spares`, `plan front` and `plan deploy`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from catalogs.ui.charts import number_text
+from catalogs.ui.terminal import LABEL, Line, open_console, show_lines, text_table
+from catalogs.ui.words import dollars, duration_text, grams, joules, percent, rate, seconds
+from planner.deploy.package import Package
+from planner.report.evidence import growth_row
+from planner.search.pareto_search import ParetoAnswer, footnotes, shown, shown_unit
+from planner.studies.capacity_growth import GOAL
+from planner.studies.comparison import Figure, PlanComparison
+from planner.studies.explain import Explanation, cheapest_words
+from planner.studies.spares import SparesDocument, SparesTried
+from planner.studies.whatif import WhatIf
+
+#: Maximum length of a value in a table of differences, in characters.
+_CELL: Final = 26
+
+_TEXT: Final = {"rate": rate, "seconds": seconds, "usd": dollars, "joules": joules, "grams": grams, "share": percent}
+
+
+def show_comparison(c: PlanComparison, names: tuple[str, str]) -> None:
+    """Print the comparison of two answers; `names` are the files of A and B."""
+    open_console().print(f"A: {names[0]}\nB: {names[1]}")
+    better = [f"{side} is better at: {', '.join(c.better_at(side)) or 'no figure'}" for side in ("A", "B")]
+    _show_figures(c, ("A", "B"), [*better, *(f"Note: {note}" for note in c.notes)])
+
+
+def show_whatif(found: WhatIf) -> None:
+    """Print the changes, the figures before and after, and every objective that is missed."""
+    missed = [f"{'MISSED' if i == 0 else '      '}  {line}" for i, line in enumerate(found.breaks)]
+    notes = [f"Note: {note}" for note in found.comparison.notes]
+    _show_figures(found.comparison, ("planned", "changed"), [*notes, *(missed or ["Every objective is still met."])])
+
+
+def _show_figures(c: PlanComparison, heads: tuple[str, str], remarks: Sequence[str]) -> None:
+    """Print a table of the differences and a table of the figures of two plans, and then remarks."""
+    console = open_console()
+    if c.differs:
+        console.print(text_table(("differs", *heads), [(w, _cut(a), _cut(b)) for w, a, b in c.differs], 1, ""))
+    else:
+        console.print("Request and plan are the same.")
+    if c.figures:
+        console.print(text_table(("figure", *heads, "change", "better"), [_cells(f, heads) for f in c.figures], 1, ""))
+    for remark in remarks:
+        console.print(remark)
+
+
+def _cells(f: Figure, heads: tuple[str, str]) -> tuple[str, ...]:
+    values = ("none" if value is None else _TEXT[f.unit](value) for value in (f.a, f.b))
+    change = "" if f.change is None else f"{100 * f.change:+.0f} %"
+    return (f.name, *values, change, {"A": heads[0], "B": heads[1]}.get(f.better, f.better))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _CELL else text[: _CELL - 3] + "..."
+
+
+def show_explanation(e: Explanation) -> None:
+    """Print an explanation."""
+    console = open_console()
+    show_lines(("" if i else "Why", line) for i, line in enumerate(e.why))
+    if e.alternatives:
+        console.print(text_table(("alternative", "why not"), e.alternatives, 2, "Alternatives"))
+    show_lines([("Bottleneck", e.binds)])
+    if e.uses:
+        rows = [(u.resource, u.of, f"{100 * u.share:.0f} %", "bottleneck" if u.binds else "") for u in e.uses]
+        console.print(text_table(("resource", "share of", "used", ""), rows, 2, ""))
+    if e.growth is not None:
+        title = f"{GOAL - 1:.0%} more capacity ({e.growth.goal_per_s:.3g} requests/s), simulated"
+        head = ("change", "meets objectives", "cost per hour", "difference")
+        console.print(text_table(head, [growth_row(c) for c in e.growth.changes], 1, title))
+        best = e.growth.cheapest
+        show_lines([("Cheapest", "no change that was tried reaches it" if best is None else cheapest_words(best))])
+
+
+def show_spares(found: SparesDocument) -> None:
+    """Print the document of `plan spares`."""
+    show_lines(_spares_lines(found), ("Recommended", "NO"))
+
+
+def _spares_lines(found: SparesDocument) -> Iterator[Line]:
+    yield (
+        "Failures",
+        f"a replica fails every {duration_text(found.mtbf_s)} and restarts in {duration_text(found.restart_s)}: "
+        f"available {100 * found.availability:.3f} % of the time; {found.requests_per_s:.3g} requests/s, "
+        f"{', '.join(found.slo)}",
+    )
+    required, window = 100 * found.windows_must_hold, duration_text(found.window_s)
+    if found.spares is None or found.replicas is None:
+        missed = f"{100 - required:.3g} % of windows of {window}"
+        yield "NO", f"with {found.most} spare replicas the objectives are still missed in more than {missed}"
+    else:
+        more = found.replicas - found.planned_replicas
+        planned = "as planned" if not more else f"{abs(more)} {'more' if more > 0 else 'fewer'} than planned"
+        count = f"{found.needed} required and {found.spares} spare replicas ({found.replicas} in total, {planned})"
+        yield "Recommended", f"{count} meet the objectives in {required:.3g} % of windows of {window}"
+    late = "too few replicas are available for at most the permitted share of late requests"
+    yield "Formula", f"{_spares(found.formula)}: {late}"
+    for row in found.tried:
+        yield "Simulated", _tried_words(row)
+    if found.held_if_slow is not None:
+        share = f"{100 * found.held_if_slow:.1f} % of windows meet the objectives"
+        yield "", f"with steps as slow as in 1 of 20 cases, {share}"
+    if found.usd_per_hour is not None:
+        yield "Cost", f"${found.usd_per_hour:.2f}/h, ${found.usd_per_hour_planned:.2f}/h as planned"
+    yield "Note", "replicas fail independently; failures of several at once (a node, a release) are not included"
+
+
+def _tried_words(row: SparesTried) -> str:
+    shares = {down: "unknown" if share is None else f"{share:.2%}" for down, share in row.late_by_down.items()}
+    late = ", ".join(f"{share} with {down} down" for down, share in shares.items())
+    windows = f"{row.windows_held:.1%} of windows meet the objectives ({row.ci_low:.1%} to {row.ci_high:.1%})"
+    up = f"enough replicas available {row.enough_up:.3%} of the time"
+    verdict = "enough" if row.holds else "not enough"
+    return f"{_spares(row.spares)}: {windows}: {verdict}; {up}; late requests: {late}"
+
+
+def _spares(n: int) -> str:
+    return f"{n} spare{'' if n == 1 else 's'}"
+
+
+def show_front(found: ParetoAnswer) -> None:
+    """Print a Pareto front, sorted by its first objective."""
+    console, request = open_console(), found.request
+    names = " against ".join(axis.name for axis in found.axes)
+    console.print(f"{request.model} on {request.hardware}, workload {request.workload}: {names}")
+    for slo in found.limits:
+        console.print(f"Every row meets: {slo.words}")
+    if found.members:
+        head = ("deployment", "requests/s", *(f"{axis.name} ({shown_unit(axis)})" for axis in found.axes))
+        rows = []
+        for p, sample in found.members:
+            values = (shown(axis, value) for axis, value in zip(found.axes, sample.values, strict=True))
+            name = f"{p.candidate.hardware.text}: {p.candidate.words}"
+            rows.append((name, number_text(p.requests_per_s), *values))
+        console.print(text_table(head, rows, 1, ""))
+    else:
+        none = "no simulated deployment carries the load within every limit"
+        console.print(f"NO: {none if found.result.looks else 'no deployment can meet every limit'}.")
+    for note in footnotes(found):
+        console.print(note)
+
+
+def show_deployment(package: Package, folder: Path) -> None:
+    """Print the files that were written, the steps to start the plan, and notes."""
+    show_lines([("Deployment", package.words), ("Wrote", f"{folder}: {', '.join(sorted(package.files))}")])
+    for i, step in enumerate((f"cd {folder}", *package.steps)):
+        print(f"{'' if i else 'Start':<{LABEL}}{step}")  # users copy the commands, so a line never breaks
+    show_lines([("Verify", "./verify.sh"), *(("Note", note) for note in package.notes)])
