@@ -19,7 +19,7 @@ from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import Outcome
-from planner.space.bounds import SURVIVAL, Discard
+from planner.space.bounds import NOT_ADMITTED, Discard
 from planner.space.candidates import candidates, plainness
 
 #: Other hardware to try if the requested hardware is not sufficient, in addition to more of the same.
@@ -63,7 +63,7 @@ class Refuser:
             )
         entry = self.measure.entry(candidate, None, replace(BEST, whole_cluster=False))
         binding = discard.reason if discard is not None else self._binding(entry)
-        if discard is not None and discard.constraint == SURVIVAL:  # no lower load or looser limit helps
+        if discard is not None and discard.constraint == NOT_ADMITTED:  # no lower load or looser limit helps
             return self._refusal(binding, entry.plan, suggestions)
         return self._refusal(binding, entry.plan, [*self._load(entry), *suggestions])
 

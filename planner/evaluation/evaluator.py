@@ -19,8 +19,9 @@ from catalogs.deployments.resolve import CatalogLookup
 from catalogs.hardware.specs import Hardware
 from planner.evaluation.queueing import Utilisation
 from planner.problem.candidate import Candidate
+from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.space.bounds import Discard
+from planner.space.bounds import NOT_ADMITTED, Discard
 
 #: A run whose queue grows by more than this share of the arrivals in the window is not stable, even if percentiles are
 #: within their limits.
@@ -195,6 +196,18 @@ class Evaluator(Protocol):
 
     def detail(self, candidate: Candidate, load: Load) -> RunDetail:
         """Return all results of a run under a load, from the cache or from a new simulation."""
+
+
+def apply_bounds(request: PlanRequest, evaluator: Evaluator) -> tuple[list[Candidate], dict[Candidate, Discard]]:
+    """Return the candidates that may meet the request, and the others with the reasons why they cannot."""
+    found: dict[Candidate, Discard | None] = {}
+    for candidate in evaluator.space():
+        if (reason := request.admits(candidate)) is not None:
+            lost, replicas = float(request.spare.lost(candidate)), float(candidate.replicas)
+            found[candidate] = Discard(NOT_ADMITTED, reason, lost, replicas)
+        else:
+            found[candidate] = evaluator.discard(candidate)
+    return [c for c, d in found.items() if d is None], {c: d for c, d in found.items() if d is not None}
 
 
 @dataclass(slots=True)

@@ -147,7 +147,7 @@ class SimulatedEvaluator:
     def space(self) -> list[Candidate]:
         """Return every legal candidate, and on request the disaggregated ones with the highest estimated rates."""
         plain = candidates(self.request, self.names)
-        return with_ratios(plain, self._ratios) if DISAGGREGATED in self.request.also else plain
+        return with_ratios(plain, self._ratios) if DISAGGREGATED in self.request.extensions else plain
 
     @cached_property
     def _ratios(self) -> list[Candidate]:

@@ -17,7 +17,7 @@ def reproduce_block(request: PlanRequest, fingerprint: str) -> dict[str, object]
     return {
         "command": command_of(request),
         "seed": request.seed,
-        "trials": request.trials,
+        "trials": request.search.trials,
         "tariff": request.tariff.model_dump(),
         "calibration": digest(fingerprint),
         "versions": versions(),

@@ -77,7 +77,7 @@ def _figure(found: ParetoAnswer, x: ParetoAxis, y: ParetoAxis) -> Any:
         drawn = {"mode": "lines+markers" if which is front and flat else "markers", "marker": style}
         if which is front and flat:
             drawn["line"] = {"color": COLOURS[k], "shape": "hv", "width": 2}
-        texts = [_hover(found.trade.points[i]) for i in which]
+        texts = [_hover(found.space.points[i]) for i in which]
         hover = "%{text}<br>%{x:.4g}, %{y:.4g}<extra></extra>"
         figure.add_scatter(x=values(x, which), y=values(y, which), name=name, text=texts, hovertemplate=hover, **drawn)
     everything = list(looks)
@@ -96,7 +96,7 @@ def _hover(point: ParetoCandidate) -> str:
 
 
 def _command(found: ParetoAnswer) -> str:
-    given = keys_of(found.request) | {"search.trials": found.request.trials, "seed": found.request.seed}
+    given = keys_of(found.request) | {"search.trials": found.request.search.trials, "seed": found.request.seed}
     given |= {"slo": [slo.text for slo in found.limits]}
     kept = {name: value for name, value in given.items() if name != "objective" and value != []}
     return shlex.join(["plan", "front", *arguments_of(kept), "--axes", ",".join(a.name for a in found.axes)])

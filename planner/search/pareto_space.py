@@ -240,7 +240,7 @@ class ParetoSpace:
         return max([behind, *ratios])
 
 
-def trade_points(
+def points_under_load(
     evaluator: Evaluator,
     prices: PriceList,
     left: Sequence[Candidate],

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from planner.problem.candidate import Candidate
 from planner.search.objectives import Assess, Outcome
-from planner.search.study import CandidateStudy, SearchSettings, storage_faults
+from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
 from planner.search.workers import Lookahead, SerialLookahead
 
 if TYPE_CHECKING:
@@ -59,8 +59,8 @@ class SearchResult:
         """Add the outcomes of a search over another part of the space."""
         for outcome in other.outcomes:
             self.add(outcome)
-        self.enumerated = self.enumerated and other.enumerated
-        self.interrupted = self.interrupted or other.interrupted
+        self.enumerated &= other.enumerated
+        self.interrupted |= other.interrupted
         self.n_resumed += other.n_resumed
         self.n_outclassed += other.n_outclassed
 
@@ -94,7 +94,14 @@ def search(
     """
     if not candidates:
         return SearchResult()
-    study = _study(candidates, settings)
+    import optuna
+
+    sampler = optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=10)
+    by_params: dict[Params, Candidate] = {
+        (" ".join(map(str, c.placement)), c.max_num_seqs, c.max_num_batched_tokens): c for c in candidates
+    }
+    names = ("layout", "max_num_seqs", "max_num_batched_tokens")
+    study = CandidateStudy(names, by_params, settings, sampler)
     run = _Run(candidates, lookahead or SerialLookahead(assess), study, outclassed or (lambda _c, _b: False))
     run.planned = min(len(candidates), settings.n_trials)
     with storage_faults(settings):
@@ -144,14 +151,15 @@ class _Run:
             return False
         candidate = named if named in waiting else None
         self._sampled = candidate is not None
-        try:
+        with self.study.released_if_it_fails(trial):
             if candidate is not None:
                 # The first outcome usually becomes the best, so work begun in advance of it would be wasted.
                 upcoming = [c for c in waiting if c != candidate] if self.seen else []
-                self._keep(trial, self.lookahead.evaluate(candidate, self.result.best, upcoming))
-        except BaseException:
-            self.study.give_up(trial)
-            raise
+                outcome = self.lookahead.evaluate(candidate, self.result.best, upcoming)
+                self._learn()
+                if candidate not in self.seen:  # otherwise another process was first
+                    self._add(outcome)
+                    self.study.store(trial, outcome.as_dict())
         _tell(self.study.optuna, trial, None if named is None else self.seen.get(named))
         return candidate is not None
 
@@ -176,13 +184,6 @@ class _Run:
                 trial, _ = self._trial(candidate)
                 if trial is not None:
                     self._claims[candidate] = trial
-
-    def _keep(self, trial: optuna.Trial, outcome: Outcome) -> None:
-        """Store an outcome, unless another process has stored one for this candidate."""
-        self._learn()
-        if outcome.candidate not in self.seen:
-            self._add(outcome)
-            self.study.store(trial, outcome.as_dict())
 
     def _learn(self) -> None:
         """Add stored outcomes of earlier runs or of other processes that this process does not have yet."""
@@ -227,15 +228,6 @@ class _Run:
         return self.result
 
 
-def _study(candidates: Sequence[Candidate], settings: SearchSettings) -> CandidateStudy[Candidate]:
-    """Return a study with three categorical parameters and Optuna's TPE sampler."""
-    import optuna
-
-    sampler = optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=10)
-    names = ("layout", "max_num_seqs", "max_num_batched_tokens")
-    return CandidateStudy(names, {_params(c): c for c in candidates}, settings, sampler)
-
-
 def _tell(study: optuna.Study, trial: optuna.Trial, outcome: Outcome | None) -> None:
     """Report an outcome to Optuna, with the constraint value / limit - 1 of the binding objective.
 
@@ -251,8 +243,3 @@ def _tell(study: optuna.Study, trial: optuna.Trial, outcome: Outcome | None) -> 
     else:
         trial.report(ratio, 0)
         study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-
-
-def _params(candidate: Candidate) -> tuple[str, int, int]:
-    layout = " ".join(str(part) for part in candidate.placement)
-    return layout, candidate.max_num_seqs, candidate.max_num_batched_tokens

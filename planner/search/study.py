@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -132,8 +133,14 @@ class CandidateStudy(Generic[Item]):
 
     def ask(self, wanted: Item | None = None) -> tuple[optuna.Trial, Item | None]:
         """Return a trial and its item: `wanted`, or the sampler's proposal (None if it matches no item)."""
-        params = () if wanted is None else zip(self._space, self._params[wanted], strict=True)
-        self.optuna.sampler = self._sampler if wanted is None else _wanting(dict(params))
+        import optuna
+
+        self.optuna.sampler = self._sampler
+        if wanted is not None:  # not a queue of trials: any worker could take a trial from it
+            params = dict(zip(self._space, self._params[wanted], strict=True))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                self.optuna.sampler = optuna.samplers.PartialFixedSampler(params, optuna.samplers.RandomSampler())
         trial = self.optuna.ask(self._space)
         self._own.add(trial.number)
         if self.shared:
@@ -150,6 +157,15 @@ class CandidateStudy(Generic[Item]):
 
         self.optuna.tell(trial, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
 
+    @contextmanager
+    def released_if_it_fails(self, trial: optuna.Trial) -> Iterator[None]:
+        """Give up a trial if the block raises an error, so that other processes may evaluate its item."""
+        try:
+            yield
+        except BaseException:
+            self.give_up(trial)
+            raise
+
 
 def this_process() -> str:
     """Return text that identifies this process among those of all machines."""
@@ -163,10 +179,8 @@ def is_abandoned(trial: optuna.trial.FrozenTrial) -> bool:
         return False
     try:
         os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # a process of another user
-        return False
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)  # otherwise a process of another user
     return False
 
 
@@ -197,26 +211,6 @@ def space_of(names: Sequence[str], params: Sequence[Params]) -> dict[str, Any]:
     }
 
 
-def _wanting(params: dict[str, Any]) -> optuna.samplers.BaseSampler:
-    """Return a sampler that proposes exactly these parameters.
-
-    A queue of trials does not serve: any worker could take a trial from it.
-    """
-    import optuna
-
-    class Wanting(optuna.samplers.BaseSampler):
-        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:  # noqa: ARG002
-            return {}
-
-        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:  # noqa: ARG002
-            return {}
-
-        def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:  # noqa: ARG002
-            return params[param_name]
-
-    return Wanting()
-
-
 def _create(settings: SearchSettings, n_objectives: int) -> optuna.Study:
     began = time.monotonic()
     for tries_left in reversed(range(_CREATE_TRIES)):
@@ -229,7 +223,12 @@ def _create(settings: SearchSettings, n_objectives: int) -> optuna.Study:
                 raise
             time.sleep(_CREATE_PAUSE_S)
     with storage_faults(settings):
-        _check_calibration(study, settings)
+        made_with = study.user_attrs.get(CALIBRATION_KEY)
+        if made_with is None:
+            study.set_user_attr(CALIBRATION_KEY, settings.calibration)
+        elif made_with != settings.calibration:
+            rule = f"the study was made with another calibration ({made_with}, here {settings.calibration})"
+            raise InputError(rule, settings.kept, "a new --study file")
     return study
 
 
@@ -254,16 +253,6 @@ def _open(settings: SearchSettings, n_objectives: int) -> optuna.Study:
         raise unusable(settings.storage, error) from None
 
 
-def _check_calibration(study: optuna.Study, settings: SearchSettings) -> None:
-    """Store the calibration in a new study, or check that an existing study has the same one."""
-    made = study.user_attrs.get(CALIBRATION_KEY)
-    if made is None:
-        study.set_user_attr(CALIBRATION_KEY, settings.calibration)
-    elif made != settings.calibration:
-        rule = f"the study was made with another calibration ({made}, here {settings.calibration})"
-        raise InputError(rule, settings.kept, "a new --study file")
-
-
 INSTALL: Final = "pip install '.[postgresql]'"
 
 #: Seconds after which a server that does not answer counts as down.
@@ -271,13 +260,10 @@ _CONNECT_S: Final = 10
 
 _POSTGRESQL: Final = ("postgres", "postgresql")
 
-_PASSWORDS: Final = (r"(//[^:/@]*):.*@", r"([?&]password)=[^&]*")
-
 
 def without_password(url: str) -> str:
     """Return a storage URL for printing, with its password replaced."""
-    named = re.sub(_PASSWORDS[0], r"\1:***@", url)
-    return re.sub(_PASSWORDS[1], r"\1=***", named)
+    return re.sub(r"([?&]password)=[^&]*", r"\1=***", re.sub(r"(//[^:/@]*):.*@", r"\1:***@", url))
 
 
 def need_storage(url: str) -> None:

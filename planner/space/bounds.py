@@ -33,8 +33,8 @@ _SIGMAS: Final = 3.0
 
 _FEWEST_MEASURED: Final = 400  # of the 1000 requests of the shortest full run
 
-#: The constraint of a candidate without a remaining replica after the loss that must be tolerated.
-SURVIVAL: Final = "survival"
+#: The constraint of a candidate that the request excludes, whatever its performance is (`PlanRequest.admits`).
+NOT_ADMITTED: Final = "request"
 
 CycleS = Callable[[BatchShape], float]  # seconds of one engine step
 
@@ -44,9 +44,9 @@ class Discard:
     """The reason why a candidate is ruled out.
 
     Attributes:
-        constraint: "memory", SURVIVAL or the name of an objective.
+        constraint: "memory", NOT_ADMITTED or the name of an objective.
         reason: The reason in words.
-        value: The needed value: bytes (memory), replicas (SURVIVAL) or seconds (an objective).
+        value: The needed value: bytes (memory), lost replicas (NOT_ADMITTED) or seconds (an objective).
         limit: The limit that it exceeds, in the same unit.
     """
 

@@ -35,7 +35,7 @@ def layouts(request: PlanRequest, names: CatalogLookup) -> list[Layout]:
         InputError: The values that the request fixes leave no layout.
     """
     fixed = request.fixed
-    kinds = dict.fromkeys((*request.also, *_implied(fixed)))
+    kinds = dict.fromkeys((*request.extensions, *_implied(fixed)))
     found = within_a_node(names)
     if names.hardware.n_nodes > 1 and not any(_holds(request, names, layout) for layout in found):
         kinds |= dict.fromkeys((_WIDE_TENSOR, PIPELINES, WIDE_EXPERTS))

@@ -40,13 +40,13 @@ def plan(
     from catalogs.io.output_files import check_targets
 
     request = given.request()
-    check_targets(json, deployment_out, request.study, html)
+    check_targets(json, deployment_out, request.search.journal, html)
     if html is not None:  # fail before the search, not after it
         from catalogs.ui.html_page import need_plotly
         from planner.answer.capabilities import need_readable_kinds
 
         need_plotly()
-        need_readable_kinds("report", request.also)
+        need_readable_kinds("report", request.extensions)
     raise typer.Exit(_answered(request, AnswerOutputs(json, deployment_out, html)))
 
 

@@ -11,7 +11,7 @@ from catalogs.errors import InputError
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.problem.candidate import Candidate
 from planner.problem.overrides import Overrides
-from planner.problem.request import ALSO, PlanRequest
+from planner.problem.request import EXTENSIONS, PlanRequest
 from planner.problem.scenario import command_of
 from planner.problem.slo import parse_slos
 from planner.space.candidates import candidates, widest_limits
@@ -50,7 +50,7 @@ def test_the_default_question_is_laid_out_and_bounded_in_no_time() -> None:
     [("llama3.1-8b", "h100x8"), ("deepseek-v3", "2*h200x8"), ("llama3.1-405b", "3*a100-80gbx8")],
 )
 def test_every_wider_candidate_resolves_and_fits(model: str, hardware: str) -> None:
-    found = space(model, hardware, also=ALSO, precisions=("native",))
+    found = space(model, hardware, also=EXTENSIONS, precisions=("native",))
     layouts = {c.layout: c for c in found}
     assert len(layouts) > len({c.layout for c in space(model, hardware, precisions=("native",))})
     names = CatalogLookup.of(model, "vllm", hardware)
