@@ -6,16 +6,15 @@ from collections.abc import Sequence
 
 from catalogs.deployments.layout import Role
 from planner.evaluation.deployments import CandidateDeployments
-from planner.evaluation.disaggregated import DisaggregatedQueueing, DisaggregatedRunLength
-from planner.evaluation.queueing import ApiServerQueue, ColocatedQueueing, QueueingModel
-from planner.evaluation.runs import ColocatedRunLength, RunLength
+from planner.evaluation.disaggregated import DisaggregatedQueueing
+from planner.evaluation.queueing import ApiServerQueue, QueueingModel
 from planner.evaluation.workload_statistics import WorkloadStatistics
 from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo
 from planner.space.bounds import Discard, latency_discard, memory_discard
 from planner.space.speculative import per_token
 
-CandidateQueueing = ColocatedQueueing | DisaggregatedQueueing
+CandidateQueueing = QueueingModel | DisaggregatedQueueing
 
 
 class ClosedForms:
@@ -70,12 +69,14 @@ class ClosedForms:
         assert isinstance(found, DisaggregatedQueueing)
         return found
 
-    def _colocated(self, candidate: Candidate) -> ColocatedQueueing:
+    def _colocated(self, candidate: Candidate) -> QueueingModel:
         compiled, lengths = self._deployments.compiled(candidate), self._statistics
         each = lengths.input_mean + lengths.output_mean + compiled.memory.cross_tokens
         held = compiled.memory.max_concurrency_tokens / max(each, 1.0)
         seats = int(max(1, min(candidate.max_num_seqs * candidate.layout.data_parallel, held)))
-        model = QueueingModel(
+        return QueueingModel(
+            replicas=candidate.replicas,
+            lanes=candidate.lanes,
             cycle_s=per_token(compiled.cost.cycle_s, compiled.resolved),
             seats=max(1, seats // candidate.layout.pipeline_parallel),
             max_num_batched_tokens=candidate.max_num_batched_tokens,
@@ -85,17 +86,9 @@ class ClosedForms:
             variability=lengths.variability,
             input_quantile=lengths.input_at,
         )
-        return ColocatedQueueing(model, candidate.replicas, candidate.lanes)
 
     def saturation_per_s(self, candidate: Candidate) -> float:
         """Return the requests per second of the whole deployment with a full batch; the result is cached."""
         if candidate not in self._saturation:
             self._saturation[candidate] = self.queueing(candidate).saturation_per_s
         return self._saturation[candidate]
-
-    def run_length(self, candidate: Candidate) -> RunLength:
-        """Return how many requests the runs of a candidate need."""
-        queueing = self.queueing(candidate)
-        if isinstance(queueing, DisaggregatedQueueing):
-            return DisaggregatedRunLength(max(pool.candidate.replicas for pool in candidate.pools))
-        return ColocatedRunLength(queueing, candidate.layout.pipeline_parallel)

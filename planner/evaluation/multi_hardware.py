@@ -15,7 +15,7 @@ from planner.evaluation.evaluator import CandidateFacts, Load, Observation, RunD
 from planner.evaluation.queueing import Utilisation
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
-from planner.problem.hardware_choice import ANY, choose_hardware, is_one
+from planner.problem.hardware_choice import choose_hardware, is_any, is_one
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
 from planner.problem.tariff import require_price, table_price
@@ -78,10 +78,7 @@ class HardwareChoiceEvaluator:
         self, workload: Workload | None = None, host_factor: float = 1.0, step_factor: float = 1.0
     ) -> HardwareChoiceEvaluator:
         """Return a copy in which each evaluator has the same changed inputs; see SimulatedEvaluator.with_."""
-        changed = {
-            hardware: evaluator.with_(workload, host_factor, step_factor=step_factor)
-            for hardware, evaluator in self._evaluators.items()
-        }
+        changed = {h: e.with_(workload, host_factor, step_factor=step_factor) for h, e in self._evaluators.items()}
         return HardwareChoiceEvaluator(changed, self.notices, self.named)
 
     @property
@@ -159,14 +156,16 @@ def open_evaluator(request: PlanRequest) -> HardwareChoiceEvaluator:
 
 
 def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoiceEvaluator:
-    """Return the evaluator of several pieces of hardware, or of one within a budget."""
-    tariff, anything = request.tariff, request.hardware.strip().lower() == ANY
+    """Return the evaluator of several pieces of hardware, or of one within a budget.
+
+    Hardware without calibration is compared only if the request names it.
+    """
+    tariff, anything = request.tariff, is_any(request.hardware)
 
     def price_of(hardware: Hardware) -> Price | None:
         return table_price(hardware, tariff) if tariff.usd_per_hour is None else Price.user(tariff.usd_per_hour)
 
-    needs_price = request.objective == "cost"
-    found = choose_hardware(request.hardware, price_of, needs_price, request.max_usd_per_hour, named)
+    found = choose_hardware(request.hardware, price_of, request.objective == "cost", request.max_usd_per_hour, named)
     notices, evaluators = list(found.notices), dict[Hardware, SimulatedEvaluator]()
     for hardware in found.hardware:
         try:
@@ -179,24 +178,12 @@ def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoice
             if len(found.hardware) - len(notices) == 1 or not anything:
                 raise
             notices.append(f"not compared, {hardware.text}: {error}")
-    kept, left_out = _comparable(evaluators, anything)
-    return HardwareChoiceEvaluator(kept, (*notices, *left_out), named)
-
-
-def _comparable(
-    evaluators: Mapping[Hardware, SimulatedEvaluator], anything: bool
-) -> tuple[Mapping[Hardware, SimulatedEvaluator], tuple[str, ...]]:
-    """Return the evaluators to compare, and notices about hardware without calibration.
-
-    Roofline estimates alone are too optimistic, so `any` leaves out hardware without calibration. If the request names
-    such hardware, it is kept and a notice explains the difference.
-    """
     bare = [hardware for hardware, evaluator in evaluators.items() if not evaluator.calibrated]
-    if not bare or len(bare) == len(evaluators):
-        return evaluators, ()
-    texts = ", ".join(hardware.text for hardware in bare)
-    if not anything:
-        why = "no calibration: roofline estimates that are too optimistic by an unknown amount"
-        return evaluators, (f"{why}: {texts}",)
-    said = f"not compared, no calibration (name them with --hw for a roofline estimate): {texts}"
-    return {hardware: evaluator for hardware, evaluator in evaluators.items() if hardware not in bare}, (said,)
+    if bare and len(bare) < len(evaluators):  # roofline estimates alone are too optimistic
+        texts = ", ".join(hardware.text for hardware in bare)
+        if anything:
+            notices.append(f"not compared, no calibration (name them with --hw for a roofline estimate): {texts}")
+            evaluators = {hardware: e for hardware, e in evaluators.items() if hardware not in bare}
+        else:
+            notices.append(f"no calibration: roofline estimates that are too optimistic by an unknown amount: {texts}")
+    return HardwareChoiceEvaluator(evaluators, tuple(notices), named)

@@ -11,11 +11,11 @@ from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import Workload
 from planner.evaluation.closed_forms import ClosedForms
 from planner.evaluation.deployments import CandidateDeployments
-from planner.evaluation.disaggregated import best_ratios, ratios, with_ratios
+from planner.evaluation.disaggregated import best_ratios, ratios
 from planner.evaluation.evaluator import CandidateFacts, Load, Observation, RunDetail
 from planner.evaluation.facts import FactSheets
 from planner.evaluation.queueing import Utilisation
-from planner.evaluation.runs import RunCache, RunLength, SimulatedRuns
+from planner.evaluation.runs import RunCache, SimulatedRuns
 from planner.evaluation.variants import faster_load, slower_observation
 from planner.evaluation.workload_statistics import WorkloadStatistics, workload_of
 from planner.problem.candidate import Candidate
@@ -49,7 +49,9 @@ class SimulatedEvaluator:
         self.deployments = deployments
         self.workload = workload
         self.step_factor = step_factor
-        self.runs = SimulatedRuns(request, deployments, self._run_length, cache or RunCache(workload))
+        self.runs = SimulatedRuns(
+            request, deployments, lambda c: self.closed_forms.queueing(c), cache or RunCache(workload)
+        )
 
     @classmethod
     def of(
@@ -101,11 +103,9 @@ class SimulatedEvaluator:
             deployments = deployments.with_host_factor(host_factor)
         if power_limit_w is not None:
             deployments = deployments.with_power_limit(power_limit_w)
-        shared = workload is None and deployments is self.deployments
+        cache = self.runs.cache if workload is None and deployments is self.deployments else None
         factor = self.step_factor * step_factor
-        return SimulatedEvaluator(
-            self.request, deployments, workload or self.workload, self.runs.cache if shared else None, factor
-        )
+        return SimulatedEvaluator(self.request, deployments, workload or self.workload, cache, factor)
 
     # ---- facts
 
@@ -147,7 +147,10 @@ class SimulatedEvaluator:
     def space(self) -> list[Candidate]:
         """Return every legal candidate, and on request the disaggregated ones with the highest estimated rates."""
         plain = candidates(self.request, self.names)
-        return with_ratios(plain, self._ratios) if DISAGGREGATED in self.request.extensions else plain
+        if DISAGGREGATED not in self.request.extensions:
+            return plain
+        order = {hardware: i for i, hardware in enumerate(dict.fromkeys(c.hardware for c in plain))}
+        return sorted([*plain, *self._ratios], key=lambda c: order[c.hardware])
 
     @cached_property
     def _ratios(self) -> list[Candidate]:
@@ -164,9 +167,6 @@ class SimulatedEvaluator:
     def closed_forms(self) -> ClosedForms:
         """Return the closed forms of the candidates, without the step factor."""
         return ClosedForms(self.deployments, self.statistics, self.request.slos)
-
-    def _run_length(self, candidate: Candidate) -> RunLength:
-        return self.closed_forms.run_length(candidate)
 
     def discard(self, candidate: Candidate) -> Discard | None:
         """Return why a candidate can never meet the objectives, or None."""
