@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from catalogs.deployments.layout import Role
 from planner.evaluation.deployments import CandidateDeployments
@@ -17,16 +18,16 @@ from planner.space.speculative import per_token
 CandidateQueueing = QueueingModel | DisaggregatedQueueing
 
 
+@dataclass(eq=False)
 class ClosedForms:
     """Closed forms of the candidates of one hardware under the objectives `slos`; they need no simulation."""
 
-    def __init__(self, deployments: CandidateDeployments, statistics: WorkloadStatistics, slos: Sequence[Slo]) -> None:
-        self._deployments = deployments
-        self._statistics = statistics
-        self._slos = slos
-        self._queueing: dict[Candidate, CandidateQueueing] = {}
-        self._saturation: dict[Candidate, float] = {}
-        self._floors: dict[tuple[object, ...], Discard | None] = {}
+    deployments: CandidateDeployments
+    statistics: WorkloadStatistics
+    slos: Sequence[Slo]
+    _queueing: dict[Candidate, CandidateQueueing] = field(default_factory=dict, repr=False)
+    _saturation: dict[Candidate, float] = field(default_factory=dict, repr=False)
+    _floors: dict[tuple[object, ...], Discard | None] = field(default_factory=dict, repr=False)
 
     def discard(self, candidate: Candidate) -> Discard | None:
         """Return why a candidate can never meet the objectives, or None.
@@ -34,9 +35,9 @@ class ClosedForms:
         Each pool is checked for its memory and for the objectives that its role determines.
         """
         for role, pool in candidate.pools:
-            found = memory_discard(self._deployments.memory(pool), self._statistics.longest)
+            found = memory_discard(self.deployments.memory(pool), self.statistics.longest)
             if found is None:
-                key = (role, *pool.ranks, pool.max_num_seqs, pool.max_num_batched_tokens)
+                key = (role, *pool.replica_choices, pool.max_num_seqs, pool.max_num_batched_tokens)
                 if key not in self._floors:  # a latency floor is the same for any number of replicas
                     self._floors[key] = self._latency_discard(pool, role)
                 found = self._floors[key]
@@ -45,12 +46,12 @@ class ClosedForms:
         return None
 
     def _latency_discard(self, pool: Candidate, role: Role) -> Discard | None:
-        slos = [slo for slo in self._slos if slo.latency.is_only_of(role)]
+        slos = [slo for slo in self.slos if slo.latency.is_only_of(role)]
         if not slos:
             return None
-        resolved = self._deployments.resolved(pool)
-        cycle_s = per_token(self._deployments.step_cost(pool).cycle_s, resolved, most=True)
-        return latency_discard(cycle_s, resolved.limits, self._statistics.sample, slos)
+        resolved = self.deployments.resolved(pool)
+        cycle_s = per_token(self.deployments.step_cost(pool).cycle_s, resolved, most=True)
+        return latency_discard(cycle_s, resolved.limits, self.statistics.sample, slos)
 
     def queueing(self, candidate: Candidate) -> CandidateQueueing:
         """Return the queueing model of a candidate.
@@ -70,13 +71,13 @@ class ClosedForms:
         return found
 
     def _colocated(self, candidate: Candidate) -> QueueingModel:
-        compiled, lengths = self._deployments.compiled(candidate), self._statistics
+        compiled, lengths = self.deployments.compiled(candidate), self.statistics
         each = lengths.input_mean + lengths.output_mean + compiled.memory.cross_tokens
         held = compiled.memory.max_concurrency_tokens / max(each, 1.0)
         seats = int(max(1, min(candidate.max_num_seqs * candidate.layout.data_parallel, held)))
         return QueueingModel(
             replicas=candidate.replicas,
-            lanes=candidate.lanes,
+            microbatches=candidate.microbatches,
             cycle_s=per_token(compiled.cost.cycle_s, compiled.resolved),
             seats=max(1, seats // candidate.layout.pipeline_parallel),
             max_num_batched_tokens=candidate.max_num_batched_tokens,

@@ -88,7 +88,7 @@ class CandidateDeployments:
         own = self.resolved(candidate)
         graphs = graph_limit(own)
         tokens, seqs = self.widest or (own.limits.max_num_batched_tokens, own.limits.max_num_seqs)
-        key = (*candidate.ranks, graphs, tokens, seqs)
+        key = (*candidate.replica_choices, graphs, tokens, seqs)
         if key not in self._costs:
             wide = replace(own, limits=replace(own.limits, max_num_batched_tokens=tokens, max_num_seqs=seqs))
             if graph_limit(wide) != graphs:

@@ -45,8 +45,8 @@ class DisaggregatedQueueing:
     def saturation_per_s(self) -> float:
         """Return the requests per second of the slower pool: prefill without pause, or decode with a full batch."""
         decode = self.decode
-        decoded = decode.lanes * decode.seats / (decode.step_s(decode.seats) * self._output_tokens)
-        return min(self.prefill.lanes / self.prefill.prefill_s, decoded)
+        decoded = decode.microbatches * decode.seats / (decode.step_s(decode.seats) * self._output_tokens)
+        return min(self.prefill.microbatches / self.prefill.prefill_s, decoded)
 
     @property
     def light_per_s(self) -> float:
@@ -79,8 +79,8 @@ class DisaggregatedQueueing:
         larger = range(decode.seats, 1, -1)
         batch = decode.seats - bisect_left(larger, True, key=lambda size: decode.step_s(size) <= limit_s)
         busy = _BUSY if any(slo.latency.involves("prefill") for slo in slos) else 1.0
-        computed = busy * self.prefill.lanes / self.prefill.prefill_s
-        return computed, decode.lanes * batch / (decode.step_s(batch) * self._output_tokens)
+        computed = busy * self.prefill.microbatches / self.prefill.prefill_s
+        return computed, decode.microbatches * batch / (decode.step_s(batch) * self._output_tokens)
 
     def run_requests(self, requests_per_s: float, n_requests: int, share: int) -> tuple[int, int]:  # noqa: ARG002
         """Return enough requests for each replica of the larger pool, and three times as many; see QueueingModel."""

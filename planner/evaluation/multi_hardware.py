@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from catalogs.deployments.resolve import CatalogLookup
@@ -22,37 +23,31 @@ from planner.problem.tariff import require_price, table_price
 from planner.space.bounds import Discard
 
 
+@dataclass(eq=False)
 class HardwareChoiceEvaluator:
     """Passes each candidate to the evaluator whose space holds the candidate's hardware; implements Evaluator.
 
     Attributes:
+        evaluators: One evaluator for each hardware.
         notices: Sentences about hardware that is not compared.
         named: The hardware that the request names; None if it leaves a choice.
     """
 
-    def __init__(
-        self,
-        evaluators: Mapping[Hardware, SimulatedEvaluator],
-        notices: tuple[str, ...] = (),
-        named: Hardware | None = None,
-    ) -> None:
-        self._evaluators = dict(evaluators)
-        self._owners: dict[Hardware, SimulatedEvaluator] = {}
-        self.notices = notices
-        self.named = named
+    evaluators: Mapping[Hardware, SimulatedEvaluator]
+    notices: tuple[str, ...] = ()
+    named: Hardware | None = None
+    _owners: dict[Hardware, SimulatedEvaluator] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def _first(self) -> SimulatedEvaluator:
-        return next(iter(self._evaluators.values()))
+        return next(iter(self.evaluators.values()))
 
     @cached_property
     def _space(self) -> list[Candidate]:
-        found: dict[Candidate, None] = {}
-        for evaluator in self._evaluators.values():
-            for candidate in evaluator.space():
-                self._owners.setdefault(candidate.hardware, evaluator)
-                found.setdefault(candidate)
-        return list(found)
+        found = [(candidate, evaluator) for evaluator in self.evaluators.values() for candidate in evaluator.space()]
+        for candidate, evaluator in found:
+            self._owners.setdefault(candidate.hardware, evaluator)
+        return list(dict.fromkeys(candidate for candidate, _ in found))
 
     def space(self) -> list[Candidate]:
         """Return the candidates of all evaluators, each once."""
@@ -60,10 +55,9 @@ class HardwareChoiceEvaluator:
 
     def of(self, candidate: Candidate) -> SimulatedEvaluator:
         """Return the evaluator that simulates this candidate."""
-        if len(self._evaluators) == 1:
+        if len(self.evaluators) == 1:
             return self._first
-        if candidate.hardware not in self._owners:
-            self.space()
+        self.space()  # finds the owners
         return self._owners[candidate.hardware]
 
     def elsewhere(self, hardware: Hardware) -> SimulatedEvaluator:
@@ -78,7 +72,7 @@ class HardwareChoiceEvaluator:
         self, workload: Workload | None = None, host_factor: float = 1.0, step_factor: float = 1.0
     ) -> HardwareChoiceEvaluator:
         """Return a copy in which each evaluator has the same changed inputs; see SimulatedEvaluator.with_."""
-        changed = {h: e.with_(workload, host_factor, step_factor=step_factor) for h, e in self._evaluators.items()}
+        changed = {h: e.with_(workload, host_factor, step_factor=step_factor) for h, e in self.evaluators.items()}
         return HardwareChoiceEvaluator(changed, self.notices, self.named)
 
     @property
@@ -93,7 +87,7 @@ class HardwareChoiceEvaluator:
     @property
     def fingerprint(self) -> str:
         """Return text that identifies the calibrations of all hardware."""
-        return " + ".join(evaluator.fingerprint for evaluator in self._evaluators.values())
+        return " + ".join(evaluator.fingerprint for evaluator in self.evaluators.values())
 
     @property
     def mean_output_tokens(self) -> float:
@@ -103,7 +97,7 @@ class HardwareChoiceEvaluator:
     @property
     def n_requests_simulated(self) -> int:
         """Return the requests simulated so far on all hardware."""
-        return sum(evaluator.n_requests_simulated for evaluator in self._evaluators.values())
+        return sum(evaluator.n_requests_simulated for evaluator in self.evaluators.values())
 
     def discard(self, candidate: Candidate) -> Discard | None:
         """Return why a candidate can never meet the objectives, or None."""

@@ -120,11 +120,11 @@ class Utilisation:
 class QueueingModel:
     """Equal replicas that serve whole requests of mean lengths, each under an even share of the rate.
 
-    Rates are of the whole deployment, unless they are named after a lane: one of the batches in flight at once.
+    Rates are of the whole deployment, except `own_per_s`: the rate of one of the batches in flight at once.
 
     Attributes:
         replicas: Number of replicas.
-        lanes: Batches in flight at once in all replicas (see Candidate.lanes).
+        microbatches: Batches in flight at once in all replicas (see Candidate.microbatches).
         cycle_s: Returns the seconds of a step with a batch.
         seats: Sequences that can run at once (by the limits and the KV cache).
         max_num_batched_tokens: Token budget of a step.
@@ -136,7 +136,7 @@ class QueueingModel:
     """
 
     replicas: int
-    lanes: int
+    microbatches: int
     cycle_s: Callable[[BatchShape], float]
     seats: int
     max_num_batched_tokens: int
@@ -164,10 +164,10 @@ class QueueingModel:
     @property
     def saturation_per_s(self) -> float:
         """Return the requests per second with full batches, or with the API servers at their limit."""
-        return self.lanes * self._lane_saturation_per_s
+        return self.microbatches * self._own_saturation_per_s
 
     @property
-    def _lane_saturation_per_s(self) -> float:
+    def _own_saturation_per_s(self) -> float:
         step_s = self.step_s(self.seats)
         engine_per_s = 1.0 / (step_s * self.output_tokens / self.seats + self.prefill_s)
         return min(engine_per_s, self.api_server.most_per_s(step_s, self.output_tokens))
@@ -188,40 +188,40 @@ class QueueingModel:
         longer by its prompts. The first token waits at the API server, for a place among the running sequences, for
         half of the running step, in the queue of prompts, and for its own step; then for the API server again.
         """
-        lane_per_s = requests_per_s / self.lanes
-        in_flight = self._in_flight(lane_per_s)
+        own_per_s = requests_per_s / self.microbatches
+        in_flight = self._in_flight(own_per_s)
         if in_flight is None:
             return math.inf
-        step_s = self._shared_step_s(lane_per_s, in_flight)
+        step_s = self._shared_step_s(own_per_s, in_flight)
 
         def first_token_s(at: float | None) -> float:
-            return sum(self._first_s(lane_per_s, in_flight, step_s, at))
+            return sum(self._first_s(own_per_s, in_flight, step_s, at))
 
         expected = ExpectedTimes(first_token_s, step_s, self.output_tokens, other_prefill_s)
         return LATENCY_METRICS[metric].guess(expected, quantile)
 
-    def _shared_step_s(self, lane_per_s: float, in_flight: float) -> float:
+    def _shared_step_s(self, own_per_s: float, in_flight: float) -> float:
         """Return the seconds of a step with the prompts that arrive in it, interpolated between whole batch sizes."""
         low = max(int(in_flight), 1)
         step_s = self.step_s(low)
         step_s += max(in_flight - low, 0.0) * (self.step_s(low + 1) - step_s)
-        return step_s / max(1.0 - lane_per_s * self.prefill_s, 1.0 - FULLEST)
+        return step_s / max(1.0 - own_per_s * self.prefill_s, 1.0 - FULLEST)
 
-    def _first_s(self, lane_per_s: float, in_flight: float, step_s: float, quantile: float | None) -> tuple[float, ...]:
+    def _first_s(self, own_per_s: float, in_flight: float, step_s: float, quantile: float | None) -> tuple[float, ...]:
         """Return the parts of the time to first token, seconds.
 
         Waits are taken as exponential; the request's own step uses the quantile of prompt lengths. The wait for a place
         among the running sequences is that of a queue with `seats` servers (H. Sakasegawa, 1977).
         """
         own_tokens = self.input_tokens if quantile is None else self.input_quantile(quantile)
-        loop = self.api_server.busy(lane_per_s, step_s, self.output_tokens)
+        loop = self.api_server.busy(own_per_s, step_s, self.output_tokens)
         busy = min(in_flight / self.seats, FULLEST)
         crowded = float(busy ** (math.sqrt(2 * (self.seats + 1)) - 1)) / (self.seats * (1 - busy))
         waits_s = (
-            self.api_server.read_s(lane_per_s, self.input_tokens, self.variability),
+            self.api_server.read_s(own_per_s, self.input_tokens, self.variability),
             crowded * (self.output_tokens * step_s) * self.variability / 2,
             0.5 * step_s,
-            queue_s(lane_per_s * self.prefill_s, self.prefill_s, self.variability),
+            queue_s(own_per_s * self.prefill_s, self.prefill_s, self.variability),
             self.api_server.loop_s(loop, in_flight),
         )
         late = 1.0 if quantile is None else -math.log(1.0 - quantile)
@@ -250,31 +250,31 @@ class QueueingModel:
 
         The parts of the time to first token are of the given quantile, or of the mean if `quantile` is None.
         """
-        lane_per_s = requests_per_s / self.lanes
-        in_flight = self._in_flight(lane_per_s)
+        own_per_s = requests_per_s / self.microbatches
+        in_flight = self._in_flight(own_per_s)
         batch = float(self.seats) if in_flight is None else in_flight
-        step_s = self._shared_step_s(lane_per_s, batch)
+        step_s = self._shared_step_s(own_per_s, batch)
         return Utilisation(
-            full=lane_per_s / self._lane_saturation_per_s,
-            engine=lane_per_s * self.prefill_s,
-            api_server=self.api_server.busy(lane_per_s, step_s, self.output_tokens),
+            full=own_per_s / self._own_saturation_per_s,
+            engine=own_per_s * self.prefill_s,
+            api_server=self.api_server.busy(own_per_s, step_s, self.output_tokens),
             seats=batch / self.seats,
-            tokens=(batch + lane_per_s * step_s * self.input_tokens) / self.max_num_batched_tokens,
+            tokens=(batch + own_per_s * step_s * self.input_tokens) / self.max_num_batched_tokens,
             step_s=step_s,
-            first_s=self._first_s(lane_per_s, batch, step_s, quantile),
+            first_s=self._first_s(own_per_s, batch, step_s, quantile),
         )
 
-    def _in_flight(self, lane_per_s: float) -> float | None:
-        """Return the requests that a lane runs at once at this rate, or None if it is overloaded.
+    def _in_flight(self, own_per_s: float) -> float | None:
+        """Return the requests that one microbatch holds at this rate, or None if it is overloaded.
 
         This is Little's law with the step time that these requests cause.
         """
-        if lane_per_s > OVERLOAD * self._lane_saturation_per_s:
+        if own_per_s > OVERLOAD * self._own_saturation_per_s:
             return None
-        free = max(1.0 - lane_per_s * self.prefill_s, 0.02)
+        free = max(1.0 - own_per_s * self.prefill_s, 0.02)
         batch = 1.0
         for _ in range(_ROUNDS):
-            batch = min(lane_per_s * self.output_tokens * self.step_s(max(int(batch), 1)) / free, float(self.seats))
+            batch = min(own_per_s * self.output_tokens * self.step_s(max(int(batch), 1)) / free, float(self.seats))
         return batch
 
     def run_requests(self, requests_per_s: float, n_requests: int, share: int) -> tuple[int, int]:  # noqa: ARG002
@@ -286,10 +286,10 @@ class QueueingModel:
             share: Number of even parts of the deployment, one of which is simulated.
         """
         longest = _MOST_LONGER * n_requests
-        in_flight = self._in_flight(requests_per_s / self.lanes)
+        in_flight = self._in_flight(requests_per_s / self.microbatches)
         if in_flight is None:
             return n_requests, longest  # far overloaded: any run shows it
-        enough = _IN_FLIGHT * in_flight * (self.lanes // self.replicas) <= n_requests
+        enough = _IN_FLIGHT * in_flight * (self.microbatches // self.replicas) <= n_requests
         return n_requests if enough else longest, longest
 
     def whole_run_requests(self, requests_per_s: float, n_requests: int, n_alone: int) -> int:  # noqa: ARG002

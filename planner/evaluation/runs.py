@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from calibration.accuracy.stated_error import StatedError
@@ -81,21 +82,18 @@ class RunCache:
         return done
 
 
+@dataclass(eq=False)
 class SimulatedRuns:
     """Simulates the candidates of one hardware; their queueing models determine how many requests their runs need."""
 
-    def __init__(
-        self,
-        request: PlanRequest,
-        deployments: CandidateDeployments,
-        queueing: Callable[[Candidate], CandidateQueueing],
-        cache: RunCache,
-    ) -> None:
-        self._request = request
-        self._deployments = deployments
-        self._queueing = queueing
-        self.cache = cache
-        self._reading = WindowStatistics.of(request.slos, request.objective == "energy")
+    request: PlanRequest
+    deployments: CandidateDeployments
+    queueing: Callable[[Candidate], CandidateQueueing]
+    cache: RunCache
+
+    @cached_property
+    def _reading(self) -> WindowStatistics:
+        return WindowStatistics.of(self.request.slos, self.request.objective == "energy")
 
     def observe(self, candidate: Candidate, load: Load) -> Observation:
         """Return the steady part of a run under a load, from the cache or from a new simulation."""
@@ -109,9 +107,9 @@ class SimulatedRuns:
         window = steady_window(done.arrival_s, finish_s(done)).measured
         outputs = float(done.requests.output_tokens[window].mean())
         inputs = float(done.requests.input_tokens[window].mean())
-        parts = 1 if load.whole_cluster else self._deployments.even_parts(candidate)
+        parts = 1 if load.whole_cluster else self.deployments.even_parts(candidate)
         rate = load.requests_per_s if observation.stable else blocks["metrics"]["requests_per_s"] * parts
-        streaming = streaming_notice(self._deployments.streaming(candidate).resolved, rate * outputs)
+        streaming = streaming_notice(self.deployments.streaming(candidate).resolved, rate * outputs)
         return RunDetail(
             observation=observation,
             metrics=blocks["metrics"],
@@ -120,7 +118,7 @@ class SimulatedRuns:
             output_tokens_per_s=rate * outputs,
             total_tokens_per_s=rate * (inputs + outputs),
             power_w=joules_per_output_token(done, window, observation.stable) * rate * outputs,
-            error=StatedError.of(self._request.engine, float(blocks["calibration"]["operator_error"])),
+            error=StatedError.of(self.request.engine, float(blocks["calibration"]["operator_error"])),
             notices=(streaming,) if streaming else (),
         )
 
@@ -128,10 +126,10 @@ class SimulatedRuns:
         """Simulate a load; simulate it longer if it is undecided whether the system keeps up (it may still fill up)."""
         if load.whole_cluster:
             return self._settle_whole(candidate, load)
-        parts, queueing = self._deployments.even_parts(candidate), self._queueing(candidate)
+        parts, queueing = self.deployments.even_parts(candidate), self.queueing(candidate)
         n, longer = queueing.run_requests(load.requests_per_s, load.n_requests, parts)
         done, seen = self._once(candidate, parts, load, n)
-        is_open = load.patient and seen.undecided and judge([seen], self._request.slos).value_ratio <= 1
+        is_open = load.patient and seen.undecided and judge([seen], self.request.slos).value_ratio <= 1
         return self._once(candidate, parts, load, longer) if n < longer and is_open else (done, seen)
 
     def _settle_whole(self, candidate: Candidate, load: Load) -> tuple[Run, Observation]:
@@ -139,12 +137,12 @@ class SimulatedRuns:
         alone = replace(load, whole_cluster=False)
         part = self.cache.run(candidate, alone, self._settle)
         seen_alone = self.observe(candidate, alone)
-        if self._deployments.even_parts(candidate) == 1:
+        if self.deployments.even_parts(candidate) == 1:
             return part, replace(seen_alone, load=load)
-        n = self._queueing(candidate).whole_run_requests(load.requests_per_s, load.n_requests, part.requests.n)
+        n = self.queueing(candidate).whole_run_requests(load.requests_per_s, load.n_requests, part.requests.n)
         done, seen = self._once(candidate, 1, load, n)
         return done, replace(seen, growth_fraction=seen_alone.growth_fraction)
 
     def _once(self, candidate: Candidate, share: int, load: Load, n: int) -> tuple[Run, Observation]:
-        done = self.cache.simulate(self._deployments.part(candidate, share), share, load, n)
+        done = self.cache.simulate(self.deployments.part(candidate, share), share, load, n)
         return done, observe_run(done, load, self._reading)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from calibration.accuracy.stated_error import stated_errors_digest
@@ -24,6 +24,7 @@ from planner.space.bounds import Discard
 from planner.space.candidates import candidates, widest_limits
 
 
+@dataclass(eq=False)
 class SimulatedEvaluator:
     """Estimates and simulates the candidates of one request on one piece of hardware; implements Evaluator.
 
@@ -33,25 +34,22 @@ class SimulatedEvaluator:
         request: The request.
         deployments: Compiles candidates.
         workload: Draws requests.
+        cache: The runs to share with another evaluator.
         step_factor: Factor on the time of every engine step. The times of runs are rescaled, so that runs are shared
             with an evaluator without the factor.
     """
 
-    def __init__(
-        self,
-        request: PlanRequest,
-        deployments: CandidateDeployments,
-        workload: Workload,
-        cache: RunCache | None = None,
-        step_factor: float = 1.0,
-    ) -> None:
-        self.request = request
-        self.deployments = deployments
-        self.workload = workload
-        self.step_factor = step_factor
-        self.runs = SimulatedRuns(
-            request, deployments, lambda c: self.closed_forms.queueing(c), cache or RunCache(workload)
-        )
+    request: PlanRequest
+    deployments: CandidateDeployments
+    workload: Workload
+    cache: RunCache | None = None
+    step_factor: float = 1.0
+
+    @cached_property
+    def runs(self) -> SimulatedRuns:
+        """Return the simulator of the candidates."""
+        cache = RunCache(self.workload) if self.cache is None else self.cache
+        return SimulatedRuns(self.request, self.deployments, lambda c: self.closed_forms.queueing(c), cache)
 
     @classmethod
     def of(
@@ -72,8 +70,7 @@ class SimulatedEvaluator:
         names = CatalogLookup.on(hardware, request.model, request.engine)
         drawn = workload_of(request, workload)
         widest = None if exact_limits else widest_limits(names, request.fixed)
-        deployments = CandidateDeployments(names, request.model, request.engine, widest)
-        return cls(request, deployments, drawn)
+        return cls(request, CandidateDeployments(names, request.model, request.engine, widest), drawn)
 
     def elsewhere(self, hardware: Hardware) -> SimulatedEvaluator:
         """Return the evaluator of the same request on other hardware.

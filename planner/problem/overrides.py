@@ -98,17 +98,6 @@ class Overrides:
     values: Mapping[str, object]
 
     @classmethod
-    def parse(cls, settings: Sequence[str]) -> Overrides:
-        """Return the overrides that `KEY=VALUE` texts set.
-
-        Raises:
-            InputError: deployment.yaml does not accept a key or a value.
-        """
-        values = parse_keys(settings, PLAN_ELSEWHERE)
-        validate_as(Deployment, {"model": "", "hardware": "", **values}, "--set")
-        return cls(values)
-
-    @classmethod
     def of(cls, values: Mapping[str, object]) -> Overrides:
         """Return the overrides with the keys and values of deployment.yaml, as a scenario file holds them.
 
@@ -132,11 +121,6 @@ class Overrides:
     def rest(self) -> DeploymentOverrides:
         """Return the keys that the search does not choose, for `Candidate.rest`."""
         return DeploymentOverrides({k: v for k, v in self.values.items() if k not in (*CHOSEN, "autoscaling")})
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """Return the overrides as texts that `parse` reads."""
-        return tuple(f"{k}={json.dumps(v)}" for k, v in self.values.items())
 
     def number(self, key: str) -> int | None:
         """Return the value of a batching limit; None if it is left to the search."""

@@ -30,7 +30,7 @@ class RequestKey:
         metavar: The placeholder of the option's value.
         former_options: Former options, which still work and print a notice.
         value_of: The key that takes the option's value, if this key is a switch that the option turns on.
-        of_run: Whether the key concerns the run only, so that neither answers nor commands repeat it.
+        run_only: Whether the key concerns the run only, so that neither answers nor commands repeat it.
     """
 
     name: str
@@ -42,7 +42,7 @@ class RequestKey:
     metavar: str | None
     former_options: tuple[str, ...]
     value_of: str | None
-    of_run: bool
+    run_only: bool
 
     @property
     def help(self) -> str:
@@ -79,7 +79,7 @@ def _keys(schema: dict[str, Any], parts: dict[str, Any], prefix: str) -> Iterato
             metavar=shown.get("metavar"),
             former_options=tuple(field.get("x-former-options", ())),
             value_of=shown.get("value_of"),
-            of_run=field.get("x-of-run", False),
+            run_only=field.get("x-of-run", False),
         )
 
 

@@ -22,9 +22,9 @@ from planner.problem.accounting import SPOT, Accounting
 from planner.problem.demand import NOTHING, FailureTolerance
 from planner.problem.overrides import Overrides
 from planner.problem.reproduction import reproduce_block
-from planner.problem.request import EXTENSIONS, DISAGGREGATED, OBJECTIVES, PlanRequest, SearchOptions
-from planner.problem.request_keys import SCHEMA_FILE, request_keys, schema_text
+from planner.problem.request import DISAGGREGATED, EXTENSIONS, OBJECTIVES, PlanRequest, SearchOptions
 from planner.problem.request_fields import RequestModel
+from planner.problem.request_keys import SCHEMA_FILE, request_keys, schema_text
 from planner.problem.scenario import command_of, keys_of, parse_settings, read_scenario, request_of_keys
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
@@ -243,7 +243,7 @@ def test_former_options_set_their_key_and_say_so(
 def test_a_storage_is_a_study_now(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     found = heard([*ASKED, "--storage", "sqlite:///s.db"], monkeypatch)
     assert found == heard([*ASKED, "--study", "sqlite:///s.db"], monkeypatch)
-    assert found.storage == "sqlite:///s.db"
+    assert found.search.storage == "sqlite:///s.db"
     assert "--storage is now --study" in capsys.readouterr().err
 
 
