@@ -10,8 +10,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
+import optuna
 from pydantic import Field
 
 from catalogs.errors import InputError
@@ -30,9 +31,6 @@ from planner.search.objectives import RunSizes
 from planner.search.pareto_sampler import RESOLVED, ParetoOptunaSampler, ParetoSample, ParetoSampler, members
 from planner.search.pareto_space import ParetoAxis, ParetoCandidate, ParetoSpace, parse_axes, points_under_load
 from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
-
-if TYPE_CHECKING:
-    import optuna
 
 SCHEMA_VERSION: Final = 1
 

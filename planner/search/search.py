@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import optuna
+from optuna.trial import TrialState
 
 from planner.problem.candidate import Candidate
 from planner.search.objectives import Assess, Outcome
 from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
 from planner.search.workers import Lookahead, SerialLookahead
-
-if TYPE_CHECKING:
-    import optuna
-
 
 #: Proposals per trial after which the sampler is considered exhausted.
 PROPOSALS_PER_TRIAL: Final = 4
@@ -94,8 +93,6 @@ def search(
     """
     if not candidates:
         return SearchResult()
-    import optuna
-
     sampler = optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=10)
     by_params: dict[Params, Candidate] = {
         (" ".join(map(str, c.placement)), c.max_num_seqs, c.max_num_batched_tokens): c for c in candidates
@@ -233,8 +230,6 @@ def _tell(study: optuna.Study, trial: optuna.Trial, outcome: Outcome | None) -> 
 
     The outcome is None if the parameters of the trial match no legal candidate.
     """
-    import optuna
-
     ratio = 10.0 if outcome is None else min(outcome.ratio, 10.0)
     feasible = outcome is not None and outcome.feasible
     trial.set_constraint("slo", min(ratio - 1, 0.0) if feasible else max(ratio - 1, 1e-6))
@@ -242,4 +237,4 @@ def _tell(study: optuna.Study, trial: optuna.Trial, outcome: Outcome | None) -> 
         study.tell(trial, outcome.score)
     else:
         trial.report(ratio, 0)
-        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        study.tell(trial, state=TrialState.PRUNED)

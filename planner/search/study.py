@@ -18,13 +18,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
+
+import optuna
+from optuna.storages import JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
 
 from catalogs.errors import InputError
-
-if TYPE_CHECKING:
-    import optuna
-
 
 OUTCOME_KEY: Final = "outcome"
 
@@ -87,8 +88,6 @@ class CandidateStudy(Generic[Item]):
         sampler: optuna.samplers.BaseSampler,
         n_objectives: int = 1,
     ) -> None:
-        import optuna
-
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._by_params = by_params
         self._params = {item: params for params, item in by_params.items()}
@@ -101,25 +100,17 @@ class CandidateStudy(Generic[Item]):
 
     def stored(self) -> list[tuple[Item, Stored]]:
         """Return the results that trials of all processes have stored since the last call."""
-        if not self.shared:
-            return []
-        found = []
-        for trial in self.optuna.get_trials(deepcopy=False):
-            text = None if trial.number in self._read else trial.user_attrs.get(OUTCOME_KEY)
-            if text is not None:
-                self._read.add(trial.number)
-                item = self._of(trial.params)
-                if item is not None:
-                    found.append((item, json.loads(text)))
-        return found
+        trials = self.optuna.get_trials(deepcopy=False) if self.shared else []
+        new = [t for t in trials if t.number not in self._read and OUTCOME_KEY in t.user_attrs]
+        self._read |= {t.number for t in new}
+        found = ((self._of(t.params), t.user_attrs[OUTCOME_KEY]) for t in new)
+        return [(item, json.loads(text)) for item, text in found if item is not None]
 
     def begun_elsewhere(self, before: int | None = None) -> set[Item]:
         """Return the items that other processes have begun and not finished, in trials with a number below `before`."""
-        import optuna
-
         if not self.shared:
             return set()
-        running = self.optuna.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
+        running = self.optuna.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         others = (t for t in running if t.number not in self._own and not is_abandoned(t))
         found = (self._of(t.params) for t in others if before is None or t.number < before)
         return {item for item in found if item is not None}
@@ -133,8 +124,6 @@ class CandidateStudy(Generic[Item]):
 
     def ask(self, wanted: Item | None = None) -> tuple[optuna.Trial, Item | None]:
         """Return a trial and its item: `wanted`, or the sampler's proposal (None if it matches no item)."""
-        import optuna
-
         self.optuna.sampler = self._sampler
         if wanted is not None:  # not a queue of trials: any worker could take a trial from it
             params = dict(zip(self._space, self._params[wanted], strict=True))
@@ -153,9 +142,7 @@ class CandidateStudy(Generic[Item]):
 
     def give_up(self, trial: optuna.Trial) -> None:
         """Finish a trial without a result."""
-        import optuna
-
-        self.optuna.tell(trial, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
+        self.optuna.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 
     @contextmanager
     def released_if_it_fails(self, trial: optuna.Trial) -> Iterator[None]:
@@ -191,8 +178,6 @@ def storage_faults(settings: SearchSettings) -> Iterator[None]:
     Raises:
         InputError: The storage stopped answering.
     """
-    import optuna
-
     try:
         yield
     except optuna.exceptions.StorageInternalError as error:
@@ -203,8 +188,6 @@ def storage_faults(settings: SearchSettings) -> Iterator[None]:
 
 def space_of(names: Sequence[str], params: Sequence[Params]) -> dict[str, Any]:
     """Return the distributions of an Optuna study: the occurring values by name, ascending."""
-    import optuna
-
     return {
         name: optuna.distributions.CategoricalDistribution(sorted({p[i] for p in params}))
         for i, name in enumerate(names)
@@ -233,8 +216,6 @@ def _create(settings: SearchSettings, n_objectives: int) -> optuna.Study:
 
 
 def _open(settings: SearchSettings, n_objectives: int) -> optuna.Study:
-    import optuna
-
     try:
         storage = open_storage(settings.storage) if settings.storage else None
         return optuna.create_study(
@@ -274,13 +255,11 @@ def need_storage(url: str) -> None:
     """
     import sqlalchemy
 
+    name, options = _engine(url)
     try:
-        name, options = _engine(url)
         engine = sqlalchemy.create_engine(name, **options)
         engine.connect().close()
         engine.dispose()
-    except InputError:
-        raise
     except Exception as error:  # many types: errors of the driver, an invalid URL
         raise unusable(url, error) from None
 
@@ -292,37 +271,34 @@ def open_storage(url: str) -> Any:
         InputError: The driver is missing. If the server is down, the driver raises its own error.
     """
     name, options = _engine(url)
-    if not options:
-        return name
-    from optuna.storages import RDBStorage
-
-    return RDBStorage(name, engine_kwargs=options)
+    return RDBStorage(name, engine_kwargs=options) if options else name
 
 
 def unusable(url: str, error: Exception) -> InputError:
     """Return an error with the first line of a driver's message."""
-    why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return InputError(f"the storage cannot be used ({why})", without_password(url), "sqlite:///study.db")
+    rule = f"the storage cannot be used ({message_lines(error)[0]})"
+    return InputError(rule, without_password(url), "sqlite:///study.db")
+
+
+def message_lines(error: Exception) -> list[str]:
+    """Return the lines of an error's message that are not empty, or its type if there are none."""
+    return [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
 
 
 def _engine(url: str) -> tuple[str, dict[str, Any]]:
     """Return the URL and engine options: connections to a server are tested before use and have a short timeout."""
     if not url.startswith(_POSTGRESQL):
         return url, {}
-    return _with_driver(url), {"pool_pre_ping": True, "connect_args": {"connect_timeout": _CONNECT_S}}
-
-
-def _with_driver(url: str) -> str:
-    """Return the URL with its driver named: the default of postgresql:// differs between versions of SQLAlchemy."""
     scheme, separator, rest = url.partition("://")
     dialect, _, driver = scheme.partition("+")
-    drivers = (driver,) if driver else ("psycopg", "psycopg2")
-    found = next((d for d in drivers if find_spec(d) is not None), None)
     if dialect not in _POSTGRESQL or not separator:
         raise InputError("a PostgreSQL storage is postgresql://USER@HOST/DATABASE", without_password(url))
+    drivers = (driver,) if driver else ("psycopg", "psycopg2")  # the default differs between versions of SQLAlchemy
+    found = next((d for d in drivers if find_spec(d) is not None), None)
     if found is None:
         raise InputError(f"PostgreSQL needs a driver that is not installed ({drivers[0]})", None, INSTALL)
-    return f"postgresql+{found}://{rest}"
+    options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": _CONNECT_S}}
+    return f"postgresql+{found}://{rest}", options
 
 
 def open_journal(path: Path) -> Any:
@@ -331,9 +307,6 @@ def open_journal(path: Path) -> Any:
     Raises:
         InputError: The file cannot be used.
     """
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return JournalStorage(JournalFileBackend(str(path)))
