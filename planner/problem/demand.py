@@ -11,6 +11,7 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.workloads.workload import LEAST_REQUESTS_PER_S
 from planner.problem.candidate import Candidate
+from planner.problem.request_fields import refuse_if
 
 NODE: Final = "node"
 
@@ -87,20 +88,18 @@ class Demand:
     spare: FailureTolerance = NOTHING
 
     def __post_init__(self) -> None:
-        rate = self.requests_per_s
+        rate, users, think_s = self.requests_per_s, self.users, self.think_s
         if rate is not None and not LEAST_REQUESTS_PER_S <= rate < math.inf:
             least = "" if rate <= 0 else f", at least {LEAST_REQUESTS_PER_S:g}"
             raise InputError(f"a rate is a number of requests per second above zero{least}", rate, "1")
-        if self.users is not None and self.users < 1:
-            raise InputError("users must be a whole number of at least 1", self.users, "1")
-        if self.users is not None and self.requests_per_s is not None:
-            raise InputError("the load is a rate or a number of users, not both", self.users, "--rate or --users")
-        if not 0 <= self.think_s < float("inf"):
-            raise InputError("a think time is a number of seconds, not below zero", self.think_s, "30")
-        if self.think_s and self.users is None:
-            raise InputError("a think time needs --users", self.think_s, "--users N --set think_s=S")
-        if self.spare and not self.given:
-            raise InputError("--survive needs a load", None, "--rate or --users")
+        if users is not None:
+            refuse_if(users < 1, "users must be a whole number of at least 1", users, "1")
+            rule = "the load is a rate or a number of users, not both"
+            refuse_if(rate is not None, rule, users, "--rate or --users")
+        rule = "a think time is a number of seconds, not below zero"
+        refuse_if(not 0 <= think_s < math.inf, rule, think_s, "30")
+        refuse_if(bool(think_s) and users is None, "a think time needs --users", think_s, "--users N --set think_s=S")
+        refuse_if(bool(self.spare) and not self.given, "--survive needs a load", None, "--rate or --users")
 
     @property
     def given(self) -> bool:

@@ -76,17 +76,12 @@ def latency_discard(cycle_s: CycleS, limits: Limits, requests: RequestSet, slos:
     prefill_s = prefill_floor_s(cycle_s, limits, shortest_new_tokens(requests))
     least = LeastTimes(prefill_s, step_s, requests.output_tokens)
     for slo in slos:
-        found = _discard(slo, least)
-        if found is not None:
-            return found
+        floor_s = lucky_statistic_s(slo.latency.floor(least), slo.quantile)
+        if floor_s > slo.limit_s * MARGIN:
+            why = slo.latency.floor_words.format(floor=human_s(floor_s), stat=slo.stat)
+            reason = f"{why}, above the limit of {human_s(slo.limit_s)}"
+            return Discard(slo.name, reason, floor_s, slo.limit_s)
     return None
-
-
-def _discard(slo: Slo, least: LeastTimes) -> Discard | None:
-    floor_s = lucky_statistic_s(slo.latency.floor(least), slo.quantile)
-    why = slo.latency.floor_words.format(floor=human_s(floor_s), stat=slo.stat)
-    reason = f"{why}, above the limit of {human_s(slo.limit_s)}"
-    return Discard(slo.name, reason, floor_s, slo.limit_s) if floor_s > slo.limit_s * MARGIN else None
 
 
 def lucky_statistic_s(samples_s: FloatArray, quantile: float | None) -> float:
