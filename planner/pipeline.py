@@ -5,7 +5,6 @@ The search runs on this machine or on a Ray cluster and reports its progress on 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import time
@@ -36,14 +35,12 @@ from planner.problem.reproduction import digest, reproduce_block
 from planner.problem.request import PlanRequest
 from planner.search.objectives import (
     TIE,
-    Assess,
     CandidateTester,
     CapacityRace,
     CountedAssess,
-    LowestEnergy,
-    LowestLatency,
     Outcome,
     RunSizes,
+    assess_for,
     one,
 )
 from planner.search.progress import search_progress
@@ -181,7 +178,8 @@ def _search(
         return result
     evaluator, tester, counter = measure.evaluator, measure.bench, RequestCounter()
     unit_cost = _unit_cost(request.objective, measure.prices, left)
-    assess = _assess(request.objective, replace(tester, counter=counter), unit_cost)
+    counting = replace(tester, counter=counter)
+    assess = assess_for(request.objective, counting, lambda c: plain(c, evaluator), unit_cost)
     outclassed = assess.outclassed if isinstance(assess, CapacityRace) else None
     groups = _groups(request, measure, left)
     options, calibration = request.search, digest(evaluator.fingerprint)
@@ -250,15 +248,6 @@ def _unit_cost(objective: str, prices: PriceList, left: Sequence[Candidate]) -> 
     return one
 
 
-def _assess(objective: str, tester: CandidateTester, unit_cost: Callable[[Candidate], float]) -> Assess:
-    if objective in ("energy", "carbon"):
-        return LowestEnergy(tester)
-    if objective == "latency":
-        return LowestLatency(tester)
-    with_load = tester.requests_per_s is not None or tester.required is not None
-    return CapacityRace(tester, lambda c: plain(c, tester.evaluator), one if with_load else unit_cost)
-
-
 def _by_promise(
     group: Sequence[Candidate], evaluator: Evaluator, unit_cost: Callable[[Candidate], float]
 ) -> list[Candidate]:
@@ -273,7 +262,7 @@ def _by_promise(
 def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
     """Return the name of the study of a request, by which only a study of the same request is resumed."""
     text = json.dumps([request.question(), request.search.trials, [c.as_dict() for c in group]], sort_keys=True)
-    return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return f"plan-{digest(text)}"
 
 
 def _entries(request: PlanRequest, measure: Measure, result: SearchResult) -> list[MeasuredPlan]:

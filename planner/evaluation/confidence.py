@@ -165,8 +165,10 @@ def confidence(verdict: Verdict, curve: LatencyCurve, slo: Slo, error: StatedErr
     levels = np.array([(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
     factors = Factors.at(levels, slo, error)
     low, middle, high = (
-        _log_moved(curve, rate, *pair) if curve.is_stable(rate * pair[0]) or not verdict.stable else math.inf
-        for pair in zip(map(float, factors.speed), map(float, factors.latency), strict=True)
+        math.log(latency * curve.value_s(rate * speed) / curve.value_s(rate))  # of the latency over the simulated one
+        if curve.is_stable(rate * speed) or not verdict.stable
+        else math.inf
+        for speed, latency in zip(factors.speed.tolist(), factors.latency.tolist(), strict=True)
     )
     if math.isinf(middle):
         middle = low  # the queue grows at all higher levels
@@ -178,11 +180,6 @@ def confidence(verdict: Verdict, curve: LatencyCurve, slo: Slo, error: StatedErr
     ]
     sure = probability_met(curve.through(verdict, slo), slo, rate, spread) if verdict.stable else 0.0
     return Confidence(value_s, ends[0], ends[1], sure)
-
-
-def _log_moved(curve: LatencyCurve, rate_per_s: float, speed: float, latency: float) -> float:
-    """Return the logarithm of the latency over the simulated one if every step takes `speed` times as long."""
-    return math.log(latency * curve.value_s(rate_per_s * speed) / curve.value_s(rate_per_s))
 
 
 def probability_met(curve: LatencyCurve, slo: Slo, rate_per_s: float, spread: Spread) -> float:

@@ -289,10 +289,7 @@ def judge(observations: Iterable[Observation], slos: Sequence[Slo]) -> Verdict:
     """Compare pooled statistics with the limits; without samples (one-token outputs have no tpot) a limit is met."""
     seen = tuple(observations)
     stable = all(o.stable for o in seen)
-    ratios = [_ratio(pooled_value_s(seen, slo), slo.limit_s) for slo in slos]
+    values_s = [pooled_value_s(seen, slo) for slo in slos]
+    ratios = [0.0 if np.isnan(v) else v / slo.limit_s for v, slo in zip(values_s, slos, strict=True)]
     worst = int(np.argmax(ratios))
     return Verdict(seen[0].load.requests_per_s, seen, ratios[worst], slos[worst], stable)
-
-
-def _ratio(value_s: float, limit_s: float) -> float:
-    return 0.0 if np.isnan(value_s) else value_s / limit_s

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Final
 
 from calibration.accuracy.stated_error import StatedError
@@ -91,10 +90,6 @@ class SimulatedRuns:
     queueing: Callable[[Candidate], CandidateQueueing]
     cache: RunCache
 
-    @cached_property
-    def _reading(self) -> WindowStatistics:
-        return WindowStatistics.of(self.request.slos, self.request.objective == "energy")
-
     def observe(self, candidate: Candidate, load: Load) -> Observation:
         """Return the steady part of a run under a load, from the cache or from a new simulation."""
         return self.cache.observation(candidate, load, self._settle)
@@ -144,5 +139,6 @@ class SimulatedRuns:
         return done, replace(seen, growth_fraction=seen_alone.growth_fraction)
 
     def _once(self, candidate: Candidate, share: int, load: Load, n: int) -> tuple[Run, Observation]:
+        reading = WindowStatistics.of(self.request.slos, self.request.objective == "energy")
         done = self.cache.simulate(self.deployments.part(candidate, share), share, load, n)
-        return done, observe_run(done, load, self._reading)
+        return done, observe_run(done, load, reading)

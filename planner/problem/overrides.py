@@ -109,6 +109,11 @@ class Overrides:
         validate_as(Deployment, {"model": "", "hardware": "", **values}, "fixed")
         return cls(dict(values))
 
+    @classmethod
+    def read(cls, value: object) -> object:
+        """Return the overrides of a mapping or of None; any other value unchanged."""
+        return cls.of(value or {}) if value is None or isinstance(value, dict) else value
+
     def __bool__(self) -> bool:
         return bool(self.values)
 

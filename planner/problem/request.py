@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, cast, get_args
+from typing import Annotated, Any, Final, Self, cast
 
 from pydantic import ConfigDict, InstanceOf, model_validator
 
@@ -36,9 +36,7 @@ from planner.problem.request_fields import (
 from planner.problem.slo import Slo, parse_slos
 from planner.problem.tariff import Tariff
 
-Objective = Literal["cost", "energy", "carbon", "throughput", "goodput", "latency"]
-
-OBJECTIVES: Final[tuple[str, ...]] = get_args(Objective)
+OBJECTIVES: Final = ("cost", "energy", "carbon", "throughput", "goodput", "latency")
 
 NATIVE: Final = "native"
 
@@ -69,10 +67,8 @@ _NOT_OF_THE_SEARCH: Final = ("search", "tariff", "accounting")
 def _slos(value: object) -> object:
     """Return the objectives of a text, or of a list of texts and objectives."""
     items = [value] if isinstance(value, str) else value
-    if not isinstance(items, list | tuple):
-        return value
-    if all(isinstance(slo, Slo) for slo in items):
-        return tuple(items)
+    if not isinstance(items, list | tuple) or all(isinstance(slo, Slo) for slo in items):
+        return tuple(items) if isinstance(items, list) else items
     return parse_slos([slo.text if isinstance(slo, Slo) else str(slo) for slo in items])
 
 
@@ -88,17 +84,13 @@ def _spare(value: object) -> object:
     return NOTHING if value is None else value
 
 
-def _fixed(value: object) -> object:
-    return Overrides.of(value or {}) if value is None or isinstance(value, dict) else value
-
-
 _TEXTS: Final = {"type": "array", "items": {"type": "string"}}
 
 _SLOS: Final = read_by(_slos, lambda slos: [slo.text for slo in slos], _TEXTS)
 
 _SPARE: Final = read_by(_spare, lambda spare: spare.text if spare else None, {"type": "string"})
 
-_FIXED: Final = read_by(_fixed, lambda fixed: dict(fixed.values), {"type": "object"})
+_FIXED: Final = read_by(Overrides.read, lambda fixed: dict(fixed.values), {"type": "object"})
 
 
 class SearchOptions(RequestModel):

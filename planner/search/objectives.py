@@ -275,3 +275,18 @@ class LowestLatency:
         if not full.met:
             return tester.refuse(candidate, best, full)
         return Outcome(candidate, "measured", rate, float("inf"), full.ratio, full.worst.name, full.ratio)
+
+
+def assess_for(
+    objective: str,
+    tester: CandidateTester,
+    plainness: Callable[[Candidate], tuple[int, ...]],
+    unit_cost: Callable[[Candidate], float],
+) -> Assess:
+    """Return what measures the candidates of a search for an objective (see PlanRequest.objective)."""
+    if objective in ("energy", "carbon"):
+        return LowestEnergy(tester)
+    if objective == "latency":
+        return LowestLatency(tester)
+    with_load = tester.requests_per_s is not None or tester.required is not None
+    return CapacityRace(tester, plainness, one if with_load else unit_cost)

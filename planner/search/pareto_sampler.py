@@ -111,71 +111,66 @@ class ParetoSampler:
         if not free.any():
             return None
         rng = np.random.default_rng([self.seed, len(samples), len(busy)])
-        z = standard(self.features)
-        at = self._short_list(z, samples, free)
+        z, held = standard(self.features), [i for i, sample in samples.items() if sample.holds]
+        residuals = {k: self._residual(z, samples, held, k) for k, known in enumerate(self.known) if not known}
+        values = np.array([samples[i].values for i in members(samples)]).reshape(-1, len(self.known))
+        front = np.asarray(np.log(np.maximum(values, 1e-12)), np.float64)
+        at = np.flatnonzero(free)
+        if len(at) > SHORT_LIST:
+            at = self._short_list(at, residuals, front)
+        keeps_up = self._keeps_up(z, samples, at)
         for doubt in DOUBTS:
-            counts = self._counts(z, samples, at, doubt, rng)
+            counts = np.zeros(len(at))
+            for world in self._worlds(at, residuals, keeps_up, doubt, rng):
+                ahead = np.flatnonzero((_lead(world, front) > RESOLVED) & (world[:, 0] < _NEVER))
+                counts[ahead[_undominated(world[ahead])]] += 1
             if counts.max() > 0:
                 return int(at[np.argmax(counts + 0.01 * rng.random(len(at)))])
-        if any(sample.holds for sample in samples.values()):
-            return None
-        return int(np.argmax(np.where(free, self.holds, -np.inf)))  # no point keeps up yet: the least loaded
+        return None if held else int(np.argmax(np.where(free, self.holds, -np.inf)))  # no point keeps up: least loaded
 
-    def _residual(self, z: FloatArray, samples: Mapping[int, ParetoSample], k: int) -> ResidualModel:
-        seen = [i for i, sample in samples.items() if sample.holds]
-        values = np.log(np.array([max(samples[i].values[k], 1e-12) for i in seen])) - np.log(self.guesses[seen, k])
-        noise = np.array([SHORT_SD * samples[i].pruned for i in seen])
-        return ResidualModel(z, seen, values, noise)
+    def _residual(self, z: FloatArray, samples: Mapping[int, ParetoSample], held: list[int], k: int) -> ResidualModel:
+        """Return the model of the error of the estimates of one objective."""
+        values = np.log(np.array([max(samples[i].values[k], 1e-12) for i in held])) - np.log(self.guesses[held, k])
+        return ResidualModel(z, held, values, np.array([SHORT_SD * samples[i].pruned for i in held]))
 
-    def _short_list(self, z: FloatArray, samples: Mapping[int, ParetoSample], free: np.ndarray) -> np.ndarray:
-        """Return the free points; if there are too many, those that may lie furthest ahead of the front."""
-        at = np.flatnonzero(free)
-        if len(at) <= SHORT_LIST:
-            return at
+    def _short_list(self, at: np.ndarray, residuals: Mapping[int, ResidualModel], front: FloatArray) -> np.ndarray:
+        """Return those points of `at` that may lie furthest ahead of the front."""
         optimistic = np.log(self.guesses)
-        for k in self._open:
-            mean, sd = self._residual(z, samples, k).expect()
+        for k, residual in residuals.items():
+            mean, sd = residual.expect()
             optimistic[:, k] += mean - 2 * sd
-        lead = _lead(optimistic[at], self._front_logs(samples)) - 2.0 * np.clip(-self.holds[at], 0.0, 1.0)
+        lead = _lead(optimistic[at], front) - 2.0 * np.clip(-self.holds[at], 0.0, 1.0)
         return np.asarray(at[np.argsort(-lead, kind="stable")[:SHORT_LIST]])
 
-    @property
-    def _open(self) -> list[int]:
-        return [k for k, known in enumerate(self.known) if not known]
-
-    def _front_logs(self, samples: Mapping[int, ParetoSample]) -> FloatArray:
-        """Return the logarithms of the values on the front so far. Shape (members, objectives)."""
-        values = np.array([samples[i].values for i in members(samples)]).reshape(-1, len(self.known))
-        return np.asarray(np.log(np.maximum(values, 1e-12)), np.float64)
-
-    def _counts(
-        self, z: FloatArray, samples: Mapping[int, ParetoSample], at: np.ndarray, doubt: float, rng: np.random.Generator
+    def _worlds(
+        self,
+        at: np.ndarray,
+        residuals: Mapping[int, ResidualModel],
+        keeps_up: tuple[FloatArray, FloatArray],
+        doubt: float,
+        rng: np.random.Generator,
     ) -> FloatArray:
-        """Return in how many draws each point of `at` is on the front and ahead of the front so far."""
+        """Return draws of the logarithms of all objectives. Shape (DRAWS, len(at), objectives)."""
         worlds = np.repeat(np.log(self.guesses[at])[None], DRAWS, axis=0)
-        for k in self._open:
-            worlds[:, :, k] += self._residual(z, samples, k).draw(at, DRAWS, doubt, rng)
-        worlds[~self._holding(z, samples, at, doubt, rng)] = _NEVER
-        found = self._front_logs(samples)
-        counts = np.zeros(len(at))
-        for world in worlds:
-            ahead = np.flatnonzero((_lead(world, found) > RESOLVED) & (world[:, 0] < _NEVER))
-            counts[ahead[_undominated(world[ahead])]] += 1
-        return counts
+        for k, residual in residuals.items():
+            worlds[:, :, k] += residual.draw(at, DRAWS, doubt, rng)
+        mean, covariance = keeps_up
+        worlds[normal_draws(mean, doubt**2 * covariance, DRAWS, rng) <= 0] = _NEVER
+        return np.asarray(worlds, np.float64)
 
-    def _holding(
-        self, z: FloatArray, samples: Mapping[int, ParetoSample], at: np.ndarray, doubt: float, rng: np.random.Generator
-    ) -> np.ndarray:
-        """Return whether each point keeps up in each draw. Shape (DRAWS, len(at))."""
+    def _keeps_up(
+        self, z: FloatArray, samples: Mapping[int, ParetoSample], at: np.ndarray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return mean and covariance of whether each point of `at` keeps up (above zero) or not."""
         seen = list(samples)
-        mean, open_ = self.holds[at], _alike(z[at], z[at])
+        mean, covariance = self.holds[at], _alike(z[at], z[at])
         if seen:
             off = np.array([1.0 if samples[i].holds else -1.0 for i in seen]) - self.holds[seen]
             across = _alike(z[at], z[seen])
             among = _alike(z[seen], z[seen]) + 0.01 * np.eye(len(seen))
             weights = np.linalg.solve(among, across.T).T
-            mean, open_ = mean + weights @ off, open_ - weights @ across.T
-        return np.asarray(normal_draws(mean, doubt**2 * open_, DRAWS, rng) > 0)
+            mean, covariance = mean + weights @ off, covariance - weights @ across.T
+        return mean, covariance
 
 
 def _alike(a: FloatArray, b: FloatArray) -> FloatArray:

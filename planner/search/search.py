@@ -141,7 +141,11 @@ class _Run:
 
     def _try_one(self, waiting: Sequence[Candidate]) -> bool:
         """Evaluate one candidate; return whether this gave an outcome."""
-        wanted = self._next(waiting)
+        # The most promising is next while there are trials for all candidates, in the first half of the trials, and if
+        # the sampler's last proposal gave no new candidate; otherwise the sampler chooses.
+        done = len(self.seen)
+        by_promise = len(waiting) <= self.planned - done or done <= self.planned // 2 or not self._sampled
+        wanted = waiting[0] if by_promise else None
         self._claim([] if wanted is None else waiting[: 1 + self.lookahead.depth])
         trial, named = self._trial(wanted)
         if trial is None:
@@ -202,16 +206,6 @@ class _Run:
         begun = [c for c in left if c in begun_elsewhere]
         self._repeats = bool(begun) and (not free or len(self.seen) + len(begun) >= self.planned)
         return begun[::-1] if self._repeats else free
-
-    def _next(self, waiting: Sequence[Candidate]) -> Candidate | None:
-        """Return the most promising candidate, or None to let the sampler choose.
-
-        The most promising is next while there are trials for all candidates, in the first half of the trials, and if
-        the sampler's last proposal gave no new candidate.
-        """
-        done = len(self.seen)
-        by_promise = len(waiting) <= self.planned - done or done <= self.planned // 2 or not self._sampled
-        return waiting[0] if by_promise else None
 
     def _add(self, outcome: Outcome) -> None:
         self.seen[outcome.candidate] = outcome

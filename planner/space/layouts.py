@@ -52,7 +52,11 @@ def layouts(request: PlanRequest, names: CatalogLookup) -> list[Layout]:
     for kind in (kind for kind in WIDER if kind in kinds):
         found += [layout for layout in _wider(kind, names) if layout not in found and _legal(request, names, layout)]
     if (backend := fixed.layout.get("all2all_backend")) is not None:
-        found = [replace(each, all2all_backend=backend) if _exchanges(each) else each for each in found]
+        exchanging = [each.expert_parallel and each.data_parallel * each.context_parallel > 1 for each in found]
+        found = [
+            replace(layout, all2all_backend=backend) if exchanges else layout
+            for layout, exchanges in zip(found, exchanging, strict=True)
+        ]
     kept = [layout for layout in found if all(getattr(layout, k) == v for k, v in fixed.layout.items())]
     if not kept:
         values = ", ".join(f"{key}={value}" for key, value in fixed.layout.items())
@@ -133,11 +137,6 @@ def _written(request: PlanRequest, names: CatalogLookup, layout: Layout, weight_
     named = {"model": request.model, "engine": request.engine, "hardware": names.hardware.text}
     own = {"weight_dtype": weight_dtype, **asdict(layout)}
     return validate_as(Deployment, {**named, **own, **request.fixed.rest.values}, "the deployment")
-
-
-def _exchanges(layout: Layout) -> bool:
-    """Return whether the layout has an all-to-all exchange of tokens between experts."""
-    return layout.expert_parallel and layout.data_parallel * layout.context_parallel > 1
 
 
 def _nearest(found: list[Layout], fixed: Overrides) -> str | None:
