@@ -135,11 +135,11 @@ class Known:
     def guide(self, seed: int) -> ParetoSampler:
         return self.trade.guide(seed)
 
-    def look(self, index: int, front: list[Values]) -> ParetoSample:  # noqa: ARG002
+    def simulate(self, index: int, front: list[Values]) -> ParetoSample:  # noqa: ARG002
         return self.truth[index]
 
     def search(self, most: int, seed: int) -> dict[int, ParetoSample]:
-        return search_front(self, SearchSettings(most, seed)).looks
+        return search_front(self, SearchSettings(most, seed)).samples
 
 
 def ours(known: Known, most: int, seed: int) -> dict[int, ParetoSample]:

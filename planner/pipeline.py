@@ -366,6 +366,6 @@ def plan(request: PlanRequest) -> Answer:
 
 
 def kept_words(request: PlanRequest) -> str:
-    """Return the end of a sentence that tells where an interrupted search is stored."""
+    """Return the end of a sentence that states where an interrupted search is stored."""
     where = without_password(request.search.study or "")
     return f"; the search so far is stored in {where}" if where else "; --study FILE would store it"

@@ -170,8 +170,8 @@ def _one_node(resolved: ResolvedDeployment, accelerators: int) -> Hardware:
 def with_replicas(compiled: CompiledDeployment, replicas: int, room_for: int | None = None) -> CompiledDeployment:
     """Return the deployment with `replicas` replicas on one node with space for `room_for` of them (None: all)."""
     resolved = compiled.resolved
-    room = _one_node(resolved, (room_for or replicas) * resolved.accelerators_per_replica)
-    return replace(compiled, resolved=replace(resolved, replicas=replicas, hardware=room))
+    node = _one_node(resolved, (room_for or replicas) * resolved.accelerators_per_replica)
+    return replace(compiled, resolved=replace(resolved, replicas=replicas, hardware=node))
 
 
 def slower_host(host: HostTimes, factor: float) -> HostTimes:

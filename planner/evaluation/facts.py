@@ -59,10 +59,10 @@ class FactSheets:
             compiled = self.deployments.compiled(candidate)
             resolved, memory, notices = compiled.resolved, compiled.memory, compiled.notices
         serve = serve_command(resolved)
-        told = dict.fromkeys((*self._quality(candidate), *self.notices, *notices))
+        sentences = dict.fromkeys((*self._quality(candidate), *self.notices, *notices))
         block = resolved.filled_in(self.deployments.written(candidate))
         block |= {"model": resolved.model.hf_id or resolved.model.name, "kv_blocks": memory.kv_blocks}
-        return CandidateFacts(block, memory_block(memory, resolved), serve.command, serve.notes, tuple(told))
+        return CandidateFacts(block, memory_block(memory, resolved), serve.command, serve.notes, tuple(sentences))
 
     def _quality(self, candidate: Candidate) -> Iterator[str]:
         """Yield a notice for each precision that may change the model's answers."""

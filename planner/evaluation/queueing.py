@@ -229,7 +229,7 @@ class QueueingModel:
         return (*(late * wait_s for wait_s in waits_s), own_s, self.api_server.alone_s(own_tokens, in_flight))
 
     def _lone_prefill_s(self, decodes: int, tokens: float) -> float:
-        """Return the seconds of a prompt beside `decodes` decodes, in chunks of the remaining token budget."""
+        """Return the seconds of a prompt in steps that also decode; its chunks take the rest of the token budget."""
         context = int(self.input_tokens + self.output_tokens / 2)
         chunk = max(self.max_num_batched_tokens - decodes, 1)
         n = math.ceil(max(tokens, 1.0) / chunk)

@@ -56,22 +56,22 @@ def choose_hardware(
         return Choices(tuple(found))
     priced = {hardware: price_of(hardware) for hardware in found}
     unknown = [h for h, price in priced.items() if price is None and (needs_price or budget is not None)]
-    dear = [h for h, p in priced.items() if p is not None and budget is not None and p.usd_per_hour > budget]
-    left = [h for h in found if h not in unknown and h not in dear]
+    expensive = [h for h, p in priced.items() if p is not None and budget is not None and p.usd_per_hour > budget]
+    left = [h for h in found if h not in unknown and h not in expensive]
     if budget is not None and not anything:
-        left += [part for h in dear if (part := _affordable(h, price_of, budget)) and part not in left]
+        left += [part for h in expensive if (part := _affordable(h, price_of, budget)) and part not in left]
     if not left:
         raise _nothing(text, priced, budget, price_of)
-    no_price, too_dear = [h.text for h in unknown], [h.text for h in dear]
+    no_price, too_expensive = [h.text for h in unknown], [h.text for h in expensive]
     if anything:
         left = [next(parts) for _, parts in groupby(left, lambda h: h.accelerator.name)]  # the largest of each type
         kept = _types(left)
-        no_price, too_dear = _types(unknown), [name for name in _types(dear) if name not in kept]
+        no_price, too_expensive = _types(unknown), [name for name in _types(expensive) if name not in kept]
     notices = []
     if no_price:
         notices.append(f"not compared, no known price: {', '.join(no_price)}")
-    if too_dear:
-        notices.append(f"not compared, above the budget of ${budget:g} per hour: {', '.join(too_dear)}")
+    if too_expensive:
+        notices.append(f"not compared, above the budget of ${budget:g} per hour: {', '.join(too_expensive)}")
     return Choices(tuple(left), tuple(notices))
 
 

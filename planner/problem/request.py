@@ -73,7 +73,7 @@ def _slos(value: object) -> object:
 
 
 def _with_words(slo: Slo, words: str) -> Slo:
-    """Return the objective; its metric counts as assumed if the words tell so."""
+    """Return the objective; its metric counts as assumed if the words state it."""
     assumed = replace(slo, metric_given=False)
     return assumed if assumed.words == words else slo
 
@@ -156,7 +156,7 @@ def _as_written(schema: dict[str, Any]) -> None:
 class PlanRequest(RequestModel):
     """A planning request.
 
-    Without `requests_per_s` and `users` the planner looks for the highest rate that the hardware carries.
+    Without `requests_per_s` and `users` the planner searches for the highest rate that the hardware carries.
 
     `PlanRequest(model="llama3.1-8b", hardware="h100x8", slos=parse_slos(["p99=2s"]))` is the request that `plan` makes
     of these options. Keys of a scenario file are the aliases of the fields, or their names if they have no alias.
@@ -240,7 +240,7 @@ class PlanRequest(RequestModel):
     @model_validator(mode="before")
     @classmethod
     def _read_block(cls, values: Any) -> Any:
-        """Read the request block of an answer, in which the objectives in words tell whether a metric was assumed."""
+        """Read the request block of an answer, in which the objectives in words state whether a metric was assumed."""
         if not isinstance(values, dict) or "slo_words" not in values:
             return values
         found = {key: value for key, value in values.items() if key != "slo_words"}

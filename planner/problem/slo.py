@@ -65,17 +65,17 @@ class Slo:
 
     @property
     def words(self) -> str:
-        """Return the objective as a sentence, which tells if the metric was assumed."""
+        """Return the objective as a sentence, which states whether the metric was assumed."""
         limit = human_s(self.limit_s)
         what = self.latency.words
         if not self.latency.is_per_request and self.quantile is not None:
             return f"{self.stat[1:]} % of {self.latency.samples_called} are at most {limit}"
         if self.quantile is None:
-            said = f"the mean {what} is at most {limit}"
+            words = f"the mean {what} is at most {limit}"
         else:
             article = "an" if what[0] in "aeiou" else "a"
-            said = f"{self.stat[1:]} % of requests have {article} {what} of at most {limit}"
-        return said if self.metric_given else f"{said} (no metric given: time to first token assumed)"
+            words = f"{self.stat[1:]} % of requests have {article} {what} of at most {limit}"
+        return words if self.metric_given else f"{words} (no metric given: time to first token assumed)"
 
     def value_s(self, samples_s: FloatArray) -> float:
         """Return the statistic of `samples_s` in seconds; unserved requests count as infinite. Shape (n,)."""

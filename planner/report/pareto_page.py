@@ -33,7 +33,7 @@ def front_page(found: ParetoAnswer) -> Page:
     parts = (
         [paragraph(text)] if found.members else [note("No simulated deployment carries the load within every limit.")]
     )
-    if found.result.looks:
+    if found.result.samples:
         parts += [chart(_figure(found, first, other), _caption(found), 480) for other in others]
     parts += [paragraph("Every point meets:"), bullets([s.words for s in found.limits])] if found.limits else []
     head = ("Deployment", "Hardware", "Requests/s", *(f"{a.name} ({shown_unit(a)})" for a in found.axes))
@@ -63,7 +63,7 @@ def _figure(found: ParetoAnswer, x: ParetoAxis, y: ParetoAxis) -> Any:
     figure = go.Figure()
     on = set(found.result.members)
     places = {axis.name: k for k, axis in enumerate(found.axes)}
-    looks = {i: look for i, look in found.result.looks.items() if look.holds and not look.pruned}
+    looks = {i: look for i, look in found.result.samples.items() if look.holds and not look.pruned}
 
     def values(axis: ParetoAxis, which: list[int]) -> list[float]:
         factor = _MS if axis.slo is not None else 1.0

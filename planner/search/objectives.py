@@ -149,7 +149,7 @@ class CandidateTester:
         return self.held_per_s(candidate) or self.evaluator.light_requests_per_s(candidate)
 
     def refuse(self, candidate: Candidate, best: Outcome | None, verdict: Verdict) -> Outcome:
-        """Return the outcome of a candidate that misses; its ratio tells the sampler by how much."""
+        """Return the outcome of a candidate that misses; its ratio shows the sampler by how much."""
         ratio = verdict.value_ratio if verdict.stable else UNSTABLE + verdict.value_ratio
         status: Status = "infeasible" if best is None else "pruned"
         return Outcome(candidate, status, 0.0, verdict.requests_per_s, ratio, verdict.worst.name, None)

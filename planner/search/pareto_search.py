@@ -77,7 +77,7 @@ class FrontAxis(JsonBlock):
 class FrontPoint(JsonBlock):
     """One deployment at one load. values: by the axis' name, in its unit.
 
-    A point of the front has its deployment; a simulated point says whether it holds and lies on the front.
+    A point of the front has its deployment; a simulated point states whether it holds and whether it is on the front.
     """
 
     words: str
@@ -130,10 +130,10 @@ class FrontFile(JsonBlock):
 class ParetoResult:
     """The result of a front search.
 
-    `looks` holds the samples by index, in order; `exhausted` means that no other point is likely on the front.
+    `samples` holds the samples by index, in order; `exhausted` means that no other point is likely on the front.
     """
 
-    looks: dict[int, ParetoSample] = field(default_factory=dict)
+    samples: dict[int, ParetoSample] = field(default_factory=dict)
     exhausted: bool = False
     interrupted: bool = False
     n_resumed: int = 0
@@ -141,7 +141,7 @@ class ParetoResult:
     @property
     def members(self) -> list[int]:
         """Return the indices of the points on the front."""
-        return members(self.looks)
+        return members(self.samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class ParetoAnswer:
     @property
     def members(self) -> list[tuple[ParetoCandidate, ParetoSample]]:
         """Return the points of the front with their samples, in order of the first objective."""
-        return [(self.space.points[i], self.result.looks[i]) for i in self.result.members]
+        return [(self.space.points[i], self.result.samples[i]) for i in self.result.members]
 
     def document(self) -> dict[str, Any]:
         """Return what `plan front --json` writes. Numbers that are not finite are null."""
@@ -184,7 +184,7 @@ class ParetoAnswer:
             front=[self._point(p, sample, deployment=facts(p.candidate).deployment) for p, sample in self.members],
             simulated=[
                 self._point(points[i], each, holds=each.holds, stopped_early=each.pruned, on_front=i in on_front)
-                for i, each in self.result.looks.items()
+                for i, each in self.result.samples.items()
             ],
             search=self.search,
             calibration=self.calibration,
@@ -227,7 +227,7 @@ def make_front(
     evaluator: Evaluator,
     axes: tuple[ParetoAxis, ...],
     limits: tuple[Slo, ...],
-    tell: FrontTell | None = None,
+    progress: FrontProgress | None = None,
 ) -> ParetoAnswer:
     """Return the front of a request.
 
@@ -249,10 +249,10 @@ def make_front(
     name = f"front-{digest(json.dumps([identity, space.params], sort_keys=True, default=str))}"
     calibration = digest(evaluator.fingerprint)
     settings = SearchSettings(options.trials, request.seed, name, options.journal, options.storage, calibration)
-    result = search_front(space, settings, tell) if points else ParetoResult(exhausted=True)
-    if result.interrupted and not result.looks:
+    result = search_front(space, settings, progress) if points else ParetoResult(exhausted=True)
+    if result.interrupted and not result.samples:
         raise KeyboardInterrupt
-    samples = result.looks.values()
+    samples = result.samples.values()
     search = FrontSearch(
         n_candidates=len(left) + len(ruled_out),
         n_bounded_out=len(ruled_out),
@@ -271,7 +271,7 @@ def make_front(
     return ParetoAnswer(request, limits, space, result, search, calibration, notices)
 
 
-FrontTell = Callable[[int, int, int], None]  # (points simulated, most points, points on the front)
+FrontProgress = Callable[[int, int, int], None]  # (points simulated, most points, points on the front)
 
 #: Proposals per sample after which other workers are assumed to have taken all other points.
 _PROPOSALS = 4
@@ -291,11 +291,13 @@ class ParetoSearchSpace(Protocol):
     def guide(self, seed: int) -> ParetoSampler:
         """Return the sampler that chooses the points to simulate."""
 
-    def look(self, index: int, front: list[tuple[float, ...]]) -> ParetoSample:
+    def simulate(self, index: int, front: list[tuple[float, ...]]) -> ParetoSample:
         """Simulate one point, briefly if it is far behind the values of the `front` so far."""
 
 
-def search_front(space: ParetoSearchSpace, settings: SearchSettings, tell: FrontTell | None = None) -> ParetoResult:
+def search_front(
+    space: ParetoSearchSpace, settings: SearchSettings, progress: FrontProgress | None = None
+) -> ParetoResult:
     """Simulate at most `settings.n_trials` points; after Ctrl-C, return the result so far."""
     params, guide = space.params, space.guide(settings.seed)
     sampler = ParetoOptunaSampler(guide, space.names, params)
@@ -304,7 +306,7 @@ def search_front(space: ParetoSearchSpace, settings: SearchSettings, tell: Front
         study = CandidateStudy(space.names, by_params, settings, sampler, n_objectives=len(guide.known))
         run = _Run(space, study, sampler, min(settings.n_trials, len(params)))
         try:
-            run.go(tell)
+            run.go(progress)
         except KeyboardInterrupt:
             run.result.interrupted = True
     return run.result
@@ -320,9 +322,9 @@ class _Run:
     n_most: int
     result: ParetoResult = field(default_factory=ParetoResult)
 
-    def go(self, tell: FrontTell | None) -> None:
+    def go(self, progress: FrontProgress | None) -> None:
         """Simulate the points that the sampler proposes, until there are enough or the sampler is exhausted."""
-        result, samples = self.result, self.result.looks
+        result, samples = self.result, self.result.samples
         self._learn()
         result.n_resumed = len(samples)
         for _ in range(_PROPOSALS * self.n_most):
@@ -337,14 +339,14 @@ class _Run:
             else:
                 self._simulate(trial, point)
             self._learn()
-            if tell is not None:
-                tell(len(samples), self.n_most, len(result.members))
+            if progress is not None:
+                progress(len(samples), self.n_most, len(result.members))
         result.exhausted = self.sampler.exhausted or len(samples) == len(self.space.params)
 
     def _simulate(self, trial: optuna.Trial, point: int) -> None:
-        samples = self.result.looks
+        samples = self.result.samples
         with self.study.released_if_it_fails(trial):
-            sample = self.space.look(point, [samples[i].values for i in self.result.members])
+            sample = self.space.simulate(point, [samples[i].values for i in self.result.members])
         self._learn()
         if point not in samples:  # otherwise another process was first
             samples[point] = sample
@@ -354,7 +356,7 @@ class _Run:
     def _learn(self) -> None:
         """Add the stored samples that this worker does not have yet."""
         for point, stored in self.study.stored():
-            self.result.looks.setdefault(point, ParetoSample.of(stored))
+            self.result.samples.setdefault(point, ParetoSample.of(stored))
 
 
 def shown_unit(axis: ParetoAxis) -> str:

@@ -193,7 +193,7 @@ class ParetoSpace:
 
     # ---- simulated runs
 
-    def look(self, index: int, front: Sequence[tuple[float, ...]] = ()) -> ParetoSample:
+    def simulate(self, index: int, front: Sequence[tuple[float, ...]] = ()) -> ParetoSample:
         """Simulate one point; if it is uncertain whether it keeps up, in a short run first (successive halving)."""
         n_short = 0
         if self.holds[index] < _SURE:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from planner.search.objectives import Outcome
-from planner.search.pareto_search import FrontTell
+from planner.search.pareto_search import FrontProgress
 from planner.search.search import Progress
 
 
@@ -42,7 +42,7 @@ def search_progress(by: Callable[[], str] = str) -> Iterator[Progress | None]:
 
 
 @contextmanager
-def front_progress() -> Iterator[FrontTell | None]:
+def front_progress() -> Iterator[FrontProgress | None]:
     """Yield a callback for `search_front`, or None if stderr is not a terminal."""
     with _progress_bar("front") as update:
         yield None if update is None else lambda done, most, n: update(done, most, f"{n} points on the front")

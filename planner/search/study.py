@@ -1,7 +1,7 @@
 """The Optuna study behind a search over a finite set: every trial is one of its items.
 
-A sampler proposes items, or the search requests them. A journal file, or a database that many machines reach, stores
-each finished trial: a later run with the same request continues, and several processes share the work. A process
+A sampler proposes items, or the search requests them. A journal file, or a database that many machines can connect to,
+stores each finished trial: a later run with the same request continues, and several processes share the work. A process
 prefers items that no other process has begun. Two may still evaluate the same item; then the first result counts.
 """
 

@@ -28,6 +28,6 @@ def show(found: ParetoAnswer) -> None:
         console.print(text_table(head, rows, 1, ""))
     else:
         carried = "no simulated deployment carries the load within every limit"
-        console.print(f"NO: {carried if found.result.looks else 'no deployment can meet every limit'}.")
+        console.print(f"NO: {carried if found.result.samples else 'no deployment can meet every limit'}.")
     for line in footnotes(found):
         console.print(line)
