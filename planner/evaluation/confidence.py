@@ -134,7 +134,7 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The uncertainty of a statistic.
+    """The uncertainty of a statistic, from the stated error and from the sampling noise.
 
     Attributes:
         factors: Equally likely ratios of true to simulated values, ascending.

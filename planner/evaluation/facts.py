@@ -19,7 +19,7 @@ _NOTE = "put the engine's router before both, which pairs them: `plan deploy` wr
 
 @dataclass(frozen=True, slots=True)
 class FactSheets:
-    """Describes candidates.
+    """Describes candidates without simulating them.
 
     Attributes:
         deployments: Resolves and compiles candidates.

@@ -22,7 +22,7 @@ PriceOf = Callable[[Hardware], Price | None]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Hardware to evaluate.
+    """The hardware of a request's choice that is evaluated, and notices about the rest.
 
     Attributes:
         hardware: The hardware to evaluate.

@@ -90,7 +90,7 @@ class LatencyMetric:
 
     def measured(self, run: MeasuredRun) -> FloatArray:
         """Return the finite samples of a load client's result, seconds. Shape (n,)."""
-        return run.samples(self.name)
+        return run.samples(self.name)  # type: ignore[arg-type]  # the metrics are those of a measured run
 
     def involves(self, role: Role) -> bool:
         """Return whether time on replicas of `role` is part of this latency."""

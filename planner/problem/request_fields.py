@@ -52,7 +52,7 @@ def key(
     """
     name, metavar = option.split() if " " in option else (option, "") if option[:2] == "--" else ("", option)
     shown = {"name": name, "metavar": metavar, "value_of": value_of}
-    extra = {
+    extra: dict[str, Any] = {
         "x-option": {part: text for part, text in shown.items() if text},
         "x-panel": panel,
         "x-former-options": [former] if former else None,

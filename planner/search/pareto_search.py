@@ -75,7 +75,7 @@ class FrontAxis(JsonBlock):
 
 
 class FrontPoint(JsonBlock):
-    """One deployment at one load. values: by the axis' name, in its unit.
+    """One deployment at one load; `values` are by the name of the axis and in its unit.
 
     A point of the front has its deployment; a simulated point states whether it holds and whether it is on the front.
     """

@@ -125,6 +125,7 @@ class _Run:
     _sampled: bool = True  # whether the last trial proposed a candidate to evaluate
 
     def go(self, progress: Progress | None) -> None:
+        """Evaluate candidates until there are enough outcomes, or no candidate is left."""
         self._learn()
         self.result.n_resumed = len(self.seen)
         try:
@@ -212,6 +213,7 @@ class _Run:
         self.result.add(outcome)
 
     def close(self) -> SearchResult:
+        """Return the result, with the number of candidates that cannot win."""
         left = [c for c in self.candidates if c not in self.seen]
         best = self.result.best
         self.result.n_outclassed = 0 if best is None else sum(self.outclassed(c, best) for c in left)

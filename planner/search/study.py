@@ -53,7 +53,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """Settings of a search.
+    """The size of a search, and where its study is stored.
 
     Attributes:
         n_trials: Most items to simulate.
