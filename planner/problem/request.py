@@ -72,12 +72,6 @@ def _slos(value: object) -> object:
     return parse_slos([slo.text if isinstance(slo, Slo) else str(slo) for slo in items])
 
 
-def _with_words(slo: Slo, words: str) -> Slo:
-    """Return the objective; its metric counts as assumed if the words state it."""
-    assumed = replace(slo, metric_given=False)
-    return assumed if assumed.words == words else slo
-
-
 def _spare(value: object) -> object:
     if isinstance(value, str | int) and not isinstance(value, bool):
         return FailureTolerance.parse(str(value))
@@ -246,7 +240,8 @@ class PlanRequest(RequestModel):
         found = {key: value for key, value in values.items() if key != "slo_words"}
         texts, words = found.get("slo"), values["slo_words"]
         if isinstance(texts, list) and isinstance(words, list):
-            found["slo"] = tuple(map(_with_words, parse_slos(texts), words))
+            pairs = zip((replace(slo, metric_given=False) for slo in parse_slos(texts)), words, strict=False)
+            found["slo"] = tuple(replace(slo, metric_given=slo.words != text) for slo, text in pairs)
         return found
 
     @model_validator(mode="after")

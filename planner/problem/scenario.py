@@ -107,7 +107,13 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         name, equals, text = (part.strip() for part in setting.partition("="))
         if not equals:
             raise InputError("a setting is KEY=VALUE", setting, "kv_dtype=fp8")
-        value, keys = _value(name, text), request_keys()
+        keys = request_keys()
+        try:
+            value = parse_value(text)
+        except yaml.YAMLError:
+            if name not in keys or keys[name].kind != "string":
+                raise InputError(f"the value of {name} is not valid YAML", text, f"{name}=1") from None
+            value = text
         drafts_of_deployment = name == _SPECULATIVE and isinstance(value, dict)
         fixed = name.removeprefix(f"{_FIXED}.")
         if (name in keys or name in _groups()) and not drafts_of_deployment:
@@ -148,15 +154,6 @@ def _with_peak(given: dict[str, Any]) -> dict[str, Any]:
     if isinstance(rate, int | float) and not math.isclose(rate, peak, rel_tol=_SAME):
         raise InputError(f"{_OVER_TIME}: leave out rate", rate, f"{peak:g}")
     return given | {"rate": peak}
-
-
-def _value(name: str, text: str) -> object:
-    try:
-        return parse_value(text)
-    except yaml.YAMLError:
-        if name in request_keys() and request_keys()[name].kind == "string":
-            return text
-        raise InputError(f"the value of {name} is not valid YAML", text, f"{name}=1") from None
 
 
 def _groups() -> set[str]:

@@ -219,8 +219,9 @@ def join_cluster(address: str) -> Iterator[RayPool]:
         InputError: Ray is not installed, the text is not an address, or no cluster answers at it.
     """
     server = check_address(address)
-    if server is not None and _has_token():  # Ray itself reads it only where it starts or joins without a client
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    if server is not None and ("RAY_AUTH_TOKEN" in os.environ or token.is_file()):
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray sets it only if it starts or joins without a client
     try:
         import ray
     except ModuleNotFoundError:
@@ -246,12 +247,6 @@ def _need_server(address: str, host: str, port: int) -> None:
         raise InputError(rule, address, LOCAL) from None
     if find_spec("grpc") is None:
         raise InputError("a remote cluster needs Ray's client, which is not installed", address, INSTALL)
-
-
-def _has_token() -> bool:
-    """Return whether Ray has a token for clusters that require one."""
-    kept = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    return "RAY_AUTH_TOKEN" in os.environ or kept.is_file()
 
 
 def _connect(ray: Any, address: str) -> None:

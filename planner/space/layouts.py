@@ -50,7 +50,8 @@ def layouts(request: PlanRequest, names: CatalogLookup) -> list[Layout]:
     if names.hardware.n_nodes > 1 and not any(_holds(request, names, layout) for layout in found):
         kinds |= dict.fromkeys((_WIDE_TENSOR, PIPELINES, WIDE_EXPERTS))
     for kind in (kind for kind in WIDER if kind in kinds):
-        found += [layout for layout in _wider(kind, names) if layout not in found and _legal(request, names, layout)]
+        fitting = (each for each in _wider(kind, names) if each not in found and replicas_of(names, each))
+        found += [each for each in fitting if _is_supported(request, names, each)]
     if (backend := fixed.layout.get("all2all_backend")) is not None:
         exchanging = [each.expert_parallel and each.data_parallel * each.context_parallel > 1 for each in found]
         found = [
@@ -110,30 +111,25 @@ def _wider(kind: str, names: CatalogLookup) -> Iterator[Layout]:
             yield from (Layout(tp, data_parallel=n, expert_parallel=True) for n in (*_SIZES, 32, 64) if tp * n <= most)
 
 
-def _legal(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
-    """Return whether the layout fits the hardware, and model and engine support it."""
-    if not replicas_of(names, layout):
-        return False
+def _is_supported(
+    request: PlanRequest, names: CatalogLookup, layout: Layout, weight_dtype: str | None = None, sized: bool = False
+) -> bool:
+    """Return whether model and engine support the layout and, if `sized`, whether the weights fit in memory."""
     try:
-        resolve_pools(_written(request, names, layout), names)
+        pools = resolve_pools(_written(request, names, layout, weight_dtype), names)
+        return not sized or size_memory(pools[0]).free_bytes > 0
     except InputError:
         return False
-    return True
 
 
 def _holds(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
     """Return whether the weights fit in one of the precisions to choose from."""
-    for dtype in request.precisions or (NATIVE, _NARROW):
-        written = _written(request, names, layout, names.model.weight_dtype if dtype == NATIVE else dtype)
-        try:
-            if size_memory(resolve_pools(written, names)[0]).free_bytes > 0:
-                return True
-        except InputError:
-            continue
-    return False
+    native = names.model.weight_dtype
+    dtypes = [native if dtype == NATIVE else dtype for dtype in request.precisions or (NATIVE, _NARROW)]
+    return any(_is_supported(request, names, layout, dtype, sized=True) for dtype in dtypes)
 
 
-def _written(request: PlanRequest, names: CatalogLookup, layout: Layout, weight_dtype: str | None = None) -> Deployment:
+def _written(request: PlanRequest, names: CatalogLookup, layout: Layout, weight_dtype: str | None) -> Deployment:
     named = {"model": request.model, "engine": request.engine, "hardware": names.hardware.text}
     own = {"weight_dtype": weight_dtype, **asdict(layout)}
     return validate_as(Deployment, {**named, **own, **request.fixed.rest.values}, "the deployment")

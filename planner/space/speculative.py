@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -34,7 +35,7 @@ def parse_drafts(text: str) -> dict[str, Any]:
         InputError: A key or a value is not valid, or the acceptance is missing.
     """
     found: dict[str, Any] = {}
-    for part in _parts(text):
+    for part in re.split(r",(?![^\[]*\])", text):  # at commas, except those within brackets
         key, equals, value = (word.strip() for word in part.partition("="))
         key = _SHORT.get(key, key)
         if not equals or key not in Speculative.model_fields:
@@ -48,19 +49,6 @@ def parse_drafts(text: str) -> dict[str, Any]:
         raise InputError("speculative decoding needs a measured acceptance", text, _EXAMPLE)
     validate_as(Deployment, {"model": "", "hardware": "", SPECULATIVE: found}, "speculative")
     return found
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Yield the parts between commas, except commas within brackets."""
-    part, depth = "", 0
-    for letter in text:
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and not depth:
-            yield part
-            part = ""
-        else:
-            part += letter
-    yield part
 
 
 def may_draft(candidate: Candidate) -> bool:
