@@ -16,7 +16,6 @@ from planner.evaluation.evaluator import CandidateFacts, Load, Observation, RunD
 from planner.evaluation.facts import FactSheets
 from planner.evaluation.queueing import Utilisation
 from planner.evaluation.runs import RunCache, SimulatedRuns
-from planner.evaluation.variants import faster_load, slower_observation
 from planner.evaluation.workload_statistics import WorkloadStatistics, workload_of
 from planner.problem.candidate import Candidate
 from planner.problem.request import DISAGGREGATED, PlanRequest
@@ -198,8 +197,13 @@ class SimulatedEvaluator:
 
     def observe(self, candidate: Candidate, load: Load) -> Observation:
         """Return the steady part of a run under a load, from the cache or from a new simulation."""
-        seen = self.runs.observe(candidate, faster_load(load, self.step_factor))
-        return slower_observation(seen, load, self.step_factor)
+        factor = self.step_factor
+        if factor == 1.0:
+            return self.runs.observe(candidate, load)
+        # A run on slower steps is the run at a higher rate with all times multiplied by the factor.
+        seen = self.runs.observe(candidate, replace(load, requests_per_s=load.requests_per_s * factor))
+        samples_s = {metric: times_s * factor for metric, times_s in seen.samples_s.items()}
+        return replace(seen, load=load, samples_s=samples_s)
 
     def detail(self, candidate: Candidate, load: Load) -> RunDetail:
         """Return all results of a run under a load, from the cache or from a new simulation.

@@ -109,6 +109,7 @@ class ParetoSpace:
     slos: tuple[Slo, ...]
     seed: int
     sizes: RunSizes
+    names: tuple[str, ...] = PARAMS
 
     # ---- estimates
 
@@ -175,11 +176,6 @@ class ParetoSpace:
             *(-math.log(max(1 - share, 0.03)) for share in (s.full, s.api_server, s.engine, s.seats, s.tokens)),
             *(part / sum(s.first_s) for part in s.first_s),
         )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the parameters."""
-        return PARAMS
 
     @property
     def params(self) -> list[Params]:
