@@ -52,10 +52,6 @@ class DeploymentOverrides:
     def __bool__(self) -> bool:
         return bool(self.values)
 
-    def with_value(self, key: str, value: object) -> DeploymentOverrides:
-        """Return a copy with one more key."""
-        return DeploymentOverrides({**self.values, key: value})
-
 
 NO_OVERRIDES: Final = DeploymentOverrides()
 

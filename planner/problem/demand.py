@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from catalogs.errors import InputError
@@ -142,10 +143,14 @@ class RequiredRates:
 
     def nominal_per_s(self, candidate: Candidate) -> float | None:
         """Return the required requests per second with every replica running."""
-        if self.demand.users is None:
+        users, think_s = self.demand.users, self.demand.think_s
+        if users is None:
             return self.demand.requests_per_s
         if candidate not in self.known:
-            self.known[candidate] = self._of_users(candidate, self.demand.users)
+            fluid = partial(self.e2e_s, candidate)
+            first = users_rate_per_s(users, think_s, fluid)
+            factor = self.run_e2e_s(candidate, first) / fluid(first)
+            self.known[candidate] = users_rate_per_s(users, think_s, lambda rate: fluid(rate) * factor)
         return self.known[candidate]
 
     def held_per_s(self, candidate: Candidate) -> float | None:
@@ -155,11 +160,3 @@ class RequiredRates:
         """
         nominal = self.nominal_per_s(candidate)
         return None if nominal is None else nominal * self.demand.spare.factor(candidate)
-
-    def _of_users(self, candidate: Candidate, users: int) -> float:
-        def fluid(rate: float) -> float:
-            return self.e2e_s(candidate, rate)
-
-        first = users_rate_per_s(users, self.demand.think_s, fluid)
-        factor = self.run_e2e_s(candidate, first) / fluid(first)
-        return users_rate_per_s(users, self.demand.think_s, lambda rate: fluid(rate) * factor)

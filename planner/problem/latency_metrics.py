@@ -101,11 +101,6 @@ class LatencyMetric:
         return role == "both" or self.pools == (role,)
 
 
-def _decode_floor_s(least: LeastTimes) -> FloatArray:
-    """Return one decode step where any request decodes, else 0. Shape (1,)."""
-    return np.full(1, least.decode_step_s if np.any(least.output_tokens > 1) else 0.0)
-
-
 TTFT: Final = LatencyMetric(
     name="ttft",
     words="time to first token",
@@ -127,7 +122,7 @@ TPOT: Final = LatencyMetric(
     title="time per output token",
     pools=("decode",),
     samples=lambda window: window.per_request(window.run.tpot_s, fewest_output_tokens=2),
-    floor=_decode_floor_s,
+    floor=lambda least: np.full(1, least.decode_step_s if np.any(least.output_tokens > 1) else 0.0),
     floor_words="one decode step alone is {floor}",
     guess=lambda expected, _: expected.step_s,
     stated_error="tpot",

@@ -133,7 +133,7 @@ class CandidateStudy(Generic[Item]):
         trial = self.optuna.ask(self._space)
         self._own.add(trial.number)
         if self.shared:
-            trial.set_user_attr(PROCESS_KEY, this_process())
+            trial.set_user_attr(PROCESS_KEY, f"{socket.gethostname()}:{os.getpid()}")
         return trial, self._of(trial.params)
 
     def store(self, trial: optuna.Trial, found: Mapping[str, Any]) -> None:
@@ -152,11 +152,6 @@ class CandidateStudy(Generic[Item]):
         except BaseException:
             self.give_up(trial)
             raise
-
-
-def this_process() -> str:
-    """Return text that identifies this process among those of all machines."""
-    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def is_abandoned(trial: optuna.trial.FrozenTrial) -> bool:
@@ -217,9 +212,12 @@ def _create(settings: SearchSettings, n_objectives: int) -> optuna.Study:
 
 def _open(settings: SearchSettings, n_objectives: int) -> optuna.Study:
     try:
-        storage = open_storage(settings.storage) if settings.storage else None
+        storage = open_journal(settings.journal) if settings.journal else None
+        if settings.storage:
+            url, options = _engine(settings.storage)
+            storage = RDBStorage(url, engine_kwargs=options) if options else url
         return optuna.create_study(
-            storage=open_journal(settings.journal) if settings.journal else storage,
+            storage=storage,
             study_name=settings.study_name,
             directions=["minimize"] * n_objectives,
             load_if_exists=True,
@@ -262,16 +260,6 @@ def need_storage(url: str) -> None:
         engine.dispose()
     except Exception as error:  # many types: errors of the driver, an invalid URL
         raise unusable(url, error) from None
-
-
-def open_storage(url: str) -> Any:
-    """Return the storage of an Optuna URL.
-
-    Raises:
-        InputError: The driver is missing. If the server is down, the driver raises its own error.
-    """
-    name, options = _engine(url)
-    return RDBStorage(name, engine_kwargs=options) if options else name
 
 
 def unusable(url: str, error: Exception) -> InputError:

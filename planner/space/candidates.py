@@ -11,7 +11,7 @@ from catalogs.deployments.resolve import CatalogLookup
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import with_count, with_nodes
 from catalogs.hardware.specs import Hardware
-from planner.problem.candidate import Candidate
+from planner.problem.candidate import Candidate, DeploymentOverrides
 from planner.problem.overrides import NOT_FIXED, Overrides
 from planner.problem.request import NATIVE, PlanRequest
 from planner.space.layouts import layouts, replicas_of
@@ -48,7 +48,7 @@ def candidates(request: PlanRequest, names: CatalogLookup) -> list[Candidate]:
         own = limits(names, request.fixed)[0]
         plain = [c for c in found if (c.max_num_seqs, c.max_num_batched_tokens) == own and may_draft(c)]
         drafts = parse_drafts(request.speculative)
-        found += [replace(c, rest=c.rest.with_value(SPECULATIVE, drafts)) for c in plain]
+        found += [replace(c, rest=DeploymentOverrides({**c.rest.values, SPECULATIVE: drafts})) for c in plain]
     return sorted(found, key=lambda c: (c.hardware.n_accelerators, plainness(c, names), c))
 
 
