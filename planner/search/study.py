@@ -212,8 +212,10 @@ def _create(settings: SearchSettings, n_objectives: int) -> optuna.Study:
 
 def _open(settings: SearchSettings, n_objectives: int) -> optuna.Study:
     try:
-        storage = open_journal(settings.journal) if settings.journal else None
-        if settings.storage:
+        storage: Any = None
+        if settings.journal:
+            storage = open_journal(settings.journal)
+        elif settings.storage:
             url, options = _engine(settings.storage)
             storage = RDBStorage(url, engine_kwargs=options) if options else url
         return optuna.create_study(
