@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -38,8 +38,8 @@ from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
 from planner.search.objectives import RunSizes
 from planner.search.pareto_sampler import RESOLVED, ParetoSample, ParetoSampler, members
-from planner.search.pareto_search import as_dict, from_dict, search_front
-from planner.search.pareto_space import LADDER, PARAMS, ParetoSpace, parse_axes, trade_points
+from planner.search.pareto_search import search_front
+from planner.search.pareto_space import LADDER, PARAMS, ParetoSpace, parse_axes, points_under_load
 from planner.search.study import Params, SearchSettings
 
 SHARE = 0.2
@@ -116,7 +116,7 @@ def trade_of(space: Space, seed: int) -> ParetoSpace:
     wanted = (c for c in world.space() if c.max_num_seqs in space.seqs and c.max_num_batched_tokens in space.tokens)
     left = [c for c in wanted if world.discard(c) is None]
     prices = PriceList(Tariff(), world.names.hardware)
-    points = trade_points(world, prices, left, ladder=space.ladder)
+    points = points_under_load(world, prices, left, ladder=space.ladder)
     return ParetoSpace(world, prices, points, parse_axes(space.axes), (), seed, SIZES)
 
 
@@ -135,11 +135,11 @@ class Known:
     def guide(self, seed: int) -> ParetoSampler:
         return self.trade.guide(seed)
 
-    def look(self, index: int, front: list[Values]) -> ParetoSample:  # noqa: ARG002
+    def simulate(self, index: int, front: list[Values]) -> ParetoSample:  # noqa: ARG002
         return self.truth[index]
 
     def search(self, most: int, seed: int) -> dict[int, ParetoSample]:
-        return search_front(self, SearchSettings(most, seed)).looks
+        return search_front(self, SearchSettings(most, seed)).samples
 
 
 def ours(known: Known, most: int, seed: int) -> dict[int, ParetoSample]:
@@ -297,11 +297,11 @@ def brute_force(trade: ParetoSpace, file: Path) -> tuple[dict[int, ParetoSample]
     """Every point in a long run. CPU seconds."""
     if file.exists():
         stored = json.loads(file.read_text())
-        return {i: from_dict(look) for i, look in enumerate(stored["looks"])}, stored["seconds"]
+        return {i: ParetoSample.of(look) for i, look in enumerate(stored["looks"])}, stored["seconds"]
     start = time.process_time()
     truth = {i: trade.measure(i) for i in range(len(trade.points))}
     seconds = time.process_time() - start
-    file.write_text(json.dumps({"looks": [as_dict(look) for look in truth.values()], "seconds": seconds}))
+    file.write_text(json.dumps({"looks": [asdict(look) for look in truth.values()], "seconds": seconds}))
     return truth, seconds
 
 

@@ -5,29 +5,28 @@ The search runs on this machine or on a Ray cluster and reports its progress on 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import status_line
-from planner.answer.hardware_ranking import HardwareRow, RankingTerms, rank_hardware
+from planner.answer.hardware_ranking import RankingTerms, rank_hardware
 from planner.answer.measure import BEST, OTHER, Measure, MeasuredPlan, assumptions, pareto, prices_of
 from planner.answer.refusal import Refuser
-from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, Reproduce, SearchSummary
-from planner.evaluation.evaluator import Evaluator, RequestCounter
+from planner.answer.schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary
+from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
-from planner.problem.demand import NOTHING, FailureTolerance, RequiredRates
+from planner.problem.demand import RequiredRates
 from planner.problem.hardware_choice import is_one
 from planner.problem.latency_metrics import E2E
 from planner.problem.price_list import PriceList
@@ -35,14 +34,12 @@ from planner.problem.reproduction import digest, reproduce_block
 from planner.problem.request import PlanRequest
 from planner.search.objectives import (
     TIE,
-    Assess,
     CandidateTester,
     CapacityRace,
     CountedAssess,
-    LowestEnergy,
-    LowestLatency,
     Outcome,
     RunSizes,
+    assess_for,
     one,
 )
 from planner.search.progress import search_progress
@@ -51,7 +48,6 @@ from planner.search.study import SearchSettings, need_storage, without_password
 from planner.search.workers import ProcessPool, WorkerPool, usable_cores
 from planner.sections.full_answer import FullAnswer
 from planner.sections.registry import compute_sections
-from planner.space.bounds import SURVIVAL, Discard
 from planner.space.candidates import plainness
 
 N_ALTERNATIVES: Final = 2
@@ -63,18 +59,9 @@ MOST_TRIES: Final = 4
 GROUP_SHARE: Final = 4
 
 #: A capacity of at least this multiple of the required rate counts as sufficient headroom.
-ROOM: Final = 1.1
+HEADROOM: Final = 1.1
 
 ONE_PROCESS: Final = ProcessPool(1)
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateField:
-    """Candidates that remain after the bounds (`left`) and those that the bounds ruled out (`discards`)."""
-
-    n_space: int
-    left: tuple[Candidate, ...]
-    discards: tuple[tuple[Candidate, Discard], ...]
 
 
 def make_plan(
@@ -99,46 +86,37 @@ def make_plan(
         InputError: A name is unknown.
     """
     started = time.perf_counter()
-    field = bound(evaluator.space(), evaluator, request.demand.spare)
-    bench = _bench(request, evaluator, field.left)
+    left, discards = apply_bounds(request, evaluator)
     prices = PriceList(request.tariff, evaluator.names.hardware)
-    measure = Measure(evaluator, bench, prices, workers.map)
-    result = _search(request, measure, field.left, workers, progress)
-    entries = _entries(request, evaluator, measure, result)
+    measure = Measure(evaluator, _tester(request, evaluator, left), prices, workers.map)
+    result = _search(request, measure, left, workers, progress)
+    entries = _entries(request, measure, result)
     if result.interrupted and not entries:
         raise KeyboardInterrupt
-    refuser = Refuser(request, measure, elsewhere)
-    refusal = None if entries else refuser.refuse(field.discards, result.outcomes)
+    refusal = None if entries else Refuser(request, measure, elsewhere).refuse(list(discards.items()), result.outcomes)
     summary = SearchSummary(
-        n_space=field.n_space,
-        n_bounded_out=len(field.discards),
+        n_space=len(left) + len(discards),
+        n_bounded_out=len(discards),
         n_simulated=len(result.outcomes),
         n_pruned=result.n_pruned,
         seconds=time.perf_counter() - started,
         seed=request.seed,
-        method=_method(result, len(field.left)),
+        method=_method(result, len(left)),
         n_resumed=result.n_resumed,
         n_requests=sum(o.n_requests for o in result.outcomes),
-        bounded_out=dict(Counter(d.reason for _, d in field.discards).most_common(4)),
+        bounded_out=dict(Counter(d.reason for d in discards.values()).most_common(4)),
         interrupted=result.interrupted,
         left_out=list(evaluator.notices),
     )
-    terms = _terms(request, evaluator, prices, field.left)
-    ranking = [] if is_one(request.hardware) else rank_hardware(field.left, field.discards, result.outcomes, terms)
-    return _answer(request, evaluator, entries, refusal, (summary, ranking))
-
-
-def _answer(
-    request: PlanRequest,
-    evaluator: Evaluator,
-    entries: Sequence[MeasuredPlan],
-    refusal: Refusal | None,
-    found: tuple[SearchSummary, list[HardwareRow]],
-) -> Answer:
-    """Return the answer with the sections that the request needs; the answer of an interrupted search has none."""
-    summary, ranking = found
+    terms = RankingTerms(
+        _unit_cost(request.objective, prices, left),
+        evaluator.fluid_requests_per_s,
+        lambda c: prices.usd_per_hour(c.hardware),
+        request.demand.given,
+    )
+    several = not is_one(request.hardware)
     plans = [entry.plan for entry in entries]
-    computed = compute_sections(request, entries[0], evaluator) if plans and not summary.interrupted else {}
+    sections = compute_sections(request, entries[0], evaluator) if plans and not result.interrupted else {}
     return FullAnswer(
         schema_version=SCHEMA_VERSION,
         request=request,
@@ -148,11 +126,11 @@ def _answer(
         pareto=pareto(entries),
         infeasible=refusal,
         search=summary,
-        hardware=ranking,
+        hardware=rank_hardware(left, list(discards.items()), result.outcomes, terms) if several else [],
         assumptions=assumptions(request),
         prices=prices_of(plans[0], entries[0].candidate.hardware) if plans else [],
-        reproduce=Reproduce.model_validate_json(json.dumps(reproduce_block(request, evaluator.fingerprint))),
-        **computed,
+        reproduce=Reproduce(**reproduce_block(request, evaluator.fingerprint)),
+        **sections,
     )
 
 
@@ -164,21 +142,7 @@ def _method(result: SearchResult, n_left: int) -> str:
     return "all candidates" + (" except those that cannot win" if result.n_outclassed else "")
 
 
-def bound(space: Sequence[Candidate], evaluator: Evaluator, spare: FailureTolerance = NOTHING) -> CandidateField:
-    """Rule out candidates that cannot meet the objectives, or that no replica of would survive the loss in `spare`."""
-    verdicts = [(c, _no_survivor(c, spare) or evaluator.discard(c)) for c in space]
-    left = tuple(c for c, d in verdicts if d is None)
-    return CandidateField(len(space), left, tuple((c, d) for c, d in verdicts if d is not None))
-
-
-def _no_survivor(candidate: Candidate, spare: FailureTolerance) -> Discard | None:
-    if not spare or spare.factor(candidate) < float("inf"):
-        return None
-    have, lost = candidate.replicas, spare.lost(candidate)
-    return Discard(SURVIVAL, f"{spare.words} of {have} leaves no replica", float(lost), float(have))
-
-
-def _bench(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candidate]) -> CandidateTester:
+def _tester(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candidate]) -> CandidateTester:
     """Return the tester of candidates; without a rate, latencies are compared under one light load for all."""
     rate = request.requests_per_s
     if request.objective == "latency" and rate is None and left:
@@ -191,10 +155,8 @@ def _bench(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candidate]
     def run_e2e_s(candidate: Candidate, requests_per_s: float) -> float:
         return plain.probe(candidate, requests_per_s, sizes.quick).mean_s(E2E.name)
 
-    def guess_e2e_s(candidate: Candidate, requests_per_s: float) -> float:
-        return evaluator.guess_s(candidate, requests_per_s, E2E.name)
-
-    return replace(plain, asked=RequiredRates(request.demand, guess_e2e_s, run_e2e_s))
+    guess_e2e_s = partial(evaluator.guess_s, metric=E2E.name)
+    return replace(plain, required=RequiredRates(request.demand, guess_e2e_s, run_e2e_s))
 
 
 def _search(
@@ -210,31 +172,29 @@ def _search(
     The first group that meets the request holds the answer. The search continues until a deployment has sufficient
     headroom, which then is an alternative.
     """
-    evaluator, bench, prices, counter = measure.evaluator, measure.bench, measure.prices, RequestCounter()
-    unit_cost = _unit_cost(request.objective, prices, left)
-    assess = _assess(request.objective, replace(bench, counter=counter), evaluator, unit_cost)
-    outclassed = assess.outclassed if isinstance(assess, CapacityRace) else None
     result = SearchResult()
-    groups = _groups(request, measure, left)
-    trials = request.trials if len(groups) < 2 else max(request.trials // GROUP_SHARE, 1)
-    made = digest(evaluator.fingerprint)
     if not left:
         return result
+    evaluator, tester, counter = measure.evaluator, measure.bench, RequestCounter()
+    unit_cost = _unit_cost(request.objective, measure.prices, left)
+    counting = replace(tester, counter=counter)
+    assess = assess_for(request.objective, counting, lambda c: plain(c, evaluator), unit_cost)
+    outclassed = assess.outclassed if isinstance(assess, CapacityRace) else None
+    groups = _groups(request, measure, left)
+    options, calibration = request.search, digest(evaluator.fingerprint)
+    trials = options.trials if len(groups) < 2 else max(options.trials // GROUP_SHARE, 1)
     counted = CountedAssess(assess, counter)
     with workers.lookahead(counted, len(left)) as lookahead:
         for group in groups:
             name = study_name(request, group)
-            settings = SearchSettings(trials, request.seed, name, request.study, request.storage, made)
+            settings = SearchSettings(trials, request.seed, name, options.journal, options.storage, calibration)
             promising = _by_promise(group, evaluator, unit_cost)
             result.join(search(promising, counted, settings, progress, outclassed, lookahead))
-            if result.interrupted or _roomy(result.best, bench):
+            best = result.best
+            enough = 0.0 if best is None else HEADROOM * (tester.held_per_s(best.candidate) or 0.0)
+            if result.interrupted or (best is not None and best.requests_per_s >= enough):
                 break
     return result
-
-
-def _roomy(best: Outcome | None, bench: CandidateTester) -> bool:
-    """Return whether the best outcome carries the required rate with sufficient headroom."""
-    return best is not None and best.requests_per_s >= ROOM * (bench.held_per_s(best.candidate) or 0.0)
 
 
 def _groups(request: PlanRequest, measure: Measure, left: Sequence[Candidate]) -> list[list[Candidate]]:
@@ -247,22 +207,22 @@ def _groups(request: PlanRequest, measure: Measure, left: Sequence[Candidate]) -
     """
     if request.objective != "cost" or not request.demand.given or not left:
         return [list(left)]
-    evaluator, bench, sizes = measure.evaluator, measure.bench, _sizes(measure.prices, left)
-    most = max(sizes.values())
+    evaluator, tester, sizes = measure.evaluator, measure.bench, _sizes(measure.prices, left)
+    largest = max(sizes.values())
     groups: dict[object, list[Candidate]] = {}
     for c in sorted(left, key=lambda c: (sizes[c.hardware], plain(c, evaluator)[:2])):
-        if sizes[c.hardware] == most or evaluator.fluid_requests_per_s(c) * OVERLOAD > bench.floor_per_s(c):
+        if sizes[c.hardware] == largest or evaluator.fluid_requests_per_s(c) * OVERLOAD > tester.floor_per_s(c):
             groups.setdefault(_group(c, evaluator), []).append(c)
     return list(groups.values())
 
 
 def _sizes(prices: PriceList, left: Sequence[Candidate]) -> dict[Hardware, float]:
     """Return the size of each hardware: US dollars per hour if all prices are known, else its accelerators."""
-    found = {hardware: prices.price(hardware) for hardware in dict.fromkeys(c.hardware for c in left)}
-    known = {hardware: price.usd_per_hour for hardware, price in found.items() if price is not None}
-    if len(known) == len(found) and len({hardware.accelerator.name for hardware in known}) > 1:
+    prices_usd = {hardware: prices.usd_per_hour(hardware) for hardware in dict.fromkeys(c.hardware for c in left)}
+    known = {hardware: usd for hardware, usd in prices_usd.items() if usd is not None}
+    if len(known) == len(prices_usd) and len({hardware.accelerator.name for hardware in known}) > 1:
         return known
-    return {hardware: float(hardware.n_accelerators) for hardware in found}
+    return {hardware: float(hardware.n_accelerators) for hardware in prices_usd}
 
 
 def _group(candidate: Candidate, evaluator: Evaluator) -> tuple[object, ...]:
@@ -287,26 +247,6 @@ def _unit_cost(objective: str, prices: PriceList, left: Sequence[Candidate]) -> 
     return one
 
 
-def _terms(request: PlanRequest, evaluator: Evaluator, prices: PriceList, left: Sequence[Candidate]) -> RankingTerms:
-    def usd(candidate: Candidate) -> float | None:
-        price = prices.price(candidate.hardware)
-        return None if price is None else price.usd_per_hour
-
-    unit_cost = _unit_cost(request.objective, prices, left)
-    return RankingTerms(unit_cost, evaluator.fluid_requests_per_s, usd, request.demand.given)
-
-
-def _assess(
-    objective: str, bench: CandidateTester, evaluator: Evaluator, unit_cost: Callable[[Candidate], float]
-) -> Assess:
-    if objective in ("energy", "carbon"):
-        return LowestEnergy(bench)
-    if objective == "latency":
-        return LowestLatency(bench)
-    with_load = bench.requests_per_s is not None or bench.asked is not None
-    return CapacityRace(bench, lambda c: plain(c, evaluator), one if with_load else unit_cost)
-
-
 def _by_promise(
     group: Sequence[Candidate], evaluator: Evaluator, unit_cost: Callable[[Candidate], float]
 ) -> list[Candidate]:
@@ -320,29 +260,19 @@ def _by_promise(
 
 def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
     """Return the name of the study of a request, by which only a study of the same request is resumed."""
-    text = json.dumps([request.question(), request.trials, [c.as_dict() for c in group]], sort_keys=True)
-    return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    text = json.dumps([request.question(), request.search.trials, [c.as_dict() for c in group]], sort_keys=True)
+    return f"plan-{digest(text)}"
 
 
-def choose(outcomes: Sequence[Outcome], evaluator: Evaluator) -> Outcome:
-    """Return the simplest outcome (native precision, default limits) among those that tie with the best.
-
-    At least one outcome must be feasible.
-    """
-    scored = [(o.score, o) for o in outcomes if o.feasible and o.score is not None]
-    best = min(score for score, _ in scored)
-    ties = [(score, o) for score, o in scored if score <= best + TIE * abs(best)]
-    return min(ties, key=lambda so: (plain(so[1].candidate, evaluator), so[0], so[1].candidate))[1]
-
-
-def _entries(request: PlanRequest, evaluator: Evaluator, measure: Measure, result: SearchResult) -> list[MeasuredPlan]:
+def _entries(request: PlanRequest, measure: Measure, result: SearchResult) -> list[MeasuredPlan]:
     """Return the winner and its alternatives, measured with independent seeds; empty if no plan meets the request."""
-    races = request.objective in ("cost", "throughput", "goodput")
-    best, first = _winner(request, measure, result.outcomes, races)
+    races, outcomes = request.objective in ("cost", "throughput", "goodput"), result.outcomes
+    best, first = _winner(request, measure, outcomes, races)
     if best is None or first is None:
         return []
-    unit_cost = _unit_cost(request.objective, measure.prices, [o.candidate for o in result.outcomes])
-    others = [] if result.interrupted else _others(best, result.outcomes, partial(_rank, evaluator, races, unit_cost))
+    unit_cost = _unit_cost(request.objective, measure.prices, [o.candidate for o in outcomes])
+    rank = partial(_rank, measure.evaluator, races, unit_cost)
+    others = [] if result.interrupted else _others(best, outcomes, rank)
     rest = measure.each(lambda o: measure.entry(o.candidate, None, OTHER), others)
     held = [e for e in rest if e.capacity_requests_per_s is not None]
     return [first, *(e for e in held if not request.demand.given or e.verdict.met)]
@@ -353,9 +283,7 @@ def _winner(
 ) -> tuple[Outcome | None, MeasuredPlan | None]:
     """Return the best outcome that still meets the request with all seeds pooled, and its measured plan."""
     left = [o for o in outcomes if o.feasible]
-    for _ in range(MOST_TRIES):
-        if not left:
-            break
+    for _ in range(min(MOST_TRIES, len(left))):
         best = _best(request, measure.evaluator, left)
         entry = measure.entry(best.candidate, best.requests_per_s if races else None, BEST)
         if entry.verdict.met and entry.survives and entry.capacity_requests_per_s is not None:
@@ -365,14 +293,17 @@ def _winner(
 
 
 def _best(request: PlanRequest, evaluator: Evaluator, outcomes: Sequence[Outcome]) -> Outcome:
-    """Return the best outcome.
+    """Return the simplest of the feasible outcomes (native precision, default limits) that tie with the best.
 
-    For the cheapest deployment that carries a rate, this is the best of the first group with a feasible outcome.
+    For the cheapest deployment that carries a rate, only the first group with a feasible outcome counts.
     """
     if request.objective == "cost" and request.demand.given:
-        first = next(_group(o.candidate, evaluator) for o in outcomes if o.feasible)
+        first = _group(outcomes[0].candidate, evaluator)
         outcomes = [o for o in outcomes if _group(o.candidate, evaluator) == first]
-    return choose(outcomes, evaluator)
+    scored = [(o.score, o) for o in outcomes if o.score is not None]
+    best = min(score for score, _ in scored)
+    ties = [(score, o) for score, o in scored if score <= best + TIE * abs(best)]
+    return min(ties, key=lambda so: (plain(so[1].candidate, evaluator), so[0], so[1].candidate))[1]
 
 
 def _rank(
@@ -410,21 +341,22 @@ def plan(request: PlanRequest) -> Answer:
         InputError: A name is unknown, a storage or a cluster does not answer, or there are no workers.
         KeyboardInterrupt: The search was interrupted before it found a feasible plan.
     """
-    distributed, workers = request.search.distributed, request.search.workers
-    if distributed is not None and workers is not None:
-        raise InputError("a Ray cluster has one worker per CPU: leave out search.workers", workers, distributed)
-    pool = ProcessPool(usable_cores() if workers is None else workers)
-    if request.storage is not None:
-        need_storage(request.storage)
+    options = request.search
+    if options.distributed is not None and options.workers is not None:
+        rule = "a Ray cluster has one worker per CPU: leave out search.workers"
+        raise InputError(rule, options.workers, options.distributed)
+    pool = ProcessPool(usable_cores() if options.workers is None else options.workers)
+    if options.storage is not None:
+        need_storage(options.storage)
     evaluator = open_evaluator(request)
-    if distributed is None:
+    if options.distributed is None:
         with search_progress() as progress:
             return make_plan(request, evaluator, evaluator.elsewhere, progress, pool)
     from planner.search.ray_workers import join_cluster
 
     with ExitStack() as stack:
-        with status_line(f"joining {distributed}"):
-            cluster = stack.enter_context(join_cluster(distributed))
+        with status_line(f"joining {options.distributed}"):
+            cluster = stack.enter_context(join_cluster(options.distributed))
         with search_progress(lambda: cluster.words) as progress:
             answer = make_plan(request, evaluator, evaluator.elsewhere, progress, cluster)
     if cluster.loss_notice:
@@ -433,6 +365,6 @@ def plan(request: PlanRequest) -> Answer:
 
 
 def kept_words(request: PlanRequest) -> str:
-    """Return the end of a sentence that tells where an interrupted search is stored."""
-    where = request.study or (request.storage and without_password(request.storage))
+    """Return the end of a sentence that states where an interrupted search is stored."""
+    where = without_password(request.search.study or "")
     return f"; the search so far is stored in {where}" if where else "; --study FILE would store it"

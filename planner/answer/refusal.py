@@ -19,7 +19,7 @@ from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import Outcome
-from planner.space.bounds import SURVIVAL, Discard
+from planner.space.bounds import NOT_ADMITTED, Discard
 from planner.space.candidates import candidates, plainness
 
 #: Other hardware to try if the requested hardware is not sufficient, in addition to more of the same.
@@ -62,7 +62,7 @@ class Refuser:
         else:
             entry = self.measure.entry(candidate, None, replace(BEST, whole_cluster=False))
             binding, plan = self._binding(entry) if discard is None else discard.reason, entry.plan
-            if discard is None or discard.constraint != SURVIVAL:  # no lower load or looser limit helps survival
+            if discard is None or discard.constraint != NOT_ADMITTED:  # no lower load or looser limit helps survival
                 suggestions = [*self._load(entry), *suggestions]
         budget = self.request.max_usd_per_hour
         if budget is not None:

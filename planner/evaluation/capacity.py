@@ -55,13 +55,11 @@ def find_capacity(probe: Probe, guess_per_s: float, floor: Verdict, tolerance: f
             fails = rate
         if fails <= holds.requests_per_s * (1 + tolerance):
             break
-        rate = _next_rate(holds.requests_per_s, fails, rate, floor.requests_per_s)
+        middle = math.sqrt(holds.requests_per_s * fails)
+        if math.isinf(fails):
+            rate *= _WIDEN
+        elif holds is floor and fails > floor.requests_per_s * _WIDEN**2:
+            rate = max(fails / _WIDEN, middle)  # no bracket yet: approach from the guess, not from the floor
+        else:
+            rate = middle
     return Capacity(holds.requests_per_s, fails, holds)
-
-
-def _next_rate(holds: float, fails: float, last: float, floor: float) -> float:
-    if fails == float("inf"):
-        return last * _WIDEN
-    if holds == floor and fails > floor * _WIDEN**2:  # no bracket yet: approach from the guess, not from the floor
-        return max(fails / _WIDEN, math.sqrt(holds * fails))
-    return math.sqrt(holds * fails)

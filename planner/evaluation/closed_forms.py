@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from catalogs.deployments.layout import Role
 from planner.evaluation.deployments import CandidateDeployments
-from planner.evaluation.disaggregated import DisaggregatedQueueing, DisaggregatedRunLength
-from planner.evaluation.queueing import ApiServerQueue, ColocatedQueueing, QueueingModel
-from planner.evaluation.runs import ColocatedRunLength, RunLength
+from planner.evaluation.disaggregated import DisaggregatedQueueing
+from planner.evaluation.queueing import ApiServerQueue, QueueingModel
 from planner.evaluation.workload_statistics import WorkloadStatistics
 from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo
 from planner.space.bounds import Discard, latency_discard, memory_discard
 from planner.space.speculative import per_token
 
-CandidateQueueing = ColocatedQueueing | DisaggregatedQueueing
+CandidateQueueing = QueueingModel | DisaggregatedQueueing
 
 
+@dataclass(eq=False)
 class ClosedForms:
     """Closed forms of the candidates of one hardware under the objectives `slos`; they need no simulation."""
 
-    def __init__(self, deployments: CandidateDeployments, statistics: WorkloadStatistics, slos: Sequence[Slo]) -> None:
-        self._deployments = deployments
-        self._statistics = statistics
-        self._slos = slos
-        self._queueing: dict[Candidate, CandidateQueueing] = {}
-        self._saturation: dict[Candidate, float] = {}
-        self._floors: dict[tuple[object, ...], Discard | None] = {}
+    deployments: CandidateDeployments
+    statistics: WorkloadStatistics
+    slos: Sequence[Slo]
+    _queueing: dict[Candidate, CandidateQueueing] = field(default_factory=dict, repr=False)
+    _saturation: dict[Candidate, float] = field(default_factory=dict, repr=False)
+    _floors: dict[tuple[object, ...], Discard | None] = field(default_factory=dict, repr=False)
 
     def discard(self, candidate: Candidate) -> Discard | None:
         """Return why a candidate can never meet the objectives, or None.
@@ -35,9 +35,9 @@ class ClosedForms:
         Each pool is checked for its memory and for the objectives that its role determines.
         """
         for role, pool in candidate.pools:
-            found = memory_discard(self._deployments.memory(pool), self._statistics.longest)
+            found = memory_discard(self.deployments.memory(pool), self.statistics.longest)
             if found is None:
-                key = (role, *pool.ranks, pool.max_num_seqs, pool.max_num_batched_tokens)
+                key = (role, *pool.replica_choices, pool.max_num_seqs, pool.max_num_batched_tokens)
                 if key not in self._floors:  # a latency floor is the same for any number of replicas
                     self._floors[key] = self._latency_discard(pool, role)
                 found = self._floors[key]
@@ -46,12 +46,12 @@ class ClosedForms:
         return None
 
     def _latency_discard(self, pool: Candidate, role: Role) -> Discard | None:
-        slos = [slo for slo in self._slos if slo.latency.is_only_of(role)]
+        slos = [slo for slo in self.slos if slo.latency.is_only_of(role)]
         if not slos:
             return None
-        resolved = self._deployments.resolved(pool)
-        cycle_s = per_token(self._deployments.step_cost(pool).cycle_s, resolved, most=True)
-        return latency_discard(cycle_s, resolved.limits, self._statistics.sample, slos)
+        resolved = self.deployments.resolved(pool)
+        cycle_s = per_token(self.deployments.step_cost(pool).cycle_s, resolved, most=True)
+        return latency_discard(cycle_s, resolved.limits, self.statistics.sample, slos)
 
     def queueing(self, candidate: Candidate) -> CandidateQueueing:
         """Return the queueing model of a candidate.
@@ -70,12 +70,14 @@ class ClosedForms:
         assert isinstance(found, DisaggregatedQueueing)
         return found
 
-    def _colocated(self, candidate: Candidate) -> ColocatedQueueing:
-        compiled, lengths = self._deployments.compiled(candidate), self._statistics
+    def _colocated(self, candidate: Candidate) -> QueueingModel:
+        compiled, lengths = self.deployments.compiled(candidate), self.statistics
         each = lengths.input_mean + lengths.output_mean + compiled.memory.cross_tokens
         held = compiled.memory.max_concurrency_tokens / max(each, 1.0)
         seats = int(max(1, min(candidate.max_num_seqs * candidate.layout.data_parallel, held)))
-        model = QueueingModel(
+        return QueueingModel(
+            replicas=candidate.replicas,
+            microbatches=candidate.microbatches,
             cycle_s=per_token(compiled.cost.cycle_s, compiled.resolved),
             seats=max(1, seats // candidate.layout.pipeline_parallel),
             max_num_batched_tokens=candidate.max_num_batched_tokens,
@@ -85,17 +87,9 @@ class ClosedForms:
             variability=lengths.variability,
             input_quantile=lengths.input_at,
         )
-        return ColocatedQueueing(model, candidate.replicas, candidate.lanes)
 
     def saturation_per_s(self, candidate: Candidate) -> float:
         """Return the requests per second of the whole deployment with a full batch; the result is cached."""
         if candidate not in self._saturation:
             self._saturation[candidate] = self.queueing(candidate).saturation_per_s
         return self._saturation[candidate]
-
-    def run_length(self, candidate: Candidate) -> RunLength:
-        """Return how many requests the runs of a candidate need."""
-        queueing = self.queueing(candidate)
-        if isinstance(queueing, DisaggregatedQueueing):
-            return DisaggregatedRunLength(max(pool.candidate.replicas for pool in candidate.pools))
-        return ColocatedRunLength(queueing, candidate.layout.pipeline_parallel)

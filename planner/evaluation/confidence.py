@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final
 
@@ -30,7 +30,8 @@ LEVEL: Final = 0.9  # level of the printed intervals
 
 SAFE: Final = 0.9  # the probability that a cautious operator requires
 
-_QUADRATURE: Final = 201  # number of equally likely errors in an average
+#: Probabilities of the equally likely errors over which a probability is averaged.
+_EQUALLY_LIKELY: Final = (np.arange(201) + 0.5) / 201
 
 #: The statistic whose stated error is the error of the speed.
 SPEED: Final = E2E.stated_error
@@ -43,9 +44,6 @@ LEVELS: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 #: Independent seeds of a value with error bars from such runs.
 SEEDS: Final = 3
-
-#: Number of equally likely errors in the average of a probability.
-_DENSE: Final = 201
 
 #: Seconds that replace an infinite latency when levels are interpolated: far beyond any limit.
 _ENDLESS_S: Final = 1e9
@@ -76,16 +74,13 @@ class LatencyCurve:
         stable = np.logical_and.accumulate([v.stable for v in ordered])
         return cls(tuple(v.requests_per_s for v in ordered), tuple(map(float, values)), tuple(map(bool, stable)))
 
-    def scaled(self, factor: float) -> LatencyCurve:
-        """Return the curve with all values multiplied by `factor`."""
-        return LatencyCurve(self.rates_per_s, tuple(v * factor for v in self.values_s), self.stable)
-
     def through(self, verdict: Verdict, slo: Slo) -> LatencyCurve:
         """Return the curve scaled to the verdict's value at its rate.
 
         This turns a curve of one replica into that of the whole cluster.
         """
-        return self.scaled(verdict.value_s(slo) / self.value_s(verdict.requests_per_s))
+        factor = verdict.value_s(slo) / self.value_s(verdict.requests_per_s)
+        return replace(self, values_s=tuple(v * factor for v in self.values_s))
 
     def value_s(self, rate_per_s: float) -> float:
         """Return the value at a rate, seconds: log-linear between the simulated rates, constant outside them."""
@@ -133,12 +128,13 @@ class Factors:
 
     @classmethod
     def at(cls, levels: FloatArray, slo: Slo, error: StatedError) -> Factors:
+        """Return the ratios at these probability levels, of shape (levels,), for the statistic of an objective."""
         return cls(error.factors(SPEED, levels), error.factors(slo.latency.stated_error, levels))
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The uncertainty of a statistic.
+    """The uncertainty of a statistic, from the stated error and from the sampling noise.
 
     Attributes:
         factors: Equally likely ratios of true to simulated values, ascending.
@@ -151,8 +147,14 @@ class Spread:
     @classmethod
     def of(cls, observations: Sequence[Observation], slo: Slo, error: StatedError) -> Spread:
         """Return the uncertainty of an objective's statistic over independent seeds."""
-        levels = (np.arange(_QUADRATURE) + 0.5) / _QUADRATURE
-        return cls(Factors.at(levels, slo, error), log_noise(observations, slo))
+        return cls(Factors.at(_EQUALLY_LIKELY, slo, error), log_noise(observations, slo))
+
+
+def log_noise(observations: Sequence[Observation], slo: Slo) -> float:
+    """Return the standard error of the logarithm of an objective's statistic over independent seeds (0: unknown)."""
+    values = np.array([slo.value_s(o.samples_s[slo.metric]) for o in observations])
+    known = len(values) > 1 and np.all(np.isfinite(values)) and np.all(values > 0)
+    return float(np.std(np.log(values), ddof=1) / math.sqrt(len(values))) if known else 0.0
 
 
 def confidence(verdict: Verdict, curve: LatencyCurve, slo: Slo, error: StatedError) -> Confidence:
@@ -167,8 +169,10 @@ def confidence(verdict: Verdict, curve: LatencyCurve, slo: Slo, error: StatedErr
     levels = np.array([(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
     factors = Factors.at(levels, slo, error)
     low, middle, high = (
-        _log_moved(curve, rate, *pair) if curve.is_stable(rate * pair[0]) or not verdict.stable else math.inf
-        for pair in zip(map(float, factors.speed), map(float, factors.latency), strict=True)
+        math.log(latency * curve.value_s(rate * speed) / curve.value_s(rate))  # of the latency over the simulated one
+        if curve.is_stable(rate * speed) or not verdict.stable
+        else math.inf
+        for speed, latency in zip(factors.speed.tolist(), factors.latency.tolist(), strict=True)
     )
     if math.isinf(middle):
         middle = low  # the queue grows at all higher levels
@@ -180,19 +184,6 @@ def confidence(verdict: Verdict, curve: LatencyCurve, slo: Slo, error: StatedErr
     ]
     sure = probability_met(curve.through(verdict, slo), slo, rate, spread) if verdict.stable else 0.0
     return Confidence(value_s, ends[0], ends[1], sure)
-
-
-def _log_moved(curve: LatencyCurve, rate_per_s: float, speed: float, latency: float) -> float:
-    """Return the logarithm of the latency over the simulated one if every step takes `speed` times as long."""
-    return math.log(latency * curve.value_s(rate_per_s * speed) / curve.value_s(rate_per_s))
-
-
-def log_noise(observations: Sequence[Observation], slo: Slo) -> float:
-    """Return the standard error of the logarithm of the pooled statistic, from its spread over independent seeds."""
-    values = np.array([slo.value_s(o.samples_s[slo.metric]) for o in observations])
-    if len(values) < 2 or not np.all(np.isfinite(values)) or np.any(values <= 0):
-        return 0.0
-    return float(np.std(np.log(values), ddof=1) / math.sqrt(len(values)))
 
 
 def probability_met(curve: LatencyCurve, slo: Slo, rate_per_s: float, spread: Spread) -> float:
@@ -233,8 +224,7 @@ def probability(moved: FloatArray, noise: float, limit_s: float, levels: Sequenc
 
     `moved` has shape (levels,): the values at levels of the stated error, in seconds.
     """
-    at = (np.arange(_DENSE) + 0.5) / _DENSE
-    margins = math.log(limit_s) - np.interp(at, levels, np.log(np.minimum(moved, _ENDLESS_S)))
+    margins = math.log(limit_s) - np.interp(_EQUALLY_LIKELY, levels, np.log(np.minimum(moved, _ENDLESS_S)))
     if noise <= 0:
         return float(np.mean(margins >= 0))
     normal = NormalDist()

@@ -87,11 +87,8 @@ class CandidateDeployments:
         """Return the step cost of the candidate (see `widest`)."""
         own = self.resolved(candidate)
         graphs = graph_limit(own)
-        if self.widest is None:
-            tokens, seqs = own.limits.max_num_batched_tokens, own.limits.max_num_seqs
-        else:
-            tokens, seqs = self.widest
-        key = (*candidate.ranks, graphs, tokens, seqs)
+        tokens, seqs = self.widest or (own.limits.max_num_batched_tokens, own.limits.max_num_seqs)
+        key = (*candidate.replica_choices, graphs, tokens, seqs)
         if key not in self._costs:
             wide = replace(own, limits=replace(own.limits, max_num_batched_tokens=tokens, max_num_seqs=seqs))
             if graph_limit(wide) != graphs:
@@ -106,15 +103,14 @@ class CandidateDeployments:
             InputError: The candidate does not fit in memory.
         """
         if candidate not in self._compiled:
-            self._compiled[candidate] = self._compile(candidate)
+            if self.plain is not None and self.adjust is not None:
+                self._compiled[candidate] = self.adjust(candidate, self.plain.compiled(candidate))
+            else:
+                resolved, memory = fit(self.written(candidate), resolved=self.resolved(candidate))
+                exact = self.widest is None
+                cost = compile_step_cost(resolved, self.bundle) if exact else self.step_cost(candidate)
+                self._compiled[candidate] = CompiledDeployment(resolved, memory, cost, self.bundle)
         return self._compiled[candidate]
-
-    def _compile(self, candidate: Candidate) -> CompiledDeployment:
-        if self.plain is not None and self.adjust is not None:
-            return self.adjust(candidate, self.plain.compiled(candidate))
-        resolved, memory = fit(self.written(candidate), resolved=self.resolved(candidate))
-        cost = compile_step_cost(resolved, self.bundle) if self.widest is None else self.step_cost(candidate)
-        return CompiledDeployment(resolved, memory, cost, self.bundle)
 
     # ---- whole deployments: one or two kinds of replica
 
@@ -124,21 +120,18 @@ class CandidateDeployments:
 
     def part(self, candidate: Candidate, share: int) -> CompiledDeployment | CompiledFleet:
         """Return one of `share` even parts of the deployment, on its part of the hardware."""
-        compiled_pools = tuple(self._part(candidate, i, share) for i in range(len(candidate.pools)))
-        if len(compiled_pools) == 1:
-            return compiled_pools[0]
-        engine = compiled_pools[-1].resolved.engine
-        return CompiledFleet(
-            compiled_pools, None, DisaggregationPolicy(engine.first_token), engine.kv_transfer, engine.transfer_queues
-        )
-
-    def _part(self, candidate: Candidate, pool: int, share: int) -> CompiledDeployment:
-        role, own = candidate.pools[pool]
-        compiled = self.compiled(own)
-        resolved = replace(compiled.resolved, role=role, replicas=own.replicas // share)
-        if share > 1:  # on one node with the part of the other pool
-            resolved = replace(resolved, hardware=_one_node(resolved, candidate.accelerators // share))
-        return replace(compiled, resolved=resolved)
+        pools = []
+        for role, own in candidate.pools:
+            compiled = self.compiled(own)
+            resolved = replace(compiled.resolved, role=role, replicas=own.replicas // share)
+            if share > 1:  # on one node with the part of the other pool
+                resolved = replace(resolved, hardware=_one_node(resolved, candidate.accelerators // share))
+            pools.append(replace(compiled, resolved=resolved))
+        if len(pools) == 1:
+            return pools[0]
+        engine = pools[-1].resolved.engine
+        policy = DisaggregationPolicy(engine.first_token)
+        return CompiledFleet(tuple(pools), None, policy, engine.kv_transfer, engine.transfer_queues)
 
     def streaming(self, candidate: Candidate) -> CompiledDeployment:
         """Return the replicas that stream tokens to clients."""
@@ -157,17 +150,16 @@ class CandidateDeployments:
 
         Compiling one of them raises InputError if no clock rate keeps the limit.
         """
-        return self._changed(
-            lambda c, compiled: replace(compiled, cost=CappedStepCost(self._board(c, compiled), limit_w))
-        )
+
+        def limited(candidate: Candidate, compiled: CompiledDeployment) -> CompiledDeployment:
+            if candidate not in self._boards:
+                self._boards[candidate] = PowerLimitedBoard(compiled.cost, compiled.bundle)
+            return replace(compiled, cost=CappedStepCost(self._boards[candidate], limit_w))
+
+        return self._changed(limited)
 
     def _changed(self, adjust: Adjust) -> CandidateDeployments:
         return replace(self, plain=self, adjust=adjust, _compiled={}, _boards={})
-
-    def _board(self, candidate: Candidate, compiled: CompiledDeployment) -> PowerLimitedBoard:
-        if candidate not in self._boards:
-            self._boards[candidate] = PowerLimitedBoard(compiled.cost, compiled.bundle)
-        return self._boards[candidate]
 
 
 def _one_node(resolved: ResolvedDeployment, accelerators: int) -> Hardware:
@@ -178,8 +170,8 @@ def _one_node(resolved: ResolvedDeployment, accelerators: int) -> Hardware:
 def with_replicas(compiled: CompiledDeployment, replicas: int, room_for: int | None = None) -> CompiledDeployment:
     """Return the deployment with `replicas` replicas on one node with space for `room_for` of them (None: all)."""
     resolved = compiled.resolved
-    room = _one_node(resolved, (room_for or replicas) * resolved.accelerators_per_replica)
-    return replace(compiled, resolved=replace(resolved, replicas=replicas, hardware=room))
+    node = _one_node(resolved, (room_for or replicas) * resolved.accelerators_per_replica)
+    return replace(compiled, resolved=replace(resolved, replicas=replicas, hardware=node))
 
 
 def slower_host(host: HostTimes, factor: float) -> HostTimes:

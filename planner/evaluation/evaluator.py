@@ -19,8 +19,9 @@ from catalogs.deployments.resolve import CatalogLookup
 from catalogs.hardware.specs import Hardware
 from planner.evaluation.queueing import Utilisation
 from planner.problem.candidate import Candidate
+from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.space.bounds import Discard
+from planner.space.bounds import NOT_ADMITTED, Discard
 
 #: A run whose queue grows by more than this share of the arrivals in the window is not stable, even if percentiles are
 #: within their limits.
@@ -197,6 +198,18 @@ class Evaluator(Protocol):
         """Return all results of a run under a load, from the cache or from a new simulation."""
 
 
+def apply_bounds(request: PlanRequest, evaluator: Evaluator) -> tuple[list[Candidate], dict[Candidate, Discard]]:
+    """Return the candidates that may meet the request, and the others with the reasons why they cannot."""
+    found: dict[Candidate, Discard | None] = {}
+    for candidate in evaluator.space():
+        if (reason := request.admits(candidate)) is not None:
+            lost, replicas = float(request.spare.lost(candidate)), float(candidate.replicas)
+            found[candidate] = Discard(NOT_ADMITTED, reason, lost, replicas)
+        else:
+            found[candidate] = evaluator.discard(candidate)
+    return [c for c, d in found.items() if d is None], {c: d for c, d in found.items() if d is not None}
+
+
 @dataclass(slots=True)
 class RequestCounter:
     """Counts the requests of observed runs, each run once.
@@ -276,10 +289,7 @@ def judge(observations: Iterable[Observation], slos: Sequence[Slo]) -> Verdict:
     """Compare pooled statistics with the limits; without samples (one-token outputs have no tpot) a limit is met."""
     seen = tuple(observations)
     stable = all(o.stable for o in seen)
-    ratios = [_ratio(pooled_value_s(seen, slo), slo.limit_s) for slo in slos]
+    values_s = [pooled_value_s(seen, slo) for slo in slos]
+    ratios = [0.0 if np.isnan(v) else v / slo.limit_s for v, slo in zip(values_s, slos, strict=True)]
     worst = int(np.argmax(ratios))
     return Verdict(seen[0].load.requests_per_s, seen, ratios[worst], slos[worst], stable)
-
-
-def _ratio(value_s: float, limit_s: float) -> float:
-    return 0.0 if np.isnan(value_s) else value_s / limit_s

@@ -19,7 +19,7 @@ _NOTE = "put the engine's router before both, which pairs them: `plan deploy` wr
 
 @dataclass(frozen=True, slots=True)
 class FactSheets:
-    """Describes candidates.
+    """Describes candidates without simulating them.
 
     Attributes:
         deployments: Resolves and compiles candidates.
@@ -33,16 +33,16 @@ class FactSheets:
 
     def of(self, candidate: Candidate) -> CandidateFacts:
         """Return the facts of a candidate; if it is disaggregated, those of its decode replicas and both commands."""
-        pool = candidate.pools[-1].candidate
-        found = self._of_pool(pool)
-        if pool == candidate:
+        found = self._of_pool(candidate.pools[-1].candidate)
+        if not candidate.split:
             return found
-        (_, prefill), (_, decode) = candidate.pools
         first, own = (
-            serve_command(replace(self.deployments.compiled(each).resolved, role=role, replicas=1))
-            for role, each in candidate.pools
+            serve_command(replace(self.deployments.compiled(pool).resolved, role=role, replicas=1))
+            for role, pool in candidate.pools
         )
-        counts = f"start {prefill.replicas} of the prefill servers and {decode.replicas} of the decode servers"
+        counts = (
+            f"start {candidate.split.replicas} of the prefill servers and {candidate.replicas} of the decode servers"
+        )
         disaggregation = self.deployments.written(candidate).disaggregation
         assert disaggregation is not None
         return replace(
@@ -59,24 +59,22 @@ class FactSheets:
             compiled = self.deployments.compiled(candidate)
             resolved, memory, notices = compiled.resolved, compiled.memory, compiled.notices
         serve = serve_command(resolved)
-        told = dict.fromkeys((*self._quality(candidate), *self.notices, *notices))
+        sentences = dict.fromkeys((*self._quality(candidate), *self.notices, *notices))
         block = resolved.filled_in(self.deployments.written(candidate))
         block |= {"model": resolved.model.hf_id or resolved.model.name, "kv_blocks": memory.kv_blocks}
-        return CandidateFacts(block, memory_block(memory, resolved), serve.command, serve.notes, tuple(told))
+        return CandidateFacts(block, memory_block(memory, resolved), serve.command, serve.notes, tuple(sentences))
 
     def _quality(self, candidate: Candidate) -> Iterator[str]:
         """Yield a notice for each precision that may change the model's answers."""
-        native = self.deployments.names.model.weight_dtype
-        if candidate.weight_dtype != native:
-            wide = self.deployments.memory(replace(candidate, weight_dtype=native))
-            discard = memory_discard(wide, self.longest_request_tokens)
-            if discard is None:
-                yield f"{candidate.weight_dtype} weights instead of the model's own {native}: check the answer quality"
-            else:
-                yield (
-                    f"{candidate.weight_dtype} weights, because the model does not fit in its own {native} "
-                    f"({discard.reason}): check the answer quality"
-                )
+        native, found = self.deployments.names.model.weight_dtype, candidate.weight_dtype
+        if found != native:
+            discard = memory_discard(
+                self.deployments.memory(replace(candidate, weight_dtype=native)), self.longest_request_tokens
+            )
+            why = f" instead of the model's own {native}"
+            if discard is not None:
+                why = f", because the model does not fit in its own {native} ({discard.reason})"
+            yield f"{found} weights{why}: check the answer quality"
         if candidate.kv_dtype == "fp8":
             yield "fp8 KV cache: check the answer quality on long contexts"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from catalogs.deployments.resolve import CatalogLookup
@@ -15,44 +16,38 @@ from planner.evaluation.evaluator import CandidateFacts, Load, Observation, RunD
 from planner.evaluation.queueing import Utilisation
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
-from planner.problem.hardware_choice import ANY, choose_hardware, is_one
+from planner.problem.hardware_choice import choose_hardware, is_any, is_one
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
 from planner.problem.tariff import require_price, table_price
 from planner.space.bounds import Discard
 
 
+@dataclass(eq=False)
 class HardwareChoiceEvaluator:
     """Passes each candidate to the evaluator whose space holds the candidate's hardware; implements Evaluator.
 
     Attributes:
+        evaluators: One evaluator for each hardware.
         notices: Sentences about hardware that is not compared.
         named: The hardware that the request names; None if it leaves a choice.
     """
 
-    def __init__(
-        self,
-        evaluators: Mapping[Hardware, SimulatedEvaluator],
-        notices: tuple[str, ...] = (),
-        named: Hardware | None = None,
-    ) -> None:
-        self._evaluators = dict(evaluators)
-        self._owners: dict[Hardware, SimulatedEvaluator] = {}
-        self.notices = notices
-        self.named = named
+    evaluators: Mapping[Hardware, SimulatedEvaluator]
+    notices: tuple[str, ...] = ()
+    named: Hardware | None = None
+    _owners: dict[Hardware, SimulatedEvaluator] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def _first(self) -> SimulatedEvaluator:
-        return next(iter(self._evaluators.values()))
+        return next(iter(self.evaluators.values()))
 
     @cached_property
     def _space(self) -> list[Candidate]:
-        found: dict[Candidate, None] = {}
-        for evaluator in self._evaluators.values():
-            for candidate in evaluator.space():
-                self._owners.setdefault(candidate.hardware, evaluator)
-                found.setdefault(candidate)
-        return list(found)
+        found = [(candidate, evaluator) for evaluator in self.evaluators.values() for candidate in evaluator.space()]
+        for candidate, evaluator in found:
+            self._owners.setdefault(candidate.hardware, evaluator)
+        return list(dict.fromkeys(candidate for candidate, _ in found))
 
     def space(self) -> list[Candidate]:
         """Return the candidates of all evaluators, each once."""
@@ -60,10 +55,9 @@ class HardwareChoiceEvaluator:
 
     def of(self, candidate: Candidate) -> SimulatedEvaluator:
         """Return the evaluator that simulates this candidate."""
-        if len(self._evaluators) == 1:
+        if len(self.evaluators) == 1:
             return self._first
-        if candidate.hardware not in self._owners:
-            self.space()
+        self.space()  # finds the owners
         return self._owners[candidate.hardware]
 
     def elsewhere(self, hardware: Hardware) -> SimulatedEvaluator:
@@ -78,10 +72,7 @@ class HardwareChoiceEvaluator:
         self, workload: Workload | None = None, host_factor: float = 1.0, step_factor: float = 1.0
     ) -> HardwareChoiceEvaluator:
         """Return a copy in which each evaluator has the same changed inputs; see SimulatedEvaluator.with_."""
-        changed = {
-            hardware: evaluator.with_(workload, host_factor, step_factor=step_factor)
-            for hardware, evaluator in self._evaluators.items()
-        }
+        changed = {h: e.with_(workload, host_factor, step_factor=step_factor) for h, e in self.evaluators.items()}
         return HardwareChoiceEvaluator(changed, self.notices, self.named)
 
     @property
@@ -96,7 +87,7 @@ class HardwareChoiceEvaluator:
     @property
     def fingerprint(self) -> str:
         """Return text that identifies the calibrations of all hardware."""
-        return " + ".join(evaluator.fingerprint for evaluator in self._evaluators.values())
+        return " + ".join(evaluator.fingerprint for evaluator in self.evaluators.values())
 
     @property
     def mean_output_tokens(self) -> float:
@@ -106,7 +97,7 @@ class HardwareChoiceEvaluator:
     @property
     def n_requests_simulated(self) -> int:
         """Return the requests simulated so far on all hardware."""
-        return sum(evaluator.n_requests_simulated for evaluator in self._evaluators.values())
+        return sum(evaluator.n_requests_simulated for evaluator in self.evaluators.values())
 
     def discard(self, candidate: Candidate) -> Discard | None:
         """Return why a candidate can never meet the objectives, or None."""
@@ -159,14 +150,16 @@ def open_evaluator(request: PlanRequest) -> HardwareChoiceEvaluator:
 
 
 def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoiceEvaluator:
-    """Return the evaluator of several pieces of hardware, or of one within a budget."""
-    tariff, anything = request.tariff, request.hardware.strip().lower() == ANY
+    """Return the evaluator of several pieces of hardware, or of one within a budget.
+
+    Hardware without calibration is compared only if the request names it.
+    """
+    tariff, anything = request.tariff, is_any(request.hardware)
 
     def price_of(hardware: Hardware) -> Price | None:
         return table_price(hardware, tariff) if tariff.usd_per_hour is None else Price.user(tariff.usd_per_hour)
 
-    needs_price = request.objective == "cost"
-    found = choose_hardware(request.hardware, price_of, needs_price, request.max_usd_per_hour, named)
+    found = choose_hardware(request.hardware, price_of, request.objective == "cost", request.max_usd_per_hour, named)
     notices, evaluators = list(found.notices), dict[Hardware, SimulatedEvaluator]()
     for hardware in found.hardware:
         try:
@@ -179,24 +172,12 @@ def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoice
             if len(found.hardware) - len(notices) == 1 or not anything:
                 raise
             notices.append(f"not compared, {hardware.text}: {error}")
-    kept, left_out = _comparable(evaluators, anything)
-    return HardwareChoiceEvaluator(kept, (*notices, *left_out), named)
-
-
-def _comparable(
-    evaluators: Mapping[Hardware, SimulatedEvaluator], anything: bool
-) -> tuple[Mapping[Hardware, SimulatedEvaluator], tuple[str, ...]]:
-    """Return the evaluators to compare, and notices about hardware without calibration.
-
-    Roofline estimates alone are too optimistic, so `any` leaves out hardware without calibration. If the request names
-    such hardware, it is kept and a notice explains the difference.
-    """
     bare = [hardware for hardware, evaluator in evaluators.items() if not evaluator.calibrated]
-    if not bare or len(bare) == len(evaluators):
-        return evaluators, ()
-    texts = ", ".join(hardware.text for hardware in bare)
-    if not anything:
-        why = "no calibration: roofline estimates that are too optimistic by an unknown amount"
-        return evaluators, (f"{why}: {texts}",)
-    said = f"not compared, no calibration (name them with --hw for a roofline estimate): {texts}"
-    return {hardware: evaluator for hardware, evaluator in evaluators.items() if hardware not in bare}, (said,)
+    if bare and len(bare) < len(evaluators):  # roofline estimates alone are too optimistic
+        texts = ", ".join(hardware.text for hardware in bare)
+        if anything:
+            notices.append(f"not compared, no calibration (name them with --hw for a roofline estimate): {texts}")
+            evaluators = {hardware: e for hardware, e in evaluators.items() if hardware not in bare}
+        else:
+            notices.append(f"no calibration: roofline estimates that are too optimistic by an unknown amount: {texts}")
+    return HardwareChoiceEvaluator(evaluators, tuple(notices), named)

@@ -31,6 +31,15 @@ OVERLOAD: Final = 1.15
 
 _ROUNDS: Final = 40
 
+#: A run has this many times the requests in flight, but at most `_MOST_LONGER` times the requests of its load.
+_IN_FLIGHT: Final = 8
+
+_MOST_LONGER: Final = 4
+
+#: Each replica of a cluster gets this share of the requests that one replica needs until it is steady. A run of one
+#: replica has already decided whether the system keeps up.
+_OF_A_CLUSTER: Final = 0.6
+
 
 def queue_s(busy: float, service_s: float, variability: float) -> float:
     """Return the mean wait in a queue, seconds.
@@ -109,19 +118,25 @@ class Utilisation:
 
 @dataclass(frozen=True, slots=True)
 class QueueingModel:
-    """One replica under the workload's mean lengths.
+    """Equal replicas that serve whole requests of mean lengths, each under an even share of the rate.
+
+    Rates are of the whole deployment, except `own_per_s`: the rate of one of the batches in flight at once.
 
     Attributes:
+        replicas: Number of replicas.
+        microbatches: Batches in flight at once in all replicas (see Candidate.microbatches).
         cycle_s: Returns the seconds of a step with a batch.
         seats: Sequences that can run at once (by the limits and the KV cache).
         max_num_batched_tokens: Token budget of a step.
         input_tokens: Mean prompt length.
         output_tokens: Mean output length.
-        api_server: The API server in front of the replica.
+        api_server: The API server in front of each replica.
         variability: Sum of the squared coefficients of variation of the gaps between arrivals and of prompt lengths.
         input_quantile: Returns the prompt length at a quantile.
     """
 
+    replicas: int
+    microbatches: int
     cycle_s: Callable[[BatchShape], float]
     seats: int
     max_num_batched_tokens: int
@@ -148,7 +163,11 @@ class QueueingModel:
 
     @property
     def saturation_per_s(self) -> float:
-        """Return the requests per second with a full batch, or with the API server at its limit."""
+        """Return the requests per second with full batches, or with the API servers at their limit."""
+        return self.microbatches * self._own_saturation_per_s
+
+    @property
+    def _own_saturation_per_s(self) -> float:
         step_s = self.step_s(self.seats)
         engine_per_s = 1.0 / (step_s * self.output_tokens / self.seats + self.prefill_s)
         return min(engine_per_s, self.api_server.most_per_s(step_s, self.output_tokens))
@@ -156,7 +175,7 @@ class QueueingModel:
     @property
     def light_per_s(self) -> float:
         """Return the requests per second at which requests rarely overlap."""
-        return LIGHT / (self.step_s(1) * max(self.output_tokens, 1.0))
+        return self.replicas * (LIGHT / (self.step_s(1) * max(self.output_tokens, 1.0)))
 
     def latency_s(
         self, requests_per_s: float, metric: str, quantile: float | None = None, other_prefill_s: float = 0.0
@@ -169,61 +188,48 @@ class QueueingModel:
         longer by its prompts. The first token waits at the API server, for a place among the running sequences, for
         half of the running step, in the queue of prompts, and for its own step; then for the API server again.
         """
-        in_flight = self.in_flight(requests_per_s)
+        own_per_s = requests_per_s / self.microbatches
+        in_flight = self._in_flight(own_per_s)
         if in_flight is None:
-            return float("inf")
-        step_s = self._shared_step_s(requests_per_s, in_flight)
+            return math.inf
+        step_s = self._shared_step_s(own_per_s, in_flight)
 
         def first_token_s(at: float | None) -> float:
-            return sum(self._first_s(requests_per_s, in_flight, step_s, at))
+            return sum(self._first_s(own_per_s, in_flight, step_s, at))
 
         expected = ExpectedTimes(first_token_s, step_s, self.output_tokens, other_prefill_s)
         return LATENCY_METRICS[metric].guess(expected, quantile)
 
-    def _shared_step_s(self, requests_per_s: float, in_flight: float) -> float:
+    def _shared_step_s(self, own_per_s: float, in_flight: float) -> float:
         """Return the seconds of a step with the prompts that arrive in it, interpolated between whole batch sizes."""
         low = max(int(in_flight), 1)
         step_s = self.step_s(low)
         step_s += max(in_flight - low, 0.0) * (self.step_s(low + 1) - step_s)
-        return step_s / max(1.0 - requests_per_s * self.prefill_s, 1.0 - FULLEST)
+        return step_s / max(1.0 - own_per_s * self.prefill_s, 1.0 - FULLEST)
 
-    def _first_s(
-        self, requests_per_s: float, in_flight: float, step_s: float, quantile: float | None
-    ) -> tuple[float, ...]:
+    def _first_s(self, own_per_s: float, in_flight: float, step_s: float, quantile: float | None) -> tuple[float, ...]:
         """Return the parts of the time to first token, seconds.
 
-        Waits are taken as exponential; the request's own step uses the quantile of prompt lengths.
+        Waits are taken as exponential; the request's own step uses the quantile of prompt lengths. The wait for a place
+        among the running sequences is that of a queue with `seats` servers (H. Sakasegawa, 1977).
         """
         own_tokens = self.input_tokens if quantile is None else self.input_quantile(quantile)
-        loop = self.api_server.busy(requests_per_s, step_s, self.output_tokens)
+        loop = self.api_server.busy(own_per_s, step_s, self.output_tokens)
+        busy = min(in_flight / self.seats, FULLEST)
+        crowded = float(busy ** (math.sqrt(2 * (self.seats + 1)) - 1)) / (self.seats * (1 - busy))
         waits_s = (
-            self.api_server.read_s(requests_per_s, self.input_tokens, self.variability),
-            self._seat_s(in_flight, step_s),
+            self.api_server.read_s(own_per_s, self.input_tokens, self.variability),
+            crowded * (self.output_tokens * step_s) * self.variability / 2,
             0.5 * step_s,
-            queue_s(requests_per_s * self.prefill_s, self.prefill_s, self.variability),
+            queue_s(own_per_s * self.prefill_s, self.prefill_s, self.variability),
             self.api_server.loop_s(loop, in_flight),
         )
         late = 1.0 if quantile is None else -math.log(1.0 - quantile)
         own_s = self._lone_prefill_s(int(in_flight), own_tokens)
         return (*(late * wait_s for wait_s in waits_s), own_s, self.api_server.alone_s(own_tokens, in_flight))
 
-    def _seat_s(self, in_flight: float, step_s: float) -> float:
-        """Return the mean wait for a place among the running sequences, seconds.
-
-        This is a queue with `seats` servers (H. Sakasegawa, 1977).
-        """
-        busy = min(in_flight / self.seats, FULLEST)
-        stay_s = self.output_tokens * step_s
-        return (
-            float(busy ** (math.sqrt(2 * (self.seats + 1)) - 1))
-            / (self.seats * (1 - busy))
-            * stay_s
-            * self.variability
-            / 2
-        )
-
     def _lone_prefill_s(self, decodes: int, tokens: float) -> float:
-        """Return the seconds of a prompt beside `decodes` decodes, in chunks of the remaining token budget."""
+        """Return the seconds of a prompt in steps that also decode; its chunks take the rest of the token budget."""
         context = int(self.input_tokens + self.output_tokens / 2)
         chunk = max(self.max_num_batched_tokens - decodes, 1)
         n = math.ceil(max(tokens, 1.0) / chunk)
@@ -244,67 +250,48 @@ class QueueingModel:
 
         The parts of the time to first token are of the given quantile, or of the mean if `quantile` is None.
         """
-        batch = self.in_flight(requests_per_s)
-        batch = float(self.seats) if batch is None else batch
-        step_s = self._shared_step_s(requests_per_s, batch)
+        own_per_s = requests_per_s / self.microbatches
+        in_flight = self._in_flight(own_per_s)
+        batch = float(self.seats) if in_flight is None else in_flight
+        step_s = self._shared_step_s(own_per_s, batch)
         return Utilisation(
-            full=requests_per_s / self.saturation_per_s,
-            engine=requests_per_s * self.prefill_s,
-            api_server=self.api_server.busy(requests_per_s, step_s, self.output_tokens),
+            full=own_per_s / self._own_saturation_per_s,
+            engine=own_per_s * self.prefill_s,
+            api_server=self.api_server.busy(own_per_s, step_s, self.output_tokens),
             seats=batch / self.seats,
-            tokens=(batch + requests_per_s * step_s * self.input_tokens) / self.max_num_batched_tokens,
+            tokens=(batch + own_per_s * step_s * self.input_tokens) / self.max_num_batched_tokens,
             step_s=step_s,
-            first_s=self._first_s(requests_per_s, batch, step_s, quantile),
+            first_s=self._first_s(own_per_s, batch, step_s, quantile),
         )
 
-    def in_flight(self, requests_per_s: float) -> float | None:
-        """Return the requests running at once at this rate, or None if overloaded.
+    def _in_flight(self, own_per_s: float) -> float | None:
+        """Return the requests that one microbatch holds at this rate, or None if it is overloaded.
 
         This is Little's law with the step time that these requests cause.
         """
-        if requests_per_s > OVERLOAD * self.saturation_per_s:
+        if own_per_s > OVERLOAD * self._own_saturation_per_s:
             return None
-        free = max(1.0 - requests_per_s * self.prefill_s, 0.02)
+        free = max(1.0 - own_per_s * self.prefill_s, 0.02)
         batch = 1.0
         for _ in range(_ROUNDS):
-            batch = min(requests_per_s * self.output_tokens * self.step_s(max(int(batch), 1)) / free, float(self.seats))
+            batch = min(own_per_s * self.output_tokens * self.step_s(max(int(batch), 1)) / free, float(self.seats))
         return batch
 
+    def run_requests(self, requests_per_s: float, n_requests: int, share: int) -> tuple[int, int]:  # noqa: ARG002
+        """Return the requests after which most of a run is steady, and those of a longer run if that decides nothing.
 
-@dataclass(frozen=True, slots=True)
-class ColocatedQueueing:
-    """A deployment of equal replicas that serve whole requests, each under an even share of the rate.
+        Args:
+            requests_per_s: The rate.
+            n_requests: Requests of a run with few requests in flight.
+            share: Number of even parts of the deployment, one of which is simulated.
+        """
+        longest = _MOST_LONGER * n_requests
+        in_flight = self._in_flight(requests_per_s / self.microbatches)
+        if in_flight is None:
+            return n_requests, longest  # far overloaded: any run shows it
+        enough = _IN_FLIGHT * in_flight * (self.microbatches // self.replicas) <= n_requests
+        return n_requests if enough else longest, longest
 
-    Attributes:
-        model: The queueing model of one replica.
-        replicas: Number of replicas.
-        lanes: Batches in flight at once in all replicas (see Candidate.lanes).
-    """
-
-    model: QueueingModel
-    replicas: int
-    lanes: int
-
-    @property
-    def saturation_per_s(self) -> float:
-        """Return the requests per second of the whole deployment with a full batch."""
-        return self.lanes * self.model.saturation_per_s
-
-    @property
-    def light_per_s(self) -> float:
-        """Return the requests per second of the whole deployment at which requests rarely overlap."""
-        return self.replicas * self.model.light_per_s
-
-    def latency_s(
-        self, requests_per_s: float, metric: str, quantile: float | None = None, other_prefill_s: float = 0.0
-    ) -> float:
-        """Return the estimated latency at a rate of the whole deployment; see QueueingModel.latency_s."""
-        return self.model.latency_s(requests_per_s / self.lanes, metric, quantile, other_prefill_s)
-
-    def utilisation(self, requests_per_s: float, quantile: float | None = None) -> Utilisation:
-        """Return the estimated utilisation at a rate of the whole deployment; see QueueingModel.utilisation."""
-        return self.model.utilisation(requests_per_s / self.lanes, quantile)
-
-    def in_flight(self, requests_per_s: float) -> float | None:
-        """Return the requests that one lane runs at once; None if it is overloaded."""
-        return self.model.in_flight(requests_per_s / self.lanes)
+    def whole_run_requests(self, requests_per_s: float, n_requests: int, n_alone: int) -> int:  # noqa: ARG002
+        """Return the requests of a run of all replicas: fewer for each than the `n_alone` that one replica needs."""
+        return round(_OF_A_CLUSTER * self.replicas * n_alone)

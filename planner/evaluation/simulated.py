@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from calibration.accuracy.stated_error import stated_errors_digest
@@ -11,12 +11,11 @@ from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import Workload
 from planner.evaluation.closed_forms import ClosedForms
 from planner.evaluation.deployments import CandidateDeployments
-from planner.evaluation.disaggregated import best_ratios, ratios, with_ratios
+from planner.evaluation.disaggregated import best_ratios, ratios
 from planner.evaluation.evaluator import CandidateFacts, Load, Observation, RunDetail
 from planner.evaluation.facts import FactSheets
 from planner.evaluation.queueing import Utilisation
-from planner.evaluation.runs import RunCache, RunLength, SimulatedRuns
-from planner.evaluation.variants import faster_load, slower_observation
+from planner.evaluation.runs import RunCache, SimulatedRuns
 from planner.evaluation.workload_statistics import WorkloadStatistics, workload_of
 from planner.problem.candidate import Candidate
 from planner.problem.request import DISAGGREGATED, PlanRequest
@@ -24,6 +23,7 @@ from planner.space.bounds import Discard
 from planner.space.candidates import candidates, widest_limits
 
 
+@dataclass(eq=False)
 class SimulatedEvaluator:
     """Estimates and simulates the candidates of one request on one piece of hardware; implements Evaluator.
 
@@ -33,23 +33,22 @@ class SimulatedEvaluator:
         request: The request.
         deployments: Compiles candidates.
         workload: Draws requests.
+        cache: The runs to share with another evaluator.
         step_factor: Factor on the time of every engine step. The times of runs are rescaled, so that runs are shared
             with an evaluator without the factor.
     """
 
-    def __init__(
-        self,
-        request: PlanRequest,
-        deployments: CandidateDeployments,
-        workload: Workload,
-        cache: RunCache | None = None,
-        step_factor: float = 1.0,
-    ) -> None:
-        self.request = request
-        self.deployments = deployments
-        self.workload = workload
-        self.step_factor = step_factor
-        self.runs = SimulatedRuns(request, deployments, self._run_length, cache or RunCache(workload))
+    request: PlanRequest
+    deployments: CandidateDeployments
+    workload: Workload
+    cache: RunCache | None = None
+    step_factor: float = 1.0
+
+    @cached_property
+    def runs(self) -> SimulatedRuns:
+        """Return the simulator of the candidates."""
+        cache = RunCache(self.workload) if self.cache is None else self.cache
+        return SimulatedRuns(self.request, self.deployments, lambda c: self.closed_forms.queueing(c), cache)
 
     @classmethod
     def of(
@@ -70,8 +69,7 @@ class SimulatedEvaluator:
         names = CatalogLookup.on(hardware, request.model, request.engine)
         drawn = workload_of(request, workload)
         widest = None if exact_limits else widest_limits(names, request.fixed)
-        deployments = CandidateDeployments(names, request.model, request.engine, widest)
-        return cls(request, deployments, drawn)
+        return cls(request, CandidateDeployments(names, request.model, request.engine, widest), drawn)
 
     def elsewhere(self, hardware: Hardware) -> SimulatedEvaluator:
         """Return the evaluator of the same request on other hardware.
@@ -101,11 +99,9 @@ class SimulatedEvaluator:
             deployments = deployments.with_host_factor(host_factor)
         if power_limit_w is not None:
             deployments = deployments.with_power_limit(power_limit_w)
-        shared = workload is None and deployments is self.deployments
+        cache = self.runs.cache if workload is None and deployments is self.deployments else None
         factor = self.step_factor * step_factor
-        return SimulatedEvaluator(
-            self.request, deployments, workload or self.workload, self.runs.cache if shared else None, factor
-        )
+        return SimulatedEvaluator(self.request, deployments, workload or self.workload, cache, factor)
 
     # ---- facts
 
@@ -147,7 +143,10 @@ class SimulatedEvaluator:
     def space(self) -> list[Candidate]:
         """Return every legal candidate, and on request the disaggregated ones with the highest estimated rates."""
         plain = candidates(self.request, self.names)
-        return with_ratios(plain, self._ratios) if DISAGGREGATED in self.request.also else plain
+        if DISAGGREGATED not in self.request.extensions:
+            return plain
+        order = {hardware: i for i, hardware in enumerate(dict.fromkeys(c.hardware for c in plain))}
+        return sorted([*plain, *self._ratios], key=lambda c: order[c.hardware])
 
     @cached_property
     def _ratios(self) -> list[Candidate]:
@@ -164,9 +163,6 @@ class SimulatedEvaluator:
     def closed_forms(self) -> ClosedForms:
         """Return the closed forms of the candidates, without the step factor."""
         return ClosedForms(self.deployments, self.statistics, self.request.slos)
-
-    def _run_length(self, candidate: Candidate) -> RunLength:
-        return self.closed_forms.run_length(candidate)
 
     def discard(self, candidate: Candidate) -> Discard | None:
         """Return why a candidate can never meet the objectives, or None."""
@@ -201,8 +197,13 @@ class SimulatedEvaluator:
 
     def observe(self, candidate: Candidate, load: Load) -> Observation:
         """Return the steady part of a run under a load, from the cache or from a new simulation."""
-        seen = self.runs.observe(candidate, faster_load(load, self.step_factor))
-        return slower_observation(seen, load, self.step_factor)
+        factor = self.step_factor
+        if factor == 1.0:
+            return self.runs.observe(candidate, load)
+        # A run on slower steps is the run at a higher rate with all times multiplied by the factor.
+        seen = self.runs.observe(candidate, replace(load, requests_per_s=load.requests_per_s * factor))
+        samples_s = {metric: times_s * factor for metric, times_s in seen.samples_s.items()}
+        return replace(seen, load=load, samples_s=samples_s)
 
     def detail(self, candidate: Candidate, load: Load) -> RunDetail:
         """Return all results of a run under a load, from the cache or from a new simulation.

@@ -71,7 +71,7 @@ def steady_window(arrival_s: FloatArray, finish_s: FloatArray) -> SteadyWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowStatistics:
-    """What to take from a run. Metrics that are not per request, and joules, cost a pass over its step log each."""
+    """The statistics to take from a run; joules, and metrics that are not per request, need a pass over its log."""
 
     metrics: tuple[str, ...] = tuple(name for name, metric in LATENCY_METRICS.items() if metric.is_per_request)
     joules: bool = False
@@ -86,7 +86,7 @@ class WindowStatistics:
 
 @dataclass(frozen=True, slots=True)
 class RequestWindow:
-    """The requests of a run that statistics are taken over. See planner.problem.latency_metrics.RunWindow."""
+    """The requests of a run that statistics are taken over; implements planner.problem.latency_metrics.RunWindow."""
 
     run: Run
     requests: BoolArray  # shape (n,)

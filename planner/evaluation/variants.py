@@ -1,17 +1,14 @@
-"""Changed inputs of an evaluator: workloads with other lengths or contents, and slower engine steps."""
+"""Workloads with other lengths or contents, as changed inputs of an evaluator."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from catalogs.arrays import FloatArray
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import Workload
-from planner.evaluation.evaluator import Load, Observation
 
 _SHARED_BLOCK_TOKENS: Final = 16
 
@@ -62,19 +59,3 @@ def _sharing(requests: RequestSet, share: float) -> RequestSet:
     blocks = (requests.input_tokens * share).astype(np.int64) // _SHARED_BLOCK_TOKENS
     hashes = tuple(tuple(range(n)) for n in blocks.tolist())
     return replace(requests, block_hashes=hashes, hash_block_tokens=_SHARED_BLOCK_TOKENS)
-
-
-def faster_load(load: Load, step_factor: float) -> Load:
-    """Return the load whose run, with all times multiplied by `step_factor`, is the run of `load` on slower steps."""
-    return load if step_factor == 1.0 else replace(load, requests_per_s=load.requests_per_s * step_factor)
-
-
-def slower_observation(seen: Observation, load: Load, step_factor: float) -> Observation:
-    """Return the observation under `load` if every step takes `step_factor` times as long.
-
-    `seen` is the observation of `faster_load`: it is the same run with a rescaled clock.
-    """
-    if step_factor == 1.0:
-        return seen
-    samples_s: Mapping[str, FloatArray] = {metric: times_s * step_factor for metric, times_s in seen.samples_s.items()}
-    return replace(seen, load=load, samples_s=samples_s)

@@ -52,10 +52,6 @@ class DeploymentOverrides:
     def __bool__(self) -> bool:
         return bool(self.values)
 
-    def with_value(self, key: str, value: object) -> DeploymentOverrides:
-        """Return a copy with one more key."""
-        return DeploymentOverrides({**self.values, key: value})
-
 
 NO_OVERRIDES: Final = DeploymentOverrides()
 
@@ -100,9 +96,8 @@ class Candidate:
 
     @property
     def _order(self) -> tuple[Any, ...]:
-        limits = (self.max_num_seqs, self.max_num_batched_tokens)
         own = (self.replicas, self.layout, self.weight_dtype, self.kv_dtype)
-        return (self.hardware.text, *own, *limits, self.split, self.rest.text)
+        return (self.hardware.text, *own, self.max_num_seqs, self.max_num_batched_tokens, self.split, self.rest.text)
 
     @property
     def accelerators(self) -> int:
@@ -110,17 +105,17 @@ class Candidate:
         return self.replicas * self.layout.accelerators + self.split.replicas * self.split.layout.accelerators
 
     @property
-    def lanes(self) -> int:
+    def microbatches(self) -> int:
         """Return the batches in flight at once: one per pipeline stage of each replica."""
         return self.replicas * self.layout.pipeline_parallel
 
     @property
     def placement(self) -> tuple[object, ...]:
         """Return every choice except the batching limits, as a study names them."""
-        return (self.hardware.text, self.replicas, *self.ranks, *(self._prefill if self.split else ()))
+        return (self.hardware.text, self.replicas, *self.replica_choices, *self._prefill)
 
     @property
-    def ranks(self) -> tuple[object, ...]:
+    def replica_choices(self) -> tuple[object, ...]:
         """Return the choices that determine one replica's memory for weights and the time of a given step."""
         more = (self.rest.text,) if self.rest else ()
         return (*astuple(self.layout), self.weight_dtype, self.kv_dtype, *more)
@@ -128,8 +123,7 @@ class Candidate:
     @property
     def family(self) -> tuple[object, ...]:
         """Return the choices in which alternatives must differ: parallelism, weights and speculation."""
-        prefill = self._prefill if self.split else ()
-        return (self.hardware, *astuple(self.layout), self.weight_dtype, *prefill, self.drafts)
+        return (self.hardware, *astuple(self.layout), self.weight_dtype, *self._prefill, self.drafts)
 
     @property
     def drafts(self) -> bool:
@@ -138,7 +132,7 @@ class Candidate:
 
     @property
     def _prefill(self) -> tuple[object, ...]:
-        return (self.split.replicas, *astuple(self.split.layout))
+        return (self.split.replicas, *astuple(self.split.layout)) if self.split else ()
 
     @property
     def pools(self) -> tuple[CandidatePool, ...]:
@@ -164,22 +158,14 @@ class Candidate:
     def as_dict(self) -> dict[str, object]:
         """Return the candidate as JSON types, with hardware as its text and further keys as JSON text."""
         kept: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self)}
-        layouts: dict[str, object] = {"layout": asdict(self.layout), "split": asdict(self.split)}
-        return kept | {"hardware": self.hardware.text, "rest": self.rest.text} | layouts
+        layouts = {"layout": asdict(self.layout), "split": asdict(self.split)}
+        return kept | layouts | {"hardware": self.hardware.text, "rest": self.rest.text}
 
     def deployment(self, model: str, engine: str) -> Deployment:
         """Return the deployment.yaml of this candidate, with every choice written out."""
-        written: dict[str, Any] = {
-            "model": model,
-            "engine": engine,
-            "hardware": self.hardware.text,
-            "replicas": self.replicas,
-            **asdict(self.layout),
-            "weight_dtype": self.weight_dtype,
-            "kv_dtype": self.kv_dtype,
-            "max_num_seqs": self.max_num_seqs,
-            "max_num_batched_tokens": self.max_num_batched_tokens,
-        }
+        own = ("replicas", "weight_dtype", "kv_dtype", "max_num_seqs", "max_num_batched_tokens")
+        written: dict[str, Any] = {"model": model, "engine": engine, "hardware": self.hardware.text}
+        written |= asdict(self.layout) | {name: getattr(self, name) for name in own}
         if self.split:
             counts = {"prefill_replicas": self.split.replicas, "decode_replicas": self.replicas}
             written |= {"replicas": 1, "disaggregation": {**counts, "prefill": asdict(self.split.layout)}}
@@ -195,12 +181,14 @@ def count_words(replicas: int, layout: Layout, split: Split = WHOLE) -> str:
 
 def replicas_words(d: dict[str, Any]) -> str:
     """Return the replicas of a deployment block in words, as `count_words` does."""
-    layout = Layout(**{f.name: d[f.name] for f in fields(Layout)})
-    disaggregated, split = d.get("disaggregation"), WHOLE
-    if disaggregated:
-        first = {f.name: disaggregated["prefill"][f.name] for f in fields(Layout)}
-        split = Split(disaggregated["prefill_replicas"], Layout(**first))
-    return count_words(disaggregated["decode_replicas"] if disaggregated else d["replicas"], layout, split)
+    own, split = _layout(d), d.get("disaggregation")
+    if not split:
+        return count_words(d["replicas"], own)
+    return count_words(split["decode_replicas"], own, Split(split["prefill_replicas"], _layout(split["prefill"])))
+
+
+def _layout(d: dict[str, Any]) -> Layout:
+    return Layout(**{f.name: d[f.name] for f in fields(Layout)})
 
 
 def deployment_words(d: dict[str, Any]) -> str:

@@ -6,11 +6,13 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from catalogs.errors import InputError
 from catalogs.workloads.workload import LEAST_REQUESTS_PER_S
 from planner.problem.candidate import Candidate
+from planner.problem.request_fields import refuse_if
 
 NODE: Final = "node"
 
@@ -87,20 +89,18 @@ class Demand:
     spare: FailureTolerance = NOTHING
 
     def __post_init__(self) -> None:
-        rate = self.requests_per_s
+        rate, users, think_s = self.requests_per_s, self.users, self.think_s
         if rate is not None and not LEAST_REQUESTS_PER_S <= rate < math.inf:
             least = "" if rate <= 0 else f", at least {LEAST_REQUESTS_PER_S:g}"
             raise InputError(f"a rate is a number of requests per second above zero{least}", rate, "1")
-        if self.users is not None and self.users < 1:
-            raise InputError("users must be a whole number of at least 1", self.users, "1")
-        if self.users is not None and self.requests_per_s is not None:
-            raise InputError("the load is a rate or a number of users, not both", self.users, "--rate or --users")
-        if not 0 <= self.think_s < float("inf"):
-            raise InputError("a think time is a number of seconds, not below zero", self.think_s, "30")
-        if self.think_s and self.users is None:
-            raise InputError("a think time needs --users", self.think_s, "--users N --set think_s=S")
-        if self.spare and not self.given:
-            raise InputError("--survive needs a load", None, "--rate or --users")
+        if users is not None:
+            refuse_if(users < 1, "users must be a whole number of at least 1", users, "1")
+            rule = "the load is a rate or a number of users, not both"
+            refuse_if(rate is not None, rule, users, "--rate or --users")
+        rule = "a think time is a number of seconds, not below zero"
+        refuse_if(not 0 <= think_s < math.inf, rule, think_s, "30")
+        refuse_if(bool(think_s) and users is None, "a think time needs --users", think_s, "--users N --set think_s=S")
+        refuse_if(bool(self.spare) and not self.given, "--survive needs a load", None, "--rate or --users")
 
     @property
     def given(self) -> bool:
@@ -143,10 +143,14 @@ class RequiredRates:
 
     def nominal_per_s(self, candidate: Candidate) -> float | None:
         """Return the required requests per second with every replica running."""
-        if self.demand.users is None:
+        users, think_s = self.demand.users, self.demand.think_s
+        if users is None:
             return self.demand.requests_per_s
         if candidate not in self.known:
-            self.known[candidate] = self._of_users(candidate, self.demand.users)
+            fluid = partial(self.e2e_s, candidate)
+            first = users_rate_per_s(users, think_s, fluid)
+            factor = self.run_e2e_s(candidate, first) / fluid(first)
+            self.known[candidate] = users_rate_per_s(users, think_s, lambda rate: fluid(rate) * factor)
         return self.known[candidate]
 
     def held_per_s(self, candidate: Candidate) -> float | None:
@@ -156,11 +160,3 @@ class RequiredRates:
         """
         nominal = self.nominal_per_s(candidate)
         return None if nominal is None else nominal * self.demand.spare.factor(candidate)
-
-    def _of_users(self, candidate: Candidate, users: int) -> float:
-        def fluid(rate: float) -> float:
-            return self.e2e_s(candidate, rate)
-
-        first = users_rate_per_s(users, self.demand.think_s, fluid)
-        factor = self.run_e2e_s(candidate, first) / fluid(first)
-        return users_rate_per_s(users, self.demand.think_s, lambda rate: fluid(rate) * factor)

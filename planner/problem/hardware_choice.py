@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from catalogs.economics.prices import Price
@@ -21,7 +22,7 @@ PriceOf = Callable[[Hardware], Price | None]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """Hardware to evaluate.
+    """The hardware of a request's choice that is evaluated, and notices about the rest.
 
     Attributes:
         hardware: The hardware to evaluate.
@@ -49,33 +50,39 @@ def choose_hardware(
     Raises:
         InputError: No hardware is left.
     """
-    anything = text.strip().lower() == ANY
+    anything = is_any(text)
     found = _anything() if anything else _named(text) if named is None else [named]
     if not anything and len(found) == 1 and budget is None:
         return Choices(tuple(found))
     priced = {hardware: price_of(hardware) for hardware in found}
     unknown = [h for h, price in priced.items() if price is None and (needs_price or budget is not None)]
-    dear = [h for h, p in priced.items() if p is not None and budget is not None and p.usd_per_hour > budget]
-    left = [h for h in found if h not in unknown and h not in dear]
+    expensive = [h for h, p in priced.items() if p is not None and budget is not None and p.usd_per_hour > budget]
+    left = [h for h in found if h not in unknown and h not in expensive]
     if budget is not None and not anything:
-        left += [part for h in dear if (part := _affordable(h, price_of, budget)) and part not in left]
+        left += [part for h in expensive if (part := _affordable(h, price_of, budget)) and part not in left]
     if not left:
         raise _nothing(text, priced, budget, price_of)
-    no_price, too_dear = _texts(unknown), _texts(dear)
+    no_price, too_expensive = [h.text for h in unknown], [h.text for h in expensive]
     if anything:
-        left = _largest(left)
-        no_price, too_dear = _types(unknown), [name for name in _types(dear) if name not in _types(left)]
-    said = []
+        left = [next(parts) for _, parts in groupby(left, lambda h: h.accelerator.name)]  # the largest of each type
+        kept = _types(left)
+        no_price, too_expensive = _types(unknown), [name for name in _types(expensive) if name not in kept]
+    notices = []
     if no_price:
-        said.append(f"not compared, no known price: {', '.join(no_price)}")
-    if too_dear:
-        said.append(f"not compared, above the budget of ${budget:g} per hour: {', '.join(too_dear)}")
-    return Choices(tuple(left), tuple(said))
+        notices.append(f"not compared, no known price: {', '.join(no_price)}")
+    if too_expensive:
+        notices.append(f"not compared, above the budget of ${budget:g} per hour: {', '.join(too_expensive)}")
+    return Choices(tuple(left), tuple(notices))
+
+
+def is_any(text: str) -> bool:
+    """Return whether `text` leaves the choice to all hardware of the catalog."""
+    return text.strip().lower() == ANY
 
 
 def is_one(text: str) -> bool:
     """Return whether `text` names exactly one piece of hardware."""
-    return text.strip().lower() != ANY and "," not in text
+    return not is_any(text) and "," not in text
 
 
 def _named(text: str) -> list[Hardware]:
@@ -87,40 +94,20 @@ def _named(text: str) -> list[Hardware]:
 
 def _anything() -> list[Hardware]:
     """Return every GPU of the catalog as a whole node and as parts of one, largest first."""
-    found = []
-    for name in list_hardware():
-        one = parse_hardware(name)
-        if one.accelerator.kind == "gpu":
-            counts = dict.fromkeys([n for n in _COUNTS if n <= one.node.max_accelerators])
-            found += [with_count(one, n) for n in counts]
-    return found
+    kinds = [one for name in list_hardware() if (one := parse_hardware(name)).accelerator.kind == "gpu"]
+    return [with_count(one, n) for one in kinds for n in _COUNTS if n <= one.node.max_accelerators]
 
 
 def _affordable(hardware: Hardware, price_of: PriceOf, budget: float) -> Hardware | None:
     """Return the largest part of a node that is within the budget, or None."""
     if hardware.n_nodes > 1 or hardware.accelerator.is_slice:
         return None
-    for count in (count for count in _COUNTS if count < hardware.accelerators_per_node):
-        part = with_count(hardware, count)
-        price = price_of(part)
-        if price is not None and price.usd_per_hour <= budget:
-            return part
-    return None
-
-
-def _largest(found: list[Hardware]) -> list[Hardware]:
-    kept: dict[str, Hardware] = {}
-    for hardware in found:
-        kept.setdefault(hardware.accelerator.name, hardware)
-    return list(kept.values())
+    parts = (with_count(hardware, count) for count in _COUNTS if count < hardware.accelerators_per_node)
+    return next((part for part in parts if (price := price_of(part)) and price.usd_per_hour <= budget), None)
 
 
 def _types(found: list[Hardware]) -> list[str]:
     return list(dict.fromkeys(hardware.accelerator.name for hardware in found))
-
-
-def _texts(found: list[Hardware]) -> list[str]:
-    return [hardware.text for hardware in found]
 
 
 def _nothing(text: str, priced: Mapping[Hardware, Price | None], budget: float | None, price_of: PriceOf) -> InputError:

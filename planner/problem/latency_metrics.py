@@ -7,7 +7,7 @@ searches, answers, reports, `plan verify` and `plan drift` loop over that table.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -25,13 +25,13 @@ class RunWindow(Protocol):
 
     @property
     def run(self) -> Run:
-        """The whole run."""
+        """Return the whole run."""
 
     def per_request(self, values_s: FloatArray, fewest_output_tokens: int = 1) -> FloatArray:
         """Return the values of the requests in the window that have at least so many output tokens, in seconds.
 
-        `values_s` has shape (n,), one value per request of the run. NaN, for a request that never got there, becomes
-        infinite.
+        `values_s` has shape (n,), one value per request of the run. A value that is NaN, because its request was never
+        served so far, becomes infinite.
         """
 
     def token_gaps_s(self) -> FloatArray:
@@ -69,7 +69,6 @@ class LatencyMetric:
     title: str  # of charts and their axes
     pools: tuple[Role, ...]  # roles of a disaggregated deployment that contribute to it
     samples: Callable[[RunWindow], FloatArray]  # from a simulated run
-    measured: Callable[[MeasuredRun], FloatArray]  # from a load client's result; finite values only
     floor: Callable[[LeastTimes], FloatArray]  # a safe lower bound of the samples
     floor_words: str  # why a floor rules a candidate out, with the fields {floor} and {stat}
     guess: Callable[[ExpectedTimes, float | None], float]  # a closed-form estimate of a quantile, None for the mean
@@ -81,13 +80,17 @@ class LatencyMetric:
 
     @property
     def key(self) -> str:
-        """The key of its statistics in JSON documents."""
+        """Return the key of its statistics in JSON documents."""
         return f"{self.name}_s"
 
     @property
     def is_per_request(self) -> bool:
-        """Whether each request has one value."""
+        """Return whether each request has one value."""
         return self.samples_called == "requests"
+
+    def measured(self, run: MeasuredRun) -> FloatArray:
+        """Return the finite samples of a load client's result, seconds. Shape (n,)."""
+        return run.samples(self.name)  # type: ignore[arg-type]  # the metrics are those of a measured run
 
     def involves(self, role: Role) -> bool:
         """Return whether time on replicas of `role` is part of this latency."""
@@ -98,23 +101,12 @@ class LatencyMetric:
         return role == "both" or self.pools == (role,)
 
 
-def _decode_floor_s(least: LeastTimes) -> FloatArray:
-    """Return one decode step where any request decodes, else 0. Shape (1,)."""
-    return np.full(1, least.decode_step_s if np.any(least.output_tokens > 1) else 0.0)
-
-
-def _end_to_end_s(expected: ExpectedTimes) -> float:
-    decoding_s = max(expected.output_tokens - 1, 0.0) * expected.step_s
-    return expected.first_token_s(None) + decoding_s + expected.other_prefill_s
-
-
 TTFT: Final = LatencyMetric(
     name="ttft",
     words="time to first token",
     title="time to first token",
     pools=("prefill",),
     samples=lambda window: window.per_request(window.run.ttft_s),
-    measured=lambda run: run.samples("ttft"),
     floor=lambda least: least.prefill_s,
     floor_words="the {stat} of prefill alone is {floor}",
     guess=lambda expected, quantile: expected.first_token_s(quantile),
@@ -130,8 +122,7 @@ TPOT: Final = LatencyMetric(
     title="time per output token",
     pools=("decode",),
     samples=lambda window: window.per_request(window.run.tpot_s, fewest_output_tokens=2),
-    measured=lambda run: run.samples("tpot"),
-    floor=_decode_floor_s,
+    floor=lambda least: np.full(1, least.decode_step_s if np.any(least.output_tokens > 1) else 0.0),
     floor_words="one decode step alone is {floor}",
     guess=lambda expected, _: expected.step_s,
     stated_error="tpot",
@@ -142,19 +133,16 @@ TPOT: Final = LatencyMetric(
 
 #: Its stated error is that of TPOT. Gaps themselves were only compared on a vLLM older than those planned for
 #: (steady-state points of 0.11.1), and the mean gap is the TPOT.
-ITL: Final = LatencyMetric(
+ITL: Final = replace(
+    TPOT,
     name="itl",
     words="time between two tokens",
     title="gap between tokens",
-    pools=("decode",),
     samples=lambda window: window.token_gaps_s(),
-    measured=lambda run: run.samples("itl"),
-    floor=_decode_floor_s,
-    floor_words="one decode step alone is {floor}",
-    guess=lambda expected, _: expected.step_s,
-    stated_error="tpot",
     histograms=("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
     samples_called="gaps between two tokens",
+    always_plotted=False,
+    in_every_answer=False,
 )
 
 E2E: Final = LatencyMetric(
@@ -163,10 +151,11 @@ E2E: Final = LatencyMetric(
     title="end-to-end latency",
     pools=("prefill", "decode"),
     samples=lambda window: window.per_request(window.run.e2e_s),
-    measured=lambda run: run.samples("e2e"),
     floor=lambda least: least.prefill_s + (least.output_tokens - 1) * least.decode_step_s,
     floor_words="the {stat} of end-to-end latency in an empty system is {floor}",
-    guess=lambda expected, _: _end_to_end_s(expected),
+    guess=lambda expected, _: (
+        expected.first_token_s(None) + max(expected.output_tokens - 1, 0.0) * expected.step_s + expected.other_prefill_s
+    ),
     stated_error="e2e",
     histograms=("vllm:e2e_request_latency_seconds",),
     in_every_answer=True,

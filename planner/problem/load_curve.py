@@ -62,16 +62,13 @@ class LoadCurve:
     def _of_curve(cls, arrivals: VaryingRate, name: str) -> LoadCurve:
         curve = arrivals.curve()
         n = _whole(curve.mean * curve.period_s, name)
-        windows = min(WINDOWS, n // _LEAST_IN_A_WINDOW)
-        edges = np.linspace(0.0, curve.period_s, _enough(windows, n, name) + 1)
-        reached = np.interp(edges, curve.edges_s, curve.reached)
-        return cls(edges, np.diff(reached) / np.diff(edges), n)
+        edges = np.linspace(0.0, curve.period_s, _n_windows(n, name) + 1)
+        return cls(edges, np.diff(np.interp(edges, curve.edges_s, curve.reached)) / np.diff(edges), n)
 
     @classmethod
     def _of_requests(cls, requests: RequestSet, name: str) -> LoadCurve:
         n = _whole(requests.n, name)
-        last_s = float(requests.arrival_s.max())
-        edges = np.linspace(0.0, last_s * (1 + 1e-9), _enough(min(WINDOWS, n // _LEAST_IN_A_WINDOW), n, name) + 1)
+        edges = np.linspace(0.0, float(requests.arrival_s.max()) * (1 + 1e-9), _n_windows(n, name) + 1)
         counts, _ = np.histogram(requests.arrival_s, edges)
         return cls(edges, counts / np.diff(edges), n)
 
@@ -118,11 +115,11 @@ def _whole(requests: float, name: str) -> int:
     return max(int(requests), 1)
 
 
-def _enough(windows: int, n: int, name: str) -> int:
-    if windows < _FEWEST_WINDOWS:
-        least = _FEWEST_WINDOWS * _LEAST_IN_A_WINDOW
+def _n_windows(n: int, name: str) -> int:
+    """Return the windows of a load of `n` requests; refuse a load with too few requests."""
+    if n < (least := _FEWEST_WINDOWS * _LEAST_IN_A_WINDOW):
         raise InputError(f"a load over time needs at least {least} requests; {name} has", n, f"requests: {least}")
-    return windows
+    return min(WINDOWS, n // _LEAST_IN_A_WINDOW)
 
 
 def steady(workload: Workload) -> Workload:

@@ -66,13 +66,9 @@ def parse_value(text: str) -> object:
         yaml.YAMLError: The text is neither.
     """
     try:
-        return json.loads(text, parse_constant=_no_constant)
+        return json.loads(text, parse_constant=int)  # fails for NaN and Infinity
     except ValueError:
         return yaml.safe_load(text)
-
-
-def _no_constant(name: str) -> object:
-    raise ValueError(name)
 
 
 def check_key(key: str, elsewhere: Mapping[str, str]) -> None:
@@ -98,17 +94,6 @@ class Overrides:
     values: Mapping[str, object]
 
     @classmethod
-    def parse(cls, settings: Sequence[str]) -> Overrides:
-        """Return the overrides that `KEY=VALUE` texts set.
-
-        Raises:
-            InputError: deployment.yaml does not accept a key or a value.
-        """
-        values = parse_keys(settings, PLAN_ELSEWHERE)
-        validate_as(Deployment, {"model": "", "hardware": "", **values}, "--set")
-        return cls(values)
-
-    @classmethod
     def of(cls, values: Mapping[str, object]) -> Overrides:
         """Return the overrides with the keys and values of deployment.yaml, as a scenario file holds them.
 
@@ -119,6 +104,11 @@ class Overrides:
             check_key(key, PLAN_ELSEWHERE)
         validate_as(Deployment, {"model": "", "hardware": "", **values}, "fixed")
         return cls(dict(values))
+
+    @classmethod
+    def read(cls, value: object) -> object:
+        """Return the overrides of a mapping or of None; any other value unchanged."""
+        return cls.of(value or {}) if value is None or isinstance(value, dict) else value
 
     def __bool__(self) -> bool:
         return bool(self.values)
@@ -132,11 +122,6 @@ class Overrides:
     def rest(self) -> DeploymentOverrides:
         """Return the keys that the search does not choose, for `Candidate.rest`."""
         return DeploymentOverrides({k: v for k, v in self.values.items() if k not in (*CHOSEN, "autoscaling")})
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """Return the overrides as texts that `parse` reads."""
-        return tuple(f"{k}={json.dumps(v)}" for k, v in self.values.items())
 
     def number(self, key: str) -> int | None:
         """Return the value of a batching limit; None if it is left to the search."""

@@ -36,6 +36,11 @@ class PriceList:
         price = Price.user(self.tariff.usd_per_hour * part / whole)
         return price if part == whole else replace(price, note=f"{part} of {whole} accelerators")
 
+    def usd_per_hour(self, hardware: Hardware) -> float | None:
+        """Return the price of all of `hardware`, US dollars per hour; None if no price is known."""
+        price = self.price(hardware)
+        return None if price is None else price.usd_per_hour
+
     def grid(self) -> Grid:
         """Return the carbon intensity of the grid that supplies the hardware.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from planner.problem.request import PlanRequest
 from planner.problem.scenario import command_of
@@ -12,25 +13,20 @@ from planner.problem.scenario import command_of
 DISTRIBUTION = "llm-capacity-planner"
 
 
-def reproduce_block(request: PlanRequest, fingerprint: str) -> dict[str, object]:
+def reproduce_block(request: PlanRequest, fingerprint: str) -> dict[str, Any]:
     """Return the `reproduce` block of an answer; `fingerprint` identifies the calibration (Evaluator.fingerprint)."""
-    return {
-        "command": command_of(request),
-        "seed": request.seed,
-        "trials": request.trials,
-        "tariff": request.tariff.model_dump(),
-        "calibration": digest(fingerprint),
-        "versions": versions(),
-    }
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of the planner and of Python."""
     try:
         own = version(DISTRIBUTION)
     except PackageNotFoundError:  # run from a folder that was never installed
         own = "not installed"
-    return {DISTRIBUTION: own, "python": platform.python_version()}
+    return {
+        "command": command_of(request),
+        "seed": request.seed,
+        "trials": request.search.trials,
+        "tariff": request.tariff.model_dump(),
+        "calibration": digest(fingerprint),
+        "versions": {DISTRIBUTION: own, "python": platform.python_version()},
+    }
 
 
 def digest(fingerprint: str) -> str:

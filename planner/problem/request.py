@@ -6,30 +6,41 @@ from the fields of `PlanRequest`: a new option is a new field here.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Self, cast
 
-from pydantic import ConfigDict, Field, InstanceOf, model_validator
+from pydantic import ConfigDict, InstanceOf, model_validator
 
-from catalogs.errors import InputError, nearest_name
 from catalogs.launch.command import engine_family
 from catalogs.units import DTYPE_BYTES
 from planner.problem.accounting import NO_ACCOUNTING, SPOT, Accounting
+from planner.problem.candidate import Candidate
 from planner.problem.demand import NOTHING, Demand, FailureTolerance
 from planner.problem.hardware_choice import is_one
 from planner.problem.overrides import NOT_FIXED, Overrides
-from planner.problem.request_model import CHOICE, LOAD, OF_RUN, SEARCH, Number, RequestModel, Texts, option, read_by
+from planner.problem.request_fields import (
+    CHOICE,
+    LOAD,
+    RUN_ONLY,
+    SEARCH,
+    Number,
+    RequestModel,
+    Texts,
+    key,
+    need_one_of,
+    read_by,
+    refuse_if,
+)
 from planner.problem.slo import Slo, parse_slos
 from planner.problem.tariff import Tariff
 
-Objective = Literal["cost", "energy", "carbon", "throughput", "goodput", "latency"]
-
-OBJECTIVES: Final[tuple[str, ...]] = get_args(Objective)
+OBJECTIVES: Final = ("cost", "energy", "carbon", "throughput", "goodput", "latency")
 
 NATIVE: Final = "native"
 
-#: Kinds of candidate beyond the default space, as values of the key `also`.
+#: Kinds of candidate beyond the default space: the values of the key `also`.
 DISAGGREGATED: Final = "disaggregated"
 
 PIPELINES: Final = "pipelines"
@@ -38,7 +49,7 @@ CONTEXT: Final = "context"
 
 WIDE_EXPERTS: Final = "wide-experts"
 
-ALSO: Final = (DISAGGREGATED, PIPELINES, CONTEXT, WIDE_EXPERTS)
+EXTENSIONS: Final = (DISAGGREGATED, PIPELINES, CONTEXT, WIDE_EXPERTS)
 
 DEFAULT_WORKLOAD: Final = "chat"
 
@@ -50,83 +61,63 @@ _ALWAYS_WRITTEN: Final = (
 )  # fmt: skip
 
 #: Keys of the request block that do not change the search, or that identify it separately.
-_BESIDE_THE_QUESTION: Final = ("search", "tariff", "accounting")
+_NOT_OF_THE_SEARCH: Final = ("search", "tariff", "accounting")
 
 
 def _slos(value: object) -> object:
     """Return the objectives of a text, or of a list of texts and objectives."""
     items = [value] if isinstance(value, str) else value
-    if not isinstance(items, list | tuple):
-        return value
-    if all(isinstance(slo, Slo) for slo in items):
-        return tuple(items)
+    if not isinstance(items, list | tuple) or all(isinstance(slo, Slo) for slo in items):
+        return tuple(items) if isinstance(items, list) else items
     return parse_slos([slo.text if isinstance(slo, Slo) else str(slo) for slo in items])
 
 
-def _with_words(slo: Slo, words: str) -> Slo:
-    """Return the objective; its metric counts as assumed if the words tell so."""
-    assumed = replace(slo, metric_given=False)
-    return assumed if assumed.words == words else slo
-
-
 def _spare(value: object) -> object:
-    if value is None:
-        return NOTHING
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return FailureTolerance.parse(str(value)) if isinstance(value, str) or whole else value
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        return FailureTolerance.parse(str(value))
+    return NOTHING if value is None else value
 
 
-def _fixed(value: object) -> object:
-    if value is None:
-        return NOT_FIXED
-    return Overrides.of(value) if isinstance(value, dict) else value
+_TEXTS: Final = {"type": "array", "items": {"type": "string"}}
 
-
-_ONE_OR_MORE: Final = {"type": "array", "items": {"type": "string"}}
-
-_SLOS: Final = read_by(_slos, lambda slos: [slo.text for slo in slos], _ONE_OR_MORE)
+_SLOS: Final = read_by(_slos, lambda slos: [slo.text for slo in slos], _TEXTS)
 
 _SPARE: Final = read_by(_spare, lambda spare: spare.text if spare else None, {"type": "string"})
 
-_FIXED: Final = read_by(_fixed, lambda fixed: dict(fixed.values), {"type": "object"})
+_FIXED: Final = read_by(Overrides.read, lambda fixed: dict(fixed.values), {"type": "object"})
 
 
 class SearchOptions(RequestModel):
     """The size of a search, where it is stored, and where it runs."""
 
-    trials: Annotated[
-        int,
-        Field(
-            description="Most candidates to simulate.",
-            json_schema_extra=option(panel=SEARCH, metavar="N", former=["--trials"]),
-        ),
-    ] = 40
+    trials: Annotated[int, key("Most candidates to simulate.", SEARCH, "N", former="--trials")] = 40
     study: Annotated[
         str | None,
-        Field(
-            description="Store, resume and share the search: a file, or a database, e.g. sqlite:///s.db.",
-            json_schema_extra=option("--study", SEARCH, metavar="PATH_OR_URL", former=["--storage"], of_run=True),
+        key(
+            "Store, resume and share the search: a file, or a database, e.g. sqlite:///s.db.",
+            SEARCH,
+            "--study PATH_OR_URL",
+            former="--storage",
+            run_only=True,
         ),
     ] = None
     workers: Annotated[
-        int | None,
-        Field(
-            description="Processes that simulate on this machine (default: one per core).",
-            json_schema_extra=option(panel=SEARCH, metavar="N", of_run=True),
-        ),
+        int | None, key("Processes that simulate on this machine (default: one per core).", SEARCH, "N", run_only=True)
     ] = None
     distributed: Annotated[
         str | None,
-        Field(
-            description="Simulate on a Ray cluster: ray://HOST:PORT, ray://local or auto.",
-            json_schema_extra=option(panel=SEARCH, metavar="ADDRESS", former=["--distributed"], of_run=True),
+        key(
+            "Simulate on a Ray cluster: ray://HOST:PORT, ray://local or auto.",
+            SEARCH,
+            "ADDRESS",
+            former="--distributed",
+            run_only=True,
         ),
     ] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.trials < 1:
-            raise InputError("trials must be a whole number of at least 1", self.trials, "1")
+        refuse_if(self.trials < 1, "trials must be a whole number of at least 1", self.trials, "1")
         return self
 
     @property
@@ -141,22 +132,17 @@ class SearchOptions(RequestModel):
 
 
 #: Options of a search that neither answers nor commands repeat: where it is stored, and where it runs.
-_OF_RUN: Final = {
+_RUN_ONLY: Final = {
     name
     for name, field in SearchOptions.model_fields.items()
-    if (field.json_schema_extra or {}).get(OF_RUN)  # type: ignore[union-attr]
+    if RUN_ONLY in cast(dict[str, Any], field.json_schema_extra)
 }
 
 
 def _as_written(schema: dict[str, Any]) -> None:
     """Add the keys that only a written request has: the objectives in words, and null precisions."""
-    schema["properties"]["slo_words"] = {
-        "description": "The objectives in words.",
-        "items": {"type": "string"},
-        "readOnly": True,
-        "title": "Slo Words",
-        "type": "array",
-    }
+    shown = {"description": "The objectives in words.", "readOnly": True, "title": "Slo Words"}
+    schema["properties"]["slo_words"] = _TEXTS | shown
     precisions = schema["properties"]["precisions"]
     precisions["anyOf"] = [{"type": precisions.pop("type"), "items": precisions.pop("items")}, {"type": "null"}]
 
@@ -164,7 +150,7 @@ def _as_written(schema: dict[str, Any]) -> None:
 class PlanRequest(RequestModel):
     """A planning request.
 
-    Without `requests_per_s` and `users` the planner looks for the highest rate that the hardware carries.
+    Without `requests_per_s` and `users` the planner searches for the highest rate that the hardware carries.
 
     `PlanRequest(model="llama3.1-8b", hardware="h100x8", slos=parse_slos(["p99=2s"]))` is the request that `plan` makes
     of these options. Keys of a scenario file are the aliases of the fields, or their names if they have no alias.
@@ -172,173 +158,129 @@ class PlanRequest(RequestModel):
 
     model_config = ConfigDict(json_schema_extra=_as_written)
 
-    model: Annotated[
-        str,
-        Field(
-            description="Model: alias, Hugging Face id, or path of a config.json.",
-            json_schema_extra=option("--model"),
-        ),
-    ]
+    model: Annotated[str, key("Model: alias, Hugging Face id, or path of a config.json.", option="--model")]
     hardware: Annotated[
-        str,
-        Field(
-            description="Hardware to choose from: h100x8, 2*h100x8, local; several with commas; or any.",
-            json_schema_extra=option("--hw"),
-        ),
+        str, key("Hardware to choose from: h100x8, 2*h100x8, local; several with commas; or any.", option="--hw")
     ]
     slos: Annotated[
         tuple[InstanceOf[Slo], ...],
         *_SLOS,
-        Field(
-            alias="slo",
-            description="Objective METRIC.STAT=LIMIT, e.g. ttft.p99=2s; repeat or use commas.",
-            json_schema_extra=option("--slo"),
-        ),
+        key("Objective METRIC.STAT=LIMIT, e.g. ttft.p99=2s; repeat or use commas.", option="--slo", alias="slo"),
     ]
-    workload: Annotated[
-        str,
-        Field(description="Workload: name, trace file or YAML file.", json_schema_extra=option("--workload")),
-    ] = DEFAULT_WORKLOAD
+    workload: Annotated[str, key("Workload: name, trace file or YAML file.", option="--workload")] = DEFAULT_WORKLOAD
     requests_per_s: Annotated[
         Number | None,
-        Field(
-            alias="rate",
-            description="Required requests per second (default: the highest sustainable rate).",
-            json_schema_extra=option("--rate", LOAD),
-        ),
+        key("Required requests per second (default: the highest sustainable rate).", LOAD, "--rate", alias="rate"),
     ] = None
     over_time: Annotated[
         bool,
-        Field(
-            description="Use the changing rate of workload W; replaces --workload and --rate.",
-            json_schema_extra=option("--trace", LOAD, metavar="W", value_of="workload"),
+        key(
+            "Use the changing rate of workload W; replaces --workload and --rate.",
+            LOAD,
+            "--trace W",
+            value_of="workload",
         ),
     ] = False
-    users: Annotated[
-        int | None,
-        Field(
-            description="Required number of concurrent users; replaces --rate.",
-            json_schema_extra=option("--users", LOAD),
-        ),
-    ] = None
+    users: Annotated[int | None, key("Required number of concurrent users; replaces --rate.", LOAD, "--users")] = None
     think_s: Annotated[
         Number,
-        Field(
-            description="Think time of a user between an answer and the next request, seconds.",
-            json_schema_extra=option(panel=LOAD, metavar="S", former=["--think-time"]),
-        ),
+        key("Think time of a user between an answer and the next request, seconds.", LOAD, "S", former="--think-time"),
     ] = 0.0
     spare: Annotated[
         InstanceOf[FailureTolerance],
         *_SPARE,
-        Field(
+        key(
+            "Number of replicas (or nodes) that may fail while the objectives are met.",
+            LOAD,
+            "--survive N|node",
             alias="survive",
-            description="Number of replicas (or nodes) that may fail while the objectives are met.",
-            json_schema_extra=option("--survive", LOAD, metavar="N|node"),
         ),
     ] = NOTHING
-    max_usd_per_hour: Annotated[
-        Number | None,
-        Field(description="Budget, US dollars per hour.", json_schema_extra=option("--max-usd-per-hour")),
-    ] = None
+    max_usd_per_hour: Annotated[Number | None, key("Budget, US dollars per hour.", option="--max-usd-per-hour")] = None
     objective: Annotated[
-        str,
-        Field(
-            description="Quantity to optimise: cost, energy, carbon, throughput, goodput or latency.",
-            json_schema_extra=option("--objective", CHOICE),
-        ),
+        str, key("Quantity to optimise: cost, energy, carbon, throughput, goodput or latency.", CHOICE, "--objective")
     ] = "cost"
     precisions: Annotated[
         Texts,
-        Field(
-            description="Weight dtypes to choose from, e.g. native (default: native, and fp8 if the hardware has it).",
-            json_schema_extra=option("--precision", CHOICE),
+        key(
+            "Weight dtypes to choose from, e.g. native (default: native, and fp8 if the hardware has it).",
+            CHOICE,
+            "--precision",
         ),
     ] = ()
-    also: Annotated[
-        Texts,
-        Field(
-            description="Extend the search: disaggregated, pipelines, context, wide-experts.",
-            json_schema_extra=option(panel=CHOICE, former=["--also"]),
-        ),
+    extensions: Annotated[
+        Texts, key("Extend the search: disaggregated, pipelines, context, wide-experts.", CHOICE, "", "also", "--also")
     ] = ()
     speculative: Annotated[
         str | None,
-        Field(
-            description="Speculative decoding to consider: method=ngram,k=3,acceptance=0.6.",
-            json_schema_extra=option(panel=CHOICE, metavar="KEY=VALUE,..", former=["--speculative"]),
+        key(
+            "Speculative decoding to consider: method=ngram,k=3,acceptance=0.6.",
+            CHOICE,
+            "KEY=VALUE,..",
+            former="--speculative",
         ),
     ] = None
-    engine: Annotated[str, Field(description="Serving engine.", json_schema_extra=option("--engine", CHOICE))] = "vllm"
+    engine: Annotated[str, key("Serving engine.", CHOICE, "--engine")] = "vllm"
     fixed: Annotated[
         InstanceOf[Overrides],
         *_FIXED,
-        Field(
-            description="Fix a key of deployment.yaml for every candidate, e.g. kv_dtype: fp8.",
-            json_schema_extra=option(panel=CHOICE),
-        ),
+        key("Fix a key of deployment.yaml for every candidate, e.g. kv_dtype: fp8.", CHOICE),
     ] = NOT_FIXED
-    tariff: Annotated[Tariff, Field(description="Prices of hardware and electricity.")] = Tariff()
-    accounting: Annotated[Accounting, Field(description="Costs and power beyond the price tag.")] = NO_ACCOUNTING
-    search: Annotated[SearchOptions, Field(description="How the search runs.")] = SearchOptions()
-    seed: Annotated[
-        int, Field(description="Seed of workload and search.", json_schema_extra=option("--seed", SEARCH))
-    ] = 0
+    tariff: Annotated[Tariff, key("Prices of hardware and electricity.")] = Tariff()
+    accounting: Annotated[Accounting, key("Costs and power beyond the price tag.")] = NO_ACCOUNTING
+    search: Annotated[SearchOptions, key("How the search runs.")] = SearchOptions()
+    seed: Annotated[int, key("Seed of workload and search.", SEARCH, "--seed")] = 0
 
     @model_validator(mode="before")
     @classmethod
     def _read_block(cls, values: Any) -> Any:
-        """Read the request block of an answer, in which the objectives in words tell whether a metric was assumed."""
+        """Read the request block of an answer, in which the objectives in words state whether a metric was assumed."""
         if not isinstance(values, dict) or "slo_words" not in values:
             return values
         found = {key: value for key, value in values.items() if key != "slo_words"}
         texts, words = found.get("slo"), values["slo_words"]
         if isinstance(texts, list) and isinstance(words, list):
-            found["slo"] = tuple(map(_with_words, parse_slos(texts), words))
+            pairs = zip((replace(slo, metric_given=False) for slo in parse_slos(texts)), words, strict=False)
+            found["slo"] = tuple(replace(slo, metric_given=slo.words != text) for slo, text in pairs)
         return found
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.objective not in OBJECTIVES:
-            near = nearest_name(self.objective, OBJECTIVES) or OBJECTIVES[0]
-            raise InputError(f"an objective is one of {', '.join(OBJECTIVES)}", self.objective, near)
+        need_one_of("an objective", self.objective, OBJECTIVES)
         engine_family(self.engine)  # refuses an engine that has no start command
-        if self.seed > MOST_SEED:
-            raise InputError(f"a seed must be a whole number up to {MOST_SEED}", self.seed, "0")
+        refuse_if(self.seed > MOST_SEED, f"a seed must be a whole number up to {MOST_SEED}", self.seed, "0")
         self.demand  # noqa: B018 - refuses an invalid load
         self._check_space()
         self._check_money()
         return self
 
     def _check_space(self) -> None:
-        for kind in self.also:
-            if kind not in ALSO:
-                raise InputError(f"also takes {', '.join(ALSO)}", kind, nearest_name(kind, ALSO))
-        if DISAGGREGATED in self.also and (self.over_time or self.spare):
-            rule = "--trace and --survive support one kind of replica, not disaggregation"
-            raise InputError(rule, DISAGGREGATED, "--rate or --users without --survive")
-        if not self.over_time and "autoscaling" in self.fixed.values:
-            raise InputError("autoscaling needs a load that changes with time", "autoscaling", "--trace FILE")
+        for kind in self.extensions:
+            need_one_of("a kind of candidate in `also`", kind, EXTENSIONS)
         for precision in self.precisions:
-            if precision not in (NATIVE, *DTYPE_BYTES):
-                known = (NATIVE, *DTYPE_BYTES)
-                raise InputError(f"a precision is one of {', '.join(known)}", precision, nearest_name(precision, known))
+            need_one_of("a precision", precision, (NATIVE, *DTYPE_BYTES))
+        disaggregated = DISAGGREGATED in self.extensions and (self.over_time or bool(self.spare))
+        rule = "--trace and --survive support one kind of replica, not disaggregation"
+        refuse_if(disaggregated, rule, DISAGGREGATED, "--rate or --users without --survive")
+        autoscaling = "autoscaling" in self.fixed.values and not self.over_time
+        refuse_if(autoscaling, "autoscaling needs a load that changes with time", "autoscaling", "--trace FILE")
 
     def _check_money(self) -> None:
-        budget, accounting = self.max_usd_per_hour, self.accounting
-        if budget is not None and not 0 < budget < float("inf"):
-            raise InputError("a budget is a number of US dollars per hour above zero", budget, "100")
-        if self.tariff.usd_per_hour is not None and not is_one(self.hardware):
-            raise InputError("--price needs exactly one hardware in --hw", self.hardware, "--max-usd-per-hour")
-        if accounting.requests_per_user_day is not None and self.users is not None:
-            nearest = "users or accounting.requests_per_user_day"
+        budget, accounting, several = self.max_usd_per_hour, self.accounting, not is_one(self.hardware)
+        if budget is not None:
+            rule = "a budget is a number of US dollars per hour above zero"
+            refuse_if(not 0 < budget < math.inf, rule, budget, "100")
+        if self.tariff.usd_per_hour is not None:
+            refuse_if(several, "--price needs exactly one hardware in --hw", self.hardware, "--max-usd-per-hour")
+        if accounting.requests_per_user_day is not None:
             rule = "users and accounting.requests_per_user_day exclude each other"
-            raise InputError(rule, accounting.requests_per_user_day, nearest)
-        if accounting.owned is not None and not is_one(self.hardware):
-            raise InputError("accounting.owned needs exactly one hardware in --hw", self.hardware, "h100x8")
-        if accounting.spot_interruptions is not None and self.tariff.committed != SPOT:
-            rule = "accounting.spot_interruptions needs tariff.commitment spot"
-            raise InputError(rule, self.tariff.committed, "tariff.commitment=spot")
+            nearest = "users or accounting.requests_per_user_day"
+            refuse_if(self.users is not None, rule, accounting.requests_per_user_day, nearest)
+        if accounting.owned is not None:
+            refuse_if(several, "accounting.owned needs exactly one hardware in --hw", self.hardware, "h100x8")
+        if accounting.spot_interruptions is not None:
+            rule, committed = "accounting.spot_interruptions needs tariff.commitment spot", self.tariff.committed
+            refuse_if(committed != SPOT, rule, committed, "tariff.commitment=spot")
 
     @property
     def demand(self) -> Demand:
@@ -359,20 +301,11 @@ class PlanRequest(RequestModel):
         """Return each objective as a sentence."""
         return [slo.words for slo in self.slos]
 
-    @property
-    def trials(self) -> int:
-        """Return the most candidates to simulate."""
-        return self.search.trials
-
-    @property
-    def study(self) -> Path | None:
-        """Return the journal file of the search, if there is one."""
-        return self.search.journal
-
-    @property
-    def storage(self) -> str | None:
-        """Return the URL of the database of the search, if there is one."""
-        return self.search.storage
+    def admits(self, candidate: Candidate) -> str | None:
+        """Return why the request excludes a candidate, whatever its performance is; None if the request admits it."""
+        if self.spare and math.isinf(self.spare.factor(candidate)):
+            return f"{self.spare.words} of {candidate.replicas} leaves no replica"
+        return None
 
     def scenario(self) -> dict[str, Any]:
         """Return the keys that differ from their defaults, as a scenario file holds them."""
@@ -388,7 +321,7 @@ class PlanRequest(RequestModel):
         block = {key: written[key] or None if key == "precisions" else written[key] for key in _ALWAYS_WRITTEN}
         block |= self.scenario() | {"slo_words": self.slo_words}
         if "search" in block:
-            block["search"] = self.search.model_dump(exclude_defaults=True, exclude=_OF_RUN)
+            block["search"] = self.search.model_dump(exclude_defaults=True, exclude=_RUN_ONLY)
         if self.users is not None:
             block["think_s"] = self.think_s
         if self.spare:
@@ -397,4 +330,4 @@ class PlanRequest(RequestModel):
 
     def question(self) -> dict[str, Any]:
         """Return the part of the request block that identifies a search: equal parts mean the same search."""
-        return {k: v for k, v in self.as_dict().items() if k not in _BESIDE_THE_QUESTION}
+        return {k: v for k, v in self.as_dict().items() if k not in _NOT_OF_THE_SEARCH}

@@ -22,7 +22,7 @@ class RequestKey:
 
     Attributes:
         name: The name, dotted if the key is nested ("tariff.cloud").
-        kind: The JSON type of the value.
+        kind: The JSON type of the values that are not null.
         description: The help text.
         panel: The heading under which help texts list the key.
         default: The default value.
@@ -30,7 +30,7 @@ class RequestKey:
         metavar: The placeholder of the option's value.
         former_options: Former options, which still work and print a notice.
         value_of: The key that takes the option's value, if this key is a switch that the option turns on.
-        of_run: Whether the key concerns the run only, so that neither answers nor commands repeat it.
+        run_only: Whether the key concerns the run only, so that neither answers nor commands repeat it.
     """
 
     name: str
@@ -42,7 +42,7 @@ class RequestKey:
     metavar: str | None
     former_options: tuple[str, ...]
     value_of: str | None
-    of_run: bool
+    run_only: bool
 
     @property
     def help(self) -> str:
@@ -69,9 +69,11 @@ def _keys(schema: dict[str, Any], parts: dict[str, Any], prefix: str) -> Iterato
             yield from _keys(parts[reference.rpartition("/")[2]], parts, f"{whole}.")
             continue
         shown = field.get("x-option", {})
+        kinds = (choice.get("type", "object") for choice in field.get("anyOf", [field]))
+        kind = next((kind for kind in kinds if kind != "null"), "string")
         yield RequestKey(
             name=whole,
-            kind=_kind(field),
+            kind=kind if isinstance(kind, str) else "string",  # text is one of several types
             description=field["description"],
             panel=field.get("x-panel"),
             default=field.get("default"),
@@ -79,17 +81,8 @@ def _keys(schema: dict[str, Any], parts: dict[str, Any], prefix: str) -> Iterato
             metavar=shown.get("metavar"),
             former_options=tuple(field.get("x-former-options", ())),
             value_of=shown.get("value_of"),
-            of_run=field.get("x-of-run", False),
+            run_only=field.get("x-of-run", False),
         )
-
-
-def _kind(field: dict[str, Any]) -> str:
-    """Return the JSON type of the values that are not null; "string" if text is one of several types."""
-    for choice in field.get("anyOf", [field]):
-        kind = choice.get("type", "object")
-        if kind != "null":
-            return "string" if isinstance(kind, list) else str(kind)
-    return "string"
 
 
 def schema_text() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,7 +56,14 @@ def request_of_keys(values: Values) -> PlanRequest:
             raise InputError(f"{request_keys()[name].option} is needed", None, EXAMPLE)
     if not given.get("slo"):
         parse_slos([])  # raises an error that explains how to write an objective
-    request = PlanRequest(**_nested(given))
+    nested: dict[str, Any] = {}
+    for name, value in given.items():
+        group, dot, rest = name.partition(".")
+        if dot:
+            nested.setdefault(group, {})[rest] = value
+        else:
+            nested[name] = value
+    request = PlanRequest(**nested)
     request.accounting.check_files()
     return request
 
@@ -100,16 +107,19 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         name, equals, text = (part.strip() for part in setting.partition("="))
         if not equals:
             raise InputError("a setting is KEY=VALUE", setting, "kv_dtype=fp8")
-        value = _value(name, text)
-        own = name in request_keys() or name in _groups()
-        if name == _SPECULATIVE and isinstance(value, dict):
-            own = False
+        keys = request_keys()
+        try:
+            value = parse_value(text)
+        except yaml.YAMLError:
+            if name not in keys or keys[name].kind != "string":
+                raise InputError(f"the value of {name} is not valid YAML", text, f"{name}=1") from None
+            value = text
+        drafts_of_deployment = name == _SPECULATIVE and isinstance(value, dict)
         fixed = name.removeprefix(f"{_FIXED}.")
-        if own:
+        if (name in keys or name in _groups()) and not drafts_of_deployment:
             _flatten(name, value, found, "--set", once=True)
         elif fixed in settable(PLAN_ELSEWHERE) or fixed in PLAN_ELSEWHERE:
-            one = parse_keys([f"{fixed}={text}"], PLAN_ELSEWHERE)
-            _set(found, f"{_FIXED}.{fixed}", one[fixed], once=True)
+            _set(found, f"{_FIXED}.{fixed}", parse_keys([f"{fixed}={text}"], PLAN_ELSEWHERE)[fixed], once=True)
         else:
             raise _unknown(name, "--set")
     return found
@@ -125,18 +135,13 @@ def given_options(options: Values) -> dict[str, Any]:
         InputError: A workload with its own rate is combined with another load.
     """
     found = {name: value for name, value in options.items() if value not in (None, [])}
-    for key in request_keys().values():
-        if key.value_of is not None and key.name in found:
-            found |= {key.name: True, key.value_of: _alone(found, key)}
-    return found
-
-
-def _alone(found: Values, key: RequestKey) -> object:
+    if "over_time" not in found:
+        return found
     for name in _OTHER_LOADS:
         if name in found:
-            option = request_keys()[name].option
-            raise InputError(f"{_OVER_TIME}: leave out {option}", found[name], f"{key.option} {key.metavar}")
-    return found[key.name]
+            rule = f"{_OVER_TIME}: leave out {request_keys()[name].option}"
+            raise InputError(rule, found[name], "--trace W")
+    return found | {"over_time": True, "workload": found["over_time"]}
 
 
 def _with_peak(given: dict[str, Any]) -> dict[str, Any]:
@@ -151,15 +156,6 @@ def _with_peak(given: dict[str, Any]) -> dict[str, Any]:
     return given | {"rate": peak}
 
 
-def _value(name: str, text: str) -> object:
-    try:
-        return parse_value(text)
-    except yaml.YAMLError:
-        if name in request_keys() and request_keys()[name].kind == "string":
-            return text
-        raise InputError(f"the value of {name} is not valid YAML", text, f"{name}=1") from None
-
-
 def _groups() -> set[str]:
     """Return the names of the keys that hold other keys."""
     return {name.partition(".")[0] for name in request_keys() if "." in name}
@@ -171,7 +167,8 @@ def _flatten(name: str, value: object, found: dict[str, Any], where: str, once: 
         return
     if name in _groups() or (name == _FIXED and isinstance(value, dict)):
         if not isinstance(value, dict):
-            raise InputError(f"{where}: {name} must hold keys", value, f"{name}: {{{_first_of(name)}: ...}}")
+            example = next(key for key in request_keys() if key.startswith(f"{name}.")).partition(".")[2]
+            raise InputError(f"{where}: {name} must hold keys", value, f"{name}: {{{example}: ...}}")
         for part, inner in value.items():
             whole = f"{name}.{part}"
             if name == _FIXED:
@@ -189,10 +186,6 @@ def _set(found: dict[str, Any], name: str, value: object, once: bool) -> None:
         short = name.removeprefix(f"{_FIXED}.")
         raise InputError("a key is set twice", f"{short}={json.dumps(value)}", f"{short}={json.dumps(found[name])}")
     found[name] = value
-
-
-def _first_of(group: str) -> str:
-    return next(name for name in request_keys() if name.startswith(f"{group}.")).partition(".")[2]
 
 
 def _unknown(name: str, where: str) -> InputError:
@@ -213,28 +206,15 @@ def _nearest(name: str) -> str | None:
     return near or by_end.get(nearest_name(name.rpartition(".")[2], by_end) or "")
 
 
-def _nested(values: Values) -> dict[str, Any]:
-    """Return the values with dotted names as nested mappings."""
-    found: dict[str, Any] = {}
-    for name, value in values.items():
-        group, dot, rest = name.partition(".")
-        if dot:
-            found.setdefault(group, {})[rest] = value
-        else:
-            found[name] = value
-    return found
-
-
 def known_keys(block: Mapping[str, Any]) -> dict[str, Any]:
     """Return the request block of an answer without the keys that only a newer version knows."""
-    groups, known = _groups(), {*request_keys(), *_DERIVED}
-    found: dict[str, Any] = {}
-    for name, value in block.items():
-        if name in groups and isinstance(value, dict):
-            found[name] = {part: inner for part, inner in value.items() if f"{name}.{part}" in known}
-        elif name in known or name in groups:
-            found[name] = value
-    return found
+    groups, known = _groups(), {*request_keys(), *_groups(), *_DERIVED}
+
+    def kept(name: str, value: Any) -> Any:
+        nested = name in groups and isinstance(value, dict)
+        return {k: v for k, v in value.items() if f"{name}.{k}" in known} if nested else value
+
+    return {name: kept(name, value) for name, value in block.items() if name in known}
 
 
 # ---- from a request to its keys
@@ -253,42 +233,28 @@ def keys_of(request: PlanRequest) -> dict[str, Any]:
     return found
 
 
-def arguments_of(values: Values, keys: Iterable[RequestKey] | None = None) -> list[str]:
+def arguments_of(values: Values) -> list[str]:
     """Return the command-line arguments that set these keys, without those that concern the run only.
 
     A key has an option if `--help` shows one, and `--set KEY=VALUE` otherwise.
     """
-    words: list[str] = []
+    options: list[str] = []
     settings: list[str] = []
-    values = _without_peak(values)
-    for key in request_keys().values() if keys is None else keys:
-        if key.of_run or key.name not in values:
+    seed: list[str] = []
+    if values.get("over_time"):  # the option takes the workload, which has the rate
+        values = {k: v for k, v in values.items() if k != "rate"} | {"over_time": values["workload"], "workload": None}
+    for key in request_keys().values():
+        if key.run_only or values.get(key.name) is None:
             continue
         text = _spelled(values[key.name], key)
         if key.option is None:
             settings += ["--set", f"{key.name}={text}"]
         else:
-            words += [key.option, text]
+            (seed if key.name == "seed" else options).extend((key.option, text))
     for name, value in values.items():
         if name.startswith(f"{_FIXED}."):
             settings += ["--set", f"{name.removeprefix(f'{_FIXED}.')}={json.dumps(value)}"]
-    return _seed_last(words, settings)
-
-
-def _without_peak(values: Values) -> Values:
-    """Return the keys without the rate of a load over time: its option takes the workload, which has the rate."""
-    switch = next((k for k in request_keys().values() if k.value_of is not None), None)
-    if switch is None or not values.get(switch.name):
-        return values
-    kept = {k: v for k, v in values.items() if k not in (switch.value_of, "rate")}
-    return kept | {switch.name: values[str(switch.value_of)]}
-
-
-def _seed_last(words: list[str], settings: list[str]) -> list[str]:
-    if "--seed" not in words:
-        return [*words, *settings]
-    at = words.index("--seed")
-    return [*words[:at], *words[at + 2 :], *settings, *words[at : at + 2]]
+    return [*options, *settings, *seed]
 
 
 def _spelled(value: object, key: RequestKey) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,6 +14,7 @@ from catalogs.arrays import FloatArray
 from catalogs.errors import InputError, nearest_name
 from catalogs.ui.words import human_s
 from planner.problem.latency_metrics import LATENCY_METRICS, TTFT, LatencyMetric
+from planner.problem.request_fields import need_one_of
 
 UNIT_S: Final[dict[str, float]] = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
@@ -48,7 +50,7 @@ class Slo:
 
     @property
     def latency(self) -> LatencyMetric:
-        """The metric's entry in `LATENCY_METRICS`."""
+        """Return the metric's entry in `LATENCY_METRICS`."""
         return LATENCY_METRICS[self.metric]
 
     @property
@@ -63,17 +65,17 @@ class Slo:
 
     @property
     def words(self) -> str:
-        """Return the objective as a sentence, which tells if the metric was assumed."""
+        """Return the objective as a sentence, which states whether the metric was assumed."""
         limit = human_s(self.limit_s)
         what = self.latency.words
         if not self.latency.is_per_request and self.quantile is not None:
             return f"{self.stat[1:]} % of {self.latency.samples_called} are at most {limit}"
         if self.quantile is None:
-            said = f"the mean {what} is at most {limit}"
+            words = f"the mean {what} is at most {limit}"
         else:
             article = "an" if what[0] in "aeiou" else "a"
-            said = f"{self.stat[1:]} % of requests have {article} {what} of at most {limit}"
-        return said if self.metric_given else f"{said} (no metric given: time to first token assumed)"
+            words = f"{self.stat[1:]} % of requests have {article} {what} of at most {limit}"
+        return words if self.metric_given else f"{words} (no metric given: time to first token assumed)"
 
     def value_s(self, samples_s: FloatArray) -> float:
         """Return the statistic of `samples_s` in seconds; unserved requests count as infinite. Shape (n,)."""
@@ -115,9 +117,8 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
     if not parts:
         raise InputError("an SLO is needed, written METRIC.STAT=LIMIT", None, "ttft.p99=2s")
     slos = tuple(parse_slo(part) for part in parts)
-    names = [slo.name for slo in slos]
-    for name in names:
-        if names.count(name) > 1:
+    for name, n in Counter(slo.name for slo in slos).items():
+        if n > 1:
             tightest = min(slo.limit_s for slo in slos if slo.name == name)
             raise InputError("an SLO sets one limit for each statistic", name, f"{name}={seconds_text(tightest)}")
     return slos
@@ -133,19 +134,11 @@ def parse_slo(text: str) -> Slo:
     if not equals:
         raise InputError("an SLO is written METRIC.STAT=LIMIT", text, "ttft.p99=2s")
     metric, dot, stat = name.lower().partition(".")
-    if not dot or _is_stat(name.lower()):
-        metric, stat, given = DEFAULT_METRIC, name.lower(), False
-    else:
-        given = True
-    if metric not in LATENCY_METRICS:
-        raise InputError(
-            f"an SLO metric is one of {', '.join(LATENCY_METRICS)}", metric, nearest_name(metric, LATENCY_METRICS)
-        )
+    given = bool(dot) and not _PERCENTILE.fullmatch(name.lower())
+    if not given:
+        metric, stat = DEFAULT_METRIC, name.lower()
+    need_one_of("an SLO metric", metric, tuple(LATENCY_METRICS))
     return Slo(metric, _stat(stat), _limit_s(limit), given)
-
-
-def _is_stat(text: str) -> bool:
-    return text == "mean" or _PERCENTILE.fullmatch(text) is not None
 
 
 def _stat(text: str) -> str:

@@ -5,14 +5,15 @@ An unknown price is None; if the request names a cloud, a region or a commitment
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Final, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from catalogs.economics.prices import COMMITMENTS, ON_DEMAND, Price, discounted_price, list_clouds, node_price
-from catalogs.errors import InputError, nearest_name
+from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
-from planner.problem.request_model import POWER, PRICE, Number, RequestModel, option
+from planner.problem.request_fields import POWER, PRICE, Number, RequestModel, key, need_one_of, refuse_if
 
 #: An example of a discount: AWS, one year without upfront payment (data/prices.csv).
 _EXAMPLE_DISCOUNT: Final = "--set tariff.discount=0.37"
@@ -22,76 +23,44 @@ class Tariff(RequestModel):
     """The prices of hardware and electricity: the user's own, or how to read the catalogs."""
 
     usd_per_hour: Annotated[
-        Number | None,
-        Field(
-            description="Price of all the hardware in --hw, US dollars per hour.",
-            json_schema_extra=option("--price", PRICE, metavar="USD"),
-        ),
+        Number | None, key("Price of all the hardware in --hw, US dollars per hour.", PRICE, "--price USD")
     ] = None
     reading: Annotated[
-        str,
-        Field(
-            description="Which price of the catalog to use: cheapest, median, list or spot.",
-            json_schema_extra=option(panel=PRICE, former=["--price-reading"]),
-        ),
+        str, key("Which price of the catalog to use: cheapest, median, list or spot.", PRICE, former="--price-reading")
     ] = "cheapest"
-    cloud: Annotated[
-        str | None,
-        Field(description="Use the price of this cloud.", json_schema_extra=option(panel=PRICE, former=["--cloud"])),
-    ] = None
-    region: Annotated[
-        str | None,
-        Field(description="Use the price of this region.", json_schema_extra=option(panel=PRICE, former=["--region"])),
-    ] = None
+    cloud: Annotated[str | None, key("Use the price of this cloud.", PRICE, former="--cloud")] = None
+    region: Annotated[str | None, key("Use the price of this region.", PRICE, former="--region")] = None
     commitment: Annotated[
-        str,
-        Field(
-            description="Commitment: on-demand, spot, reserved-1y or reserved-3y.",
-            json_schema_extra=option(panel=PRICE, former=["--commitment"]),
-        ),
+        str, key("Commitment: on-demand, spot, reserved-1y or reserved-3y.", PRICE, former="--commitment")
     ] = ON_DEMAND
     discount: Annotated[
         Number | None,
-        Field(
-            description="Your discount on the on-demand price, as a share: 0.4.",
-            json_schema_extra=option(panel=PRICE, metavar="SHARE", former=["--discount"]),
-        ),
+        key("Your discount on the on-demand price, as a share: 0.4.", PRICE, "SHARE", former="--discount"),
     ] = None
-    grid: Annotated[
-        str | None,
-        Field(
-            description="Electricity grid of the hardware (default: us).",
-            json_schema_extra=option(panel=POWER, former=["--grid"]),
-        ),
-    ] = None
+    grid: Annotated[str | None, key("Electricity grid of the hardware (default: us).", POWER, former="--grid")] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.commitment not in COMMITMENTS:
-            near = nearest_name(self.commitment, COMMITMENTS) or ON_DEMAND
-            raise InputError(f"a commitment is one of {', '.join(COMMITMENTS)}", self.commitment, near)
-        if self.reading == "spot" and self.commitment not in (ON_DEMAND, "spot"):
-            rule = "tariff.reading spot excludes a reserved commitment"
-            raise InputError(rule, self.commitment, "tariff.reading=cheapest")
-        if self.usd_per_hour is not None and self.committed != ON_DEMAND:
-            raise InputError("--price and tariff.commitment exclude each other", self.committed, "one of the two")
-        if self.discount is not None and self.committed == ON_DEMAND:
-            raise InputError("a discount needs a commitment", self.discount, "tariff.commitment=reserved-1y")
-        if self.discount is not None and not 0 < self.discount < 1:
-            raise InputError("a discount is a share of the on-demand price between 0 and 1", self.discount, "0.35")
-        self._check_own_price()
-        return self
-
-    def _check_own_price(self) -> None:
-        price = self.usd_per_hour
-        if price is None:
-            return
-        if not 0 < price < float("inf"):
-            raise InputError("a price is a number of US dollars per hour above zero", price, "24.5")
-        for name, chosen in (("cloud", self.cloud), ("region", self.region)):
-            if chosen is not None:
+        need_one_of("a commitment", self.commitment, COMMITMENTS)
+        reserved = self.commitment not in (ON_DEMAND, "spot")
+        rule = "tariff.reading spot excludes a reserved commitment"
+        refuse_if(self.reading == "spot" and reserved, rule, self.commitment, "tariff.reading=cheapest")
+        price, discount, on_demand = self.usd_per_hour, self.discount, self.committed == ON_DEMAND
+        if price is not None:
+            refuse_if(
+                not on_demand, "--price and tariff.commitment exclude each other", self.committed, "one of the two"
+            )
+        if discount is not None:
+            refuse_if(on_demand, "a discount needs a commitment", discount, "tariff.commitment=reserved-1y")
+            rule = "a discount is a share of the on-demand price between 0 and 1"
+            refuse_if(not 0 < discount < 1, rule, discount, "0.35")
+        if price is not None:
+            rule = "a price is a number of US dollars per hour above zero"
+            refuse_if(not 0 < price < math.inf, rule, price, "24.5")
+            for name, chosen in (("cloud", self.cloud), ("region", self.region)):
                 rule = f"--price and tariff.{name} exclude each other"
-                raise InputError(rule, chosen, f"--price or tariff.{name}")
+                refuse_if(chosen is not None, rule, chosen, f"--price or tariff.{name}")
+        return self
 
     @property
     def committed(self) -> str:

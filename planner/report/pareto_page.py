@@ -82,7 +82,7 @@ def front_page(found: ParetoAnswer) -> Page:
     )
     none = "No simulated deployment carries the load within every limit."
     parts = [paragraph(text) if found.members else note(none)]
-    if found.result.looks:
+    if found.result.samples:
         s, written = found.search, FrontFile.model_validate(found.document())
         caption = f"{s.n_simulated} of {s.n_points} points simulated, {s.n_requests} requests, seed {s.seed}."
         parts += [chart(_figure(written, axis, "simulated"), caption, 480) for axis in written.axes[1:]]
@@ -104,7 +104,7 @@ def front_page(found: ParetoAnswer) -> Page:
 
 
 def _command(found: ParetoAnswer) -> str:
-    given = keys_of(found.request) | {"search.trials": found.request.trials, "seed": found.request.seed}
+    given = keys_of(found.request) | {"search.trials": found.request.search.trials, "seed": found.request.seed}
     given |= {"slo": [slo.text for slo in found.limits]}
     kept = {name: value for name, value in given.items() if name != "objective" and value != []}
     return shlex.join(["plan", "front", *arguments_of(kept), "--axes", ",".join(a.name for a in found.axes)])

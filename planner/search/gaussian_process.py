@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from catalogs.arrays import FloatArray
 
-#: Choices: standard deviation of the logarithm, and of the part of it that no other point tells, however alike (which
-#: requests share a step is decided by microseconds); lengths in units of the typical distance; share that is linear.
+#: Choices of the parameters: the standard deviation of the logarithm; the correlation length, in units of the typical
+#: distance; the share that is linear; and the standard deviation of the part that even a very similar point does not
+#: predict (microseconds decide which requests share a step).
 _SCALES: Final = (0.03, 0.06, 0.12, 0.25, 0.5)
 
 _LENGTHS: Final = (1.5, 3.0, 6.0)

@@ -10,6 +10,7 @@ from planner.evaluation.capacity import find_capacity
 from planner.evaluation.evaluator import SHORT_RUN_MARGIN, Evaluator, Load, RequestCounter, Verdict, judge
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
+from planner.problem.demand import RequiredRates
 from planner.problem.slo import Slo
 
 #: Two plans that differ by less than this share tie: bisection resolves no more, and the simpler one is preferred.
@@ -100,16 +101,6 @@ class CountedAssess:
         return replace(outcome, n_requests=self.counter.n_requests)
 
 
-class RequiredRate(Protocol):
-    """Determines the rate that each candidate must carry."""
-
-    def nominal_per_s(self, candidate: Candidate) -> float | None:
-        """Return the required requests per second with every replica running; None: any."""
-
-    def held_per_s(self, candidate: Candidate) -> float | None:
-        """Return the requests per second at which the objectives must be met: more if replicas may be lost."""
-
-
 def one(_: Candidate) -> float:
     """Return the same unit cost, 1, for every candidate."""
     return 1.0
@@ -125,7 +116,7 @@ class CandidateTester:
         sizes: Requests of quick and full runs.
         seed: The seed of every run.
         requests_per_s: The required rate; None: any.
-        asked: Determines the required rate if it depends on the candidate.
+        required: Determines the required rate if it depends on the candidate.
         counter: Counts the requests of every run.
     """
 
@@ -134,16 +125,16 @@ class CandidateTester:
     sizes: RunSizes
     seed: int
     requests_per_s: float | None
-    asked: RequiredRate | None = None
+    required: RequiredRates | None = None
     counter: RequestCounter | None = None
 
     def nominal_per_s(self, candidate: Candidate) -> float | None:
         """Return the required rate of a candidate with every replica running; None: any."""
-        return self.requests_per_s if self.asked is None else self.asked.nominal_per_s(candidate)
+        return self.requests_per_s if self.required is None else self.required.nominal_per_s(candidate)
 
     def held_per_s(self, candidate: Candidate) -> float | None:
         """Return the rate at which a candidate must meet the objectives: above nominal if replicas may be lost."""
-        return self.requests_per_s if self.asked is None else self.asked.held_per_s(candidate)
+        return self.requests_per_s if self.required is None else self.required.held_per_s(candidate)
 
     def probe(self, candidate: Candidate, requests_per_s: float, n_requests: int) -> Verdict:
         """Return the verdict of one run at a rate."""
@@ -157,16 +148,16 @@ class CandidateTester:
         """Return the least rate at which a candidate must meet the objectives: the required rate, or a light load."""
         return self.held_per_s(candidate) or self.evaluator.light_requests_per_s(candidate)
 
-    def refuse(self, candidate: Candidate, status: Status, verdict: Verdict) -> Outcome:
-        """Return the outcome of a candidate that misses; its ratio tells the sampler by how much."""
+    def refuse(self, candidate: Candidate, best: Outcome | None, verdict: Verdict) -> Outcome:
+        """Return the outcome of a candidate that misses; its ratio shows the sampler by how much."""
         ratio = verdict.value_ratio if verdict.stable else UNSTABLE + verdict.value_ratio
+        status: Status = "infeasible" if best is None else "pruned"
         return Outcome(candidate, status, 0.0, verdict.requests_per_s, ratio, verdict.worst.name, None)
 
     def capacity(self, candidate: Candidate, floor: Verdict, guess_per_s: float) -> Outcome:
         """Return the outcome of a search for the highest rate that meets the objectives."""
         found = find_capacity(lambda r: self.probe(candidate, r, self.sizes.full), guess_per_s, floor)
-        at, upper = found.at_capacity, found.upper_requests_per_s
-        rate = found.requests_per_s
+        rate, upper, at = found.requests_per_s, found.upper_requests_per_s, found.at_capacity
         return Outcome(candidate, "measured", rate, upper, at.ratio, at.worst.name, -rate)
 
 
@@ -179,95 +170,89 @@ class CapacityRace:
     (see `space.plainness`) only needs to tie with it.
     """
 
-    bench: CandidateTester
+    tester: CandidateTester
     plainness: Callable[[Candidate], tuple[int, ...]]
     unit_cost: Callable[[Candidate], float] = one
 
     def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
         """Return whether the estimated rate with a full batch is far below the rate needed to match the best."""
-        return self.bench.evaluator.fluid_requests_per_s(candidate) * OVERLOAD < self._break_even_rate(
-            candidate, best
-        ) * (1 - TIE)
+        most_per_s = self.tester.evaluator.fluid_requests_per_s(candidate) * OVERLOAD
+        return most_per_s < self._break_even_per_s(candidate, best) * (1 - TIE)
 
-    def _break_even_rate(self, candidate: Candidate, best: Outcome) -> float:
+    def _break_even_per_s(self, candidate: Candidate, best: Outcome) -> float:
         """Return the rate at which a candidate is as good as the best."""
         return best.requests_per_s * self.unit_cost(candidate) / self.unit_cost(best.candidate)
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
-        """Return the outcome of a candidate against the best so far."""
-        bench = self.bench
+        """Return the outcome of a candidate against the best so far, or at the least rate if there is none."""
+        tester = self.tester
         if best is None:
-            return self._first(candidate)
-        break_even_rate = self._break_even_rate(candidate, best)
-        above = self._race(candidate, max(break_even_rate * (1 + TIE), self.bench.held_per_s(candidate) or 0.0))
+            floor = self._race(candidate, tester.floor_per_s(candidate))
+            if not floor.met:
+                return tester.refuse(candidate, None, floor)
+            return self._scored(tester.capacity(candidate, floor, tester.evaluator.fluid_requests_per_s(candidate)))
+        break_even_per_s = self._break_even_per_s(candidate, best)
+        above = self._race(candidate, max(break_even_per_s * (1 + TIE), tester.held_per_s(candidate) or 0.0))
         if above.met:
-            return self._scored(bench.capacity(candidate, above, above.requests_per_s * 1.1))
+            return self._scored(tester.capacity(candidate, above, above.requests_per_s * 1.1))
         if self.plainness(candidate) >= self.plainness(best.candidate):
-            return bench.refuse(candidate, "pruned", above)
-        tied = self._race(candidate, break_even_rate * (1 - TIE))
+            return tester.refuse(candidate, best, above)
+        tied = self._race(candidate, break_even_per_s * (1 - TIE))
         if not tied.met:
-            return bench.refuse(candidate, "pruned", tied)
-        rate = tied.requests_per_s
-        found = Outcome(candidate, "tied", rate, above.requests_per_s, tied.ratio, tied.worst.name, -rate)
-        return self._scored(found)
+            return tester.refuse(candidate, best, tied)
+        rate, ratio, binding = tied.requests_per_s, tied.ratio, tied.worst.name
+        return self._scored(Outcome(candidate, "tied", rate, above.requests_per_s, ratio, binding, -rate))
 
     def _scored(self, outcome: Outcome) -> Outcome:
         return replace(outcome, score=-outcome.requests_per_s / self.unit_cost(outcome.candidate))
 
-    def _first(self, candidate: Candidate) -> Outcome:
-        """Return the capacity of the first candidate, if it meets the objectives at the least rate."""
-        floor = self._race(candidate, self.bench.floor_per_s(candidate))
-        if not floor.met:
-            return self.bench.refuse(candidate, "infeasible", floor)
-        guess = self.bench.evaluator.fluid_requests_per_s(candidate)
-        return self._scored(self.bench.capacity(candidate, floor, guess))
-
     def _race(self, candidate: Candidate, rate: float) -> Verdict:
         """Return the verdict of a full run, or of a short one that misses clearly; only a full run counts as met."""
-        quick = self.bench.probe(candidate, rate, self.bench.sizes.quick)
+        quick = self.tester.probe(candidate, rate, self.tester.sizes.quick)
         if quick.hopeless:
             return replace(quick, stable=False) if quick.met else quick
-        return self.bench.probe(candidate, rate, self.bench.sizes.full)
+        return self.tester.probe(candidate, rate, self.tester.sizes.full)
 
 
 @dataclass(frozen=True, slots=True)
 class LowestEnergy:
     """Finds the fewest joules per output token, at the required rate or else at the candidate's own capacity."""
 
-    bench: CandidateTester
+    tester: CandidateTester
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         """Return the outcome of a candidate against the best so far."""
-        bench, sizes = self.bench, self.bench.sizes
-        nominal, held = bench.nominal_per_s(candidate), bench.held_per_s(candidate)
+        tester, sizes = self.tester, self.tester.sizes
+        nominal, held = tester.nominal_per_s(candidate), tester.held_per_s(candidate)
         if nominal is not None and held is not None:
             if held > nominal:
-                strained = bench.probe(candidate, held, sizes.full)
+                strained = tester.probe(candidate, held, sizes.full)
                 if not strained.met:
-                    return bench.refuse(candidate, "infeasible" if best is None else "pruned", strained)
+                    return tester.refuse(candidate, best, strained)
             return self._at(candidate, nominal, best)
-        guess = bench.evaluator.fluid_requests_per_s(candidate)
+        guess = tester.evaluator.fluid_requests_per_s(candidate)
         if best is not None and best.score is not None:
-            full_load = bench.probe(candidate, guess, sizes.quick)  # batches are at least as full as at capacity
+            full_load = tester.probe(candidate, guess, sizes.quick)  # batches are at least as full as at capacity
             if full_load.joules_per_output_token > best.score * (1 + TIE):
-                return bench.refuse(candidate, "pruned", full_load)
-        floor = bench.probe(candidate, bench.floor_per_s(candidate), sizes.quick)
+                return tester.refuse(candidate, best, full_load)
+        floor = tester.probe(candidate, tester.floor_per_s(candidate), sizes.quick)
         if floor.hopeless:
-            return bench.refuse(candidate, "infeasible", floor)
-        found = find_capacity(lambda r: bench.probe(candidate, r, sizes.quick), guess, floor, 0.05)
+            return tester.refuse(candidate, None, floor)
+        found = find_capacity(lambda r: tester.probe(candidate, r, sizes.quick), guess, floor, 0.05)
         return self._at(candidate, found.requests_per_s, best)
 
     def _at(self, candidate: Candidate, rate: float, best: Outcome | None) -> Outcome:
-        verdict = self.bench.probe(candidate, rate, self.bench.sizes.quick)
+        tester, sizes = self.tester, self.tester.sizes
+        verdict = tester.probe(candidate, rate, sizes.quick)
         if verdict.hopeless:
-            return self.bench.refuse(candidate, "infeasible" if best is None else "pruned", verdict)
-        verdict = self.bench.probe(candidate, rate, self.bench.sizes.full)
-        anything = self.bench.nominal_per_s(candidate) is None
-        while not verdict.met and anything and rate > self.bench.floor_per_s(candidate):
+            return tester.refuse(candidate, best, verdict)
+        verdict = tester.probe(candidate, rate, sizes.full)
+        any_rate = tester.nominal_per_s(candidate) is None
+        while not verdict.met and any_rate and rate > tester.floor_per_s(candidate):
             rate *= 1 - 2 * TIE  # the short runs were slightly too optimistic
-            verdict = self.bench.probe(candidate, rate, self.bench.sizes.full)
+            verdict = tester.probe(candidate, rate, sizes.full)
         if not verdict.met:
-            return self.bench.refuse(candidate, "infeasible" if best is None else "pruned", verdict)
+            return tester.refuse(candidate, best, verdict)
         joules = verdict.joules_per_output_token
         return Outcome(candidate, "measured", rate, float("inf"), verdict.ratio, verdict.worst.name, joules)
 
@@ -276,17 +261,32 @@ class LowestEnergy:
 class LowestLatency:
     """Finds the smallest worst value / limit at the required rate, or else under a light load common to all."""
 
-    bench: CandidateTester
+    tester: CandidateTester
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         """Return the outcome of a candidate against the best so far."""
-        bench, sizes = self.bench, self.bench.sizes
-        rate = bench.floor_per_s(candidate)
-        quick = bench.probe(candidate, rate, sizes.quick)
+        tester, sizes = self.tester, self.tester.sizes
+        rate = tester.floor_per_s(candidate)
+        quick = tester.probe(candidate, rate, sizes.quick)
         goal = 1.0 if best is None or best.score is None else min(best.score, 1.0)
         if quick.value_ratio > SHORT_RUN_MARGIN * goal:
-            return bench.refuse(candidate, "infeasible" if best is None else "pruned", quick)
-        full = bench.probe(candidate, rate, sizes.full)
+            return tester.refuse(candidate, best, quick)
+        full = tester.probe(candidate, rate, sizes.full)
         if not full.met:
-            return bench.refuse(candidate, "infeasible" if best is None else "pruned", full)
+            return tester.refuse(candidate, best, full)
         return Outcome(candidate, "measured", rate, float("inf"), full.ratio, full.worst.name, full.ratio)
+
+
+def assess_for(
+    objective: str,
+    tester: CandidateTester,
+    plainness: Callable[[Candidate], tuple[int, ...]],
+    unit_cost: Callable[[Candidate], float],
+) -> Assess:
+    """Return what measures the candidates of a search for an objective (see PlanRequest.objective)."""
+    if objective in ("energy", "carbon"):
+        return LowestEnergy(tester)
+    if objective == "latency":
+        return LowestLatency(tester)
+    with_load = tester.requests_per_s is not None or tester.required is not None
+    return CapacityRace(tester, plainness, one if with_load else unit_cost)

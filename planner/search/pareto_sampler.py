@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Final
 
 import numpy as np
@@ -51,6 +52,7 @@ class ParetoSample:
     Attributes:
         values: Value of each objective, above zero; lower is better.
         slack: At most zero if the system keeps up and all limits are met.
+        n_requests: Simulated requests.
         pruned: Whether a short run was far behind the front, so that no full run followed.
     """
 
@@ -64,22 +66,22 @@ class ParetoSample:
         """Return whether the system keeps up and all limits are met."""
         return self.slack <= 0 and bool(np.isfinite(self.values).all())
 
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> ParetoSample:
+        """Return the sample that a study stored as JSON."""
+        return cls(**{**stored, "values": tuple(stored["values"])})
 
-def members(looks: Mapping[int, ParetoSample]) -> list[int]:
+
+def members(samples: Mapping[int, ParetoSample]) -> list[int]:
     """Return the indices on the front, in order of the first objective; of equal points, the first simulated."""
-    found = [(i, look.values) for i, look in looks.items() if look.holds and not look.pruned]
-    front = [
-        (i, values)
-        for n, (i, values) in enumerate(found)
-        if not any(_beats(other, values, m < n) for m, (_, other) in enumerate(found) if m != n)
-    ]
-    return [i for i, values in sorted(front, key=lambda item: item[1])]
-
-
-def _beats(a: tuple[float, ...], b: tuple[float, ...], earlier: bool) -> bool:
-    """Return whether `a` dominates `b`; of equal points, the earlier dominates."""
-    no_worse = all(x <= y for x, y in zip(a, b, strict=True))
-    return no_worse and (a != b or earlier)
+    first: dict[tuple[float, ...], int] = {}
+    for i, sample in samples.items():
+        if sample.holds and not sample.pruned:
+            first.setdefault(sample.values, i)
+    if not first:
+        return []
+    on_front = _undominated(np.array(list(first)))
+    return [first[values] for values in sorted(compress(first, on_front))]
 
 
 @dataclass(frozen=True)
@@ -99,81 +101,76 @@ class ParetoSampler:
     known: tuple[bool, ...]
     seed: int = 0
 
-    def choose(self, looks: Mapping[int, ParetoSample], busy: Collection[int] = ()) -> int | None:
+    def choose(self, samples: Mapping[int, ParetoSample], busy: Collection[int] = ()) -> int | None:
         """Return the point that is most likely on the front, or None; other workers simulate the points in `busy`.
 
         The result depends on the simulated points and the seed only, so a resumed search makes the same decisions.
         """
         free = np.ones(len(self.guesses), np.bool_)
-        free[[*looks, *busy]] = False
+        free[[*samples, *busy]] = False
         if not free.any():
             return None
-        rng = np.random.default_rng([self.seed, len(looks), len(busy)])
-        z = standard(self.features)
-        at = self._short_list(z, looks, free)
+        rng = np.random.default_rng([self.seed, len(samples), len(busy)])
+        z, held = standard(self.features), [i for i, sample in samples.items() if sample.holds]
+        residuals = {k: self._residual(z, samples, held, k) for k, known in enumerate(self.known) if not known}
+        values = np.array([samples[i].values for i in members(samples)]).reshape(-1, len(self.known))
+        front = np.asarray(np.log(np.maximum(values, 1e-12)), np.float64)
+        at = np.flatnonzero(free)
+        if len(at) > SHORT_LIST:
+            at = self._short_list(at, residuals, front)
+        keeps_up = self._keeps_up(z, samples, at)
         for doubt in DOUBTS:
-            counts = self._counts(z, looks, at, doubt, rng)
+            counts = np.zeros(len(at))
+            for world in self._worlds(at, residuals, keeps_up, doubt, rng):
+                ahead = np.flatnonzero((_lead(world, front) > RESOLVED) & (world[:, 0] < _NEVER))
+                counts[ahead[_undominated(world[ahead])]] += 1
             if counts.max() > 0:
                 return int(at[np.argmax(counts + 0.01 * rng.random(len(at)))])
-        if any(look.holds for look in looks.values()):
-            return None
-        return int(np.argmax(np.where(free, self.holds, -np.inf)))  # no point keeps up yet: the least loaded
+        return None if held else int(np.argmax(np.where(free, self.holds, -np.inf)))  # no point keeps up: least loaded
 
-    def _residual(self, z: FloatArray, looks: Mapping[int, ParetoSample], k: int) -> ResidualModel:
-        seen = [i for i, look in looks.items() if look.holds]
-        values = np.log(np.array([max(looks[i].values[k], 1e-12) for i in seen])) - np.log(self.guesses[seen, k])
-        noise = np.array([SHORT_SD * looks[i].pruned for i in seen])
-        return ResidualModel(z, seen, values, noise)
+    def _residual(self, z: FloatArray, samples: Mapping[int, ParetoSample], held: list[int], k: int) -> ResidualModel:
+        """Return the model of the error of the estimates of one objective."""
+        values = np.log(np.array([max(samples[i].values[k], 1e-12) for i in held])) - np.log(self.guesses[held, k])
+        return ResidualModel(z, held, values, np.array([SHORT_SD * samples[i].pruned for i in held]))
 
-    def _short_list(self, z: FloatArray, looks: Mapping[int, ParetoSample], free: np.ndarray) -> np.ndarray:
-        """Return the free points; if there are too many, those that may lie furthest ahead of the front."""
-        at = np.flatnonzero(free)
-        if len(at) <= SHORT_LIST:
-            return at
-        hopeful = np.log(self.guesses)
-        for k in self._open:
-            mean, sd = self._residual(z, looks, k).expect()
-            hopeful[:, k] += mean - 2 * sd
-        lead = _lead(hopeful[at], self._logs(looks, members(looks)))
-        lead = lead - 2.0 * np.clip(-self.holds[at], 0.0, 1.0)
+    def _short_list(self, at: np.ndarray, residuals: Mapping[int, ResidualModel], front: FloatArray) -> np.ndarray:
+        """Return those points of `at` that may lie furthest ahead of the front."""
+        optimistic = np.log(self.guesses)
+        for k, residual in residuals.items():
+            mean, sd = residual.expect()
+            optimistic[:, k] += mean - 2 * sd
+        lead = _lead(optimistic[at], front) - 2.0 * np.clip(-self.holds[at], 0.0, 1.0)
         return np.asarray(at[np.argsort(-lead, kind="stable")[:SHORT_LIST]])
 
-    @property
-    def _open(self) -> list[int]:
-        return [k for k, known in enumerate(self.known) if not known]
-
-    def _logs(self, looks: Mapping[int, ParetoSample], which: list[int]) -> FloatArray:
-        found = np.array([looks[i].values for i in which]).reshape(-1, len(self.known))
-        return np.asarray(np.log(np.maximum(found, 1e-12)), np.float64)
-
-    def _counts(
-        self, z: FloatArray, looks: Mapping[int, ParetoSample], at: np.ndarray, doubt: float, rng: np.random.Generator
+    def _worlds(
+        self,
+        at: np.ndarray,
+        residuals: Mapping[int, ResidualModel],
+        keeps_up: tuple[FloatArray, FloatArray],
+        doubt: float,
+        rng: np.random.Generator,
     ) -> FloatArray:
-        """Return in how many draws each point of `at` is on the front and ahead of the front so far."""
+        """Return draws of the logarithms of all objectives. Shape (DRAWS, len(at), objectives)."""
         worlds = np.repeat(np.log(self.guesses[at])[None], DRAWS, axis=0)
-        for k in self._open:
-            worlds[:, :, k] += self._residual(z, looks, k).draw(at, DRAWS, doubt, rng)
-        worlds[~self._holding(z, looks, at, doubt, rng)] = _NEVER
-        found = self._logs(looks, members(looks))
-        counts = np.zeros(len(at))
-        for world in worlds:
-            ahead = np.flatnonzero((_lead(world, found) > RESOLVED) & (world[:, 0] < _NEVER))
-            counts[ahead[_undominated(world[ahead])]] += 1
-        return counts
+        for k, residual in residuals.items():
+            worlds[:, :, k] += residual.draw(at, DRAWS, doubt, rng)
+        mean, covariance = keeps_up
+        worlds[normal_draws(mean, doubt**2 * covariance, DRAWS, rng) <= 0] = _NEVER
+        return np.asarray(worlds, np.float64)
 
-    def _holding(
-        self, z: FloatArray, looks: Mapping[int, ParetoSample], at: np.ndarray, doubt: float, rng: np.random.Generator
-    ) -> np.ndarray:
-        """Return whether each point keeps up in each draw. Shape (DRAWS, len(at))."""
-        seen = list(looks)
-        mean, open_ = self.holds[at], _alike(z[at], z[at])
+    def _keeps_up(
+        self, z: FloatArray, samples: Mapping[int, ParetoSample], at: np.ndarray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return mean and covariance of whether each point of `at` keeps up (above zero) or not."""
+        seen = list(samples)
+        mean, covariance = self.holds[at], _alike(z[at], z[at])
         if seen:
-            off = np.array([1.0 if looks[i].holds else -1.0 for i in seen]) - self.holds[seen]
+            off = np.array([1.0 if samples[i].holds else -1.0 for i in seen]) - self.holds[seen]
             across = _alike(z[at], z[seen])
             among = _alike(z[seen], z[seen]) + 0.01 * np.eye(len(seen))
             weights = np.linalg.solve(among, across.T).T
-            mean, open_ = mean + weights @ off, open_ - weights @ across.T
-        return np.asarray(normal_draws(mean, doubt**2 * open_, DRAWS, rng) > 0)
+            mean, covariance = mean + weights @ off, covariance - weights @ across.T
+        return mean, covariance
 
 
 def _alike(a: FloatArray, b: FloatArray) -> FloatArray:
@@ -195,17 +192,17 @@ def _undominated(logs: FloatArray) -> np.ndarray:
     return np.asarray(~np.any(beaten, axis=1))
 
 
-CONSTRAINT = "keeps up and holds its limits"
+_CONSTRAINT: Final = "keeps up and holds its limits"
 
-PRUNED_KEY = "pruned"
+_PRUNED: Final = "pruned"
 
 
 class ParetoOptunaSampler(optuna.samplers.BaseSampler):
-    """Proposes the points of a finite set, each once. exhausted: after a proposal that no drawn world asked for."""
+    """Proposes the points of a finite set, each once; `exhausted` is set if no draw had the last proposal ahead."""
 
     def __init__(self, guide: ParetoSampler, names: Sequence[str], points: Sequence[Params]) -> None:
         self._guide, self._names, self._points = guide, tuple(names), list(points)
-        self._places = {params: i for i, params in enumerate(points)}
+        self._indices = {params: i for i, params in enumerate(points)}
         self._space = space_of(names, points)
         self.exhausted = False
 
@@ -215,12 +212,12 @@ class ParetoOptunaSampler(optuna.samplers.BaseSampler):
 
     def sample_relative(self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
         """Return the parameters of the next point."""
-        looks, busy = self._told(study, trial)
-        place = self._guide.choose(looks, busy)
-        self.exhausted = place is None
-        if place is None:
-            place = next((i for i in range(len(self._points)) if i not in looks and i not in busy), 0)
-        return dict(zip(self._names, self._points[place], strict=True))
+        samples, busy = self._samples(study, trial)
+        index = self._guide.choose(samples, busy)
+        self.exhausted = index is None
+        if index is None:
+            index = next((i for i in range(len(self._points)) if i not in samples and i not in busy), 0)
+        return dict(zip(self._names, self._points[index], strict=True))
 
     def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:  # noqa: ARG002
         """Refuse a parameter that is not one of the front.
@@ -230,20 +227,26 @@ class ParetoOptunaSampler(optuna.samplers.BaseSampler):
         """
         raise ValueError(f"a front is searched over its own parameters, not {param_name}")
 
-    def _told(self, study: optuna.Study, own: FrozenTrial) -> tuple[dict[int, ParetoSample], set[int]]:
-        """Return the looks of finished trials by point, in the order of their numbers, and the points of running ones.
+    def tell(self, study: optuna.Study, trial: optuna.Trial, sample: ParetoSample) -> None:
+        """Report a sample to Optuna: finite values of every objective, and the slack as a constraint."""
+        trial.set_constraint(_CONSTRAINT, min(sample.slack, 1e9))
+        if sample.pruned:
+            trial.set_user_attr(_PRUNED, True)
+        study.tell(trial, [min(v, 1e12) for v in sample.values])
+
+    def _samples(self, study: optuna.Study, own: FrozenTrial) -> tuple[dict[int, ParetoSample], set[int]]:
+        """Return the samples of finished trials by point, in the order of the trials, and the points of running trials.
 
         A trial that a dead process left is neither.
         """
-        looks, busy = dict[int, ParetoSample](), set[int]()
+        samples, busy = dict[int, ParetoSample](), set[int]()
         for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.RUNNING)):
-            place = self._places.get(tuple(trial.params.get(name, "") for name in self._names))
-            if place is None or trial.number == own.number:
+            index = self._indices.get(tuple(trial.params.get(name, "") for name in self._names))
+            if index is None or trial.number == own.number:
                 continue
             if trial.state == TrialState.RUNNING:
-                if not is_abandoned(trial):
-                    busy.add(place)
-            elif place not in looks:
+                busy |= set() if is_abandoned(trial) else {index}
+            elif index not in samples:
                 slack = max(trial.constraints.values(), default=0.0)
-                looks[place] = ParetoSample(tuple(trial.values), slack, 0, bool(trial.user_attrs.get(PRUNED_KEY)))
-        return looks, busy - set(looks)
+                samples[index] = ParetoSample(tuple(trial.values), slack, 0, bool(trial.user_attrs.get(_PRUNED)))
+        return samples, busy - set(samples)

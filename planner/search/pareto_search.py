@@ -5,14 +5,14 @@ Each point that the sampler proposes is simulated once and reported to the study
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Protocol
 
+import optuna
 from pydantic import Field
 
 from catalogs.errors import InputError
@@ -20,7 +20,7 @@ from catalogs.io.json_block import JsonBlock, every_key_set
 from catalogs.ui.charts import number_text
 from catalogs.ui.words import human_s
 from planner.economics.money import SECONDS_PER_HOUR
-from planner.evaluation.evaluator import Evaluator
+from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
@@ -28,22 +28,16 @@ from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.problem.tariff import Tariff
 from planner.search.objectives import RunSizes
-from planner.search.pareto_sampler import RESOLVED, ParetoSample, ParetoSampler, members
-from planner.search.pareto_space import ParetoAxis, ParetoCandidate, ParetoSpace, parse_axes, trade_points
+from planner.search.pareto_sampler import RESOLVED, ParetoOptunaSampler, ParetoSample, ParetoSampler, members
+from planner.search.pareto_space import ParetoAxis, ParetoCandidate, ParetoSpace, parse_axes, points_under_load
 from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
-
-if TYPE_CHECKING:
-    import optuna
-
-    from planner.search.pareto_sampler import ParetoOptunaSampler
-
 
 SCHEMA_VERSION: Final = 1
 
 #: Limit of a statistic that is only observed: no system is that slow.
 NO_LIMIT_S: Final = 1e6
 
-_REASONS: Final = 3  # of what was ruled out, that are told
+_REASONS: Final = 3  # most reasons for discarded candidates that are printed
 
 
 def asked_slos(axes: Sequence[ParetoAxis], limits: Sequence[Slo]) -> tuple[Slo, ...]:
@@ -81,9 +75,9 @@ class FrontAxis(JsonBlock):
 
 
 class FrontPoint(JsonBlock):
-    """One deployment at one load. values: by the axis' name, in its unit.
+    """One deployment at one load; `values` are by the name of the axis and in its unit.
 
-    A point of the front has its deployment; a simulated point says whether it holds and lies on the front.
+    A point of the front has its deployment; a simulated point states whether it holds and whether it is on the front.
     """
 
     words: str
@@ -136,10 +130,10 @@ class FrontFile(JsonBlock):
 class ParetoResult:
     """The result of a front search.
 
-    `looks` holds the samples by index, in order; `exhausted` means that no other point is likely on the front.
+    `samples` holds the samples by index, in order; `exhausted` means that no other point is likely on the front.
     """
 
-    looks: dict[int, ParetoSample] = field(default_factory=dict)
+    samples: dict[int, ParetoSample] = field(default_factory=dict)
     exhausted: bool = False
     interrupted: bool = False
     n_resumed: int = 0
@@ -147,103 +141,67 @@ class ParetoResult:
     @property
     def members(self) -> list[int]:
         """Return the indices of the points on the front."""
-        return members(self.looks)
-
-    @property
-    def n_pruned(self) -> int:
-        """Return the number of points whose simulation stopped early."""
-        return sum(look.pruned for look in self.looks.values())
-
-    @property
-    def n_requests(self) -> int:
-        """Return the simulated requests, including those of resumed runs."""
-        return sum(look.n_requests for look in self.looks.values())
+        return members(self.samples)
 
 
 @dataclass(frozen=True, slots=True)
 class ParetoAnswer:
-    """A front with its request; every point meets `limits`, and `fingerprint` identifies the calibration."""
+    """A front with its request; every point meets `limits`, and `calibration` identifies the calibration."""
 
     request: PlanRequest
     limits: tuple[Slo, ...]
-    trade: ParetoSpace
+    space: ParetoSpace
     result: ParetoResult
-    n_space: int
-    n_bounded_out: int
-    seconds: float
-    fingerprint: str
+    search: FrontSearch
+    calibration: str
     notices: tuple[str, ...]
 
     @property
     def axes(self) -> tuple[ParetoAxis, ...]:
         """Return the axes of the front."""
-        return self.trade.axes
+        return self.space.axes
 
     @property
     def members(self) -> list[tuple[ParetoCandidate, ParetoSample]]:
         """Return the points of the front with their samples, in order of the first objective."""
-        return [(self.trade.points[i], self.result.looks[i]) for i in self.result.members]
+        return [(self.space.points[i], self.result.samples[i]) for i in self.result.members]
 
     def document(self) -> dict[str, Any]:
         """Return what `plan front --json` writes. Numbers that are not finite are null."""
-        on_front = set(self.result.members)
-        facts = self.trade.evaluator.facts
-        r = self.request
-        asked = FrontRequest(
-            model=r.model,
-            hardware=r.hardware,
-            workload=r.workload,
-            rate=r.requests_per_s,
-            slo=[slo.text for slo in self.limits],
-            engine=r.engine,
-            tariff=every_key_set(r.tariff),
-            seed=r.seed,
-            trials=r.trials,
-        )
-        looks = [
-            self._point(self.trade.points[i], look, holds=look.holds, stopped_early=look.pruned, on_front=i in on_front)
-            for i, look in self.result.looks.items()
-        ]
+        r, points, on_front = self.request, self.space.points, set(self.result.members)
+        facts = self.space.evaluator.facts
         return FrontFile(
             schema_version=SCHEMA_VERSION,
-            request=asked,
+            request=FrontRequest(
+                **{name: getattr(r, name) for name in ("model", "hardware", "workload", "engine", "seed")},
+                rate=r.requests_per_s,
+                slo=[slo.text for slo in self.limits],
+                tariff=every_key_set(r.tariff),
+                trials=r.search.trials,
+            ),
             axes=[FrontAxis(name=a.name, words=a.words, unit=a.unit) for a in self.axes],
             resolution=RESOLVED,
-            front=[self._point(p, look, deployment=facts(p.candidate).deployment) for p, look in self.members],
-            simulated=looks,
+            front=[self._point(p, sample, deployment=facts(p.candidate).deployment) for p, sample in self.members],
+            simulated=[
+                self._point(points[i], each, holds=each.holds, stopped_early=each.pruned, on_front=i in on_front)
+                for i, each in self.result.samples.items()
+            ],
             search=self.search,
-            calibration=self.fingerprint,
+            calibration=self.calibration,
             notices=list(self.notices),
         ).document()
 
-    def _point(self, point: ParetoCandidate, look: ParetoSample, **more: Any) -> FrontPoint:
-        price = self.trade.prices.price(point.candidate.hardware)
+    def _point(self, point: ParetoCandidate, sample: ParetoSample, **more: Any) -> FrontPoint:
+        hardware = point.candidate.hardware
+        priced = self.space.prices.price(hardware) is not None
         return FrontPoint(
             words=point.candidate.words,
-            hardware=point.candidate.hardware.text,
+            hardware=hardware.text,
             requests_per_s=point.requests_per_s,
-            usd_per_hour=None if price is None else point.usd_per_s * SECONDS_PER_HOUR,
-            values=dict(zip((a.name for a in self.axes), look.values, strict=True)),
-            n_requests=look.n_requests,
+            usd_per_hour=point.usd_per_s * SECONDS_PER_HOUR if priced else None,
+            values=dict(zip((a.name for a in self.axes), sample.values, strict=True)),
+            n_requests=sample.n_requests,
             **more,
-        )
-
-    @property
-    def search(self) -> FrontSearch:
-        """Return how the front was found."""
-        r = self.result
-        return FrontSearch(
-            n_candidates=self.n_space,
-            n_bounded_out=self.n_bounded_out,
-            n_points=len(self.trade.points),
-            n_simulated=len(r.looks),
-            n_pruned=r.n_pruned,
-            n_requests=r.n_requests,
-            n_resumed=r.n_resumed,
-            exhausted=r.exhausted,
-            interrupted=r.interrupted,
-            seconds=self.seconds,
-            seed=self.request.seed,
         )
 
 
@@ -269,7 +227,7 @@ def make_front(
     evaluator: Evaluator,
     axes: tuple[ParetoAxis, ...],
     limits: tuple[Slo, ...],
-    tell: FrontTell | None = None,
+    progress: FrontProgress | None = None,
 ) -> ParetoAnswer:
     """Return the front of a request.
 
@@ -278,44 +236,44 @@ def make_front(
         KeyboardInterrupt: The search was interrupted before a point was simulated.
     """
     started = time.perf_counter()
-    space, prices = evaluator.space(), PriceList(request.tariff, evaluator.names.hardware)
-    ruled_out = {c: d for c in space if (d := evaluator.discard(c)) is not None}
-    left = [c for c in space if c not in ruled_out]
+    prices = PriceList(request.tariff, evaluator.names.hardware)
+    left, ruled_out = apply_bounds(request, evaluator)
     unpriced = sorted({c.hardware.accelerator.name for c in left if prices.price(c.hardware) is None})
     if unpriced and any(axis.name == "cost" for axis in axes):
         rule = "no price is known of this hardware, so a front of cost has no dollars"
         raise InputError(rule, ", ".join(unpriced), "--price USD, or --axes energy,...")
-    points = trade_points(evaluator, prices, left, request.requests_per_s)
-    sizes = RunSizes.for_slos(asked_slos(axes, limits))
-    trade = ParetoSpace(evaluator, prices, points, axes, limits, request.seed, sizes)
-    settings = SearchSettings(
-        request.trials,
-        request.seed,
-        _name(request, trade),
-        request.study,
-        request.storage,
-        digest(evaluator.fingerprint),
-    )
-    result = search_front(trade, settings, tell) if points else ParetoResult(exhausted=True)
-    if result.interrupted and not result.looks:
+    points = points_under_load(evaluator, prices, left, request.requests_per_s)
+    sizes, options = RunSizes.for_slos(asked_slos(axes, limits)), request.search
+    space = ParetoSpace(evaluator, prices, points, axes, limits, request.seed, sizes)
+    identity = [request.question(), [a.name for a in axes], [s.text for s in limits], request.tariff.model_dump()]
+    name = f"front-{digest(json.dumps([identity, space.params], sort_keys=True, default=str))}"
+    calibration = digest(evaluator.fingerprint)
+    settings = SearchSettings(options.trials, request.seed, name, options.journal, options.storage, calibration)
+    result = search_front(space, settings, progress) if points else ParetoResult(exhausted=True)
+    if result.interrupted and not result.samples:
         raise KeyboardInterrupt
-    counts = (len(space), len(ruled_out), time.perf_counter() - started)
+    samples = result.samples.values()
+    search = FrontSearch(
+        n_candidates=len(left) + len(ruled_out),
+        n_bounded_out=len(ruled_out),
+        n_points=len(points),
+        n_simulated=len(samples),
+        n_pruned=sum(sample.pruned for sample in samples),
+        n_requests=sum(sample.n_requests for sample in samples),
+        n_resumed=result.n_resumed,
+        exhausted=result.exhausted,
+        interrupted=result.interrupted,
+        seconds=time.perf_counter() - started,
+        seed=request.seed,
+    )
     reasons = Counter(d.reason for d in ruled_out.values()).most_common(_REASONS)
     notices = (*evaluator.notices, *(f"ruled out, {n} candidates: {reason}" for reason, n in reasons))
-    return ParetoAnswer(request, limits, trade, result, *counts, digest(evaluator.fingerprint), notices)
+    return ParetoAnswer(request, limits, space, result, search, calibration, notices)
 
 
-def _name(request: PlanRequest, trade: ParetoSpace) -> str:
-    """Return the name of the study of a request, by which only a study of the same request is resumed."""
-    axes, slos = [a.name for a in trade.axes], [s.text for s in trade.slos]
-    asked = [request.question(), axes, slos, request.tariff.model_dump()]
-    text = json.dumps([asked, trade.params], sort_keys=True, default=str)
-    return f"front-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+FrontProgress = Callable[[int, int, int], None]  # (points simulated, most points, points on the front)
 
-
-FrontTell = Callable[[int, int, int], None]  # (points simulated, most points, points on the front)
-
-#: Proposals per sample after which all other points are considered taken by other workers.
+#: Proposals per sample after which other workers are assumed to have taken all other points.
 _PROPOSALS = 4
 
 
@@ -333,14 +291,14 @@ class ParetoSearchSpace(Protocol):
     def guide(self, seed: int) -> ParetoSampler:
         """Return the sampler that chooses the points to simulate."""
 
-    def look(self, index: int, front: list[tuple[float, ...]]) -> ParetoSample:
+    def simulate(self, index: int, front: list[tuple[float, ...]]) -> ParetoSample:
         """Simulate one point, briefly if it is far behind the values of the `front` so far."""
 
 
-def search_front(space: ParetoSearchSpace, settings: SearchSettings, tell: FrontTell | None = None) -> ParetoResult:
+def search_front(
+    space: ParetoSearchSpace, settings: SearchSettings, progress: FrontProgress | None = None
+) -> ParetoResult:
     """Simulate at most `settings.n_trials` points; after Ctrl-C, return the result so far."""
-    from planner.search.pareto_sampler import ParetoOptunaSampler
-
     params, guide = space.params, space.guide(settings.seed)
     sampler = ParetoOptunaSampler(guide, space.names, params)
     with storage_faults(settings):
@@ -348,7 +306,7 @@ def search_front(space: ParetoSearchSpace, settings: SearchSettings, tell: Front
         study = CandidateStudy(space.names, by_params, settings, sampler, n_objectives=len(guide.known))
         run = _Run(space, study, sampler, min(settings.n_trials, len(params)))
         try:
-            run.go(tell)
+            run.go(progress)
         except KeyboardInterrupt:
             run.result.interrupted = True
     return run.result
@@ -356,17 +314,21 @@ def search_front(space: ParetoSearchSpace, settings: SearchSettings, tell: Front
 
 @dataclass(slots=True)
 class _Run:
+    """The part of one process in a study; other processes may simulate other points at the same time."""
+
     space: ParetoSearchSpace
     study: CandidateStudy[int]
     sampler: ParetoOptunaSampler
-    most: int
+    n_most: int
     result: ParetoResult = field(default_factory=ParetoResult)
 
-    def go(self, tell: FrontTell | None) -> None:
+    def go(self, progress: FrontProgress | None) -> None:
+        """Simulate the points that the sampler proposes, until there are enough or the sampler is exhausted."""
+        result, samples = self.result, self.result.samples
         self._learn()
-        self.result.n_resumed = len(self.result.looks)
-        for _ in range(_PROPOSALS * self.most):
-            if len(self.result.looks) >= self.most:
+        result.n_resumed = len(samples)
+        for _ in range(_PROPOSALS * self.n_most):
+            if len(samples) >= self.n_most:
                 break
             trial, point = self.study.ask()
             if self.sampler.exhausted or point is None:
@@ -375,49 +337,26 @@ class _Run:
             if self.study.is_begun_elsewhere(trial):
                 self.study.give_up(trial)
             else:
-                self._look(trial, point)
+                self._simulate(trial, point)
             self._learn()
-            if tell is not None:
-                tell(len(self.result.looks), self.most, len(self.result.members))
-        self.result.exhausted = self.sampler.exhausted or len(self.result.looks) == len(self.space.params)
+            if progress is not None:
+                progress(len(samples), self.n_most, len(result.members))
+        result.exhausted = self.sampler.exhausted or len(samples) == len(self.space.params)
 
-    def _look(self, trial: optuna.Trial, point: int) -> None:
-        try:
-            front = [self.result.looks[i].values for i in self.result.members]
-            look = self.space.look(point, front)
-        except BaseException:  # release the point for other processes
-            self.study.give_up(trial)
-            raise
+    def _simulate(self, trial: optuna.Trial, point: int) -> None:
+        samples = self.result.samples
+        with self.study.released_if_it_fails(trial):
+            sample = self.space.simulate(point, [samples[i].values for i in self.result.members])
         self._learn()
-        if point not in self.result.looks:  # otherwise another process was first
-            self.result.looks[point] = look
-            self.study.store(trial, as_dict(look))
-        _tell(self.study.optuna, trial, look)
+        if point not in samples:  # otherwise another process was first
+            samples[point] = sample
+            self.study.store(trial, asdict(sample))
+        self.sampler.tell(self.study.optuna, trial, sample)
 
     def _learn(self) -> None:
         """Add the stored samples that this worker does not have yet."""
         for point, stored in self.study.stored():
-            self.result.looks.setdefault(point, from_dict(stored))
-
-
-def as_dict(look: ParetoSample) -> dict[str, Any]:
-    """Return a sample as JSON types."""
-    return {"values": look.values, "slack": look.slack, "n_requests": look.n_requests, "pruned": look.pruned}
-
-
-def from_dict(stored: dict[str, Any]) -> ParetoSample:
-    """Return the sample of a stored dict."""
-    return ParetoSample(tuple(stored["values"]), stored["slack"], stored["n_requests"], stored["pruned"])
-
-
-def _tell(study: optuna.Study, trial: optuna.Trial, look: ParetoSample) -> None:
-    """Report a sample to Optuna: finite values of every objective, and the slack as a constraint."""
-    from planner.search.pareto_sampler import CONSTRAINT, PRUNED_KEY
-
-    trial.set_constraint(CONSTRAINT, look.slack if look.slack < float("inf") else 1e9)
-    if look.pruned:
-        trial.set_user_attr(PRUNED_KEY, True)
-    study.tell(trial, [min(v, 1e12) for v in look.values])
+            self.result.samples.setdefault(point, ParetoSample.of(stored))
 
 
 def shown_unit(axis: ParetoAxis) -> str:
@@ -434,15 +373,12 @@ def footnotes(found: ParetoAnswer) -> list[str]:
     """Return footnotes that explain the figures and the search."""
     s = found.search
     lines = [f"{axis.name}: {axis.words} ({axis.unit})" for axis in found.axes]
-    if s.interrupted:
-        end = "interrupted"
-    elif s.exhausted:
-        end = f"no other point is thought to be ahead by more than {RESOLVED:.0%}"
-    else:
-        end = f"stopped at search.trials={found.request.trials}: more may be found with more"
-    lines.append(
+    stopped = f"stopped at search.trials={found.request.search.trials}: more trials may find more points"
+    ended = f"no other point is expected to be ahead by more than {RESOLVED:.0%}" if s.exhausted else stopped
+    end = "interrupted" if s.interrupted else ended
+    summary = (
         f"Search: {s.n_candidates} candidates, {s.n_bounded_out} ruled out by bounds, {s.n_points} points "
         f"(deployments at loads), {s.n_simulated} simulated ({s.n_pruned} stopped early, {s.n_resumed} "
         f"resumed), {s.n_requests} requests, seed {s.seed}, {s.seconds:.1f} s; {end}"
     )
-    return [*lines, *(f"Note: {notice}" for notice in found.notices)]
+    return [*lines, summary, *(f"Note: {notice}" for notice in found.notices)]

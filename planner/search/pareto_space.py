@@ -6,9 +6,9 @@ The axes are cost, energy, carbon or a statistic of a latency; lower is better o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Final
 
 import numpy as np
@@ -109,11 +109,13 @@ class ParetoSpace:
     slos: tuple[Slo, ...]
     seed: int
     sizes: RunSizes
+    names: tuple[str, ...] = PARAMS
 
     # ---- estimates
 
     @cached_property
     def utilisations(self) -> list[Utilisation]:
+        """Return the estimated utilisation of every point."""
         quantile = next((a.slo.quantile for a in self.axes if a.slo is not None and a.slo.metric == TTFT.name), None)
         return [self.evaluator.utilisation(p.candidate, p.requests_per_s, quantile) for p in self.points]
 
@@ -123,31 +125,31 @@ class ParetoSpace:
 
         Cost is exact, latencies come from the fluid estimate, and energy assumes power that is linear in the load.
         """
-        return np.array([[self._guess(p, axis) for axis in self.axes] for p in self.points])
+        return np.array([self._guess(point) for point in self.points])
 
-    def _guess(self, point: ParetoCandidate, axis: ParetoAxis) -> float:
-        if axis.slo is not None:
-            return min(
-                self.evaluator.guess_s(point.candidate, point.requests_per_s, axis.slo.metric, axis.slo.quantile),
-                _LONGEST_S,
-            )
-        if axis.name == "cost":
-            return self._usd_per_million(point)
-        hardware = point.candidate.hardware
-        full = min(point.requests_per_s / self.evaluator.fluid_requests_per_s(point.candidate), 1.0)
-        watts = hardware.accelerator.tdp_w * (
-            _IDLE * hardware.n_accelerators + (1 - _IDLE) * full * point.candidate.accelerators
-        )
-        return self._per_token(watts / (point.requests_per_s * self.evaluator.mean_output_tokens), axis)
+    def _guess(self, point: ParetoCandidate) -> tuple[float, ...]:
+        evaluator, candidate, rate = self.evaluator, point.candidate, point.requests_per_s
+        hardware, full = candidate.hardware, min(rate / evaluator.fluid_requests_per_s(candidate), 1.0)
+        at_work = _IDLE * hardware.n_accelerators + (1 - _IDLE) * full * candidate.accelerators
+        joules = hardware.accelerator.tdp_w * at_work / (rate * evaluator.mean_output_tokens)
+        guess_s = partial(evaluator.guess_s, candidate, rate)
+        return self._on_axes(point, lambda slo: min(guess_s(slo.metric, slo.quantile), _LONGEST_S), joules)
 
-    def _usd_per_million(self, point: ParetoCandidate) -> float:
-        return point.usd_per_request / self.evaluator.mean_output_tokens * MILLION
+    def _on_axes(
+        self, point: ParetoCandidate, latency_s: Callable[[Slo], float], joules_per_token: float
+    ) -> tuple[float, ...]:
+        """Return the value of a point on each axis, from its latencies and its energy."""
 
-    def _per_token(self, joules: float, axis: ParetoAxis) -> float:
-        grid = self.prices.grid() if axis.name == "carbon" else None
-        if grid is None:
-            return joules
-        return joules * MILLION / JOULES_PER_KWH * DEFAULT_PUE * grid.gco2e_per_kwh
+        def value(axis: ParetoAxis) -> float:
+            if axis.slo is not None:
+                return latency_s(axis.slo)
+            if axis.name == "cost":
+                return point.usd_per_request / self.evaluator.mean_output_tokens * MILLION
+            if axis.name == "energy":
+                return joules_per_token
+            return joules_per_token * MILLION / JOULES_PER_KWH * DEFAULT_PUE * self.prices.grid().gco2e_per_kwh
+
+        return tuple(value(axis) for axis in self.axes)
 
     @cached_property
     def holds(self) -> FloatArray:
@@ -162,28 +164,18 @@ class ParetoSpace:
 
     def _features(self, p: ParetoCandidate, s: Utilisation) -> tuple[float, ...]:
         c = p.candidate
-        accelerator = c.hardware.accelerator
         return (
             math.log2(c.layout.accelerators),
             math.log2(c.layout.data_parallel),
             float(c.layout.expert_parallel),
             float(c.weight_dtype == "fp8"),
             float(c.kv_dtype == "fp8"),
-            math.log2(accelerator.memory_bandwidth_bytes_per_s),
+            math.log2(c.hardware.accelerator.memory_bandwidth_bytes_per_s),
             math.log2(p.requests_per_s / c.replicas),
             math.log(s.step_s),
-            -math.log(max(1 - s.full, 0.03)),
-            -math.log(max(1 - s.api_server, 0.03)),
-            -math.log(max(1 - s.engine, 0.03)),
-            -math.log(max(1 - s.seats, 0.03)),
-            -math.log(max(1 - s.tokens, 0.03)),
+            *(-math.log(max(1 - share, 0.03)) for share in (s.full, s.api_server, s.engine, s.seats, s.tokens)),
             *(part / sum(s.first_s) for part in s.first_s),
         )
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the parameters."""
-        return PARAMS
 
     @property
     def params(self) -> list[Params]:
@@ -197,7 +189,7 @@ class ParetoSpace:
 
     # ---- simulated runs
 
-    def look(self, index: int, front: Sequence[tuple[float, ...]] = ()) -> ParetoSample:
+    def simulate(self, index: int, front: Sequence[tuple[float, ...]] = ()) -> ParetoSample:
         """Simulate one point; if it is uncertain whether it keeps up, in a short run first (successive halving)."""
         n_short = 0
         if self.holds[index] < _SURE:
@@ -214,33 +206,24 @@ class ParetoSpace:
 
     def _run(self, index: int, n_requests: int) -> ParetoSample:
         point, evaluator = self.points[index], self.evaluator
-        before = evaluator.n_requests_simulated
-        patient = n_requests >= self.sizes.full
+        n_before, patient = evaluator.n_requests_simulated, n_requests >= self.sizes.full
         load = Load(point.requests_per_s, n_requests, self.seed, patient=patient)
         latencies = tuple(axis.slo for axis in self.axes if axis.slo is not None)
         verdict = judge([evaluator.observe(point.candidate, load)], (*latencies, *self.slos))
-        values = tuple(self._value(point, axis, verdict) for axis in self.axes)
-        return ParetoSample(values, self._slack(verdict, patient), evaluator.n_requests_simulated - before)
-
-    def _value(self, point: ParetoCandidate, axis: ParetoAxis, verdict: Verdict) -> float:
-        if axis.slo is not None:
-            return verdict.value_s(axis.slo)
-        if axis.name == "cost":
-            return self._usd_per_million(point)
-        return self._per_token(verdict.joules_per_output_token, axis)
+        values = self._on_axes(point, verdict.value_s, verdict.joules_per_output_token)
+        return ParetoSample(values, self._slack(verdict, patient), evaluator.n_requests_simulated - n_before)
 
     def _slack(self, verdict: Verdict, patient: bool) -> float:
         """Return a value of at most zero if the system keeps up and meets the limits.
 
         A short run only detects points that miss clearly.
         """
-        ratios = [verdict.value_s(slo) / slo.limit_s - 1 for slo in self.slos]
         growth = max(o.growth_fraction for o in verdict.observations)
         behind = 0.0 if verdict.stable else growth if patient else growth - HOPELESS_GROWTH
-        return max([behind, *ratios])
+        return max([behind, *(verdict.value_s(slo) / slo.limit_s - 1 for slo in self.slos)])
 
 
-def trade_points(
+def points_under_load(
     evaluator: Evaluator,
     prices: PriceList,
     left: Sequence[Candidate],
@@ -254,7 +237,8 @@ def trade_points(
     """
     if not left:
         return ()
-    usd = {c: _usd_per_s(prices, c) for c in left}
+    hourly = {c: prices.usd_per_hour(c.hardware) for c in left}
+    usd = {c: (c.hardware.n_accelerators if h is None else h) / SECONDS_PER_HOUR for c, h in hourly.items()}
     if requests_per_s is not None:
         return tuple(ParetoCandidate(c, 1.0, requests_per_s, usd[c]) for c in left)
     most = max(evaluator.fluid_requests_per_s(c) / usd[c] for c in left)
@@ -270,12 +254,6 @@ def _far_behind(values: tuple[float, ...], best: tuple[float, ...], axes: Sequen
     """Return whether values are worse on every axis, by more than the noise of a short run on simulated axes."""
     margins = (1.0 if axis.is_known else SHORT_RUN_MARGIN for axis in axes)
     return all(v >= margin * b for v, b, margin in zip(values, best, margins, strict=True))
-
-
-def _usd_per_s(prices: PriceList, candidate: Candidate) -> float:
-    price = prices.price(candidate.hardware)
-    hourly = candidate.hardware.n_accelerators if price is None else price.usd_per_hour
-    return hourly / SECONDS_PER_HOUR
 
 
 #: Name to unit and words, all per token made while the load lasts.
@@ -301,7 +279,7 @@ def parse_axes(text: str) -> tuple[ParetoAxis, ...]:
         raise InputError("a front is of two or three different objectives", text, "cost,ttft.p99")
     axes = tuple(_axis(name) for name in names)
     if all(axis.slo is None for axis in axes):
-        raise InputError("one objective of a front is a latency: the others trade against it", text, "cost,ttft.p99")
+        raise InputError("at least one objective of a front is a latency", text, "cost,ttft.p99")
     return axes
 
 

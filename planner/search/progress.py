@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from planner.search.objectives import Outcome
-from planner.search.pareto_search import FrontTell
+from planner.search.pareto_search import FrontProgress
 from planner.search.search import Progress
 
 
 @contextmanager
-def search_progress(by: Callable[[], str] = str) -> Iterator[Progress | None]:
-    """Yield a callback for `search`, or None if stderr is not a terminal; `by` describes the workers in words."""
+def _progress_bar(title: str) -> Iterator[Callable[[int, int, str], None] | None]:
+    """Yield a function that shows how many points of how many are done, and a text; None without a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -22,34 +22,27 @@ def search_progress(by: Callable[[], str] = str) -> Iterator[Progress | None]:
     from rich.progress import Progress as Bar
     from rich.table import Column
 
-    console = Console(stderr=True)
-    said = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))  # truncated first
-    columns = (TextColumn("search"), BarColumn(bar_width=20), MofNCompleteColumn(), said)
-    with Bar(*columns, console=console, transient=True, expand=True) as bar:
+    text = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))  # truncated first
+    columns = (TextColumn(title), BarColumn(bar_width=20), MofNCompleteColumn(), text)
+    with Bar(*columns, console=Console(stderr=True), transient=True, expand=True) as bar:
         task = bar.add_task("", total=None)
-
-        def update(done: int, planned: int, best: Outcome | None) -> None:
-            text = "" if best is None else f"best {best.requests_per_s:.3g} requests/s: {best.candidate.words}"
-            bar.update(task, completed=done, total=planned, description=", ".join(filter(None, (by(), text))))
-
-        yield update
+        yield lambda done, most, words: bar.update(task, completed=done, total=most, description=words)
 
 
 @contextmanager
-def front_progress() -> Iterator[FrontTell | None]:
+def search_progress(by: Callable[[], str] = str) -> Iterator[Progress | None]:
+    """Yield a callback for `search`, or None if stderr is not a terminal; `by` describes the workers in words."""
+
+    def words(best: Outcome | None) -> str:
+        text = "" if best is None else f"best {best.requests_per_s:.3g} requests/s: {best.candidate.words}"
+        return ", ".join(filter(None, (by(), text)))
+
+    with _progress_bar("search") as update:
+        yield None if update is None else lambda done, planned, best: update(done, planned, words(best))
+
+
+@contextmanager
+def front_progress() -> Iterator[FrontProgress | None]:
     """Yield a callback for `search_front`, or None if stderr is not a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("front"), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def update(done: int, most: int, n_front: int) -> None:
-            bar.update(task, completed=done, total=most, description=f"{n_front} points on the front")
-
-        yield update
+    with _progress_bar("front") as update:
+        yield None if update is None else lambda done, most, n: update(done, most, f"{n} points on the front")

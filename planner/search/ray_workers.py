@@ -27,6 +27,7 @@ from catalogs.errors import InputError
 from catalogs.ui.entry_point import OUR_PACKAGES
 from planner.problem.candidate import Candidate
 from planner.search.objectives import Assess, Outcome
+from planner.search.study import message_lines
 
 LOCAL: Final = "ray://local"
 
@@ -69,10 +70,8 @@ class RayPool:
     @property
     def loss_notice(self) -> str:
         """Return a notice about workers that died; empty if there were none."""
-        if not self.n_lost:
-            return ""
         workers, they = (f"{self.n_lost} workers", "they") if self.n_lost > 1 else ("1 worker", "it")
-        return f"{workers} of the cluster died; what {they} had begun was evaluated again"
+        return f"{workers} of the cluster died; what {they} had begun was evaluated again" if self.n_lost else ""
 
     def map(self, work: Callable[[T], R], tasks: Sequence[T], /) -> list[R]:
         """Return `work(task)` for each task, done in this process: only the search runs on the cluster."""
@@ -80,17 +79,19 @@ class RayPool:
 
     @contextmanager
     def lookahead(self, assess: Assess, n_candidates: int) -> Iterator[RayLookahead]:  # noqa: ARG002
-        """Return the cluster's workers for one search.
+        """Yield the cluster's workers for one search, which give the CPUs back at its end.
 
         Raises:
-            InputError: no CPU is free, or the machines have no planner or another version of it.
+            InputError: No CPU is free, or the machines have no planner or another version of it.
         """
         lookahead = RayLookahead(self, assess)
         lookahead.check()
         try:
             yield lookahead
         finally:
-            lookahead.close()
+            with suppress(ConnectionError, self.ray.exceptions.RayError):
+                for reference in lookahead.running:
+                    self.ray.cancel(reference, force=True)
 
 
 class RayLookahead:
@@ -101,7 +102,7 @@ class RayLookahead:
         self._pool = pool
         self._question = [pool.ray.put(assess)]  # in a list: Ray hands the reference on, and each worker reads it once
         self._task = pool.ray.remote(num_cpus=1, max_retries=0)(_evaluate)
-        self._running: dict[Any, tuple[Candidate, Outcome | None]] = {}
+        self.running: dict[Any, tuple[Candidate, Outcome | None]] = {}
         self._found: dict[tuple[Candidate, Outcome | None], Outcome] = {}
         self._n_losses: Counter[Candidate] = Counter()
         self._is_gone = False  # the whole cluster
@@ -120,8 +121,7 @@ class RayLookahead:
             rule = f"no CPU of the cluster became free in {PATIENCE_S:.0f} s"
             raise InputError(rule, f"{self._pool.n_cpus} CPUs") from None
         except ray.exceptions.RayError as error:
-            why = [line.strip() for line in str(error).splitlines() if line.strip()]
-            rule = f"the cluster's machines cannot run the planner ({why[-1] if why else 'no reason given'})"
+            rule = f"the cluster's machines cannot run the planner ({message_lines(error)[-1]})"
             raise InputError(rule, None, INSTALL) from None
         if digest != code_digest():
             raise InputError("a machine of the cluster has another version of the planner", digest, code_digest())
@@ -139,33 +139,25 @@ class RayLookahead:
                 self._collect()
         except ConnectionError:
             self._is_gone = True
-            self._pool.n_lost += len(self._running)
-            self._running.clear()
+            self._pool.n_lost += len(self.running)
+            self.running.clear()
         outcome = self._found.pop((candidate, best), None)
         return self.assess(candidate, best) if outcome is None else outcome
 
-    def close(self) -> None:
-        """Give the CPUs back, whatever is being evaluated."""
-        with suppress(ConnectionError, self._pool.ray.exceptions.RayError):
-            for reference in self._running:
-                self._pool.ray.cancel(reference, force=True)
-
     def _submit(self, candidates: Sequence[Candidate], best: Outcome | None, n_cpus: int) -> None:
         """Start the first candidate in any case, and the others while CPUs are free."""
-        begun = {*self._running.values(), *self._found}
-        for candidate in candidates:
-            if (candidate, best) in begun or self._n_losses[candidate] >= _MAX_LOSSES:
-                continue
-            if candidate != candidates[0] and len(self._running) >= n_cpus:
-                break
-            self._running[self._task.remote(code_digest(), self._question, candidate, best)] = (candidate, best)
+        begun = {*self.running.values(), *self._found}
+        left = [c for c in candidates if (c, best) not in begun and self._n_losses[c] < _MAX_LOSSES]
+        for candidate in left:
+            if candidate == candidates[0] or len(self.running) < n_cpus:
+                self.running[self._task.remote(code_digest(), self._question, candidate, best)] = (candidate, best)
 
     def _collect(self) -> None:
-        """Wait a little for a result."""
+        """Wait up to a second for a result."""
         ray = self._pool.ray
-        ready, _ = ray.wait(list(self._running), num_returns=1, timeout=_POLL_S)
+        ready, _ = ray.wait(list(self.running), num_returns=1, timeout=_POLL_S)
         for reference in ready:
-            candidate, best = self._running.pop(reference)
+            candidate, best = self.running.pop(reference)
             try:
                 self._found[candidate, best] = ray.get(reference)
             except ray.exceptions.RayTaskError:  # raised again here, at the candidate's turn
@@ -227,8 +219,9 @@ def join_cluster(address: str) -> Iterator[RayPool]:
         InputError: Ray is not installed, the text is not an address, or no cluster answers at it.
     """
     server = check_address(address)
-    if server is not None and _has_token():  # Ray itself reads it only where it starts or joins without a client
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    if server is not None and ("RAY_AUTH_TOKEN" in os.environ or token.is_file()):
+        os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray sets it only if it starts or joins without a client
     try:
         import ray
     except ModuleNotFoundError:
@@ -250,16 +243,10 @@ def _need_server(address: str, host: str, port: int) -> None:
     try:
         socket.create_connection((host, port), _CONNECT_S).close()
     except OSError as error:
-        why = error.strerror or str(error)
-        raise InputError(f"no cluster answers at this address ({why})", address, LOCAL) from None
+        rule = f"no cluster answers at this address ({error.strerror or error})"
+        raise InputError(rule, address, LOCAL) from None
     if find_spec("grpc") is None:
         raise InputError("a remote cluster needs Ray's client, which is not installed", address, INSTALL)
-
-
-def _has_token() -> bool:
-    """Return whether Ray has a token for clusters that require one."""
-    kept = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    return "RAY_AUTH_TOKEN" in os.environ or kept.is_file()
 
 
 def _connect(ray: Any, address: str) -> None:
@@ -271,7 +258,7 @@ def _connect(ray: Any, address: str) -> None:
             warnings.simplefilter("ignore")
             ray.init(**quiet, **where)
     except Exception as error:  # many types: failed connections, different versions
-        why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        why = message_lines(error)[0]
         if "timeout" in why:
             why += ": not the port for clients (10001 unless changed), or a cluster that wants a token (RAY_AUTH_TOKEN)"
         raise InputError(f"the cluster cannot be joined ({why})", address, LOCAL) from None

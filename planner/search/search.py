@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+import optuna
+from optuna.trial import TrialState
 
 from planner.problem.candidate import Candidate
 from planner.search.objectives import Assess, Outcome
-from planner.search.study import CandidateStudy, SearchSettings, storage_faults
+from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
 from planner.search.workers import Lookahead, SerialLookahead
-
-if TYPE_CHECKING:
-    import optuna
-
 
 #: Proposals per trial after which the sampler is considered exhausted.
 PROPOSALS_PER_TRIAL: Final = 4
@@ -59,8 +58,8 @@ class SearchResult:
         """Add the outcomes of a search over another part of the space."""
         for outcome in other.outcomes:
             self.add(outcome)
-        self.enumerated = self.enumerated and other.enumerated
-        self.interrupted = self.interrupted or other.interrupted
+        self.enumerated &= other.enumerated
+        self.interrupted |= other.interrupted
         self.n_resumed += other.n_resumed
         self.n_outclassed += other.n_outclassed
 
@@ -94,7 +93,12 @@ def search(
     """
     if not candidates:
         return SearchResult()
-    study = _study(candidates, settings)
+    sampler = optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=10)
+    by_params: dict[Params, Candidate] = {
+        (" ".join(map(str, c.placement)), c.max_num_seqs, c.max_num_batched_tokens): c for c in candidates
+    }
+    names = ("layout", "max_num_seqs", "max_num_batched_tokens")
+    study = CandidateStudy(names, by_params, settings, sampler)
     run = _Run(candidates, lookahead or SerialLookahead(assess), study, outclassed or (lambda _c, _b: False))
     run.planned = min(len(candidates), settings.n_trials)
     with storage_faults(settings):
@@ -121,6 +125,7 @@ class _Run:
     _sampled: bool = True  # whether the last trial proposed a candidate to evaluate
 
     def go(self, progress: Progress | None) -> None:
+        """Evaluate candidates until there are enough outcomes, or no candidate is left."""
         self._learn()
         self.result.n_resumed = len(self.seen)
         try:
@@ -137,21 +142,26 @@ class _Run:
 
     def _try_one(self, waiting: Sequence[Candidate]) -> bool:
         """Evaluate one candidate; return whether this gave an outcome."""
-        wanted = self._next(waiting)
+        # The most promising is next while there are trials for all candidates, in the first half of the trials, and if
+        # the sampler's last proposal gave no new candidate; otherwise the sampler chooses.
+        done = len(self.seen)
+        by_promise = len(waiting) <= self.planned - done or done <= self.planned // 2 or not self._sampled
+        wanted = waiting[0] if by_promise else None
         self._claim([] if wanted is None else waiting[: 1 + self.lookahead.depth])
         trial, named = self._trial(wanted)
         if trial is None:
             return False
         candidate = named if named in waiting else None
         self._sampled = candidate is not None
-        try:
+        with self.study.released_if_it_fails(trial):
             if candidate is not None:
                 # The first outcome usually becomes the best, so work begun in advance of it would be wasted.
                 upcoming = [c for c in waiting if c != candidate] if self.seen else []
-                self._keep(trial, self.lookahead.evaluate(candidate, self.result.best, upcoming))
-        except BaseException:
-            self.study.give_up(trial)
-            raise
+                outcome = self.lookahead.evaluate(candidate, self.result.best, upcoming)
+                self._learn()
+                if candidate not in self.seen:  # otherwise another process was first
+                    self._add(outcome)
+                    self.study.store(trial, outcome.as_dict())
         _tell(self.study.optuna, trial, None if named is None else self.seen.get(named))
         return candidate is not None
 
@@ -177,13 +187,6 @@ class _Run:
                 if trial is not None:
                     self._claims[candidate] = trial
 
-    def _keep(self, trial: optuna.Trial, outcome: Outcome) -> None:
-        """Store an outcome, unless another process has stored one for this candidate."""
-        self._learn()
-        if outcome.candidate not in self.seen:
-            self._add(outcome)
-            self.study.store(trial, outcome.as_dict())
-
     def _learn(self) -> None:
         """Add stored outcomes of earlier runs or of other processes that this process does not have yet."""
         for candidate, found in self.study.stored():
@@ -205,21 +208,12 @@ class _Run:
         self._repeats = bool(begun) and (not free or len(self.seen) + len(begun) >= self.planned)
         return begun[::-1] if self._repeats else free
 
-    def _next(self, waiting: Sequence[Candidate]) -> Candidate | None:
-        """Return the most promising candidate, or None to let the sampler choose.
-
-        The most promising is next while there are trials for all candidates, in the first half of the trials, and if
-        the sampler's last proposal gave no new candidate.
-        """
-        done = len(self.seen)
-        by_promise = len(waiting) <= self.planned - done or done <= self.planned // 2 or not self._sampled
-        return waiting[0] if by_promise else None
-
     def _add(self, outcome: Outcome) -> None:
         self.seen[outcome.candidate] = outcome
         self.result.add(outcome)
 
     def close(self) -> SearchResult:
+        """Return the result, with the number of candidates that cannot win."""
         left = [c for c in self.candidates if c not in self.seen]
         best = self.result.best
         self.result.n_outclassed = 0 if best is None else sum(self.outclassed(c, best) for c in left)
@@ -227,22 +221,11 @@ class _Run:
         return self.result
 
 
-def _study(candidates: Sequence[Candidate], settings: SearchSettings) -> CandidateStudy[Candidate]:
-    """Return a study with three categorical parameters and Optuna's TPE sampler."""
-    import optuna
-
-    sampler = optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=10)
-    names = ("layout", "max_num_seqs", "max_num_batched_tokens")
-    return CandidateStudy(names, {_params(c): c for c in candidates}, settings, sampler)
-
-
 def _tell(study: optuna.Study, trial: optuna.Trial, outcome: Outcome | None) -> None:
     """Report an outcome to Optuna, with the constraint value / limit - 1 of the binding objective.
 
     The outcome is None if the parameters of the trial match no legal candidate.
     """
-    import optuna
-
     ratio = 10.0 if outcome is None else min(outcome.ratio, 10.0)
     feasible = outcome is not None and outcome.feasible
     trial.set_constraint("slo", min(ratio - 1, 0.0) if feasible else max(ratio - 1, 1e-6))
@@ -250,9 +233,4 @@ def _tell(study: optuna.Study, trial: optuna.Trial, outcome: Outcome | None) -> 
         study.tell(trial, outcome.score)
     else:
         trial.report(ratio, 0)
-        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-
-
-def _params(candidate: Candidate) -> tuple[str, int, int]:
-    layout = " ".join(str(part) for part in candidate.placement)
-    return layout, candidate.max_num_seqs, candidate.max_num_batched_tokens
+        study.tell(trial, state=TrialState.PRUNED)

@@ -1,7 +1,7 @@
 """The Optuna study behind a search over a finite set: every trial is one of its items.
 
-A sampler proposes items, or the search requests them. A journal file, or a database that many machines reach, stores
-each finished trial: a later run with the same request continues, and several processes share the work. A process
+A sampler proposes items, or the search requests them. A journal file, or a database that many machines can connect to,
+stores each finished trial: a later run with the same request continues, and several processes share the work. A process
 prefers items that no other process has begun. Two may still evaluate the same item; then the first result counts.
 """
 
@@ -12,18 +12,20 @@ import os
 import re
 import socket
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
+
+import optuna
+from optuna.storages import JournalStorage, RDBStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
 
 from catalogs.errors import InputError
-
-if TYPE_CHECKING:
-    import optuna
-
 
 OUTCOME_KEY: Final = "outcome"
 
@@ -51,7 +53,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """Settings of a search.
+    """The size of a search, and where its study is stored.
 
     Attributes:
         n_trials: Most items to simulate.
@@ -86,8 +88,6 @@ class CandidateStudy(Generic[Item]):
         sampler: optuna.samplers.BaseSampler,
         n_objectives: int = 1,
     ) -> None:
-        import optuna
-
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._by_params = by_params
         self._params = {item: params for params, item in by_params.items()}
@@ -100,25 +100,17 @@ class CandidateStudy(Generic[Item]):
 
     def stored(self) -> list[tuple[Item, Stored]]:
         """Return the results that trials of all processes have stored since the last call."""
-        if not self.shared:
-            return []
-        found = []
-        for trial in self.optuna.get_trials(deepcopy=False):
-            text = None if trial.number in self._read else trial.user_attrs.get(OUTCOME_KEY)
-            if text is not None:
-                self._read.add(trial.number)
-                item = self._of(trial.params)
-                if item is not None:
-                    found.append((item, json.loads(text)))
-        return found
+        trials = self.optuna.get_trials(deepcopy=False) if self.shared else []
+        new = [t for t in trials if t.number not in self._read and OUTCOME_KEY in t.user_attrs]
+        self._read |= {t.number for t in new}
+        found = ((self._of(t.params), t.user_attrs[OUTCOME_KEY]) for t in new)
+        return [(item, json.loads(text)) for item, text in found if item is not None]
 
     def begun_elsewhere(self, before: int | None = None) -> set[Item]:
         """Return the items that other processes have begun and not finished, in trials with a number below `before`."""
-        import optuna
-
         if not self.shared:
             return set()
-        running = self.optuna.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
+        running = self.optuna.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
         others = (t for t in running if t.number not in self._own and not is_abandoned(t))
         found = (self._of(t.params) for t in others if before is None or t.number < before)
         return {item for item in found if item is not None}
@@ -132,12 +124,16 @@ class CandidateStudy(Generic[Item]):
 
     def ask(self, wanted: Item | None = None) -> tuple[optuna.Trial, Item | None]:
         """Return a trial and its item: `wanted`, or the sampler's proposal (None if it matches no item)."""
-        params = () if wanted is None else zip(self._space, self._params[wanted], strict=True)
-        self.optuna.sampler = self._sampler if wanted is None else _wanting(dict(params))
+        self.optuna.sampler = self._sampler
+        if wanted is not None:  # not a queue of trials: any worker could take a trial from it
+            params = dict(zip(self._space, self._params[wanted], strict=True))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+                self.optuna.sampler = optuna.samplers.PartialFixedSampler(params, optuna.samplers.RandomSampler())
         trial = self.optuna.ask(self._space)
         self._own.add(trial.number)
         if self.shared:
-            trial.set_user_attr(PROCESS_KEY, this_process())
+            trial.set_user_attr(PROCESS_KEY, f"{socket.gethostname()}:{os.getpid()}")
         return trial, self._of(trial.params)
 
     def store(self, trial: optuna.Trial, found: Mapping[str, Any]) -> None:
@@ -146,14 +142,16 @@ class CandidateStudy(Generic[Item]):
 
     def give_up(self, trial: optuna.Trial) -> None:
         """Finish a trial without a result."""
-        import optuna
+        self.optuna.tell(trial, state=TrialState.FAIL, skip_if_finished=True)
 
-        self.optuna.tell(trial, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
-
-
-def this_process() -> str:
-    """Return text that identifies this process among those of all machines."""
-    return f"{socket.gethostname()}:{os.getpid()}"
+    @contextmanager
+    def released_if_it_fails(self, trial: optuna.Trial) -> Iterator[None]:
+        """Give up a trial if the block raises an error, so that other processes may evaluate its item."""
+        try:
+            yield
+        except BaseException:
+            self.give_up(trial)
+            raise
 
 
 def is_abandoned(trial: optuna.trial.FrozenTrial) -> bool:
@@ -163,10 +161,8 @@ def is_abandoned(trial: optuna.trial.FrozenTrial) -> bool:
         return False
     try:
         os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:  # a process of another user
-        return False
+    except OSError as error:
+        return isinstance(error, ProcessLookupError)  # otherwise a process of another user
     return False
 
 
@@ -177,8 +173,6 @@ def storage_faults(settings: SearchSettings) -> Iterator[None]:
     Raises:
         InputError: The storage stopped answering.
     """
-    import optuna
-
     try:
         yield
     except optuna.exceptions.StorageInternalError as error:
@@ -189,32 +183,10 @@ def storage_faults(settings: SearchSettings) -> Iterator[None]:
 
 def space_of(names: Sequence[str], params: Sequence[Params]) -> dict[str, Any]:
     """Return the distributions of an Optuna study: the occurring values by name, ascending."""
-    import optuna
-
     return {
         name: optuna.distributions.CategoricalDistribution(sorted({p[i] for p in params}))
         for i, name in enumerate(names)
     }
-
-
-def _wanting(params: dict[str, Any]) -> optuna.samplers.BaseSampler:
-    """Return a sampler that proposes exactly these parameters.
-
-    A queue of trials does not serve: any worker could take a trial from it.
-    """
-    import optuna
-
-    class Wanting(optuna.samplers.BaseSampler):
-        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:  # noqa: ARG002
-            return {}
-
-        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:  # noqa: ARG002
-            return {}
-
-        def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:  # noqa: ARG002
-            return params[param_name]
-
-    return Wanting()
 
 
 def _create(settings: SearchSettings, n_objectives: int) -> optuna.Study:
@@ -229,17 +201,25 @@ def _create(settings: SearchSettings, n_objectives: int) -> optuna.Study:
                 raise
             time.sleep(_CREATE_PAUSE_S)
     with storage_faults(settings):
-        _check_calibration(study, settings)
+        made_with = study.user_attrs.get(CALIBRATION_KEY)
+        if made_with is None:
+            study.set_user_attr(CALIBRATION_KEY, settings.calibration)
+        elif made_with != settings.calibration:
+            rule = f"the study was made with another calibration ({made_with}, here {settings.calibration})"
+            raise InputError(rule, settings.kept, "a new --study file")
     return study
 
 
 def _open(settings: SearchSettings, n_objectives: int) -> optuna.Study:
-    import optuna
-
     try:
-        storage = open_storage(settings.storage) if settings.storage else None
+        storage: Any = None
+        if settings.journal:
+            storage = open_journal(settings.journal)
+        elif settings.storage:
+            url, options = _engine(settings.storage)
+            storage = RDBStorage(url, engine_kwargs=options) if options else url
         return optuna.create_study(
-            storage=open_journal(settings.journal) if settings.journal else storage,
+            storage=storage,
             study_name=settings.study_name,
             directions=["minimize"] * n_objectives,
             load_if_exists=True,
@@ -254,16 +234,6 @@ def _open(settings: SearchSettings, n_objectives: int) -> optuna.Study:
         raise unusable(settings.storage, error) from None
 
 
-def _check_calibration(study: optuna.Study, settings: SearchSettings) -> None:
-    """Store the calibration in a new study, or check that an existing study has the same one."""
-    made = study.user_attrs.get(CALIBRATION_KEY)
-    if made is None:
-        study.set_user_attr(CALIBRATION_KEY, settings.calibration)
-    elif made != settings.calibration:
-        rule = f"the study was made with another calibration ({made}, here {settings.calibration})"
-        raise InputError(rule, settings.kept, "a new --study file")
-
-
 INSTALL: Final = "pip install '.[postgresql]'"
 
 #: Seconds after which a server that does not answer counts as down.
@@ -271,13 +241,10 @@ _CONNECT_S: Final = 10
 
 _POSTGRESQL: Final = ("postgres", "postgresql")
 
-_PASSWORDS: Final = (r"(//[^:/@]*):.*@", r"([?&]password)=[^&]*")
-
 
 def without_password(url: str) -> str:
     """Return a storage URL for printing, with its password replaced."""
-    named = re.sub(_PASSWORDS[0], r"\1:***@", url)
-    return re.sub(_PASSWORDS[1], r"\1=***", named)
+    return re.sub(r"([?&]password)=[^&]*", r"\1=***", re.sub(r"(//[^:/@]*):.*@", r"\1:***@", url))
 
 
 def need_storage(url: str) -> None:
@@ -288,55 +255,40 @@ def need_storage(url: str) -> None:
     """
     import sqlalchemy
 
+    name, options = _engine(url)
     try:
-        name, options = _engine(url)
         engine = sqlalchemy.create_engine(name, **options)
         engine.connect().close()
         engine.dispose()
-    except InputError:
-        raise
     except Exception as error:  # many types: errors of the driver, an invalid URL
         raise unusable(url, error) from None
 
 
-def open_storage(url: str) -> Any:
-    """Return the storage of an Optuna URL.
-
-    Raises:
-        InputError: The driver is missing. If the server is down, the driver raises its own error.
-    """
-    name, options = _engine(url)
-    if not options:
-        return name
-    from optuna.storages import RDBStorage
-
-    return RDBStorage(name, engine_kwargs=options)
-
-
 def unusable(url: str, error: Exception) -> InputError:
     """Return an error with the first line of a driver's message."""
-    why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return InputError(f"the storage cannot be used ({why})", without_password(url), "sqlite:///study.db")
+    rule = f"the storage cannot be used ({message_lines(error)[0]})"
+    return InputError(rule, without_password(url), "sqlite:///study.db")
+
+
+def message_lines(error: Exception) -> list[str]:
+    """Return the lines of an error's message that are not empty, or its type if there are none."""
+    return [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
 
 
 def _engine(url: str) -> tuple[str, dict[str, Any]]:
     """Return the URL and engine options: connections to a server are tested before use and have a short timeout."""
     if not url.startswith(_POSTGRESQL):
         return url, {}
-    return _with_driver(url), {"pool_pre_ping": True, "connect_args": {"connect_timeout": _CONNECT_S}}
-
-
-def _with_driver(url: str) -> str:
-    """Return the URL with its driver named: the default of postgresql:// differs between versions of SQLAlchemy."""
     scheme, separator, rest = url.partition("://")
     dialect, _, driver = scheme.partition("+")
-    drivers = (driver,) if driver else ("psycopg", "psycopg2")
-    found = next((d for d in drivers if find_spec(d) is not None), None)
     if dialect not in _POSTGRESQL or not separator:
         raise InputError("a PostgreSQL storage is postgresql://USER@HOST/DATABASE", without_password(url))
+    drivers = (driver,) if driver else ("psycopg", "psycopg2")  # the default differs between versions of SQLAlchemy
+    found = next((d for d in drivers if find_spec(d) is not None), None)
     if found is None:
         raise InputError(f"PostgreSQL needs a driver that is not installed ({drivers[0]})", None, INSTALL)
-    return f"postgresql+{found}://{rest}"
+    options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": _CONNECT_S}}
+    return f"postgresql+{found}://{rest}", options
 
 
 def open_journal(path: Path) -> Any:
@@ -345,9 +297,6 @@ def open_journal(path: Path) -> Any:
     Raises:
         InputError: The file cannot be used.
     """
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         return JournalStorage(JournalFileBackend(str(path)))

@@ -20,6 +20,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
@@ -108,10 +109,10 @@ class ProcessPool:
         """Return `work(task)` for each task, in order. Tasks that a worker loses are repeated in this process."""
         n_others = self._n_others(len(tasks), work)
         if n_others == 0:
-            return [work(task) for task in tasks]
-        do_all = _Batch(work)
+            return _each(work, tasks)
+        do_all = partial(_each, work)
         shares = [tasks[k :: n_others + 1] for k in range(n_others + 1)]
-        processes = _Processes(_Attempt(do_all), n_others, self.start_method)
+        processes = _Processes(partial(_attempt, do_all), n_others, self.start_method)
         try:
             futures = [processes.submit(share) for share in shares[1:]]
             done = [do_all(shares[0])]
@@ -188,7 +189,7 @@ class ProcessLookahead:
         with self._lock:
             while self._queue and self._n_running < self._n_others and self._n_losses < _MAX_LOSSES:
                 if self._processes is None:
-                    evaluate = _Attempt(self.assess)
+                    evaluate = partial(_attempt, self.assess)
                     self._processes = _Processes(evaluate, self._n_others, self._start_method)
                 if self._processes.is_broken:
                     break
@@ -210,31 +211,20 @@ class ProcessLookahead:
                 return False
             candidate, best = self._queue.popleft(), self._best
             future = self._futures[candidate] = Future()
-        future.set_result(_Attempt(self.assess)(candidate, best))
+        future.set_result(_attempt(self.assess, candidate, best))
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Attempt:
-    """Calls a function and returns None if it fails: the caller repeats the call, which then raises the error."""
-
-    function: Callable[..., Any]
-
-    def __call__(self, *arguments: object) -> Any:
-        try:
-            return self.function(*arguments)
-        except Exception:
-            return None
+def _attempt(function: Callable[..., Any], *arguments: object) -> Any:
+    """Return the result of a call, or None if it fails: the caller repeats the call, which then raises the error."""
+    try:
+        return function(*arguments)
+    except Exception:
+        return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Does several tasks, one after another."""
-
-    work: Callable[[Any], Any]
-
-    def __call__(self, tasks: Sequence[Any]) -> list[Any]:
-        return [self.work(task) for task in tasks]
+def _each(work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+    return [work(task) for task in tasks]
 
 
 class _Processes:
@@ -296,8 +286,7 @@ def _start_worker(function: Callable[..., Any]) -> None:
 
 
 def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
+    if (parent := multiprocessing.parent_process()) is not None:
         parent.join()
         os._exit(1)
 

@@ -33,8 +33,8 @@ _SIGMAS: Final = 3.0
 
 _FEWEST_MEASURED: Final = 400  # of the 1000 requests of the shortest full run
 
-#: The constraint of a candidate without a remaining replica after the loss that must be tolerated.
-SURVIVAL: Final = "survival"
+#: The constraint of a candidate that the request excludes, whatever its performance is (`PlanRequest.admits`).
+NOT_ADMITTED: Final = "request"
 
 CycleS = Callable[[BatchShape], float]  # seconds of one engine step
 
@@ -44,9 +44,9 @@ class Discard:
     """The reason why a candidate is ruled out.
 
     Attributes:
-        constraint: "memory", SURVIVAL or the name of an objective.
+        constraint: "memory", NOT_ADMITTED or the name of an objective.
         reason: The reason in words.
-        value: The needed value: bytes (memory), replicas (SURVIVAL) or seconds (an objective).
+        value: The needed value: bytes (memory), lost replicas (NOT_ADMITTED) or seconds (an objective).
         limit: The limit that it exceeds, in the same unit.
     """
 
@@ -76,17 +76,12 @@ def latency_discard(cycle_s: CycleS, limits: Limits, requests: RequestSet, slos:
     prefill_s = prefill_floor_s(cycle_s, limits, shortest_new_tokens(requests))
     least = LeastTimes(prefill_s, step_s, requests.output_tokens)
     for slo in slos:
-        found = _discard(slo, least)
-        if found is not None:
-            return found
+        floor_s = lucky_statistic_s(slo.latency.floor(least), slo.quantile)
+        if floor_s > slo.limit_s * MARGIN:
+            why = slo.latency.floor_words.format(floor=human_s(floor_s), stat=slo.stat)
+            reason = f"{why}, above the limit of {human_s(slo.limit_s)}"
+            return Discard(slo.name, reason, floor_s, slo.limit_s)
     return None
-
-
-def _discard(slo: Slo, least: LeastTimes) -> Discard | None:
-    floor_s = lucky_statistic_s(slo.latency.floor(least), slo.quantile)
-    why = slo.latency.floor_words.format(floor=human_s(floor_s), stat=slo.stat)
-    reason = f"{why}, above the limit of {human_s(slo.limit_s)}"
-    return Discard(slo.name, reason, floor_s, slo.limit_s) if floor_s > slo.limit_s * MARGIN else None
 
 
 def lucky_statistic_s(samples_s: FloatArray, quantile: float | None) -> float:

@@ -11,11 +11,11 @@ from catalogs.deployments.resolve import CatalogLookup
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import with_count, with_nodes
 from catalogs.hardware.specs import Hardware
-from planner.problem.candidate import Candidate
+from planner.problem.candidate import Candidate, DeploymentOverrides
 from planner.problem.overrides import NOT_FIXED, Overrides
 from planner.problem.request import NATIVE, PlanRequest
 from planner.space.layouts import layouts, replicas_of
-from planner.space.speculative import may_draft, parse_drafts, with_drafts
+from planner.space.speculative import SPECULATIVE, may_draft, parse_drafts
 
 SEQS_LADDER: Final = (64, 128, 256, 512, 1024)
 
@@ -47,7 +47,8 @@ def candidates(request: PlanRequest, names: CatalogLookup) -> list[Candidate]:
     if request.speculative is not None:  # at the default limits of the engine: one more candidate per placement
         own = limits(names, request.fixed)[0]
         plain = [c for c in found if (c.max_num_seqs, c.max_num_batched_tokens) == own and may_draft(c)]
-        found += with_drafts(plain, parse_drafts(request.speculative))
+        drafts = parse_drafts(request.speculative)
+        found += [replace(c, rest=DeploymentOverrides({**c.rest.values, SPECULATIVE: drafts})) for c in plain]
     return sorted(found, key=lambda c: (c.hardware.n_accelerators, plainness(c, names), c))
 
 
@@ -62,15 +63,11 @@ def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> It
     if most < 1:
         return
     whole_only = hardware.text == "local" or hardware.accelerator.is_slice
-    if not request.demand.given or request.objective not in ("cost", "energy", "carbon") or whole_only:
-        yield hardware, most
-        return
-    if hardware.n_nodes > 1:
-        yield from _nodes(names, layout)
-        yield hardware, most
-        return
-    for replicas in range(1, most):
-        yield with_count(hardware, replicas * layout.accelerators), replicas
+    if request.demand.given and request.objective in ("cost", "energy", "carbon") and not whole_only:
+        if hardware.n_nodes > 1:
+            yield from _nodes(names, layout)
+        else:
+            yield from ((with_count(hardware, n * layout.accelerators), n) for n in range(1, most))
     yield hardware, most
 
 
@@ -91,26 +88,21 @@ def weight_dtypes(request: PlanRequest, names: CatalogLookup) -> list[str]:
     """Return the requested weight dtypes, or else the native one and fp8 if the hardware multiplies it."""
     native = names.model.weight_dtype
     if request.precisions:
-        asked = [native if p == NATIVE else p for p in request.precisions]
-        return list(dict.fromkeys(asked))
+        return list(dict.fromkeys(native if p == NATIVE else p for p in request.precisions))
     narrows = "weight_dtype" in names.engine.flags  # when loading; llama.cpp has no 8-bit floats
-    fp8 = native in ("bf16", "fp16", "fp32") and _computes_fp8(names.hardware) and narrows
-    return [native, "fp8"] if fp8 else [native]
+    computes = native in ("bf16", "fp16", "fp32") and "fp8" in names.hardware.accelerator.peak_flops
+    return [native, "fp8"] if computes and narrows else [native]
 
 
 def kv_dtypes(names: CatalogLookup, fixed: Overrides = NOT_FIXED) -> list[str]:
     """Return the fixed KV dtype, or else 16 bit and fp8 if hardware and engine support it."""
     if "kv_dtype" in fixed.values:
         return [str(fixed.values["kv_dtype"])]
-    wide = "bf16" if "bf16" in names.hardware.accelerator.peak_flops else "fp16"
+    computes = names.hardware.accelerator.peak_flops
+    wide = "bf16" if "bf16" in computes else "fp16"
     if wide not in names.engine.kv_dtypes:
         raise InputError(f"{names.engine.name} does not support a {wide} KV cache", wide, names.engine.kv_dtypes[0])
-    fp8 = _computes_fp8(names.hardware) and "fp8" in names.engine.kv_dtypes
-    return [wide, "fp8"] if fp8 else [wide]
-
-
-def _computes_fp8(hardware: Hardware) -> bool:
-    return "fp8" in hardware.accelerator.peak_flops
+    return [wide, "fp8"] if "fp8" in computes and "fp8" in names.engine.kv_dtypes else [wide]
 
 
 def limits(names: CatalogLookup, fixed: Overrides = NOT_FIXED) -> list[tuple[int, int]]:
@@ -122,9 +114,8 @@ def limits(names: CatalogLookup, fixed: Overrides = NOT_FIXED) -> list[tuple[int
     tokens, seqs = names.default_limits
     own_seqs, own_tokens = fixed.number("max_num_seqs"), fixed.number("max_num_batched_tokens")
     all_seqs = [own_seqs] if own_seqs else [seqs, *(s for s in SEQS_LADDER if s < seqs)]
-    all_tokens = (
-        [own_tokens] if own_tokens else [tokens, *(t for t in TOKENS_LADDER if t != tokens and t <= 2 * tokens)]
-    )
+    other_tokens = [t for t in TOKENS_LADDER if t != tokens and t <= 2 * tokens]
+    all_tokens = [own_tokens] if own_tokens else [tokens, *other_tokens]
     found = [(s, t) for s in all_seqs for t in all_tokens if t >= s]
     if not found:
         nearest = f"max_num_batched_tokens={min(all_seqs)}"

@@ -22,6 +22,15 @@ _WIDE_TENSOR: Final = "wide-tensor"  # only if it is needed or fixed
 
 WIDER: Final = (_WIDE_TENSOR, PIPELINES, CONTEXT, WIDE_EXPERTS)
 
+#: The kind of layout that a fixed size above one requires, by its key.
+_IMPLIED_BY: Final = {
+    "tensor_parallel": _WIDE_TENSOR,
+    "pipeline_parallel": PIPELINES,
+    "context_parallel": CONTEXT,
+    "decode_context_parallel": CONTEXT,
+    "data_parallel": WIDE_EXPERTS,
+}
+
 _SIZES: Final = (2, 4, 8, 16)
 
 #: Narrowest weights that the search may choose by default.
@@ -35,18 +44,25 @@ def layouts(request: PlanRequest, names: CatalogLookup) -> list[Layout]:
         InputError: The values that the request fixes leave no layout.
     """
     fixed = request.fixed
-    kinds = dict.fromkeys((*request.also, *_implied(fixed)))
+    implied = (kind for key, kind in _IMPLIED_BY.items() if fixed.layout.get(key, 1) > 1)
+    kinds = dict.fromkeys((*request.extensions, *implied))
     found = within_a_node(names)
     if names.hardware.n_nodes > 1 and not any(_holds(request, names, layout) for layout in found):
         kinds |= dict.fromkeys((_WIDE_TENSOR, PIPELINES, WIDE_EXPERTS))
     for kind in (kind for kind in WIDER if kind in kinds):
-        found += [layout for layout in _wider(kind, names) if layout not in found and _legal(request, names, layout)]
-    found = [_exchanging(fixed, layout) for layout in found]
+        fitting = (each for each in _wider(kind, names) if each not in found and replicas_of(names, each))
+        found += [each for each in fitting if _is_supported(request, names, each)]
+    if (backend := fixed.layout.get("all2all_backend")) is not None:
+        exchanging = [each.expert_parallel and each.data_parallel * each.context_parallel > 1 for each in found]
+        found = [
+            replace(layout, all2all_backend=backend) if exchanges else layout
+            for layout, exchanges in zip(found, exchanging, strict=True)
+        ]
     kept = [layout for layout in found if all(getattr(layout, k) == v for k, v in fixed.layout.items())]
     if not kept:
-        said = ", ".join(f"{key}={value}" for key, value in fixed.layout.items())
+        values = ", ".join(f"{key}={value}" for key, value in fixed.layout.items())
         rule = f"no layout of {names.model.name} on {names.hardware.text} has these values"
-        raise InputError(rule, said, _nearest(found, fixed))
+        raise InputError(rule, values, _nearest(found, fixed))
     return kept
 
 
@@ -57,16 +73,12 @@ def within_a_node(names: CatalogLookup) -> list[Layout]:
     """
     hardware, model = names.hardware, names.model
     most = 1 if hardware.accelerator.is_slice else hardware.accelerators_per_node
-    found = [Layout(tp) for tp in tensor_parallel_choices(model, most) if _cuts_node(tp, most)]
+    found = [Layout(tp) for tp in tensor_parallel_choices(model, most) if most % tp == 0 or tp & (tp - 1) == 0]
     if model.is_moe and most > 1:
         for tp in tensor_parallel_choices(model, most, expert_parallel=True):
             sizes = (dp for dp in (1, *_SIZES) if tp * dp <= most and most % (tp * dp) == 0 and tp * dp > 1)
             found += [Layout(tp, data_parallel=dp, expert_parallel=True) for dp in sizes]
     return found
-
-
-def _cuts_node(tp: int, most: int) -> bool:
-    return most % tp == 0 or tp & (tp - 1) == 0
 
 
 def replicas_of(names: CatalogLookup, layout: Layout) -> int:
@@ -99,53 +111,28 @@ def _wider(kind: str, names: CatalogLookup) -> Iterator[Layout]:
             yield from (Layout(tp, data_parallel=n, expert_parallel=True) for n in (*_SIZES, 32, 64) if tp * n <= most)
 
 
-def _legal(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
-    """Return whether the layout fits the hardware, and model and engine support it."""
-    if not replicas_of(names, layout):
-        return False
+def _is_supported(
+    request: PlanRequest, names: CatalogLookup, layout: Layout, weight_dtype: str | None = None, sized: bool = False
+) -> bool:
+    """Return whether model and engine support the layout and, if `sized`, whether the weights fit in memory."""
     try:
-        resolve_pools(_written(request, names, layout), names)
+        pools = resolve_pools(_written(request, names, layout, weight_dtype), names)
+        return not sized or size_memory(pools[0]).free_bytes > 0
     except InputError:
         return False
-    return True
 
 
 def _holds(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
     """Return whether the weights fit in one of the precisions to choose from."""
-    for dtype in request.precisions or (NATIVE, _NARROW):
-        written = _written(request, names, layout, names.model.weight_dtype if dtype == NATIVE else dtype)
-        try:
-            if size_memory(resolve_pools(written, names)[0]).free_bytes > 0:
-                return True
-        except InputError:
-            continue
-    return False
+    native = names.model.weight_dtype
+    dtypes = [native if dtype == NATIVE else dtype for dtype in request.precisions or (NATIVE, _NARROW)]
+    return any(_is_supported(request, names, layout, dtype, sized=True) for dtype in dtypes)
 
 
-def _written(request: PlanRequest, names: CatalogLookup, layout: Layout, weight_dtype: str | None = None) -> Deployment:
+def _written(request: PlanRequest, names: CatalogLookup, layout: Layout, weight_dtype: str | None) -> Deployment:
     named = {"model": request.model, "engine": request.engine, "hardware": names.hardware.text}
     own = {"weight_dtype": weight_dtype, **asdict(layout)}
     return validate_as(Deployment, {**named, **own, **request.fixed.rest.values}, "the deployment")
-
-
-def _implied(fixed: Overrides) -> Iterator[str]:
-    """Yield the kinds of layout that a fixed size requires."""
-    layout = fixed.layout
-    if layout.get("tensor_parallel", 1) > 1:
-        yield _WIDE_TENSOR
-    if layout.get("pipeline_parallel", 1) > 1:
-        yield PIPELINES
-    if layout.get("context_parallel", 1) > 1 or layout.get("decode_context_parallel", 1) > 1:
-        yield CONTEXT
-    if layout.get("data_parallel", 1) > 1:
-        yield WIDE_EXPERTS
-
-
-def _exchanging(fixed: Overrides, layout: Layout) -> Layout:
-    """Return the layout with the fixed all-to-all backend, if the layout has one."""
-    way = fixed.layout.get("all2all_backend")
-    chooses = layout.expert_parallel and layout.data_parallel * layout.context_parallel > 1
-    return replace(layout, all2all_backend=way) if way is not None and chooses else layout
 
 
 def _nearest(found: list[Layout], fixed: Overrides) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from catalogs.io.yaml_files import validate_as
 from planner.problem.candidate import Candidate
 from simulator.core.batch import BatchShape
 
-KEY: Final = "speculative"
+SPECULATIVE: Final = "speculative"  # the key of deployment.yaml
 
 #: Abbreviations of keys of `speculative`.
 _SHORT: Final = {"k": "num_speculative_tokens"}
@@ -34,48 +35,25 @@ def parse_drafts(text: str) -> dict[str, Any]:
         InputError: A key or a value is not valid, or the acceptance is missing.
     """
     found: dict[str, Any] = {}
-    for part in _parts(text):
+    for part in re.split(r",(?![^\[]*\])", text):  # at commas, except those within brackets
         key, equals, value = (word.strip() for word in part.partition("="))
         key = _SHORT.get(key, key)
         if not equals or key not in Speculative.model_fields:
             near = nearest_name(key, Speculative.model_fields) if equals else _EXAMPLE
             raise InputError("speculative takes KEY=VALUE pairs with commas", part, near or _EXAMPLE)
-        found[key] = value if key in ("method", "model") else _number(key, value)
+        try:
+            found[key] = value if key in ("method", "model") else yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise InputError(f"the value of {key} is not a number", value, _EXAMPLE) from None
     if "acceptance" not in found and "acceptance_length" not in found:
         raise InputError("speculative decoding needs a measured acceptance", text, _EXAMPLE)
-    validate_as(Deployment, {"model": "", "hardware": "", KEY: found}, "speculative")
+    validate_as(Deployment, {"model": "", "hardware": "", SPECULATIVE: found}, "speculative")
     return found
-
-
-def _parts(text: str) -> Iterator[str]:
-    """Yield the parts between commas, except commas within brackets."""
-    part, depth = "", 0
-    for letter in text:
-        depth += (letter == "[") - (letter == "]")
-        if letter == "," and not depth:
-            yield part
-            part = ""
-        else:
-            part += letter
-    yield part
-
-
-def _number(key: str, value: str) -> object:
-    try:
-        return yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise InputError(f"the value of {key} is not a number", value, _EXAMPLE) from None
 
 
 def may_draft(candidate: Candidate) -> bool:
     """Return whether the candidate can be simulated with speculative decoding."""
     return all(getattr(candidate.layout, key, 1) == 1 for key in INCOMPATIBLE["speculative"])
-
-
-def with_drafts(candidates: Iterable[Candidate], speculative: dict[str, Any]) -> Iterator[Candidate]:
-    """Yield the candidates with speculative decoding."""
-    for candidate in candidates:
-        yield replace(candidate, rest=candidate.rest.with_value(KEY, speculative))
 
 
 def per_token(cycle_s: CycleS, resolved: ResolvedDeployment, most: bool = False) -> CycleS:
@@ -84,10 +62,10 @@ def per_token(cycle_s: CycleS, resolved: ResolvedDeployment, most: bool = False)
     With speculative decoding this is the time of a round over its tokens: their mean, or the most possible if `most` is
     true. Without speculative decoding, and for steps with prompts, it is the time of the step.
     """
-    asked = resolved.speculation
-    if asked is None:
+    drafts = resolved.speculation
+    if drafts is None:
         return cycle_s
-    queries, tokens = asked.queries, len(asked.rates) + 1.0 if most else asked.mean_advance
+    queries, tokens = drafts.queries, len(drafts.rates) + 1.0 if most else drafts.mean_advance
 
     def cycle(shape: BatchShape) -> float:
         if not shape.decodes:

@@ -56,7 +56,7 @@ def front(
 
     wanted = parse_axes(axes)
     request, limits = _request(given, wanted)
-    check_targets(json_file, None, request.study, html)
+    check_targets(json_file, None, request.search.journal, html)
     if html is not None:
         from catalogs.ui.html_page import need_plotly
 

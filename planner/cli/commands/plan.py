@@ -39,7 +39,7 @@ def plan(
     from planner.problem.scenario import request_of_keys
 
     request = request_of_keys(given.keys())
-    check_targets(json, deployment_out, request.study, html)
+    check_targets(json, deployment_out, request.search.journal, html)
     if html is not None:  # fail before the search, not after it
         from catalogs.ui.html_page import need_plotly
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,10 @@ from tests.planner.queue_toy import QueueToy, candidate
 
 GENEROUS = parse_slo("ttft.p99=50s")
 ERROR = StatedError("toy", 0.05, {})  # no whole runs: log-normal
+
+
+def scaled(curve: LatencyCurve, factor: float) -> LatencyCurve:
+    return replace(curve, values_s=tuple(v * factor for v in curve.values_s))
 
 
 def verdict(rate_per_s: float, slo: Slo) -> Verdict:
@@ -77,7 +82,7 @@ def test_slower_runs_than_simulated_move_the_rate_as_well_as_the_latency() -> No
 def test_a_curve_goes_through_the_verdict_it_is_moved_to(better: float) -> None:
     full = QueueToy().fluid_requests_per_s(candidate())
     seen = verdict(0.8 * full, GENEROUS)
-    moved = curve(GENEROUS).scaled(better).through(seen, GENEROUS)
+    moved = scaled(curve(GENEROUS), better).through(seen, GENEROUS)
     assert moved.value_s(0.8 * full) == pytest.approx(seen.value_s(GENEROUS))
 
 
@@ -85,7 +90,7 @@ def test_a_rate_that_is_sure_enough_is_safe() -> None:
     full = QueueToy().fluid_requests_per_s(candidate())
     slo = parse_slo(f"ttft.p99={2 * verdict(0.8 * full, GENEROUS).value_s(GENEROUS)}s")
     seen, around = verdict(0.8 * full, slo), curve(slo)
-    pessimistic = around.scaled(1.9)  # one replica alone does worse than its share of a cluster
+    pessimistic = scaled(around, 1.9)  # one replica alone does worse than its share of a cluster
     sure = confidence(seen, pessimistic, slo, ERROR).probability_met
     safe = safe_rate_per_s(pessimistic.through(seen, slo), slo, 0.95 * full, Spread.of(seen.observations, slo, ERROR))
     assert sure >= SAFE

@@ -67,8 +67,8 @@ def test_the_rates_of_both_sides_by_hand(plain: SimulatedEvaluator) -> None:
     (_, prefill), (_, decode) = c.pools
     sides = queueing(plain, c)
     computed, decoded = sides.rates_per_s(plain.request.slos)
-    assert computed == pytest.approx(0.8 * prefill.replicas / sides.prefill.model.prefill_s)
-    model = sides.decode.model
+    assert computed == pytest.approx(0.8 * prefill.replicas / sides.prefill.prefill_s)
+    model = sides.decode
     holding_s = model.step_s(model.seats) * plain.mean_output_tokens
     assert decoded == pytest.approx(decode.replicas * model.seats / holding_s)
     assert plain.fluid_requests_per_s(c) == pytest.approx(min(computed / 0.8, decoded))
@@ -77,7 +77,7 @@ def test_the_rates_of_both_sides_by_hand(plain: SimulatedEvaluator) -> None:
 def test_a_promised_time_per_token_bounds_the_batch() -> None:
     tight = world("tpot.mean=12ms")
     c = splits(tight)[0]
-    model = queueing(tight, c).decode.model
+    model = queueing(tight, c).decode
     _, decoded = queueing(tight, c).rates_per_s(tight.request.slos)
     full = c.replicas * model.seats / (model.step_s(model.seats) * tight.mean_output_tokens)
     assert decoded < full

@@ -22,9 +22,9 @@ from planner.problem.accounting import SPOT, Accounting
 from planner.problem.demand import NOTHING, FailureTolerance
 from planner.problem.overrides import Overrides
 from planner.problem.reproduction import reproduce_block
-from planner.problem.request import ALSO, DISAGGREGATED, OBJECTIVES, PlanRequest, SearchOptions
+from planner.problem.request import DISAGGREGATED, EXTENSIONS, OBJECTIVES, PlanRequest, SearchOptions
+from planner.problem.request_fields import RequestModel
 from planner.problem.request_keys import SCHEMA_FILE, request_keys, schema_text
-from planner.problem.request_model import RequestModel
 from planner.problem.scenario import command_of, keys_of, parse_settings, read_scenario, request_of_keys
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
@@ -89,7 +89,7 @@ def requests(draw: st.DrawFn) -> PlanRequest:
         FailureTolerance, nodes=st.integers(1, 9)
     )
     tariff, spare = draw(tariffs()), draw(st.just(NOTHING) | spares) if loaded else NOTHING
-    kinds = draw(st.lists(st.sampled_from(ALSO), unique=True))
+    kinds = draw(st.lists(st.sampled_from(EXTENSIONS), unique=True))
     return PlanRequest(
         model=draw(st.sampled_from(["llama3.1-8b", "./my model"])),
         hardware="2*h100x8",
@@ -174,8 +174,8 @@ def test_an_answer_reads_its_request() -> None:
 def test_where_a_search_is_kept_is_of_the_run() -> None:
     kept = PLAIN.replace(search=SearchOptions(study="postgresql://me:secret@host/db", distributed="auto"))
     assert "secret" not in json.dumps(kept.as_dict()) + command_of(kept)
-    assert (kept.storage, kept.study) == ("postgresql://me:secret@host/db", None)
-    assert PLAIN.replace(search=SearchOptions(study="s.log")).study == Path("s.log")
+    assert (kept.search.storage, kept.search.journal) == ("postgresql://me:secret@host/db", None)
+    assert PLAIN.replace(search=SearchOptions(study="s.log")).search.journal == Path("s.log")
     assert kept.question() == PLAIN.question()
 
 
@@ -243,7 +243,7 @@ def test_former_options_set_their_key_and_say_so(
 def test_a_storage_is_a_study_now(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     found = heard([*ASKED, "--storage", "sqlite:///s.db"], monkeypatch)
     assert found == heard([*ASKED, "--study", "sqlite:///s.db"], monkeypatch)
-    assert found.storage == "sqlite:///s.db"
+    assert found.search.storage == "sqlite:///s.db"
     assert "--storage is now --study" in capsys.readouterr().err
 
 

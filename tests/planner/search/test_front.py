@@ -49,7 +49,7 @@ class Toy:
     def guide(self, seed: int) -> ParetoSampler:
         return ParetoSampler(self.guesses, self.features, self.holds, (True, False), seed)
 
-    def look(self, index: int, front: list[tuple[float, ...]]) -> ParetoSample:  # noqa: ARG002
+    def simulate(self, index: int, front: list[tuple[float, ...]]) -> ParetoSample:  # noqa: ARG002
         self.calls.append(index)
         return self.looks[index]
 
@@ -63,7 +63,7 @@ class Toy:
 
 
 def found(result: ParetoResult) -> set[tuple[float, ...]]:
-    return {result.looks[i].values for i in result.members}
+    return {result.samples[i].values for i in result.members}
 
 
 def within(result: ParetoResult, wanted: set[tuple[float, ...]], tie: float = 1.02) -> bool:
@@ -75,7 +75,7 @@ def test_a_fifth_of_the_simulations_finds_the_front_in_19_of_20_seeds() -> None:
     for seed in range(20):
         toy = Toy(seed)
         result = search_front(toy, toy.settings(seed))
-        assert len(result.looks) <= SHARE * len(toy.looks)
+        assert len(result.samples) <= SHARE * len(toy.looks)
         hits += within(result, toy.truth)
     assert hits >= 19
 
@@ -97,14 +97,14 @@ def test_what_does_not_hold_is_on_no_front_and_of_equals_one_is() -> None:
 
 def test_ctrl_c_keeps_what_was_found() -> None:
     class Interrupted(Toy):
-        def look(self, index: int, front: list[tuple[float, ...]]) -> ParetoSample:
+        def simulate(self, index: int, front: list[tuple[float, ...]]) -> ParetoSample:
             if len(self.calls) == 3:
                 raise KeyboardInterrupt
-            return super().look(index, front)
+            return super().simulate(index, front)
 
     toy = Interrupted(2)
     result = search_front(toy, toy.settings())
-    assert list(result.looks) == toy.calls
+    assert list(result.samples) == toy.calls
     assert len(toy.calls) == 3
     assert result.interrupted
     assert not result.exhausted
@@ -117,13 +117,13 @@ def test_a_guess_that_lies_about_order_costs_the_front_and_is_not_reported() -> 
     toy.guesses = np.column_stack([toy.guesses[:, 0], rng.permutation(other.guesses[:, 1])])
     toy.features = rng.standard_normal(toy.features.shape)
     result = search_front(toy, toy.settings(share=0.1))
-    assert all(result.looks[i] == toy.looks[i] for i in result.looks)
+    assert all(result.samples[i] == toy.looks[i] for i in result.samples)
     assert not within(result, toy.truth)
 
 
 @pytest.mark.parametrize("seed", [0, 7])
 def test_equal_seeds_give_equal_searches(seed: int) -> None:
-    once, again = (list(search_front(Toy(5), Toy(5).settings(seed)).looks) for _ in range(2))
+    once, again = (list(search_front(Toy(5), Toy(5).settings(seed)).samples) for _ in range(2))
     assert once == again
 
 
@@ -148,8 +148,8 @@ def test_a_study_is_resumed_where_it_was_interrupted(tmp_path: Path) -> None:
     first = search_front(Toy(8), replace(kept, n_trials=10))
     toy = Toy(8)
     rest = search_front(toy, kept)
-    assert rest.n_resumed == len(first.looks) == 10
-    assert list(first.looks) + toy.calls == list(whole.looks)
+    assert rest.n_resumed == len(first.samples) == 10
+    assert list(first.samples) + toy.calls == list(whole.samples)
     assert found(rest) == found(whole)
 
 

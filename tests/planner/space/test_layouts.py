@@ -10,8 +10,8 @@ from catalogs.deployments.resolve import CatalogLookup, resolve
 from catalogs.errors import InputError
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.problem.candidate import Candidate
-from planner.problem.overrides import Overrides
-from planner.problem.request import ALSO, PlanRequest
+from planner.problem.overrides import PLAN_ELSEWHERE, Overrides, parse_keys
+from planner.problem.request import EXTENSIONS, PlanRequest
 from planner.problem.scenario import command_of
 from planner.problem.slo import parse_slos
 from planner.space.candidates import candidates, widest_limits
@@ -20,8 +20,12 @@ from planner.space.layouts import replicas_of
 SLOS = parse_slos(["p99=2s"])
 
 
+def fixed_by(settings: list[str]) -> Overrides:
+    return Overrides.of(parse_keys(settings, PLAN_ELSEWHERE))
+
+
 def space(model: str, hardware: str, fixed: tuple[str, ...] = (), **asked: object) -> list[Candidate]:
-    request = PlanRequest(model=model, hardware=hardware, slos=SLOS, fixed=Overrides.parse(fixed), **asked)  # type: ignore[arg-type]
+    request = PlanRequest(model=model, hardware=hardware, slos=SLOS, fixed=fixed_by(fixed), **asked)  # type: ignore[arg-type]
     return candidates(request, CatalogLookup.of(model, "vllm", hardware))
 
 
@@ -50,7 +54,7 @@ def test_the_default_question_is_laid_out_and_bounded_in_no_time() -> None:
     [("llama3.1-8b", "h100x8"), ("deepseek-v3", "2*h200x8"), ("llama3.1-405b", "3*a100-80gbx8")],
 )
 def test_every_wider_candidate_resolves_and_fits(model: str, hardware: str) -> None:
-    found = space(model, hardware, also=ALSO, precisions=("native",))
+    found = space(model, hardware, also=EXTENSIONS, precisions=("native",))
     layouts = {c.layout: c for c in found}
     assert len(layouts) > len({c.layout for c in space(model, hardware, precisions=("native",))})
     names = CatalogLookup.of(model, "vllm", hardware)
@@ -79,7 +83,7 @@ def test_fixed_keys_leave_the_others_to_choose() -> None:
 
 def test_step_costs_are_compiled_for_fixed_limits_too() -> None:
     names = CatalogLookup.of("llama3.1-8b", "vllm", "rtx4090")
-    assert widest_limits(names, Overrides.parse(["max_num_seqs=3000", "max_num_batched_tokens=40000"])) == (40000, 3000)
+    assert widest_limits(names, fixed_by(["max_num_seqs=3000", "max_num_batched_tokens=40000"])) == (40000, 3000)
 
 
 @pytest.mark.parametrize(
@@ -108,7 +112,7 @@ def test_an_unknown_kind_names_the_nearest() -> None:
 
 
 def test_the_command_says_what_was_fixed() -> None:
-    fixed = Overrides.parse(["prefix_caching=false", "kv_dtype=fp8"])
+    fixed = fixed_by(["prefix_caching=false", "kv_dtype=fp8"])
     request = PlanRequest(model="llama3.1-8b", hardware="h100x8", slos=SLOS, also=("pipelines",), fixed=fixed)
     command = command_of(request)
     assert "--set also=pipelines" in command

@@ -1,16 +1,15 @@
-"""The base class of the models of a request, and the description of each field's key and option.
+"""The base class of the models of a request, and the types and descriptions of their fields.
 
-A field is described once: its key (the alias), its help (the description), and its command-line option
-(`json_schema_extra=option(...)`). From this the JSON Schema is generated, and from the schema the command line, the
-list of keys, and the command that repeats a request.
+A field is described once, by `key(...)`: its help, its heading, and its command-line option. From this the JSON Schema
+is generated, and from the schema the command line, the list of keys, and the command that repeats a request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, WithJsonSchema
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.ui.words import exact_duration, parse_duration
@@ -26,39 +25,61 @@ POWER: Final = "Power and carbon"
 
 SEARCH: Final = "Search"
 
-#: Keys that a field adds to its JSON Schema; request_keys.py reads them.
-OPTION: Final = "x-option"
-
-FORMER_OPTIONS: Final = "x-former-options"
-
-PANEL: Final = "x-panel"
-
-OF_RUN: Final = "x-of-run"
+#: Key of the JSON Schema of fields that concern only the run; see `key`.
+RUN_ONLY: Final = "x-of-run"
 
 
-def option(
-    name: str | None = None,
+def key(
+    description: str,
     panel: str | None = None,
-    *,
-    metavar: str | None = None,
-    former: Iterable[str] = (),
+    option: str = "",
+    alias: str | None = None,
+    former: str | None = None,
     value_of: str | None = None,
-    of_run: bool = False,
-) -> dict[str, Any]:
-    """Return the description of a field's command-line option, for `json_schema_extra`.
+    run_only: bool = False,
+) -> Any:
+    """Return the pydantic field of a key of a request, as metadata of its type; request_keys.py reads its JSON Schema.
 
     Args:
-        name: The option that `--help` shows; None for a key that only `--set` and scenario files can set.
+        description: The help text.
         panel: The heading under which help texts list the key.
-        metavar: The placeholder of the option's value.
-        former: Former options, which still work and print a notice that names the key.
+        option: The option that `--help` shows and the placeholder of its value, for example "--price USD". Without an
+            option, only `--set` and scenario files can set the key.
+        alias: The key, if it differs from the name of the field.
+        former: A former option, which still works and prints a notice that names the key.
         value_of: The key that takes the option's value, if the field itself is a switch that the option turns on.
-        of_run: Whether the field concerns the run of a search only, so that neither answers nor commands repeat it.
+        run_only: Whether the field concerns the run of a search only, so that neither answers nor commands repeat it.
     """
+    name, metavar = option.split() if " " in option else (option, "") if option[:2] == "--" else ("", option)
     shown = {"name": name, "metavar": metavar, "value_of": value_of}
-    found: dict[str, Any] = {OPTION: {k: v for k, v in shown.items() if v is not None}, PANEL: panel}
-    found |= {FORMER_OPTIONS: list(former), OF_RUN: of_run}
-    return {k: v for k, v in found.items() if v}
+    extra: dict[str, Any] = {
+        "x-option": {part: text for part, text in shown.items() if text},
+        "x-panel": panel,
+        "x-former-options": [former] if former else None,
+        RUN_ONLY: run_only,
+    }
+    return Field(alias=alias, description=description, json_schema_extra={k: v for k, v in extra.items() if v})
+
+
+def refuse_if(broken: bool, rule: str, value: object, nearest: str) -> None:
+    """Refuse a value if it breaks a rule.
+
+    Raises:
+        InputError: The rule is broken; the error names the value and the nearest valid choice.
+    """
+    if broken:
+        raise InputError(rule, value, nearest)
+
+
+def need_one_of(what: str, value: str, choices: Sequence[str]) -> None:
+    """Refuse a value that is not one of the choices; the first choice is the usual one.
+
+    Raises:
+        InputError: The value is not one of them; the error names all of them and the nearest one.
+    """
+    if value not in choices:
+        rule = f"{what} is one of {', '.join(choices)}"
+        raise InputError(rule, value, nearest_name(value, choices) or choices[0])
 
 
 class RequestModel(BaseModel):
