@@ -19,7 +19,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import status_line
 from planner.answer.hardware_ranking import RankingTerms, rank_hardware
-from planner.answer.measure import BEST, OTHER, Measure, MeasuredPlan, assumptions, pareto, prices_of
+from planner.answer.measure import BEST, OTHER, MeasuredPlan, PlanMeasurer, assumptions, pareto, prices_of
 from planner.answer.refusal import Refuser
 from planner.answer.schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary
 from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
@@ -88,7 +88,7 @@ def make_plan(
     started = time.perf_counter()
     left, discards = apply_bounds(request, evaluator)
     prices = PriceList(request.tariff, evaluator.names.hardware)
-    measure = Measure(evaluator, _tester(request, evaluator, left), prices, workers.map)
+    measure = PlanMeasurer(evaluator, _tester(request, evaluator, left), prices, workers.map)
     result = _search(request, measure, left, workers, progress)
     entries = _entries(request, measure, result)
     if result.interrupted and not entries:
@@ -161,7 +161,7 @@ def _tester(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candidate
 
 def _search(
     request: PlanRequest,
-    measure: Measure,
+    measure: PlanMeasurer,
     left: Sequence[Candidate],
     workers: WorkerPool,
     progress: Progress | None,
@@ -175,7 +175,7 @@ def _search(
     result = SearchResult()
     if not left:
         return result
-    evaluator, tester, counter = measure.evaluator, measure.bench, RequestCounter()
+    evaluator, tester, counter = measure.evaluator, measure.tester, RequestCounter()
     unit_cost = _unit_cost(request.objective, measure.prices, left)
     counting = replace(tester, counter=counter)
     assess = assess_for(request.objective, counting, lambda c: plain(c, evaluator), unit_cost)
@@ -197,7 +197,7 @@ def _search(
     return result
 
 
-def _groups(request: PlanRequest, measure: Measure, left: Sequence[Candidate]) -> list[list[Candidate]]:
+def _groups(request: PlanRequest, measure: PlanMeasurer, left: Sequence[Candidate]) -> list[list[Candidate]]:
     """Return the groups of candidates in the order in which they are searched.
 
     All candidates form one group, unless the request is for the cheapest deployment that carries a rate. Then there is
@@ -207,7 +207,7 @@ def _groups(request: PlanRequest, measure: Measure, left: Sequence[Candidate]) -
     """
     if request.objective != "cost" or not request.demand.given or not left:
         return [list(left)]
-    evaluator, tester, sizes = measure.evaluator, measure.bench, _sizes(measure.prices, left)
+    evaluator, tester, sizes = measure.evaluator, measure.tester, _sizes(measure.prices, left)
     largest = max(sizes.values())
     groups: dict[object, list[Candidate]] = {}
     for c in sorted(left, key=lambda c: (sizes[c.hardware], plain(c, evaluator)[:2])):
@@ -264,7 +264,7 @@ def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
     return f"plan-{digest(text)}"
 
 
-def _entries(request: PlanRequest, measure: Measure, result: SearchResult) -> list[MeasuredPlan]:
+def _entries(request: PlanRequest, measure: PlanMeasurer, result: SearchResult) -> list[MeasuredPlan]:
     """Return the winner and its alternatives, measured with independent seeds; empty if no plan meets the request."""
     races, outcomes = request.objective in ("cost", "throughput", "goodput"), result.outcomes
     best, first = _winner(request, measure, outcomes, races)
@@ -279,7 +279,7 @@ def _entries(request: PlanRequest, measure: Measure, result: SearchResult) -> li
 
 
 def _winner(
-    request: PlanRequest, measure: Measure, outcomes: Sequence[Outcome], races: bool
+    request: PlanRequest, measure: PlanMeasurer, outcomes: Sequence[Outcome], races: bool
 ) -> tuple[Outcome | None, MeasuredPlan | None]:
     """Return the best outcome that still meets the request with all seeds pooled, and its measured plan."""
     left = [o for o in outcomes if o.feasible]

@@ -52,7 +52,7 @@ class Replay:
         The seed draws Poisson arrivals where the trace has no times; otherwise it has no effect.
         """
         lap, row = np.divmod(np.arange(n), len(self.trace.input_tokens))
-        columns = rows_of(self.trace, ("input_tokens", "output_tokens", "wanted_models", "adapters", "terms"), row)
+        columns = rows_of(self.trace, ("input_tokens", "output_tokens", "requested_models", "adapters", "terms"), row)
         sessions = self.trace.sessions
         return RequestSet(
             arrival_s=self._arrival_s(seed, row, lap, requests_per_s),

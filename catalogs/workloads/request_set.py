@@ -14,7 +14,7 @@ COLUMNS: Final = (
     "arrival_s",
     "input_tokens",
     "output_tokens",
-    "wanted_models",
+    "requested_models",
     "sessions",
     "adapters",
     "terms",
@@ -47,7 +47,7 @@ class RequestSet:
     concurrency: int | None = None
     block_hashes: tuple[tuple[int, ...], ...] | None = None
     hash_block_tokens: int = 16
-    wanted_models: IntArray | None = None  # model of each request, where one router serves several, as an index in
+    requested_models: IntArray | None = None  # model of each request, where one router serves several, as an index in
     models: tuple[str, ...] = ()  # these names, or in the models of the fleet where there are no names
     sessions: IntArray | None = None  # conversation of each request
     adapters: IntArray | None = None  # LoRA adapter of each request; -1: none

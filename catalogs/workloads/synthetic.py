@@ -104,7 +104,7 @@ class SyntheticWorkload:
             concurrency=self.concurrency,
             block_hashes=tuple([hashes[i] for i in order.tolist()]) if hashes else None,
             hash_block_tokens=BLOCK_TOKENS,
-            wanted_models=_drawn(streams[6], weights, n_sessions)[session] if self.models else None,
+            requested_models=_drawn(streams[6], weights, n_sessions)[session] if self.models else None,
             models=tuple(self.models),
             sessions=session if self.turns else None,
             adapters=self.adapters.draw(streams[8], n_sessions)[session] if self.adapters else None,

@@ -30,7 +30,7 @@ USUAL_BLOCK_TOKENS: Final = (512, 16, 32, 64, 128, 256, 1024)
 class Trace:
     """A trace as read; arrays have shape (n,), or are None where the file does not record them.
 
-    block_hashes are as in RequestSet: full blocks only, with ids that identify the whole prefix. wanted_models holds
+    block_hashes are as in RequestSet: full blocks only, with ids that identify the whole prefix. requested_models holds
     indices in `models`.
     """
 
@@ -42,7 +42,7 @@ class Trace:
     format: str
     notices: tuple[str, ...] = ()
     sessions: IntArray | None = None  # conversation of each request
-    wanted_models: IntArray | None = None
+    requested_models: IntArray | None = None
     models: tuple[str, ...] = ()
     adapters: IntArray | None = None  # LoRA adapters, numbered by first appearance; -1: none
     terms: ServiceLevels | None = None
@@ -86,7 +86,7 @@ def trace_labels(columns: Mapping[str, Sequence[Any]], where: str) -> dict[str, 
     if missing is not None:
         raise InputError(f"{where}: model of row {missing} is missing")
     wanted, names = _numbered([str(name) for name in columns["model"]])
-    return found | {"wanted_models": wanted, "models": tuple(map(str, names))}
+    return found | {"requested_models": wanted, "models": tuple(map(str, names))}
 
 
 def _content(path: Path, where: str) -> bytes:

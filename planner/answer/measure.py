@@ -16,7 +16,7 @@ import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
 from catalogs.hardware.specs import Hardware
-from planner.answer.plan_schema import CurvePoint, Known, Memory, Plan, SloResult, SloValue, Stats, Survival
+from planner.answer.plan_schema import CalibrationBlock, CurvePoint, Memory, Plan, SloResult, SloValue, Stats, Survival
 from planner.economics.money import PriceLine, Rates, energy, money, price_rows
 from planner.evaluation.capacity import TOLERANCE, find_capacity
 from planner.evaluation.confidence import LEVEL, SAFE, LatencyCurve, Spread, confidence, safe_rate_per_s
@@ -85,14 +85,14 @@ class MeasuredPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Measure:
+class PlanMeasurer:
     """Measures plans for one request.
 
     `each` applies a function to each of several runs, in this process or in others, and returns the results in order.
     """
 
     evaluator: Evaluator
-    bench: CandidateTester
+    tester: CandidateTester
     prices: PriceList
     each: Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]] = map
 
@@ -108,8 +108,8 @@ class Measure:
         """
         seen: list[Verdict] = []
         capacity = self._capacity(candidate, start_per_s, effort.capacity, seen)
-        required = self.bench.nominal_per_s(candidate)
-        rate = required or capacity or self.bench.floor_per_s(candidate)
+        required = self.tester.nominal_per_s(candidate)
+        rate = required or capacity or self.tester.floor_per_s(candidate)
         details, verdict = self._figures(candidate, rate, effort)
         for _ in range(_CLUSTER_STEPS if required is None and capacity is not None else 0):
             if verdict.met:
@@ -126,7 +126,7 @@ class Measure:
         for _ in range(_SAFE_STEPS if required is None and capacity is not None else 0):
             curves, error = self._curves(seen), details[0].error
             safe = self._safe_rate(capacity or rate, verdict, curves, error)
-            bars = (confidence(verdict, curves[slo.name], slo, error) for slo in self.bench.slos)
+            bars = (confidence(verdict, curves[slo.name], slo, error) for slo in self.tester.slos)
             if safe is None or safe >= rate or all(bar.probability_met >= SAFE for bar in bars):
                 break
             safe_details, safe_verdict = self._figures(candidate, safe, effort)
@@ -141,7 +141,7 @@ class Measure:
 
     def _survival(self, candidate: Candidate, rate: float, n_seeds: int) -> Survival | None:
         """Return the objectives under the same load after the loss that the request names; None if it names none."""
-        held = self.bench.held_per_s(candidate)
+        held = self.tester.held_per_s(candidate)
         if held is None or held <= rate * (1 + 1e-9):
             return None
         left = round(candidate.replicas * rate / held)
@@ -151,11 +151,11 @@ class Measure:
             requests_per_s=rate if left else None,
             met=verdict is not None and verdict.met,
             stable=verdict is not None and verdict.stable,
-            slo=[SloValue.of(slo, verdict.value_s(slo) if verdict else None) for slo in self.bench.slos],
+            slo=[SloValue.of(slo, verdict.value_s(slo) if verdict else None) for slo in self.tester.slos],
         )
 
     def _curves(self, seen: Sequence[Verdict]) -> dict[str, LatencyCurve]:
-        return {slo.name: LatencyCurve.of(seen, slo) for slo in self.bench.slos}
+        return {slo.name: LatencyCurve.of(seen, slo) for slo in self.tester.slos}
 
     def _figures(self, candidate: Candidate, rate: float, effort: MeasurementBudget) -> tuple[list[RunDetail], Verdict]:
         """Return the runs behind the figures of a plan, and their verdict.
@@ -164,18 +164,18 @@ class Measure:
         """
         whole = effort.whole_cluster and 1 < candidate.replicas <= MOST_REPLICAS
         n_seeds = max(2, effort.figures // 2) if whole else effort.figures
-        n = self.bench.sizes.full
-        loads = [Load(rate, n, self.bench.seed + i, whole) for i in range(n_seeds)]
+        n = self.tester.sizes.full
+        loads = [Load(rate, n, self.tester.seed + i, whole) for i in range(n_seeds)]
         details = list(self.each(partial(self.evaluator.detail, candidate), loads))
-        return details, judge([d.observation for d in details], self.bench.slos)
+        return details, judge([d.observation for d in details], self.tester.slos)
 
     def holds(self, candidate: Candidate, rate_per_s: float) -> bool:
         """Return whether the objectives are met at this rate, with independent seeds pooled."""
         return self._verdict(candidate, rate_per_s, 1).met and self._verdict(candidate, rate_per_s, BEST.capacity).met
 
     def _verdict(self, candidate: Candidate, rate: float, n_seeds: int) -> Verdict:
-        loads = [Load(rate, self.bench.sizes.full, self.bench.seed + i) for i in range(n_seeds)]
-        return judge(list(self.each(partial(self.evaluator.observe, candidate), loads)), self.bench.slos)
+        loads = [Load(rate, self.tester.sizes.full, self.tester.seed + i) for i in range(n_seeds)]
+        return judge(list(self.each(partial(self.evaluator.observe, candidate), loads)), self.tester.slos)
 
     def _capacity(self, candidate: Candidate, start: float | None, n_seeds: int, seen: list[Verdict]) -> float | None:
         """Return the highest rate that meets the objectives with all seeds pooled; None if a light load does not."""
@@ -213,12 +213,12 @@ class Measure:
         error = details[0].error
         curves = self._curves(seen)
         rows = []
-        for slo in self.bench.slos:
+        for slo in self.tester.slos:
             bars = confidence(verdict, curves[slo.name], slo, error)
             rows.append(SloResult.of(slo, bars.value_s, bars, verdict.stable, ci_level=LEVEL))
         safe = None if capacity is None else self._safe_rate(capacity, verdict, curves, error)
         if safe is not None and all(row.probability_met >= SAFE for row in rows):
-            required = self.bench.nominal_per_s(candidate)  # a higher rate would only be an estimate from the curve
+            required = self.tester.nominal_per_s(candidate)  # a higher rate would only be an estimate from the curve
             safe = verdict.requests_per_s if required is None else max(safe, verdict.requests_per_s)
         output, total, power = (_mean(details, f) for f in ("output_tokens_per_s", "total_tokens_per_s", "power_w"))
         rates = Rates(output, total, power, verdict.requests_per_s if verdict.stable else None)
@@ -240,7 +240,7 @@ class Measure:
                 name: float(np.mean([d.time_breakdown.get(name, 0.0) for d in details]))
                 for name in details[0].time_breakdown
             },
-            calibration=Known.model_validate(details[0].calibration),
+            calibration=CalibrationBlock.model_validate(details[0].calibration),
             command=facts.command,
             command_notes=list(facts.command_notes),
             notices=list(dict.fromkeys((*details[0].notices, *facts.notices))),
@@ -258,7 +258,7 @@ class Measure:
         It uses the same curves as the rows of the objectives, so that the two never contradict each other.
         """
         rates = []
-        for slo in self.bench.slos:
+        for slo in self.tester.slos:
             spread = Spread.of(verdict.observations, slo, error)
             rates.append(safe_rate_per_s(curves[slo.name].through(verdict, slo), slo, capacity, spread))
         return None if None in rates else min(rate for rate in rates if rate is not None)

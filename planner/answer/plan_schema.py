@@ -126,7 +126,7 @@ class Memory(JsonBlock):
     why: str | None = None
 
 
-class Known(JsonBlock):
+class CalibrationBlock(JsonBlock):
     """The calibration block: the sources of the step time by share, and the errors of whole runs."""
 
     bundle: str
@@ -174,7 +174,7 @@ class Plan(JsonBlock):
     energy: Energy | None
     memory: Memory | None = None
     time_breakdown: dict[str, float] | None
-    calibration: Known | None
+    calibration: CalibrationBlock | None
     command: str = ""
     command_notes: list[str] = Field(default_factory=list)
     notices: list[str] = Field(default_factory=list)

@@ -11,7 +11,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import human_s
-from planner.answer.measure import BEST, Measure, MeasuredPlan
+from planner.answer.measure import BEST, MeasuredPlan, PlanMeasurer
 from planner.answer.plan_schema import Memory, Plan
 from planner.answer.schema import Refusal, Suggestion
 from planner.evaluation.evaluator import Evaluator, Verdict
@@ -43,7 +43,7 @@ class Refuser:
     """Explains why no candidate meets a request; `elsewhere` opens the evaluator of other hardware."""
 
     request: PlanRequest
-    measure: Measure
+    measure: PlanMeasurer
     elsewhere: Elsewhere
 
     def refuse(self, discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome]) -> Refusal:
@@ -123,13 +123,13 @@ class Refuser:
 
     def _try(self, request: PlanRequest, evaluator: Evaluator) -> Candidate | None:
         """Return the first promising candidate with default limits that meets the request in simulation."""
-        tester = replace(self.measure.bench, evaluator=evaluator)
+        tester = replace(self.measure.tester, evaluator=evaluator)
         default: dict[object, Candidate] = {}
         for c in candidates(request, evaluator.names):
             default.setdefault(c.placement, c)
         left = [c for c in default.values() if evaluator.discard(c) is None and math.isfinite(tester.floor_per_s(c))]
         left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
-        measurer = Measure(evaluator, tester, self.measure.prices)
+        measurer = PlanMeasurer(evaluator, tester, self.measure.prices)
         for candidate in left[:_MAX_TRIES]:
             rate = tester.floor_per_s(candidate)
             if not tester.probe(candidate, rate, tester.sizes.quick).hopeless and measurer.holds(candidate, rate):

@@ -167,10 +167,10 @@ def _one_node(resolved: ResolvedDeployment, accelerators: int) -> Hardware:
     return replace(resolved.hardware, accelerators_per_node=accelerators, n_nodes=1)
 
 
-def with_replicas(compiled: CompiledDeployment, replicas: int, room_for: int | None = None) -> CompiledDeployment:
-    """Return the deployment with `replicas` replicas on one node with space for `room_for` of them (None: all)."""
+def with_replicas(compiled: CompiledDeployment, replicas: int, space_for: int | None = None) -> CompiledDeployment:
+    """Return the deployment with `replicas` replicas on one node with space for `space_for` of them (None: all)."""
     resolved = compiled.resolved
-    node = _one_node(resolved, (room_for or replicas) * resolved.accelerators_per_replica)
+    node = _one_node(resolved, (space_for or replicas) * resolved.accelerators_per_replica)
     return replace(compiled, resolved=replace(resolved, replicas=replicas, hardware=node))
 
 

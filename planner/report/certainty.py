@@ -9,7 +9,7 @@ from calibration.accuracy.reliability import SAID, Reliability, load_reliability
 from catalogs.ui.charts import PALE, REFERENCE, series_style
 from catalogs.ui.html_page import Markup, PageSection, bullets, chart, paragraph, table
 from catalogs.ui.words import percent, plan_name
-from planner.answer.plan_schema import Known
+from planner.answer.plan_schema import CalibrationBlock
 from planner.answer.schema import Answer
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.report.plots import bars, draw, line, names_axis, percent_axis
@@ -35,7 +35,7 @@ def certainty(answer: Answer) -> PageSection:
     return PageSection("Confidence: calibration and assumptions", parts, "Confidence")
 
 
-def _stated(known: Known | None) -> list[Markup]:
+def _stated(known: CalibrationBlock | None) -> list[Markup]:
     """Return a table of the error of whole runs by statistic."""
     if known is None or not known.intervals:
         return []
@@ -62,7 +62,7 @@ def _reliability_chart(answer: Answer) -> list[Markup]:
     return [paragraph(text), chart(reliability(found), caption, 460)]
 
 
-def coverage(plans: Sequence[tuple[str, Known]]) -> Any:
+def coverage(plans: Sequence[tuple[str, CalibrationBlock]]) -> Any:
     """Return a bar chart of the simulated step time of each plan by evidence: measured, interpolated, roofline only."""
     traces = []
     for i, (kind, colour) in enumerate((("measured", PALE[2]), ("interpolated", PALE[0]), ("roofline", PALE[3]))):

@@ -40,7 +40,7 @@ NO_LIMIT_S: Final = 1e6
 _REASONS: Final = 3  # most reasons for discarded candidates that are printed
 
 
-def asked_slos(axes: Sequence[ParetoAxis], limits: Sequence[Slo]) -> tuple[Slo, ...]:
+def observed_slos(axes: Sequence[ParetoAxis], limits: Sequence[Slo]) -> tuple[Slo, ...]:
     """Return the objectives to read from a run: the limits, and the axes without a limit."""
     named = {slo.name for slo in limits}
     extra = (axis.slo for axis in axes if axis.slo is not None and axis.slo.name not in named)
@@ -218,7 +218,7 @@ def pareto_front(request: PlanRequest, axes: str = "cost,ttft.p99") -> ParetoAns
     wanted = parse_axes(axes)
     names = {axis.name for axis in wanted}
     objective = "energy" if names & {"energy", "carbon"} else "cost"
-    whole = request.replace(slos=asked_slos(wanted, request.slos), objective=objective)
+    whole = request.replace(slos=observed_slos(wanted, request.slos), objective=objective)
     return make_front(whole, open_evaluator(whole), wanted, request.slos)
 
 
@@ -243,7 +243,7 @@ def make_front(
         rule = "no price is known of this hardware, so a front of cost has no dollars"
         raise InputError(rule, ", ".join(unpriced), "--price USD, or --axes energy,...")
     points = points_under_load(evaluator, prices, left, request.requests_per_s)
-    sizes, options = RunSizes.for_slos(asked_slos(axes, limits)), request.search
+    sizes, options = RunSizes.for_slos(observed_slos(axes, limits)), request.search
     space = ParetoSpace(evaluator, prices, points, axes, limits, request.seed, sizes)
     identity = [request.question(), [a.name for a in axes], [s.text for s in limits], request.tariff.model_dump()]
     name = f"front-{digest(json.dumps([identity, space.params], sort_keys=True, default=str))}"

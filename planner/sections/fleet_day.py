@@ -165,7 +165,7 @@ def _paid_s(run: Run, edges_s: FloatArray, speed: float) -> FloatArray:
     """
     grown = np.zeros(len(edges_s))
     starting = [(ordered_s, ended_s) for _, ordered_s, ended_s in run.orders.tolist()]
-    for begin_s, end_s in [*starting, *((r.born_s, r.died_s) for r in run.replicas)]:
+    for begin_s, end_s in [*starting, *((r.created_s, r.removed_s) for r in run.replicas)]:
         begin, end = begin_s * speed, end_s * speed
         grown += np.clip(edges_s, begin, max(begin, end)) - begin
     return np.diff(grown)

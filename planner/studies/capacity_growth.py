@@ -15,7 +15,7 @@ from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import human_s
-from planner.answer.measure import Measure
+from planner.answer.measure import PlanMeasurer
 from planner.answer.plan_schema import Plan
 from planner.evaluation.evaluator import Evaluator
 from planner.problem.candidate import Candidate
@@ -164,7 +164,7 @@ class _Tries:
         left = [c for c in plain.values() if world.discard(c) is None]
         left.sort(key=lambda c: -world.fluid_requests_per_s(c))
         tester = replace(self.rerun.tester, evaluator=world, requests_per_s=self.goal)
-        measure = Measure(world, tester, self.rerun.prices)
+        measure = PlanMeasurer(world, tester, self.rerun.prices)
         for candidate in left[:MOST_TRIES]:
             quick = tester.probe(candidate, self.goal, tester.sizes.quick)
             if not quick.hopeless and measure.holds(candidate, self.goal):

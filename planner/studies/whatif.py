@@ -15,7 +15,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.yaml_files import validate_as
 from catalogs.ui.words import human_s
-from planner.answer.measure import BEST, Measure
+from planner.answer.measure import BEST, PlanMeasurer
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.confidence import SAFE
@@ -170,7 +170,7 @@ def _measured(world: SimulatedEvaluator, prices: PriceList, candidate: Candidate
     request, sizes = world.request, RunSizes.for_slos(world.request.slos)
     rates = RequiredRates(request.demand, _no_users, _no_users) if request.spare else None
     tester = CandidateTester(world, request.slos, sizes, request.seed, request.requests_per_s, rates)
-    return Measure(world, tester, prices).entry(candidate, None, BEST).plan
+    return PlanMeasurer(world, tester, prices).entry(candidate, None, BEST).plan
 
 
 def _no_users(_: Candidate, requests_per_s: float) -> float:

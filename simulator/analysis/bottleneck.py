@@ -247,8 +247,8 @@ class _ReplicaTime:
             waits: Samples of the replica's queue, from the event log.
         """
         first_s, last_s = run.span_s
-        born_s, died_s = max(replica.born_s, first_s), min(replica.died_s, last_s)
-        alive_s = max(0.0, died_s - born_s)
+        created_s, removed_s = max(replica.created_s, first_s), min(replica.removed_s, last_s)
+        alive_s = max(0.0, removed_s - created_s)
         table = np.concatenate([log.table() for log in replica.logs])
         start_s, total_s = table[:, COLUMNS.index("start_s")], table[:, COLUMNS.index("total_s")]
         parts = list(priced(compiled.cost.tables, StepLog.merged(replica.logs)))
@@ -257,7 +257,7 @@ class _ReplicaTime:
         stages = len(replica.logs)  # the number of batches in flight, each with its own log
         blocked, seated = (reason_between(waits, reason, start_s, start_s + total_s) for reason in (BLOCKS, SEATS))
         free = np.clip(1.0 - (blocked + seated) / np.maximum(total_s, 1e-300), 0.0, 1.0)
-        alive = np.array([born_s]), np.array([died_s])
+        alive = np.array([created_s]), np.array([removed_s])
         blocked_s, seated_s = (float(reason_between(waits, reason, *alive)[0]) for reason in (BLOCKS, SEATS))
         idle_s = max(0.0, alive_s - float(total_s.sum()) / stages)
         idle_blocked_s = max(0.0, blocked_s - float(blocked.sum()) / stages)

@@ -198,7 +198,7 @@ class _Trace:
             if kind == PREEMPTED
         ]
         for index, record in enumerate(self.run.replicas):
-            times = (("started", record.born_s), ("stopped", record.died_s))
+            times = (("started", record.created_s), ("stopped", record.removed_s))
             rows += [(now, f"replica {name}", "p", index, 0) for name, now in times if isfinite(now) and now > 0.0]
         for now, name, scope, pid, tid in rows:
             if self.window.from_s <= now <= self.window.to_s:

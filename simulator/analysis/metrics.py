@@ -336,8 +336,8 @@ def _counts(run: Run, first_s: float, last_s: float) -> dict[str, float]:
     if last_s <= first_s:
         n = len(run.replicas)
         return {"mean": float(n), "min": n, "max": n, "end": n}
-    born = np.sort([max(r.born_s, first_s) for r in run.replicas])
-    died = np.sort([r.died_s for r in run.replicas])
+    born = np.sort([max(r.created_s, first_s) for r in run.replicas])
+    died = np.sort([r.removed_s for r in run.replicas])
     times = np.unique(np.concatenate([[first_s], born, died]))
     times = times[(times >= first_s) & (times < last_s)]
     counts = np.searchsorted(born, times, side="right") - np.searchsorted(died, times, side="right")

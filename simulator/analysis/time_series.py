@@ -88,18 +88,18 @@ def _replica(
 ) -> dict[str, FloatArray]:
     """Return the integral of each figure up to the edges; that of kv_fraction is in blocks. Each has shape (edges,)."""
     first_s, last_s = run.span_s
-    born_s, died_s = max(replica.born_s, first_s), min(replica.died_s, last_s)
-    alive_s = np.clip(edges_s, born_s, max(born_s, died_s)) - born_s
+    created_s, removed_s = max(replica.created_s, first_s), min(replica.removed_s, last_s)
+    alive_s = np.clip(edges_s, created_s, max(created_s, removed_s)) - created_s
     log = StepLog.merged(replica.logs)
     busy_s = _grown(log, log.total_s / len(replica.logs), edges_s)
-    at_s, _, blocks, running, queue, _ = seen[seen[:, 0] <= replica.died_s].T
+    at_s, _, blocks, running, queue, _ = seen[seen[:, 0] <= replica.removed_s].T
     known, tokens = ~np.isnan(blocks), np.zeros(len(edges_s))
     return {
         "alive_fraction": alive_s,
         "busy_fraction": busy_s,
-        "queue": _held(at_s, queue, replica.died_s, edges_s),
-        "running": _held(at_s, running, replica.died_s, edges_s),
-        "kv_fraction": _drawn(at_s[known], blocks[known], replica.died_s, edges_s),
+        "queue": _held(at_s, queue, replica.removed_s, edges_s),
+        "running": _held(at_s, running, replica.removed_s, edges_s),
+        "kv_fraction": _drawn(at_s[known], blocks[known], replica.removed_s, edges_s),
         "power_w": np.zeros(len(edges_s)) if compiled is None else _joules(log, compiled, alive_s - busy_s, edges_s),
         "input_tokens_per_s": _grown(log, log.prefill_tokens, edges_s),
         "output_tokens_per_s": sum((_tokens(each, edges_s) for each in replica.logs if len(each)), tokens),
@@ -169,19 +169,19 @@ def _tokens(log: StepLog, edges_s: FloatArray) -> FloatArray:
     return np.asarray(np.where(row < 0, 0.0, before[r] + each[r] * done), dtype=np.float64)
 
 
-def _held(at_s: FloatArray, level: FloatArray, died_s: float, edges_s: FloatArray) -> FloatArray:
+def _held(at_s: FloatArray, level: FloatArray, removed_s: float, edges_s: FloatArray) -> FloatArray:
     """Return the integral up to the edges of a level that holds from one sample to the next. Shape (edges,)."""
     if not len(at_s):
         return np.zeros(len(edges_s))
-    end_s = min(died_s, max(float(edges_s[-1]), float(at_s[-1])))
+    end_s = min(removed_s, max(float(edges_s[-1]), float(at_s[-1])))
     return _integral(np.append(at_s, end_s), level, edges_s)
 
 
-def _drawn(at_s: FloatArray, level: FloatArray, died_s: float, edges_s: FloatArray) -> FloatArray:
+def _drawn(at_s: FloatArray, level: FloatArray, removed_s: float, edges_s: FloatArray) -> FloatArray:
     """Return the integral up to the edges of a level that changes linearly between samples. Shape (edges,)."""
     if not len(at_s):
         return np.zeros(len(edges_s))
-    end_s = min(died_s, max(float(edges_s[-1]), float(at_s[-1])))
+    end_s = min(removed_s, max(float(edges_s[-1]), float(at_s[-1])))
     points = np.concatenate([at_s[:1], at_s, [end_s, end_s]])
     values = np.concatenate([[0.0], level, [level[-1], 0.0]])
     values_at = np.interp(edges_s, points, values, left=0.0, right=0.0)

@@ -72,7 +72,7 @@ class Cluster:
         self._input_tokens: list[int] = requests.input_tokens.tolist()
         self._output_tokens: list[int] = requests.output_tokens.tolist()
         self._adapters = None if requests.adapters is None else requests.adapters.tolist()
-        self._models = None if requests.wanted_models is None else requests.wanted_models.tolist()
+        self._models = None if requests.requested_models is None else requests.requested_models.tolist()
         self.transfer: InstantTransfer | LinkTraffic = (
             options.transfer.start(self.clock, options.check_laws) if options.transfer else InstantTransfer(self.clock)
         )
@@ -168,7 +168,7 @@ class Cluster:
 
     def fail(self, replica: Replica) -> None:
         """End a replica now; its requests restart from their prompts elsewhere and lose what they had streamed."""
-        if replica.died_s <= self.clock.now:
+        if replica.removed_s <= self.clock.now:
             return
         stage = self._stage_of(replica)
         if replica in stage.replicas:
@@ -181,7 +181,7 @@ class Cluster:
 
     def live_replicas(self, pool: int) -> list[Replica]:
         """Return the replicas of a pool that accept requests."""
-        return [r for r in self.replicas if r.pool == pool and r.died_s > self.clock.now and r not in self._draining]
+        return [r for r in self.replicas if r.pool == pool and r.removed_s > self.clock.now and r not in self._draining]
 
     def wants_model_of(self, index: int, pool: int) -> bool:
         """Return whether a request wants the model of a pool."""
@@ -223,7 +223,7 @@ class Cluster:
                 self._check_end()
             return
         for replica in self.replicas:
-            if replica.died_s > horizon_s:
+            if replica.removed_s > horizon_s:
                 replica.stop(horizon_s)
         for index, sent_s in enumerate(self.results.arrival_s):
             if self.results.status[index] == NOT_SENT and sent_s <= horizon_s:
@@ -316,10 +316,10 @@ class Cluster:
         yield self.transfer.begin(transfer)
         results.handovers[place] = now = self.clock.now
         target.incoming -= 1
-        if source.died_s <= now:
+        if source.removed_s <= now:
             self._end_if_drained(target)
             return  # the blocks were lost with their source, and the request has restarted
-        if target.died_s > now:
+        if target.removed_s > now:
             results.replica[request.index] = target.index
             if self.options.hand_over.first_token == "arrival":
                 results.first_token_s[request.index] = now + target.rules.host.output_s
@@ -330,7 +330,7 @@ class Cluster:
         self._release(source, request)
 
     def _release(self, source: Replica, request: Request) -> None:
-        if source.died_s > self.clock.now:
+        if source.removed_s > self.clock.now:
             source.release_transferred(request)
             self._end_if_drained(source)
 
@@ -387,13 +387,13 @@ class Cluster:
     def _cancel(self, index: int) -> None:
         """Remove a request whose client has given up from the replica that holds it, if any."""
         number = self.results.replica[index]  # the last replica that held it
-        if number >= 0 and self.replicas[number].died_s > self.clock.now:
+        if number >= 0 and self.replicas[number].removed_s > self.clock.now:
             for request in [held for held in self.replicas[number].held_requests() if held.index == index]:
                 self.replicas[number].cancel(request)
 
     def _check_end(self) -> None:
         for replica in self.replicas:
-            if replica.died_s > self.clock.now:
+            if replica.removed_s > self.clock.now:
                 check_drained(replica)
         blocked = len(self._stranded) == self.requests.concurrency  # all clients wait for a replica that never comes
         status = enumerate(self.results.status)

@@ -233,7 +233,7 @@ class Pool:
         timer: The cost model of their steps.
         replicas: Number of replicas when the run begins.
         role: Whether they compute prompts, decode, or both.
-        model: Index of the model that they serve among the models of the run (RequestSet.wanted_models).
+        model: Index of the model that they serve among the models of the run (RequestSet.requested_models).
         compiled: The compiled deployment; None for a bare timer, which has no energy model and no calibration.
     """
 

@@ -142,7 +142,7 @@ def reusable_run(run: Run, pool: Pool) -> Run | None:
         return None
     record, rules, other = run.replicas[0], run.pools[0].rules, pool.rules
     same = {name: getattr(rules, name) for name in ("max_num_seqs", "max_num_batched_tokens", "kv_blocks")}
-    if record.reach is None or replace(other, **same) != rules or other.queueing != FCFS or not run.completed.all():
+    if record.peak_use is None or replace(other, **same) != rules or other.queueing != FCFS or not run.completed.all():
         return None
     if run.requests.block_hashes is not None and rules.prefix_caching:
         return None  # the number of blocks determines which prefixes remain cached
@@ -154,7 +154,7 @@ def reusable_run(run: Run, pool: Pool) -> Run | None:
         if log.n_ranks:
             most = log.n_ranks * float(log.shares[:, :, OWN_TOKENS].sum(axis=2).max(initial=0.0))
         step_tokens = max(step_tokens, int(most))
-    if longest - 1 > rank.kv_blocks * rank.block_size or not record.reach.same_under(rules, other, step_tokens):
+    if longest - 1 > rank.kv_blocks * rank.block_size or not record.peak_use.same_under(rules, other, step_tokens):
         return None
     held = round(record.kv_peak_fraction * max(1, rules.kv_blocks))
     return replace(run, pools=(pool,), replicas=(replace(record, kv_peak_fraction=held / max(1, other.kv_blocks)),))

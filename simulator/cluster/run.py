@@ -30,17 +30,17 @@ class ReplicaRun:
     kv_peak_fraction: float
     offload: OffloadUse | None = None
     adapters: tuple[int, int] | None = None  # number of adapters loaded to the device, and of those read from disk
-    born_s: float = 0.0
-    died_s: float = inf  # inf: the replica existed until the end of the run
-    reach: PeakUse | None = None  # None: unknown
+    created_s: float = 0.0
+    removed_s: float = inf  # inf: the replica existed until the end of the run
+    peak_use: PeakUse | None = None  # None: unknown
 
     def alive_fraction(self, first_s: float, last_s: float) -> float:
         """Return the fraction of the time from first_s to last_s during which the replica existed."""
-        if self.born_s <= first_s and self.died_s >= last_s:
+        if self.created_s <= first_s and self.removed_s >= last_s:
             return 1.0
         if last_s <= first_s:
             return 0.0  # the interval is empty and the replica did not exist then
-        return max(0.0, min(self.died_s, last_s) - max(self.born_s, first_s)) / (last_s - first_s)
+        return max(0.0, min(self.removed_s, last_s) - max(self.created_s, first_s)) / (last_s - first_s)
 
     @classmethod
     def of(cls, replica: Replica) -> ReplicaRun:
@@ -49,7 +49,7 @@ class ReplicaRun:
         peak = (scheduler.kv.total - scheduler.kv.min_available) / max(1, scheduler.kv.total)
         offload = OffloadUse.of(scheduler.host) if scheduler.host else None
         adapters = (scheduler.slots.n_from_host, scheduler.slots.n_from_disk) if scheduler.slots else None
-        existed = replica.born_s, replica.died_s
+        existed = replica.created_s, replica.removed_s
         return cls(replica.pool, replica.logs, peak, offload, adapters, *existed, scheduler.peak_use)
 
 

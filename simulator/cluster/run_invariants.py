@@ -70,10 +70,10 @@ def _check_steps(number: int, replica: ReplicaRun) -> None:
             continue
         ends_s = log.start_s + log.total_s
         late_s = ROUNDING * (1.0 + float(np.abs(log.start_s).max()))
-        require(float(log.start_s.min()) >= replica.born_s, f"replica {number} ran a step before it existed")
+        require(float(log.start_s.min()) >= replica.created_s, f"replica {number} ran a step before it existed")
         last_s = float(ends_s.max())
-        text = f"replica {number} ended at {replica.died_s:g} s but ran a step until {last_s:g} s"
-        require(last_s <= replica.died_s + late_s, text)
+        text = f"replica {number} ended at {replica.removed_s:g} s but ran a step until {last_s:g} s"
+        require(last_s <= replica.removed_s + late_s, text)
         takes_time = bool((log.steps >= 1).all() and (log.first_s > 0.0).all())
         require(takes_time, f"replica {number} ran a step that took no time")
         early = log.start_s[1:] < ends_s[:-1] - 1e-9 - ROUNDING * ends_s[:-1]
@@ -112,8 +112,10 @@ def _check_handovers(run: Run) -> None:
     again = index[order][1:] == index[order][:-1]
     early = again & (start_s[order][1:] < start_s[order][:-1])
     require(not early.any(), "two transfers of a request overlap")
-    died_s = np.array([replica.died_s for replica in run.replicas])
-    require((start_s <= died_s[source.astype(int)]).all(), "KV blocks were transferred from a replica that had ended")
+    removed_s = np.array([replica.removed_s for replica in run.replicas])
+    require(
+        (start_s <= removed_s[source.astype(int)]).all(), "KV blocks left a replica that had ended"
+    )
 
 
 def _check_links(run: Run) -> None:

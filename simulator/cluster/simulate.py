@@ -54,10 +54,10 @@ def _with_model_indices(served: Sequence[str], requests: RequestSet) -> RequestS
     Raises:
         InputError: If a request wants a model that is not served.
     """
-    if requests.wanted_models is None and len(served) > 1:
+    if requests.requested_models is None and len(served) > 1:
         rule = f"{len(served)} models are served, so every request must name its model (a trace's column `model`)"
         raise InputError(rule, None, f"models: {{{', '.join(f'{name}: 1' for name in served)}}} in the workload")
-    if requests.wanted_models is None or not requests.models:
+    if requests.requested_models is None or not requests.models:
         return requests
     from catalogs.models.catalog import load_model
 
@@ -67,7 +67,7 @@ def _with_model_indices(served: Sequence[str], requests: RequestSet) -> RequestS
         if name not in served:
             raise InputError("the requests name a model that is not served", text, nearest_name(text, served, 0.0))
         found.append(served.index(name))
-    return replace(requests, wanted_models=np.array(found)[requests.wanted_models], models=tuple(served))
+    return replace(requests, requested_models=np.array(found)[requests.requested_models], models=tuple(served))
 
 
 def run_pools(pools: Sequence[Pool], requests: RequestSet, options: RunOptions | None = None) -> Run:

@@ -32,8 +32,8 @@ class Replica:
     def __init__(self, index: int, pool: int, context: EngineContext) -> None:
         self.index = index
         self.pool = pool  # index of its pool in the run
-        self.born_s = context.clock.now
-        self.died_s = inf
+        self.created_s = context.clock.now
+        self.removed_s = inf
         self.slot = 0  # its slot in the pool, which determines its accelerators
         self.outstanding = 0  # requests sent here and not finished
         self.outstanding_tokens = 0  # prompt tokens of these requests
@@ -137,7 +137,7 @@ class Replica:
     def _fetch(self, host: HostCache, request: Request, end_s: float) -> Process:
         """Wait until end_s for the blocks of a request to arrive from the host, then make it schedulable."""
         yield self._clock.at(end_s, ARRIVAL)
-        if self.died_s > self._clock.now:
+        if self.removed_s > self._clock.now:
             host.finish_fetch(request)
             self.scheduler.resume_fetched(request)
             self.step_loops[0].on_arrival()
@@ -216,8 +216,8 @@ class Replica:
 
     def fail(self) -> list[Request]:
         """End the replica now: log its finished steps and return the requests that it held."""
-        self.died_s = self._clock.now
-        self.stop(self.died_s)
+        self.removed_s = self._clock.now
+        self.stop(self.removed_s)
         for loop in self.step_loops:
             loop.discard()
         self.outstanding = self.outstanding_tokens = self.n_leaving = 0

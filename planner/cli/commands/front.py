@@ -86,7 +86,7 @@ def _request(given: GivenRequest, axes: tuple[ParetoAxis, ...]) -> tuple[PlanReq
     from catalogs.errors import InputError, nearest_name
     from planner.problem.scenario import request_of_keys
     from planner.problem.slo import parse_slos
-    from planner.search.pareto_search import asked_slos
+    from planner.search.pareto_search import observed_slos
 
     keys = given.keys()
     for name in keys:
@@ -94,5 +94,5 @@ def _request(given: GivenRequest, axes: tuple[ParetoAxis, ...]) -> tuple[PlanReq
             raise InputError("plan front has no such key", name, nearest_name(name, KEYS))
     limits = parse_slos([keys["slo"]] if isinstance(keys["slo"], str) else keys["slo"]) if keys.get("slo") else ()
     names = {axis.name for axis in axes}
-    keys |= {"slo": asked_slos(axes, limits), "objective": "energy" if names & {"energy", "carbon"} else "cost"}
+    keys |= {"slo": observed_slos(axes, limits), "objective": "energy" if names & {"energy", "carbon"} else "cost"}
     return request_of_keys({"search.trials": TRIALS} | keys), limits

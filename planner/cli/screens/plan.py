@@ -10,7 +10,7 @@ from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows
 from catalogs.ui.words import digits, dollars, percent, seconds
 from planner.answer.hardware_ranking import HardwareRow
-from planner.answer.plan_schema import Known, Memory, Plan
+from planner.answer.plan_schema import CalibrationBlock, Memory, Plan
 from planner.answer.schema import GOALS, Answer, SearchSummary
 from planner.economics.money import Energy
 from planner.evaluation.confidence import LEVEL, SAFE
@@ -215,7 +215,7 @@ def _difference(best: Plan, other: Plan) -> str:
     return ", ".join(found) or "no figures"
 
 
-def _calibration_lines(known: Known) -> Iterator[Line]:
+def _calibration_lines(known: CalibrationBlock) -> Iterator[Line]:
     fractions = (known.measured_fraction, known.interpolated_fraction, known.roofline_fraction)
     measured, interpolated, roofline = map(percent, fractions)
     shares = f"{measured} measured, {interpolated} interpolated, {roofline} roofline only"

@@ -138,7 +138,7 @@ class LoadMeter:
             rows[i] = len(loop.log)
         running_s = sum(loop.running_s for loop in loops)
         self._read[replica.index] = (rows, running_s)
-        window_s = min(self._options.interval_s, replica.now - replica.born_s) * len(loops)
+        window_s = min(self._options.interval_s, replica.now - replica.created_s) * len(loops)
         return min(1.0, max(0.0, (logged_s + running_s - before_s) / window_s)) if window_s > 0.0 else 0.0
 
     def _ttft_s(self) -> float:

@@ -106,7 +106,7 @@ class Faults:
             self._cluster.timetable.process(self._recurring(fault, place, strike, over))
 
     def _has_ended(self, replica: Replica) -> bool:
-        return replica.died_s <= self._cluster.clock.now
+        return replica.removed_s <= self._cluster.clock.now
 
     # ---- faults at given times
 

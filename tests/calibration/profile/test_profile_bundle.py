@@ -23,7 +23,7 @@ from catalogs.hardware import local as measured_peaks
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.local import Cpu, cpu_hardware, with_measured_peaks
 from tests.calibration.invented_accelerator import gemm_rows
-from tests.calibration.profile_bench import QUIET, UNIT, RooflineBench, job
+from tests.calibration.roofline_measurer import QUIET, UNIT, RooflineMeasurer, job
 
 FACTS: dict[str, Any] = {"device": "cpu", "started_at": "2026-01-02T00:00:00", "libraries": {"torch": "2.0"}}
 
@@ -37,7 +37,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     found = Session.open(tmp_path / "p", QUIET.line)
-    profile(job(500.0), found, RooflineBench(), QUIET)
+    profile(job(500.0), found, RooflineMeasurer(), QUIET)
     return found
 
 

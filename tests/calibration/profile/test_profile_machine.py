@@ -12,7 +12,7 @@ from calibration.profile.machine import counters
 from calibration.profile.machine.energy import Meter
 from calibration.profile.session.shape import CHECKS, FIT, Shape
 from calibration.profile.shapes.size_limits import CPU, CUDA
-from tests.calibration.profile_bench import UNIT, job
+from tests.calibration.roofline_measurer import UNIT, job
 
 
 def test_disks_are_counted_once_and_the_loopback_never(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from calibration.profile.shapes.size_limits import CPU
 from calibration.profile.shapes.sizes import SMALL_MODELS, catalog_sizes, small_model, user_model_sizes
 from catalogs.errors import InputError
 from catalogs.models.catalog import load_model
-from tests.calibration.profile_bench import MACHINE, QUIET, UNIT, RooflineBench, all_shapes
+from tests.calibration.roofline_measurer import MACHINE, QUIET, UNIT, RooflineMeasurer, all_shapes
 
 SMALL = small_model(512, 8192)
 
@@ -68,7 +68,7 @@ def test_a_job_with_a_model_measures_it_first(tmp_path: Path) -> None:
     shapes = deduplicated([*mine, *all_shapes()])
     first = frozenset(s.key for s in mine)
     session = Session.open(tmp_path, QUIET.line)
-    profile(ProfileJob(UNIT, MACHINE, shapes, 50.0, 0.0, first=first), session, RooflineBench(), QUIET)
+    profile(ProfileJob(UNIT, MACHINE, shapes, 50.0, 0.0, first=first), session, RooflineMeasurer(), QUIET)
     assert {r["key"] for r in session.rows[len(MACHINE) :] if r["family"] != "drift"} <= first
 
 
@@ -166,7 +166,7 @@ def test_rows_too_short_to_judge_do_not_outvote_the_contended_long_ones(tmp_path
     from calibration.profile.session.tables import tables
 
     session = Session.open(tmp_path, QUIET.line)
-    profile(ProfileJob(UNIT, MACHINE, all_shapes(), 300.0, 0.0), session, RooflineBench(), QUIET)
+    profile(ProfileJob(UNIT, MACHINE, all_shapes(), 300.0, 0.0), session, RooflineMeasurer(), QUIET)
     mine = [r for r in session.rows if r["family"] == "elementwise" and r["role"] == FIT]
     mine.sort(key=lambda r: r["seconds"])
     for i, row in enumerate(mine):

@@ -16,7 +16,7 @@ from calibration.profile.session import manifest
 from calibration.profile.session.difference import compare
 from calibration.profile.session.session import ROWS_NAME, Session
 from catalogs.errors import InputError
-from tests.calibration.profile_bench import QUIET, Killed, RooflineBench, job
+from tests.calibration.roofline_measurer import QUIET, Killed, RooflineMeasurer, job
 
 
 def keys(folder: Path) -> list[str]:
@@ -26,11 +26,11 @@ def keys(folder: Path) -> list[str]:
 @pytest.mark.parametrize("killed_at", [0, 1, 7, 40])
 def test_killed_and_resumed_is_the_same_profile(tmp_path: Path, killed_at: int) -> None:
     whole = Session.open(tmp_path / "whole", QUIET.line)
-    profile(job(60.0), whole, RooflineBench(), QUIET)
+    profile(job(60.0), whole, RooflineMeasurer(), QUIET)
     with pytest.raises(Killed):
-        profile(job(60.0), Session.open(tmp_path / "cut", QUIET.line), RooflineBench(killed_at=killed_at), QUIET)
+        profile(job(60.0), Session.open(tmp_path / "cut", QUIET.line), RooflineMeasurer(killed_at=killed_at), QUIET)
     before = keys(tmp_path / "cut") if killed_at else []
-    profile(job(60.0), Session.open(tmp_path / "cut", QUIET.line), RooflineBench(), QUIET)
+    profile(job(60.0), Session.open(tmp_path / "cut", QUIET.line), RooflineMeasurer(), QUIET)
     after = keys(tmp_path / "cut")
     assert after[: len(before)] == before
     assert len(before) == killed_at
@@ -39,7 +39,7 @@ def test_killed_and_resumed_is_the_same_profile(tmp_path: Path, killed_at: int) 
 
 
 def test_a_cut_last_line_is_dropped_and_measured_again(tmp_path: Path) -> None:
-    profile(job(20.0), Session.open(tmp_path, QUIET.line), RooflineBench(), QUIET)
+    profile(job(20.0), Session.open(tmp_path, QUIET.line), RooflineMeasurer(), QUIET)
     full = keys(tmp_path)
     path = tmp_path / ROWS_NAME
     path.write_bytes(path.read_bytes()[:-25])
@@ -48,12 +48,12 @@ def test_a_cut_last_line_is_dropped_and_measured_again(tmp_path: Path) -> None:
     assert len(session.rows) == 19
     assert len(messages) == 1
     assert "dropped 1" in messages[0]
-    profile(job(20.0), session, RooflineBench(), QUIET)
+    profile(job(20.0), session, RooflineMeasurer(), QUIET)
     assert keys(tmp_path) == full
 
 
 def test_damage_and_repeats_in_the_middle_cost_only_their_lines(tmp_path: Path) -> None:
-    profile(job(10.0), Session.open(tmp_path, QUIET.line), RooflineBench(), QUIET)
+    profile(job(10.0), Session.open(tmp_path, QUIET.line), RooflineMeasurer(), QUIET)
     path = tmp_path / ROWS_NAME
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:3], '{"key": "half', "\x00\x00", lines[1], *lines[3:]]) + "\n")
@@ -81,7 +81,7 @@ def test_full_disk_is_one_line_and_keeps_the_rows(tmp_path: Path, monkeypatch: p
 
 def test_out_of_memory_is_recorded_and_larger_shapes_are_left_out(tmp_path: Path) -> None:
     session = Session.open(tmp_path, QUIET.line)
-    counts = profile(job(400.0), session, RooflineBench(memory_bytes=1e8), QUIET)
+    counts = profile(job(400.0), session, RooflineMeasurer(memory_bytes=1e8), QUIET)
     failed = [r for r in session.rows if r["status"] == "oom"]
     assert counts["oom"] == len(failed) > 0
     assert counts["ok"] > 200
@@ -97,14 +97,14 @@ def facts(**changes: Any) -> dict[str, Any]:
 
 def test_a_folder_of_another_machine_is_refused(tmp_path: Path) -> None:
     session = start(tmp_path, facts(), QUIET)
-    profile(job(5.0), session, RooflineBench(), QUIET)
+    profile(job(5.0), session, RooflineMeasurer(), QUIET)
     assert len(start(tmp_path, facts(), QUIET).rows) == 5
     with pytest.raises(InputError, match=r"cpu\.model was X, is Y"):
         start(tmp_path, facts(cpu={"model": "Y", "threads": 2}), QUIET)
 
 
 def test_interrupt_keeps_every_row(tmp_path: Path) -> None:
-    class Interrupted(RooflineBench):
+    class Interrupted(RooflineMeasurer):
         def row(self, shape: Any) -> Any:
             if len(self.measured) == 9:
                 raise KeyboardInterrupt
@@ -118,7 +118,7 @@ def test_interrupt_keeps_every_row(tmp_path: Path) -> None:
 def test_diff_tells_machines_and_times_apart(tmp_path: Path) -> None:
     for name, cores, slower in (("a", 2, 1.0), ("b", 4, 1.5)):
         session = start(tmp_path / name, facts(cpu={"model": "X", "threads": cores}), QUIET)
-        profile(job(30.0), session, RooflineBench(), QUIET)
+        profile(job(30.0), session, RooflineMeasurer(), QUIET)
         for row in session.rows:
             row["seconds"] *= slower
         (tmp_path / name / ROWS_NAME).write_text("".join(json.dumps(r) + "\n" for r in session.rows))
@@ -140,7 +140,7 @@ def test_a_damaged_manifest_is_one_line(tmp_path: Path) -> None:
 def test_progress_is_told_for_every_row(tmp_path: Path) -> None:
     steps: list[float] = []
     reporter = ProgressReporter(pytest.fail, lambda spent, _what: steps.append(spent))
-    profile(job(12.0), Session.open(tmp_path, QUIET.line), RooflineBench(), reporter)
+    profile(job(12.0), Session.open(tmp_path, QUIET.line), RooflineMeasurer(), reporter)
     assert steps == [float(i) for i in range(1, 13)]
 
 
@@ -158,7 +158,7 @@ def test_without_a_folder_an_unfinished_profile_goes_on_and_a_finished_one_is_le
 
 
 def test_the_reference_is_measured_again_and_again_and_planted_drift_is_told(tmp_path: Path) -> None:
-    class Drifting(RooflineBench):
+    class Drifting(RooflineMeasurer):
         def row(self, shape: Any) -> Any:
             slower = 1.0 + 0.3 * len(self.measured) / 200
             return {**(row := super().row(shape)), "seconds": row["seconds"] * slower}
@@ -172,7 +172,7 @@ def test_the_reference_is_measured_again_and_again_and_planted_drift_is_told(tmp
     assert found["trend"] == pytest.approx((1 + 0.3 * 160 / 200) / (1 + 0.3 * 40 / 200) - 1, abs=0.001)
     assert found["spread"] > 0.1
     steady = Session.open(tmp_path / "b", QUIET.line)
-    profile(job(200.0), steady, RooflineBench(), QUIET)
+    profile(job(200.0), steady, RooflineMeasurer(), QUIET)
     assert drift.report(steady.rows)["spread"] == 0.0
     assert drift.report([]) == {}
 
@@ -180,7 +180,7 @@ def test_the_reference_is_measured_again_and_again_and_planted_drift_is_told(tmp
 def test_a_faulted_device_ends_the_profile_and_is_stepped_over(tmp_path: Path) -> None:
     """After an illegal access every call of the process fails: stop at once; the next start leaves that shape out."""
 
-    class Faulting(RooflineBench):
+    class Faulting(RooflineMeasurer):
         def row(self, shape: Any) -> Any:
             row = super().row(shape)
             if len(self.measured) < 12:
@@ -191,6 +191,6 @@ def test_a_faulted_device_ends_the_profile_and_is_stepped_over(tmp_path: Path) -
     with pytest.raises(InputError, match=r"12 rows are kept; run the same command to resume.*illegal memory"):
         profile(job(60.0), Session.open(tmp_path, QUIET.line), Faulting(), QUIET)
     culprit = keys(tmp_path)[-1]
-    profile(job(60.0), Session.open(tmp_path, QUIET.line), RooflineBench(), QUIET)
+    profile(job(60.0), Session.open(tmp_path, QUIET.line), RooflineMeasurer(), QUIET)
     assert keys(tmp_path).count(culprit) == 1
     assert len(keys(tmp_path)) == 60

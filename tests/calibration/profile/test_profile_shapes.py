@@ -16,7 +16,7 @@ from calibration.profile.shapes.size_limits import CPU, CUDA
 from calibration.profile.shapes.sizes import catalog_sizes, spread
 from calibration.rows.physics_check import gate
 from catalogs.models.catalog import load_model
-from tests.calibration.profile_bench import QUIET, UNIT, RooflineBench, all_shapes, job
+from tests.calibration.roofline_measurer import QUIET, UNIT, RooflineMeasurer, all_shapes, job
 
 
 def test_products_of_a_known_model_are_among_the_sizes() -> None:
@@ -111,7 +111,7 @@ def test_time_is_shared_among_families() -> None:
 
 def test_held_out_rows_never_reach_the_fit(tmp_path) -> None:  # type: ignore[no-untyped-def]
     session = Session.open(tmp_path, QUIET.line)
-    profile(job(300.0), session, RooflineBench(), QUIET)
+    profile(job(300.0), session, RooflineMeasurer(), QUIET)
     found = tables(session.rows, "invented", True)
     assert set(found.fit) == {"gemm", "prefill_attention", "decode_attention", "elementwise", "moe"}
     for family, rows in found.held_out.items():
@@ -123,7 +123,7 @@ def test_held_out_rows_never_reach_the_fit(tmp_path) -> None:  # type: ignore[no
 
 def test_contended_rows_are_left_out_while_enough_are_clean(tmp_path) -> None:  # type: ignore[no-untyped-def]
     session = Session.open(tmp_path, QUIET.line)
-    profile(job(300.0), session, RooflineBench(), QUIET)
+    profile(job(300.0), session, RooflineMeasurer(), QUIET)
     gemms = [r for r in session.rows if r["family"] == "gemm" and r["role"] == FIT]
     for row in gemms[::10]:
         row["contended"] = True
@@ -139,7 +139,7 @@ def test_contended_rows_are_left_out_while_enough_are_clean(tmp_path) -> None:  
 
 def test_rows_within_the_peaks_pass_the_gate(tmp_path) -> None:  # type: ignore[no-untyped-def]
     session = Session.open(tmp_path, QUIET.line)
-    profile(job(200.0), session, RooflineBench(), QUIET)
+    profile(job(200.0), session, RooflineMeasurer(), QUIET)
     for family, rows in tables(session.rows, "invented", True).fit.items():
         kept, report = gate(family, rows, UNIT)
         assert report.n_rejected == 0

@@ -24,7 +24,7 @@ from calibration.rows.dataset import write_rows
 from catalogs.errors import InputError
 from catalogs.ui.html_page import Page, PageSection, cards, paragraph, render, table
 from tests.calibration.invented_accelerator import decode_rows
-from tests.calibration.profile_bench import QUIET, UNIT, RooflineBench, job
+from tests.calibration.roofline_measurer import QUIET, UNIT, RooflineMeasurer, job
 
 ODD = '</script><img src="http://evil.example/x.png">&'
 FACTS: dict[str, Any] = {
@@ -43,7 +43,7 @@ FACTS: dict[str, Any] = {
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("profile")
     session = Session.open(out, QUIET.line)
-    profile(job(160.0), session, RooflineBench(), QUIET)
+    profile(job(160.0), session, RooflineMeasurer(), QUIET)
     (out / "manifest.json").write_text(json.dumps(FACTS))
     return out
 

@@ -109,11 +109,11 @@ def test_requests_ask_for_models_by_weight_and_sessions_keep_to_one(tmp_path: Pa
     text = "arrivals: {poisson: {requests_per_s: 2}}\nrequests: 4000\nmodels: {a: 3, b: 1}\nturns: 4\n"
     drawn = load_workload(str(workload(tmp_path, text))).materialise()
     assert drawn.models == ("a", "b")
-    assert drawn.wanted_models is not None
+    assert drawn.requested_models is not None
     assert drawn.sessions is not None
-    assert drawn.wanted_models.mean() == pytest.approx(0.25, abs=0.04)
+    assert drawn.requested_models.mean() == pytest.approx(0.25, abs=0.04)
     for session in range(5):
-        assert len(set(drawn.wanted_models[drawn.sessions == session])) == 1
+        assert len(set(drawn.requested_models[drawn.sessions == session])) == 1
         assert (drawn.sessions == session).sum() == 4
 
 
@@ -122,9 +122,9 @@ def test_a_trace_names_sessions_and_models(tmp_path: Path) -> None:
     path.write_text("arrival_s,input_tokens,output_tokens,session,model\n0,4,2,x,a\n1,4,2,y,b\n2,9,2,x,a\n")
     drawn = load_workload(str(path)).materialise(n_requests=5)
     assert drawn.sessions is not None
-    assert drawn.wanted_models is not None
+    assert drawn.requested_models is not None
     assert drawn.sessions.tolist() == [0, 1, 0, 2, 3]  # a second lap has sessions of its own
-    assert (drawn.models, drawn.wanted_models.tolist()) == (("a", "b"), [0, 1, 0, 0, 1])
+    assert (drawn.models, drawn.requested_models.tolist()) == (("a", "b"), [0, 1, 0, 0, 1])
     path.write_text("arrival_s,input_tokens,output_tokens,model\n0,4,2,a\n1,4,2,\n")
     with pytest.raises(InputError, match="model of row 2 is missing"):
         load_workload(str(path))

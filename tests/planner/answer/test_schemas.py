@@ -20,7 +20,7 @@ from planner.problem.accounting import Accounting
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
-from planner.search.pareto_search import asked_slos, make_front
+from planner.search.pareto_search import make_front, observed_slos
 from planner.search.pareto_space import parse_axes
 from planner.sections.full_answer import parse_answer
 from planner.sections.registry import SECTIONS
@@ -97,7 +97,7 @@ def test_a_front_is_valid() -> None:
     request = PlanRequest(
         model="llama3.2-1b",
         hardware="l4",
-        slos=asked_slos(axes, ()),
+        slos=observed_slos(axes, ()),
         requests_per_s=2.0,
         search=SearchOptions(trials=5),
         tariff=Tariff(usd_per_hour=3.0),

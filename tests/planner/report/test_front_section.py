@@ -21,7 +21,7 @@ from planner.report.material import ReportData, gather
 from planner.report.page import answer_page
 from planner.report.pareto_page import read_front
 from planner.report.write import tables_of
-from planner.search.pareto_search import FrontFile, asked_slos, make_front
+from planner.search.pareto_search import FrontFile, make_front, observed_slos
 from planner.search.pareto_space import parse_axes
 from tests.planner.report.test_plan_report import answer, figures
 
@@ -32,7 +32,7 @@ def told() -> str:
     request = PlanRequest(
         model="llama3.1-8b",
         hardware="l40sx2",
-        slos=asked_slos(axes, ()),
+        slos=observed_slos(axes, ()),
         requests_per_s=20.0,
         search=SearchOptions(trials=5),
         tariff=Tariff(usd_per_hour=3.0),

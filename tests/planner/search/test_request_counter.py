@@ -24,17 +24,17 @@ class CountingToy(QueueToy):
 class LooksThrice:
     """At two loads, at one of them twice."""
 
-    bench: CandidateTester
+    tester: CandidateTester
 
     def __call__(self, c: Candidate, best: Outcome | None) -> Outcome:  # noqa: ARG002
         for rate, n in ((1.0, 300), (1.0, 300), (2.0, 1500)):
-            self.bench.probe(c, rate, n)
+            self.tester.probe(c, rate, n)
         return Outcome(c, "measured", 1.0, 2.0, 0.5, "ttft.p90", -1.0)
 
 
 def test_a_run_that_is_remembered_counts_once_and_every_candidate_afresh() -> None:
-    bench = CandidateTester(CountingToy(0.4), SLOS, SIZES, 0, None, counter=RequestCounter())
-    counted = CountedAssess(LooksThrice(bench), bench.counter)
+    tester = CandidateTester(CountingToy(0.4), SLOS, SIZES, 0, None, counter=RequestCounter())
+    counted = CountedAssess(LooksThrice(tester), tester.counter)
     assert [counted(candidate(max_num_seqs=s), None).n_requests for s in (64, 256)] == [1800, 1800]
 
 

@@ -33,16 +33,16 @@ def plain(c: Candidate) -> tuple[int, ...]:
     return (int(c.max_num_seqs != 1024), int(c.max_num_batched_tokens != 8192))
 
 
-def race_of(bench: CandidateTester) -> CapacityRace:
-    return CapacityRace(bench, plain)
+def race_of(tester: CandidateTester) -> CapacityRace:
+    return CapacityRace(tester, plain)
 
 
 def brute_force(toy: QueueToy, candidates: list[Candidate]) -> dict[Candidate, float]:
-    bench = CandidateTester(toy, SLOS, SIZES, 0, None)
+    tester = CandidateTester(toy, SLOS, SIZES, 0, None)
     rates = {}
     for c in candidates:
-        floor = bench.probe(c, bench.floor_per_s(c), SIZES.full)
-        rates[c] = bench.capacity(c, floor, toy.fluid_requests_per_s(c)).requests_per_s if floor.met else 0.0
+        floor = tester.probe(c, tester.floor_per_s(c), SIZES.full)
+        rates[c] = tester.capacity(c, floor, toy.fluid_requests_per_s(c)).requests_per_s if floor.met else 0.0
     return rates
 
 
@@ -126,8 +126,8 @@ def test_a_journal_resumes_where_it_was_interrupted(tmp_path: Path) -> None:
 
 def test_energy_and_latency_objectives_equal_brute_force() -> None:
     candidates, rate = space(), 4.0
-    bench = CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, rate)
-    for assess in (LowestEnergy(bench), LowestLatency(bench)):
+    tester = CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, rate)
+    for assess in (LowestEnergy(tester), LowestLatency(tester)):
         scores = [assess(c, None) for c in candidates]
         best = min(o.score for o in scores if o.score is not None)
         found = search(candidates, assess, SearchSettings(100, 0)).best
@@ -146,10 +146,10 @@ def test_nothing_feasible_is_an_answer_and_ends() -> None:
 class IgnoresSlo:
     """A planted fault: every load is declared fine."""
 
-    bench: CandidateTester
+    tester: CandidateTester
 
     def __call__(self, c: Candidate, best: Outcome | None) -> Outcome:  # noqa: ARG002
-        rate = 10 * self.bench.evaluator.fluid_requests_per_s(c)
+        rate = 10 * self.tester.evaluator.fluid_requests_per_s(c)
         return Outcome(c, "measured", rate, float("inf"), 0.0, "ttft.p90", -rate)
 
 
@@ -160,9 +160,9 @@ def holds_its_slo(outcome: Outcome, toy: QueueToy) -> bool:
 
 def test_a_search_that_ignores_the_slo_is_caught() -> None:
     toy = QueueToy(0.4)
-    bench = CandidateTester(toy, SLOS, SIZES, 0, None)
-    honest = search(space(), race_of(bench), SearchSettings(100, 0)).best
-    faulty = search(space(), IgnoresSlo(bench), SearchSettings(100, 0)).best
+    tester = CandidateTester(toy, SLOS, SIZES, 0, None)
+    honest = search(space(), race_of(tester), SearchSettings(100, 0)).best
+    faulty = search(space(), IgnoresSlo(tester), SearchSettings(100, 0)).best
     assert honest is not None
     assert faulty is not None
     assert holds_its_slo(honest, toy)

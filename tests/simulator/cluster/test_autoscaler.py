@@ -37,7 +37,7 @@ def scaled(work: RequestSet, asked: Autoscaling, cold_s: float = 3.0, n: int = 1
 
 
 def lives(run: Run) -> list[tuple[float, float]]:
-    return [(r.born_s, r.died_s) for r in run.replicas]
+    return [(r.created_s, r.removed_s) for r in run.replicas]
 
 
 # ---- by hand

@@ -52,7 +52,7 @@ def test_a_crash_sends_requests_elsewhere_and_the_replica_comes_back(fast: bool)
     # request 3 comes just as a step of request 0 has begun, request 2 to an idle newborn
     assert run.first_token_s.tolist() == [3.0, 1.0, 5.0, 6.0]
     assert run.last_token_s.tolist() == [6.0, 4.0, 8.0, 9.0]
-    assert [(r.born_s, r.died_s) for r in run.replicas] == [(0.0, 1.5), (0.0, np.inf), (3.5, np.inf)]
+    assert [(r.created_s, r.removed_s) for r in run.replicas] == [(0.0, 1.5), (0.0, np.inf), (3.5, np.inf)]
     assert run.orders.tolist() == [[0.0, 1.5, 3.5]]
     assert (run.restarts, int(run.failed.sum())) == (1, 0)
 
@@ -134,8 +134,8 @@ def test_a_lost_node_takes_its_replicas_and_no_other() -> None:
     work = requests([0.0, 0.0, 0.0, 6.0, 6.0, 6.0], [4] * 6, [3] * 6)
     lost = {"kind": "node", "at_s": 1.5, "node": 0, "lasts_s": 3.0}
     run = struck([Pool(rules(), Linear(), 3)], work, [lost])
-    assert [(r.born_s, r.died_s) for r in run.replicas[:3]] == [(0.0, 1.5), (0.0, 1.5), (0.0, np.inf)]
-    assert [r.born_s for r in run.replicas[3:]] == [4.5, 4.5]
+    assert [(r.created_s, r.removed_s) for r in run.replicas[:3]] == [(0.0, 1.5), (0.0, 1.5), (0.0, np.inf)]
+    assert [r.created_s for r in run.replicas[3:]] == [4.5, 4.5]
     assert run.replica[:3].tolist() == [2, 2, 2]
     assert set(run.replica[3:].tolist()) == {2, 3, 4}
 
@@ -158,7 +158,7 @@ def test_random_faults_have_the_means_they_were_given() -> None:
     """One replica over 20,000 s: it is up mtbf / (mtbf + mttr) of the time."""
     fault = {"kind": "crash", "mtbf_s": 90, "mttr_s": 10, "seed": 4}
     run = struck([Pool(rules(), Linear())], requests([0.0, 20_000.0], [4, 4], [1, 1]), [fault])
-    lives = np.array([(r.born_s, min(r.died_s, 20_000.0)) for r in run.replicas])
+    lives = np.array([(r.created_s, min(r.removed_s, 20_000.0)) for r in run.replicas])
     assert len(lives) == pytest.approx(200, rel=0.2)
     assert (lives[:, 1] - lives[:, 0]).sum() / 20_000 == pytest.approx(0.9, abs=0.03)
     steady = struck(
@@ -166,14 +166,14 @@ def test_random_faults_have_the_means_they_were_given() -> None:
         requests([0.0, 350.0], [4, 4], [1, 1]),
         [{"kind": "crash", "mtbf_s": 90, "mttr_s": 10, "mtbf_cv": 0, "mttr_cv": 0}],
     )
-    assert [r.died_s for r in steady.replicas[:3]] == [90.0, 190.0, 290.0]
+    assert [r.removed_s for r in steady.replicas[:3]] == [90.0, 190.0, 290.0]
 
 
 def test_random_numbers_of_a_replica_do_not_depend_on_others() -> None:
     fault = {"kind": "crash", "mtbf_s": 50, "mttr_s": 5}
     work = requests([0.0, 400.0], [4, 4], [1, 1])
     deaths = [
-        {r.died_s for r in struck([Pool(rules(), Linear(), n)], work, [fault]).replicas if r.died_s < 400.0}
+        {r.removed_s for r in struck([Pool(rules(), Linear(), n)], work, [fault]).replicas if r.removed_s < 400.0}
         for n in (1, 2)
     ]
     assert min(deaths[0]) in deaths[1]
@@ -194,7 +194,7 @@ def test_nothing_befalls_a_node_that_is_gone_for_good() -> None:
         [Pool(rules(), Linear())], requests([0.0], [4], [20]), RunOptions(check_laws=True, controllers=acts)
     )
     assert run.unfinished.all()
-    assert max(r.died_s for r in run.replicas) <= 2.5
+    assert max(r.removed_s for r in run.replicas) <= 2.5
     # nobody there, and another node that breaks in vain: the replica crashed for good
     crash = [often, {"kind": "crash", "at_s": 0.1, "replica": 0}]
     assert struck([Pool(rules(), Linear())], requests([0.0], [4], [20]), crash).unfinished.all()
@@ -223,8 +223,8 @@ class Auditor:
             self.seen += 1
             now = cluster.clock.now
             arrived = int((self.work.arrival_s < now).sum())
-            held = sum(r.outstanding for r in cluster.replicas if r.died_s > now)
-            assert all(r.outstanding == 0 for r in cluster.replicas if r.died_s <= now)
+            held = sum(r.outstanding for r in cluster.replicas if r.removed_s > now)
+            assert all(r.outstanding == 0 for r in cluster.replicas if r.removed_s <= now)
             waiting = len(cluster._stranded) + cluster.retries.n_waiting
             assert arrived == cluster.n_answered + held + waiting
 
@@ -238,10 +238,10 @@ def assert_lawful(run: Run) -> None:
     for replica in run.replicas:
         for log in replica.logs:
             ends = log.start_s + log.total_s
-            assert (ends <= replica.died_s + 1e-9).all()
-            assert (log.start_s >= replica.born_s).all()
+            assert (ends <= replica.removed_s + 1e-9).all()
+            assert (log.start_s >= replica.created_s).all()
     done = run.completed
-    died = np.array([r.died_s for r in run.replicas])
+    died = np.array([r.removed_s for r in run.replicas])
     assert (run.last_token_s[done] <= died[run.replica[done]] + 1e-9).all()
     assert (run.first_token_s[done] >= run.arrival_s[done]).all()
 
@@ -332,7 +332,7 @@ def test_what_a_deployment_says_happens() -> None:
     fleet = compile_fleet(written)
     work = RequestSet(np.linspace(0.0, 4.0, 80), np.full(80, 100), np.full(80, 20))
     run = run_fleet(fleet, work, serving_options(written, fleet))
-    assert [r.died_s for r in run.replicas] == [np.inf, np.inf, 1.0, 1.0, np.inf, np.inf]
+    assert [r.removed_s for r in run.replicas] == [np.inf, np.inf, 1.0, 1.0, np.inf, np.inf]
     assert run.completed.all()
     assert run.restarts > 0
     assert_lawful(run)

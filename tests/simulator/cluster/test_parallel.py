@@ -48,7 +48,7 @@ def assert_same(one: Run, two: Run) -> None:
     assert len(one.replicas) == len(two.replicas)
     for mine, other in zip(one.replicas, two.replicas, strict=True):
         assert (mine.pool, mine.kv_peak_fraction) == (other.pool, other.kv_peak_fraction)
-        assert (mine.born_s, mine.died_s) == (other.born_s, other.died_s)
+        assert (mine.created_s, mine.removed_s) == (other.created_s, other.removed_s)
         assert [log.table().tolist() for log in mine.logs] == [log.table().tolist() for log in other.logs]
     assert latency_metrics(one) == latency_metrics(two)
 
@@ -77,7 +77,7 @@ def test_for_any_fleet(n: int, replicas: int, router: str, seed: int) -> None:
         Pool(rules(max_model_len=50), timer, 2, model=1),
     ]
     work = drawn(n, seed)
-    assert_same(*both(pools, replace(work, wanted_models=work.input_tokens % 2), router=router))
+    assert_same(*both(pools, replace(work, requested_models=work.input_tokens % 2), router=router))
 
 
 @pytest.mark.parametrize("policy", ["sglang", "trtllm"])

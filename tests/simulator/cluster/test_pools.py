@@ -185,7 +185,7 @@ def test_a_replica_that_dies_gives_its_requests_back() -> None:
     run = simulate([Pool(rules(), Linear(), 2)], requests([0.0, 0.0], [4, 4], [5, 5]), controllers=(Script(acts),))
     assert run.last_token_s.tolist() == [8.0, 5.0]  # it begins again beside the other's third decode, at 3
     assert run.first_token_s.tolist() == [4.0, 1.0]
-    assert (run.restarts, run.replica.tolist(), run.replicas[0].died_s) == (1, [1, 1], 2.5)
+    assert (run.restarts, run.replica.tolist(), run.replicas[0].removed_s) == (1, [1, 1], 2.5)
     assert run.logs[0].total_s.sum() == 2.0  # the step in flight left nothing
     assert run.replicas[0].alive_fraction(0.0, 8.0) == 2.5 / 8
 
@@ -197,7 +197,7 @@ def test_requests_wait_for_a_birth_where_nobody_lives() -> None:
 
     run = simulate([Pool(rules(), Linear())], requests([0.0, 1.0], [4, 4], [2, 2]), controllers=(Script(acts),))
     assert run.last_token_s.tolist() == [5.0, 5.0]
-    assert [r.born_s for r in run.replicas] == [0.0, 3.0]
+    assert [r.created_s for r in run.replicas] == [0.0, 3.0]
 
 
 def test_a_draining_replica_serves_what_it_has_and_dies() -> None:
@@ -208,7 +208,7 @@ def test_a_draining_replica_serves_what_it_has_and_dies() -> None:
         [Pool(rules(), Linear(), 2)], requests([0.0, 1.0, 1.0], [4] * 3, [3] * 3), controllers=(Script(acts),)
     )
     assert run.replica.tolist() == [0, 1, 1]
-    assert (run.replicas[0].died_s, run.restarts) == (3.0, 0)
+    assert (run.replicas[0].removed_s, run.restarts) == (3.0, 0)
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -293,7 +293,7 @@ def test_whoever_dies_every_request_is_answered(work: RequestSet, deaths: list[t
 def test_one_router_before_two_models_and_two_kinds_of_hardware() -> None:
     slow, quick = Linear(), Linear(base_s=0.5)
     pools = [Pool(rules(), slow), Pool(rules(), quick), Pool(rules(), slow, model=1)]
-    work = replace(requests([0.0] * 4, [4] * 4, [2] * 4), wanted_models=np.array([0, 0, 1, 1]))
+    work = replace(requests([0.0] * 4, [4] * 4, [2] * 4), requested_models=np.array([0, 0, 1, 1]))
     run = simulate(pools, work)
     assert run.replica.tolist() == [0, 1, 2, 2]
     assert run.last_token_s.tolist() == [2.0, 1.0, 2.0, 2.0]
@@ -305,7 +305,7 @@ def test_a_fleet_of_two_models_and_two_kinds_of_hardware_adds_up() -> None:
     two = [("llama3.1-8b", "h100"), ("qwen2.5-0.5b", "l40s"), ("qwen2.5-0.5b", "l40s")]
     plants = [compile_deployment(Deployment(model=m, hardware=h, **keys)) for m, h in two]  # type: ignore[arg-type]
     work = RequestSet(np.linspace(0.0, 2.0, 40), np.full(40, 100), np.full(40, 20))
-    work = replace(work, wanted_models=np.arange(40) % 2)
+    work = replace(work, requested_models=np.arange(40) % 2)
     done = run(
         CompiledFleet(tuple(replace(p, resolved=replace(p.resolved, site=str(i))) for i, p in enumerate(plants))),
         work,
@@ -313,7 +313,7 @@ def test_a_fleet_of_two_models_and_two_kinds_of_hardware_adds_up() -> None:
     )
     assert np.bincount(done.replica).tolist() == [20, 10, 10]
     assert set(done.replica[::2]) == {0}
-    alone = [run(p, replace(work.every(2), arrival_s=work.arrival_s[::2], wanted_models=None)) for p in plants[:1]]
+    alone = [run(p, replace(work.every(2), arrival_s=work.arrival_s[::2], requested_models=None)) for p in plants[:1]]
     assert done.tpot_s[::2].tolist() == alone[0].tpot_s.tolist()
     summary = summarise(done)
     assert sum(summary["time_breakdown"].values()) == pytest.approx(3 * summary["metrics"]["duration_s"], rel=0.01)

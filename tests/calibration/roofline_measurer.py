@@ -28,7 +28,7 @@ class Killed(BaseException):
 
 
 @dataclass
-class RooflineBench:
+class RooflineMeasurer:
     """Every shape takes elapsed_s to measure; `killed_at` kills it after that many; shapes over `memory_bytes` fail."""
 
     killed_at: int | None = None
