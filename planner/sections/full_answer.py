@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError, create_model
 
@@ -52,14 +52,20 @@ def parse_answer(data: object, where: str = "answer") -> Answer:
         raise InputError(rule, data["schema_version"], str(SCHEMA_VERSION))
     if "reproduce" not in data:
         raise InputError("this answer has no block `reproduce`; plan again with this version", where, HOW)
-    block, again = data["request"], data["reproduce"]
-    if isinstance(block, dict) and isinstance(again, dict):  # missing trials and tariff come from `reproduce`
-        defaults = {"tariff": again.get("tariff", {}), "search": {"trials": again.get("trials", 1)}}
-        block = known_keys(defaults | block)
     try:
-        return FullAnswer.model_validate_json(json.dumps(data | {"request": block}))  # strict types as JSON has them
+        return FullAnswer.model_validate_json(
+            json.dumps(data | {"request": request_block(data)})
+        )  # strict types as JSON has them
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         given = first["input"] if isinstance(first["input"], str | int | float) else None
         raise InputError(f"{where}: {place}: {first['msg']}", given, HOW) from None
+
+
+def request_block(data: dict[str, Any]) -> Any:
+    """Return the request of an answer, with keys that earlier versions wrote into `reproduce` only."""
+    block, again = data["request"], data["reproduce"]
+    if not isinstance(block, dict) or not isinstance(again, dict):
+        return block
+    return known_keys({"tariff": again.get("tariff", {}), "search": {"trials": again.get("trials", 1)}} | block)

@@ -113,9 +113,7 @@ def _check_handovers(run: Run) -> None:
     early = again & (start_s[order][1:] < start_s[order][:-1])
     require(not early.any(), "two transfers of a request overlap")
     removed_s = np.array([replica.removed_s for replica in run.replicas])
-    require(
-        (start_s <= removed_s[source.astype(int)]).all(), "KV blocks left a replica that had ended"
-    )
+    require((start_s <= removed_s[source.astype(int)]).all(), "KV blocks left a replica that had ended")
 
 
 def _check_links(run: Run) -> None:

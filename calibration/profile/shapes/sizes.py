@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from calibration.profile.session.shape import Shape
 from catalogs.errors import InputError
 from catalogs.models.catalog import list_models, load_model
-from catalogs.models.layers import FeedForward, LayerGroup, Mlp, Moe
-from catalogs.models.mixers import Attention, LinearAttention, Mixer, MlaAttention
+from catalogs.models.layers import LayerGroup, Mlp, Moe
+from catalogs.models.mixers import Attention, LinearAttention, MlaAttention
 from catalogs.models.spec import ModelSpec
 
 Pair = tuple[int, int]
@@ -37,7 +37,6 @@ Item = TypeVar("Item")
 SMALL_MODELS: Final = ((256, 8192), (512, 8192), (768, 32000))
 
 FIT_SHARE: Final = 0.9  # Share of a device's memory that weights may fill.
-
 
 HELD_OUT_SHARE: Final = 0.2  # Held-out shapes per shape to fit.
 
@@ -115,56 +114,73 @@ def _add_model(found: Sizes, model: ModelSpec, tp: int) -> None:
     found.kernels.update(
         [("norm", hidden), ("embedding", hidden), ("sampling", model.vocab_size), ("greedy", model.vocab_size)]
     )
-    for part in _parts(model):
-        products, kernels = _dense_sizes(part, hidden, tp)
-        found.kernels.update(kernels)
-        found.products.update(pair for pair in products if min(pair) >= 64)
-        if isinstance(part, Attention):
-            found.heads[part.rank_heads(tp), part.rank_kv_heads(tp), part.head_dim] += 1
-
-
-def _dense_sizes(part: Mixer | FeedForward, hidden: int, tp: int) -> tuple[list[Pair], list[tuple[str, int]]]:
-    """Return what a part of a layer runs on one of `tp` ranks, which is nothing for an MLA block.
-
-    An MLA block is measured as one module in its own family.
-
-    Returns:
-        The (n, k) of the matrix products, and the kind and values per token of the elementwise kernels.
-    """
-    match part:
-        case Attention():
-            heads, kv_heads, kv_size = part.rank_heads(tp), part.rank_kv_heads(tp), part.head_dim + part.value_dim
-            q = heads * part.head_dim * (2 if part.output_gate else 1)
-            kernels = [("rotary", (heads + kv_heads) * part.head_dim), ("kv_write", kv_heads * kv_size)]
-            return [(q + kv_heads * kv_size, hidden), (hidden, heads * part.value_dim)], kernels
-        case LinearAttention():
-            return [(-(-part.input_size // tp), hidden), (hidden, -(-part.value_size // tp))], []
-        case Mlp():
-            width = -(-part.intermediate_size // tp)
-            return [((2 if part.gated else 1) * width, hidden), (hidden, width)], [("activation", width)]
-        case Moe():
-            width = -(-part.shared_intermediate_size // tp)
-            shared = [(2 * width, hidden), (hidden, width)] if width else []
-            return [(part.n_experts, hidden), *shared], [("routing", part.n_experts)]
-        case MlaAttention():
-            return [], []
-        case _:
-            raise TypeError(f"no sizes for {type(part).__name__}")
+    for part in _parts(model, tp):
+        found.kernels.update(part.kernels)
+        found.products.update(pair for pair in part.products if min(pair) >= 64)
+        found.heads.update(part.heads)
 
 
 def _add_layers(found: Sizes, model: ModelSpec, tp: int) -> None:
     """Add experts and linear attention, also of models that do not fit, because only one layer is measured."""
-    for part in _parts(model):
-        if isinstance(part, Moe):
-            width = -(-part.expert_intermediate_size * part.matrices // (3 * tp))
-            hidden = part.expert_hidden_size or model.hidden_size
-            found.experts[hidden, width, part.n_experts, part.experts_per_token] += 1
-        if isinstance(part, LinearAttention):
-            found.scans[-(-part.n_value_heads // tp), part.key_head_dim, part.value_head_dim] += 1
+    for part in _parts(model, tp):
+        found.experts.update(part.experts)
+        found.scans.update(part.scans)
 
 
-def _parts(model: ModelSpec) -> list[Mixer | FeedForward]:
-    return [part for group in model.groups for part in (group.mixer, group.ffn) if part is not None]
+@dataclass(frozen=True, slots=True)
+class PartSizes:
+    """The sizes that one part of a layer runs on one rank."""
+
+    products: Sequence[Pair] = ()  # (n, k)
+    kernels: Sequence[tuple[str, int]] = ()  # Elementwise: (kind, values per token).
+    heads: Sequence[Heads] = ()
+    scans: Sequence[Scan] = ()
+    experts: Sequence[Experts] = ()
+
+
+def _attention(a: Attention, hidden: int, tp: int) -> PartSizes:
+    heads, kv_heads, kv_size = a.rank_heads(tp), a.rank_kv_heads(tp), a.head_dim + a.value_dim
+    q = heads * a.head_dim * (2 if a.output_gate else 1)
+    products = [(q + kv_heads * kv_size, hidden), (hidden, heads * a.value_dim)]
+    kernels = [("rotary", (heads + kv_heads) * a.head_dim), ("kv_write", kv_heads * kv_size)]
+    return PartSizes(products, kernels, heads=[(heads, kv_heads, a.head_dim)])
+
+
+def _mla(a: MlaAttention, hidden: int, tp: int) -> PartSizes:  # noqa: ARG001 - signature of a kind
+    return PartSizes()  # An MLA block is measured as one module in its own family.
+
+
+def _linear_attention(a: LinearAttention, hidden: int, tp: int) -> PartSizes:
+    products = [(-(-a.input_size // tp), hidden), (hidden, -(-a.value_size // tp))]
+    return PartSizes(products, scans=[(-(-a.n_value_heads // tp), a.key_head_dim, a.value_head_dim)])
+
+
+def _mlp(m: Mlp, hidden: int, tp: int) -> PartSizes:
+    width = -(-m.intermediate_size // tp)
+    return PartSizes([((2 if m.gated else 1) * width, hidden), (hidden, width)], [("activation", width)])
+
+
+def _moe(m: Moe, hidden: int, tp: int) -> PartSizes:
+    width = -(-m.shared_intermediate_size // tp)
+    shared = [(2 * width, hidden), (hidden, width)] if width else []
+    each = -(-m.expert_intermediate_size * m.matrices // (3 * tp))
+    experts = [(m.expert_hidden_size or hidden, each, m.n_experts, m.experts_per_token)]
+    return PartSizes([(m.n_experts, hidden), *shared], [("routing", m.n_experts)], experts=experts)
+
+
+#: The sizes of each kind of mixer and feed-forward block: (part, hidden size, ranks) to the sizes on one rank.
+KINDS: Final[dict[type, Callable[[Any, int, int], PartSizes]]] = {
+    Attention: _attention,
+    MlaAttention: _mla,
+    LinearAttention: _linear_attention,
+    Mlp: _mlp,
+    Moe: _moe,
+}
+
+
+def _parts(model: ModelSpec, tp: int) -> list[PartSizes]:
+    parts = [part for group in model.groups for part in (group.mixer, group.ffn) if part is not None]
+    return [KINDS[type(part)](part, model.hidden_size, tp) for part in parts]
 
 
 def with_held_out(fit: list[Shape], held_out: Callable[[int], Shape]) -> list[Shape]:

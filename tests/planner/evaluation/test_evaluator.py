@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -29,13 +30,15 @@ def request(hardware: str, **asked: object) -> PlanRequest:
 def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts every text that is parsed as hardware."""
     counts: Counter[str] = Counter()
-    split = hardware_names._split_nodes
+    nodes = hardware_names._NODES
 
-    def counted(plain: str) -> tuple[int, str]:
-        counts[plain] += 1
-        return split(plain)
+    class CountingPattern:
+        @staticmethod
+        def match(plain: str) -> re.Match[str] | None:
+            counts[plain] += 1
+            return nodes.match(plain)
 
-    monkeypatch.setattr(hardware_names, "_split_nodes", counted)
+    monkeypatch.setattr(hardware_names, "_NODES", CountingPattern)
     return counts
 
 

@@ -28,7 +28,7 @@ from planner.problem.request_keys import SCHEMA_FILE, request_keys, schema_text
 from planner.problem.scenario import command_of, keys_of, parse_settings, read_scenario, request_of_keys
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
-from planner.sections.full_answer import _request_block
+from planner.sections.full_answer import request_block
 
 PLAIN = PlanRequest(model="llama3.2-1b", hardware="h100x2", slos=parse_slos(["ttft.p99=2s", "tpot.mean=30ms"]))
 #: Names as YAML reads them as something else, or a shell splits them.
@@ -153,11 +153,11 @@ def test_the_scenario_file_asks_the_same(
 @given(request=requests())
 def test_the_answer_asks_the_same(request: PlanRequest) -> None:
     answer = {"request": request.as_dict() | {"later": 1}, "reproduce": reproduce_block(request, "")}
-    assert PlanRequest(**_request_block(json.loads(json.dumps(answer)))) == request  # type: ignore[arg-type]
+    assert PlanRequest(**request_block(json.loads(json.dumps(answer)))) == request  # type: ignore[arg-type]
     earlier = {
         k: v for k, v in request.replace(accounting=Accounting()).as_dict().items() if k not in ("tariff", "search")
     }
-    assert PlanRequest(**_request_block(answer | {"request": earlier})) == request.replace(accounting=Accounting())  # type: ignore[arg-type]
+    assert PlanRequest(**request_block(answer | {"request": earlier})) == request.replace(accounting=Accounting())  # type: ignore[arg-type]
 
 
 def test_an_assumed_metric_is_still_said_of_an_answer() -> None:

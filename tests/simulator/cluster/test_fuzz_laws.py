@@ -157,10 +157,10 @@ def test_blocks_kept_at_the_hand_over_are_caught(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_dead_replica_that_computes_on_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def silence(self: StepLoop) -> None:
+    def discard(self: StepLoop) -> None:
         """Let it run."""
 
-    monkeypatch.setattr(StepLoop, "silence", silence)
+    monkeypatch.setattr(StepLoop, "discard", discard)
     with pytest.raises(InvariantViolation, match="lost"):
         dying()
 
