@@ -1,10 +1,11 @@
-"""Laws of the code base: files stay readable, starting a command imports nothing heavy, facts carry sources.
+"""Laws of the code base: files stay readable, arrays have shapes, starting a command is fast, facts carry sources.
 
 What may import what is in .importlinter, which lint-imports checks.
 """
 
 from __future__ import annotations
 
+import ast
 import runpy
 import subprocess
 import sys
@@ -26,6 +27,80 @@ def test_files_stay_readable(package: str) -> None:
     folders = {folder: list(folder.glob("*.py")) for folder in (ROOT / package).rglob("*") if folder.is_dir()}
     crowded = {str(f): n for f, files in folders.items() if (n := sum(p.name not in ASIDE for p in files)) > 20}
     assert not crowded
+
+
+#: Folders of plug-ins, where one short module is one entry of a registry.
+PLUG_INS = {"commands", "targets", "routers", "schedulers", "importers", "kernels", "launch"}
+#: Other modules under 60 lines, and why they stand alone.
+SHORT = {
+    "catalogs/arrays.py": "public types",
+    "catalogs/deployments/layout.py": "public types",
+    "catalogs/deployments/queueing.py": "public types",
+    "catalogs/errors.py": "public types",
+    "catalogs/io/json_block.py": "public types",
+    "catalogs/models/catalog.py": "the lookup by name, above the files it reads",
+    "catalogs/units.py": "public constants",
+    "calibration/accuracy/reliability.py": "public types",
+    "calibration/families/nonnegative.py": "shared by families and simulator.verify",
+    "calibration/report/drawing.py": "shared by all pages",
+    "calibration/report/write.py": "heavy imports, loaded only to write a report",
+    "calibration/whole_models/screen.py": "the screen of a command",
+    "planner/cli/main.py": "the entry point",
+    "planner/cli/options.py": "shared by all commands",
+    "planner/problem/reproduction.py": "the schema of a block",
+    "planner/search/progress.py": "shared by both searches",
+    "simulator/core/invariants.py": "public types",
+    "simulator/core/outcomes.py": "public constants",
+    "simulator/costs/compile.py": "the choice among the cost models, above all of them",
+    "simulator/costs/measured_steps.py": "one cost model",
+    "simulator/layers/operator_call.py": "public types",
+}
+
+
+def test_short_modules_have_a_reason() -> None:
+    short = set()
+    for file in (f for package in PACKAGES for f in (ROOT / package).rglob("*.py")):
+        stands = file.name in ASIDE or PLUG_INS & set(file.relative_to(ROOT).parts)
+        if not stands and len(file.read_text(encoding="utf-8").splitlines()) < 60:
+            short.add(str(file.relative_to(ROOT)))
+    assert short == set(SHORT)
+
+
+ARRAYS = ("FloatArray", "IntArray", "BoolArray", "NDArray", "ndarray")
+
+
+def without_shape(source: str) -> list[str]:
+    """Return the public functions that take or return an array and whose docstring (or class) gives no shape."""
+    found = []
+
+    def visit(node: ast.Module | ast.ClassDef, shaped: bool) -> None:
+        for item in node.body:
+            doc = (ast.get_docstring(item) or "") if isinstance(item, ast.ClassDef | ast.FunctionDef) else ""
+            if isinstance(item, ast.ClassDef) and not item.name.startswith("_"):
+                visit(item, "shape" in doc.lower())
+            if isinstance(item, ast.FunctionDef) and not item.name.startswith("_") and not shaped:
+                types = [a.annotation for a in (*item.args.args, *item.args.kwonlyargs)] + [item.returns]
+                texts = [ast.unparse(t) for t in types if t is not None]
+                named = [
+                    t for t in texts if "dict[" not in t and "Mapping[" not in t
+                ]  # arrays by name have a schema of their own
+                arrays = [t for t in named if any(name in t for name in ARRAYS)]
+                if arrays and "shape" not in doc.lower():
+                    found.append(item.name)
+
+    visit(ast.parse(source), shaped=False)
+    return found
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_array_has_its_shape_documented(package: str) -> None:
+    files = {str(f.relative_to(ROOT)): f.read_text(encoding="utf-8") for f in (ROOT / package).rglob("*.py")}
+    assert {name: missing for name, source in files.items() if (missing := without_shape(source))} == {}
+
+
+def test_a_missing_shape_would_be_seen() -> None:
+    told = 'def a(x: FloatArray) -> float:\n    """Return the mean. Shape (n,)."""\n'
+    assert without_shape(told + 'def b() -> FloatArray:\n    """Return it."""\n') == ["b"]
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda p: p.stem)

@@ -63,7 +63,12 @@ class Group(BaseModel, extra="forbid", frozen=True):
     source: str
 
     def log_factor(self, level: float | FloatArray, operator_error: float) -> Any:
-        """Return the quantile of log(measured / simulated) at a probability level, given the error of the operators."""
+        """Return the quantile of log(measured / simulated), given the error of the operators.
+
+        Args:
+            level: The probability, or several. Shape (n,); the result has the same shape.
+            operator_error: Median relative error of the operators.
+        """
         return self.centre + np.interp(level, LEVELS, self.scores) * math.hypot(self.typical, operator_error)
 
 

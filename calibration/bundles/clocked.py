@@ -83,6 +83,7 @@ def stretch(arithmetic_s: FloatArray, memory_s: FloatArray, seconds: FloatArray,
     """Return the factor by which times grow at a clock, given as a share of the highest, above 0 and up to 1.
 
     The seconds of arithmetic and memory are at their peaks; the measured seconds are at the highest clock.
+    All have Shape (n,).
     """
     with np.errstate(divide="ignore"):
         ratio = np.where(memory_s > 0, arithmetic_s / np.maximum(memory_s, 1e-30), np.inf)

@@ -43,7 +43,7 @@ class FittedOn:
         return self.accelerator.name == accelerator.name
 
     def roofline_ratio(self, op: Operator, accelerator: Accelerator) -> FloatArray:
-        """Return the roofline time of `op` on `accelerator` over its roofline time on the measured accelerator."""
+        """Return the roofline time of `op` on `accelerator` divided by that on the measured one. Shape (n,)."""
         return roofline_s(op, accelerator) / np.maximum(roofline_s(op, self.accelerator), 1e-30)
 
     def bandwidth_ratio(self, accelerator: Accelerator) -> float:
@@ -111,7 +111,7 @@ class FamilyModel(Protocol):
 
 
 def operators(kind: type[OperatorT], rows: pd.DataFrame) -> Iterator[tuple[OperatorT, npt.NDArray[np.int64]]]:
-    """Yield (operator with array fields, positions of its rows), as `operators_of`, for the rows of one kind."""
+    """Yield (operator, positions of its rows) as `operators_of` for rows of one kind; arrays have Shape (n,)."""
     for op, index in operators_of(kind.family, rows):
         assert isinstance(op, kind)
         yield op, index

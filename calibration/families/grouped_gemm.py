@@ -69,7 +69,7 @@ class Key(NamedTuple):
     expert_ranks: int
 
     def features(self) -> FloatArray:
-        """Return the coordinates of the kernel regression, in doublings."""
+        """Return the coordinates of the kernel regression, in doublings. Shape (5,)."""
         per_rank = self.n_experts / self.expert_ranks
         sizes = (self.hidden_size, self.intermediate_size, self.experts_per_token, per_rank, self.expert_ranks)
         return np.log2(np.asarray(sizes, dtype=np.float64))

@@ -56,7 +56,7 @@ class Serial:
     joins_decodes: bool  # whether decodes of a mixed step run in this kernel (FlashAttention 2)
 
     def context_s(self, blocks: FloatArray, context: FloatArray) -> FloatArray:
-        """Return the seconds that `context` keys add to `blocks` blocks.
+        """Return the seconds that `context` keys add to `blocks` blocks. All have Shape (n,).
 
         Each key adds its time once per wave of blocks; the result lies between whole and fractional waves.
         """

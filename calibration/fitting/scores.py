@@ -55,7 +55,7 @@ def score(estimator: str, actual: FloatArray, predicted: FloatArray) -> Estimato
 
 
 def r_squared(actual: FloatArray, predicted: FloatArray) -> float:
-    """Return the coefficient of determination: 1 for perfect, 0 for the mean, NaN where all values are equal."""
+    """Return R squared of two arrays of Shape (n,): 1 for perfect, 0 for the mean, NaN where all values are equal."""
     spread = float(np.sum((actual - actual.mean()) ** 2))
     return 1.0 - float(np.sum((predicted - actual) ** 2)) / spread if spread > 0 else float("nan")
 
@@ -63,6 +63,7 @@ def r_squared(actual: FloatArray, predicted: FloatArray) -> float:
 def log_rmse(actual: FloatArray, predicted: FloatArray) -> float:
     """Return the root mean square of log(predicted / actual), which selects estimators.
 
-    It is close to the typical relative error and has the same weight for small and large values.
+    It is close to the typical relative error and has the same weight for small and large values. Both arrays have
+    Shape (n,).
     """
     return float(np.sqrt(np.mean((np.log(np.maximum(predicted, 1e-12)) - np.log(actual)) ** 2)))

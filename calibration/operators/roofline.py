@@ -187,7 +187,7 @@ def bytes_moved(op: Operator, accelerator: Accelerator) -> FloatArray:
 
 
 def link_bytes(op: Collective) -> FloatArray:
-    """Return the bytes that each rank sends over its link.
+    """Return the bytes that each rank sends over its link. Shape (n,), as the fields of `op`.
 
     A ring all-reduce sends 2 (r-1)/r of the message, its two halves (r-1)/r each, and a send the whole message.
     """

@@ -13,7 +13,7 @@ MARGIN: Final = {"l": 10, "r": 10, "t": 10, "b": 10}
 
 
 def short(values: Any) -> npt.NDArray[np.float32]:
-    """Return single-precision values, which halve the page and are precise enough for a screen."""
+    """Return values of any Shape in single precision, which halves the page and is precise enough for a screen."""
     return np.asarray(values, dtype=np.float32)
 
 

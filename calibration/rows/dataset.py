@@ -101,7 +101,10 @@ ARRAY_FIELDS = {
 
 
 def operators_of(family: str, rows: pd.DataFrame) -> Iterator[tuple[Operator, npt.NDArray[np.int64]]]:
-    """Yield (operator with array fields, positions of its rows) for every combination of scalar fields in `rows`."""
+    """Yield (operator with array fields, positions of its rows) for every combination of scalar fields in `rows`.
+
+    The arrays have Shape (n,), one value for each row of the combination.
+    """
     columns = OPERATOR_COLUMNS[family]
     scalars = [c for c in columns if c not in ARRAY_FIELDS]
     for key, index in rows.reset_index(drop=True).groupby(scalars, sort=True).indices.items():

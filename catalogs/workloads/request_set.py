@@ -23,7 +23,7 @@ COLUMNS: Final = (
 
 
 def rows_of(source: object, names: Iterable[str], rows: slice | IntArray) -> dict[str, Any]:
-    """Return some rows of the named columns of a request set or a trace; None where a column is missing."""
+    """Return some rows of named columns (Shape (n,)) of a request set or a trace; None where a column is missing."""
     columns = {name: getattr(source, name) for name in names}
     return {name: None if column is None else column[rows] for name, column in columns.items()}
 

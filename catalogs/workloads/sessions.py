@@ -86,7 +86,14 @@ class Sessions:
 def block_ids(
     sessions: Sessions, known_tokens: IntArray, prefix: SharedPrefix | None, groups: IntArray
 ) -> tuple[tuple[int, ...], ...]:
-    """Return, per request, the ids of the full blocks of its first `known_tokens` tokens; `groups` is per session."""
+    """Return the ids of the full blocks of the first `known_tokens` tokens of each request.
+
+    Args:
+        sessions: The sessions that the requests belong to.
+        known_tokens: Tokens of each request whose content is known. Shape (requests,).
+        prefix: The prefix that sessions of a group share, if there is one.
+        groups: The group of each session. Shape (sessions,).
+    """
     shared = prefix.tokens // BLOCK_TOKENS if prefix else 0
     n_shared_ids = shared * (prefix.groups if prefix else 0)
     blocks = known_tokens // BLOCK_TOKENS

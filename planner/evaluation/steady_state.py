@@ -94,7 +94,12 @@ class RequestWindow:
     lost: BoolArray | None = None  # shape (n,): requests with infinite latencies, whatever they received
 
     def per_request(self, values_s: FloatArray, fewest_output_tokens: int = 1) -> FloatArray:
-        """Return the values of the requests with at least so many output tokens, infinite where they never came."""
+        """Return the values of the window's requests, infinite where a request did not finish.
+
+        Args:
+            values_s: One value for each request of the run, in seconds. Shape (n,).
+            fewest_output_tokens: Requests with fewer output tokens are left out.
+        """
         counted = self.requests
         if fewest_output_tokens > 1:
             counted = counted & (self.run.requests.output_tokens >= fewest_output_tokens)
@@ -104,7 +109,7 @@ class RequestWindow:
         return found
 
     def token_gaps_s(self) -> FloatArray:
-        """Return the gaps between tokens as the function of the same name does."""
+        """Return the gaps between tokens in the window, in seconds, as the function `token_gaps_s`. Shape (gaps,)."""
         if self.between_s is not None:
             return token_gaps_s(self.run, self.between_s)
         arrived_s = self.run.arrival_s[self.requests]
@@ -128,6 +133,8 @@ def observe_window(run: Run, window: SteadyWindow, load: Load, reading: WindowSt
 
 def joules_per_output_token(run: Run, measured: npt.NDArray[np.bool_], stable: bool) -> float:
     """Return the energy of an output token at the servers; nan without output tokens.
+
+    `measured` marks the requests that count. Shape (n,).
 
     If the system keeps up, this is the energy drawn while the measured requests arrived, divided by their tokens.
     Filling up and draining, a large share of a short run, draw more energy per token.

@@ -35,7 +35,7 @@ class RunWindow(Protocol):
         """
 
     def token_gaps_s(self) -> FloatArray:
-        """Return equally likely gaps between two tokens of a request, in seconds."""
+        """Return equally likely gaps between two tokens of a request, in seconds. Shape (gaps,)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ class FailingFleet:
         return max(_STAYS * self.stay_s, _LEAST_LEAD_S)
 
     def observe(self, replicas: int, outage: Outage | None, example: int, speed: float) -> Mapping[str, FloatArray]:
-        """Return samples of each metric in seconds, see `planner.studies.spares.Observe`."""
+        """Return samples of each metric in seconds (Shape (n,)), see `planner.studies.spares.Observe`."""
         if outage is None:
             done = self._run(replicas, self.n_requests * max(1, ceil(0.6 * replicas)), example, speed, ())
             window = steady_window(done.arrival_s, finish_s(done))
