@@ -63,18 +63,20 @@ class KvCache:
         Raises:
             ValueError: There are fewer blocks available.
         """
-        if blocks > self.available:
+        available = self.available - blocks
+        if available < 0:
             raise ValueError(f"KV cache: {blocks} blocks requested, {self.available} available")
-        self.available -= blocks
-        if self.available < self.min_available:
-            self.min_available = self.available
+        self.available = available
+        if available < self.min_available:
+            self.min_available = available
         queue = self._queue
         while blocks:
             run = next(iter(queue))
             if run.key is not None:
                 self._forget(run)
-            if run.count > blocks:
-                run.count -= blocks
+            count = run.count
+            if count > blocks:
+                run.count = count - blocks
                 return
             blocks -= run.count
             run.count = 0

@@ -41,10 +41,8 @@ Process = Generator[simpy.Event, Any, None]
 class TimedEvent(simpy.Event):
     """An event whose time is known when it is created."""
 
-    _ok = True
-
     def __init__(self, env: Clock, callbacks: list[Callback], value: Any) -> None:
-        self.env, self.callbacks, self._value = env, callbacks, value
+        self.env, self.callbacks, self._value, self._ok = env, callbacks, value, True
 
 
 class Clock(simpy.Environment):

@@ -1,9 +1,9 @@
-"""The step loop of one batch in flight: steps run back to back on the device and are scheduled `lag` steps ahead.
+"""The step loop of one batch in flight: steps run back to back on the device, and one may be scheduled ahead.
 
 When a step ends, its outputs are processed (finished requests release their seats and blocks), the next scheduled
-batch starts, and batches are scheduled until `lag` of them are queued. With lag 1, a request that arrives during step i
+batch starts, and with lag 1 another one is scheduled and queued. With lag 1, a request that arrives during step i
 is first considered when step i + 1 starts, and runs in step i + 2; with lag 0 it runs in step i + 1. An idle engine
-schedules immediately. With lag > 0 that step starts after the host's step time, which is not hidden by another step
+schedules immediately. With lag 1 that step starts after the host's step time, which is not hidden by another step
 (with lag 0 the cycle time contains it).
 
 Fast-forward: while the scheduled batches consist of the same decodes and nothing can change, several steps are
@@ -38,6 +38,38 @@ class StepLoop:
 
     TokenAccounting determines the effect of a step on its requests.
     """
+
+    __slots__ = (
+        "_accounting",
+        "_check",
+        "_clock",
+        "_context",
+        "_end_order",
+        "_event",
+        "_event_log",
+        "_fast_forward",
+        "_first_s",
+        "_lag",
+        "_last_tokens",
+        "_late_s",
+        "_noted",
+        "_on_end",
+        "_outlet",
+        "_queue",
+        "_replica",
+        "_slope_s",
+        "_stages",
+        "_start_s",
+        "_steps",
+        "_streams",
+        "_timed",
+        "_total_s",
+        "_wake_order",
+        "current",
+        "log",
+        "scheduler",
+        "timer",
+    )
 
     def __init__(self, replica: ReplicaHandle, context: EngineContext, scheduler: Scheduler, place: int) -> None:
         """Create an idle loop; `place` is its index among the loops of its replica."""
@@ -176,11 +208,10 @@ class StepLoop:
         if moves is not None and moves.fetches:
             self._replica.fetch(moves.fetches)
         queue = self._queue
-        while len(queue) < self._lag:
+        if self._lag and not queue:
             ahead = self._schedule()
-            if ahead is None:
-                break
-            queue.append(ahead)
+            if ahead is not None:
+                queue.append(ahead)
         self._start_s = now
         steps = most = 1
         if batch.ranks:

@@ -282,14 +282,17 @@ class DecodeSet:
     `rounds` counts scheduled steps; a member has base_tokens + rounds tokens in its cache.
     """
 
+    __slots__ = ("_base_sum", "_block_size", "_longest", "_phases", "_serial", "_stale", "n", "rounds")
+
     def __init__(self, block_size: int) -> None:
         self.n = 0
         self.rounds = 0
         self._block_size = block_size
         self._base_sum = 0
         self._phases = [0] * block_size  # members by base_tokens % block_size
-        # Heap of (-base, serial, request). Stale entries are dropped when they reach the top.
+        # Heap of (-base, serial, request). Entries of removed requests are dropped when they reach the top.
         self._longest: list[tuple[int, int, Request]] = []
+        self._stale = False  # whether the top may be such an entry
         self._serial = 0
 
     def add(self, request: Request) -> None:
@@ -306,6 +309,7 @@ class DecodeSet:
     def remove(self, request: Request) -> None:
         """Remove a request and restore its token counts."""
         base = request.base_tokens
+        self._stale = True
         self.n -= 1
         self._base_sum -= base
         self._phases[base % self._block_size] -= 1
@@ -318,13 +322,18 @@ class DecodeSet:
 
     def contexts(self) -> tuple[int, int]:
         """Return (sum, maximum) of the tokens in the caches of all members before the next round."""
-        longest, rounds = self._longest, self.rounds
-        while longest:
-            negative, _, request = longest[0]
-            if request.computed_tokens < 0 and request.base_tokens == -negative and request.decodes_in is self:
-                return self._base_sum + self.n * rounds, rounds - negative
-            heappop(longest)
-        return 0, 0
+        longest = self._longest
+        if self._stale:
+            self._stale = False
+            while longest and not self._has(*longest[0]):
+                heappop(longest)
+        if not longest:
+            return 0, 0
+        return self._base_sum + self.n * self.rounds, self.rounds - longest[0][0]
+
+    def _has(self, negative: int, _: int, request: Request) -> bool:
+        """Return whether an entry of the heap belongs to a member."""
+        return request.computed_tokens < 0 and request.base_tokens == -negative and request.decodes_in is self
 
     def blocks_next(self) -> int:
         """Return the blocks that the next round needs: one for each member whose cache is a whole number of blocks."""
