@@ -40,7 +40,7 @@ from planner.search.objectives import (
     Outcome,
     RunSizes,
     assess_for,
-    one,
+    equal_unit_cost,
 )
 from planner.search.progress import search_progress
 from planner.search.search import Progress, SearchResult, search
@@ -48,7 +48,7 @@ from planner.search.study import SearchSettings, need_storage, without_password
 from planner.search.workers import ProcessPool, WorkerPool, usable_cores
 from planner.sections.full_answer import FullAnswer
 from planner.sections.registry import compute_sections
-from planner.space.candidates import plainness
+from planner.space.candidates import distance_from_defaults
 
 N_ALTERNATIVES: Final = 2
 
@@ -178,7 +178,7 @@ def _search(
     evaluator, tester, counter = measure.evaluator, measure.tester, RequestCounter()
     unit_cost = _unit_cost(request.objective, measure.prices, left)
     counting = replace(tester, counter=counter)
-    assess = assess_for(request.objective, counting, lambda c: plain(c, evaluator), unit_cost)
+    assess = assess_for(request.objective, counting, lambda c: _distance(c, evaluator), unit_cost)
     outclassed = assess.outclassed if isinstance(assess, CapacityRace) else None
     groups = _groups(request, measure, left)
     options, calibration = request.search, digest(evaluator.fingerprint)
@@ -188,7 +188,7 @@ def _search(
         for group in groups:
             name = study_name(request, group)
             settings = SearchSettings(trials, request.seed, name, options.journal, options.storage, calibration)
-            promising = _by_promise(group, evaluator, unit_cost)
+            promising = _most_promising_first(group, evaluator, unit_cost)
             result.join(search(promising, counted, settings, progress, outclassed, lookahead))
             best = result.best
             enough = 0.0 if best is None else HEADROOM * (tester.held_per_s(best.candidate) or 0.0)
@@ -210,7 +210,7 @@ def _groups(request: PlanRequest, measure: PlanMeasurer, left: Sequence[Candidat
     evaluator, tester, sizes = measure.evaluator, measure.tester, _sizes(measure.prices, left)
     largest = max(sizes.values())
     groups: dict[object, list[Candidate]] = {}
-    for c in sorted(left, key=lambda c: (sizes[c.hardware], plain(c, evaluator)[:2])):
+    for c in sorted(left, key=lambda c: (sizes[c.hardware], _distance(c, evaluator)[:2])):
         if sizes[c.hardware] == largest or evaluator.fluid_requests_per_s(c) * OVERLOAD > tester.floor_per_s(c):
             groups.setdefault(_group(c, evaluator), []).append(c)
     return list(groups.values())
@@ -226,12 +226,12 @@ def _sizes(prices: PriceList, left: Sequence[Candidate]) -> dict[Hardware, float
 
 
 def _group(candidate: Candidate, evaluator: Evaluator) -> tuple[object, ...]:
-    return candidate.hardware, *plain(candidate, evaluator)[:2]
+    return candidate.hardware, *_distance(candidate, evaluator)[:2]
 
 
-def plain(candidate: Candidate, evaluator: Evaluator) -> tuple[int, ...]:
-    """Return `plainness` of a candidate, relative to the defaults of the candidate's own hardware."""
-    return plainness(candidate, evaluator.names_of(candidate))
+def _distance(candidate: Candidate, evaluator: Evaluator) -> tuple[int, ...]:
+    """Return the distance of a candidate from the defaults of its own hardware."""
+    return distance_from_defaults(candidate, evaluator.names_of(candidate))
 
 
 def _unit_cost(objective: str, prices: PriceList, left: Sequence[Candidate]) -> Callable[[Candidate], float]:
@@ -244,10 +244,10 @@ def _unit_cost(objective: str, prices: PriceList, left: Sequence[Candidate]) -> 
         return lambda c: sizes[c.hardware]
     if objective == "goodput":
         return lambda c: float(c.hardware.n_accelerators)
-    return one
+    return equal_unit_cost
 
 
-def _by_promise(
+def _most_promising_first(
     group: Sequence[Candidate], evaluator: Evaluator, unit_cost: Callable[[Candidate], float]
 ) -> list[Candidate]:
     """Return the candidates in order of promise: every layout with default limits, fastest first, then other limits."""
@@ -260,7 +260,7 @@ def _by_promise(
 
 def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
     """Return the name of the study of a request, by which only a study of the same request is resumed."""
-    text = json.dumps([request.question(), request.search.trials, [c.as_dict() for c in group]], sort_keys=True)
+    text = json.dumps([request.search_identity(), request.search.trials, [c.as_dict() for c in group]], sort_keys=True)
     return f"plan-{digest(text)}"
 
 
@@ -302,8 +302,12 @@ def _best(request: PlanRequest, evaluator: Evaluator, outcomes: Sequence[Outcome
         outcomes = [o for o in outcomes if _group(o.candidate, evaluator) == first]
     scored = [(o.score, o) for o in outcomes if o.score is not None]
     best = min(score for score, _ in scored)
-    ties = [(score, o) for score, o in scored if score <= best + TIE * abs(best)]
-    return min(ties, key=lambda so: (plain(so[1].candidate, evaluator), so[0], so[1].candidate))[1]
+
+    def simplest_first(tie: tuple[float, Outcome]) -> tuple[tuple[int, ...], float, Candidate]:
+        score, outcome = tie
+        return _distance(outcome.candidate, evaluator), score, outcome.candidate
+
+    return min((pair for pair in scored if pair[0] <= best + TIE * abs(best)), key=simplest_first)[1]
 
 
 def _rank(
@@ -316,7 +320,7 @@ def _rank(
     if races or outcome.score is None:
         per = evaluator.fluid_requests_per_s(outcome.candidate) / unit_cost(outcome.candidate)
         fluid = float(f"{per:.1e}")  # two significant digits: closer estimates count as equal
-        return (float(not races), -fluid, *plain(outcome.candidate, evaluator))
+        return (float(not races), -fluid, *_distance(outcome.candidate, evaluator))
     return (0.0, outcome.score)
 
 

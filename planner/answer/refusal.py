@@ -20,7 +20,7 @@ from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import Outcome
 from planner.space.bounds import NOT_ADMITTED, Discard
-from planner.space.candidates import candidates, plainness
+from planner.space.candidates import candidates, distance_from_defaults
 
 #: Other hardware to try if the requested hardware is not sufficient, in addition to more of the same.
 NEIGHBOURS: Final = ("h100", "h200", "b200")
@@ -132,7 +132,7 @@ class Refuser:
         measurer = PlanMeasurer(evaluator, tester, self.measure.prices)
         for candidate in left[:_MAX_TRIES]:
             rate = tester.floor_per_s(candidate)
-            if not tester.probe(candidate, rate, tester.sizes.quick).hopeless and measurer.holds(candidate, rate):
+            if not tester.probe(candidate, rate, tester.sizes.quick).clearly_missed and measurer.holds(candidate, rate):
                 return candidate
         return None
 
@@ -145,7 +145,7 @@ def _closest(
         strong = {o.candidate: -evaluator.fluid_requests_per_s(o.candidate) for o in outcomes}
         return min(outcomes, key=lambda o: (o.ratio, strong[o.candidate], o.candidate)).candidate, None
     over = [
-        (d.constraint == "memory", round(d.value / d.limit, 2), plainness(c, evaluator.names_of(c)), c, d)
+        (d.constraint == "memory", round(d.value / d.limit, 2), distance_from_defaults(c, evaluator.names_of(c)), c, d)
         for c, d in discards
     ]
     if not over:

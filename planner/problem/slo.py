@@ -13,8 +13,8 @@ import numpy as np
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError, nearest_name
 from catalogs.ui.words import human_s
+from planner.problem.key_definition import need_one_of
 from planner.problem.latency_metrics import LATENCY_METRICS, TTFT, LatencyMetric
-from planner.problem.request_fields import need_one_of
 
 UNIT_S: Final[dict[str, float]] = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 

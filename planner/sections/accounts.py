@@ -33,7 +33,7 @@ SECONDS_PER_DAY: Final = 86400.0
 #: catalogs/deployments/autoscaling.py).
 NEW_NODE_S: Final = 120.0
 
-#: Number of hours of a day that take the work which can wait.
+#: Hours per day for deferrable work.
 CLEAN_HOURS: Final = 8
 
 Rows = list[tuple[str, str, str]]  # of a table on the page: quantity, value and source

@@ -10,6 +10,7 @@ from pydantic import ValidationError, create_model
 
 from catalogs.errors import InputError
 from planner.answer.schema import SCHEMA_VERSION, Answer
+from planner.problem.key_definition import input_error
 from planner.problem.scenario import known_keys
 from planner.sections.registry import SECTIONS
 
@@ -53,14 +54,10 @@ def parse_answer(data: object, where: str = "answer") -> Answer:
     if "reproduce" not in data:
         raise InputError("this answer has no block `reproduce`; plan again with this version", where, HOW)
     try:
-        return FullAnswer.model_validate_json(
-            json.dumps(data | {"request": request_block(data)})
-        )  # strict types as JSON has them
+        # validated as JSON, whose lists stand for the tuples of the strict types
+        return FullAnswer.model_validate_json(json.dumps(data | {"request": request_block(data)}))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        given = first["input"] if isinstance(first["input"], str | int | float) else None
-        raise InputError(f"{where}: {place}: {first['msg']}", given, HOW) from None
+        raise input_error(FullAnswer, error, where) from None
 
 
 def request_block(data: dict[str, Any]) -> Any:

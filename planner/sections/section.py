@@ -34,7 +34,7 @@ class ChosenPlan:
 
     request: PlanRequest
     measured: MeasuredPlan
-    world: SimulatedEvaluator
+    evaluator: SimulatedEvaluator
     prices: PriceList
     named: Hardware | None
 

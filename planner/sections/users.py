@@ -92,13 +92,13 @@ class UsersSection(Section[UsersInClosedLoop]):
 
     def compute(self, chosen: ChosenPlan) -> UsersInClosedLoop:
         """Simulate all replicas, or an even share of them if there are many replicas or users."""
-        request, world = chosen.request, chosen.world
-        users, replicas = request.users or 1, world.deployments.even_parts(chosen.candidate)
+        request, chosen_evaluator = chosen.request, chosen.evaluator
+        users, replicas = request.users or 1, chosen_evaluator.deployments.even_parts(chosen.candidate)
         share = max(-(-replicas // MOST_REPLICAS), -(-users // MOST_USERS))
         share = next(n for n in range(min(share, replicas), replicas + 1) if replicas % n == 0)
-        serve = partial(simulate, world.deployments.part(chosen.candidate, share))
+        serve = partial(simulate, chosen_evaluator.deployments.part(chosen.candidate, share))
         n = RunSizes.for_slos(request.slos).full
-        evaluator = ClosedLoopEvaluator(serve, world.workload, request.slos, n, request.seed)
+        evaluator = ClosedLoopEvaluator(serve, chosen_evaluator.workload, request.slos, n, request.seed)
         all_users = Users(users, request.think_s)
         return closed_loop(evaluator, all_users, chosen.measured.requests_per_s, chosen.error, share)
 

@@ -49,7 +49,7 @@ def candidates(request: PlanRequest, names: CatalogLookup) -> list[Candidate]:
         plain = [c for c in found if (c.max_num_seqs, c.max_num_batched_tokens) == own and may_draft(c)]
         drafts = parse_drafts(request.speculative)
         found += [replace(c, rest=DeploymentOverrides({**c.rest.values, SPECULATIVE: drafts})) for c in plain]
-    return sorted(found, key=lambda c: (c.hardware.n_accelerators, plainness(c, names), c))
+    return sorted(found, key=lambda c: (c.hardware.n_accelerators, distance_from_defaults(c, names), c))
 
 
 def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int]]:
@@ -129,7 +129,7 @@ def widest_limits(names: CatalogLookup, fixed: Overrides = NOT_FIXED) -> tuple[i
     return max(t for _, t in found), max(s for s, _ in found)
 
 
-def plainness(candidate: Candidate, names: CatalogLookup) -> tuple[int, ...]:
+def distance_from_defaults(candidate: Candidate, names: CatalogLookup) -> tuple[int, ...]:
     """Return how far a candidate is from the engine's defaults, as a sort key (simplest first).
 
     The parts are precision, KV cache, limits, and other features, in order of importance.

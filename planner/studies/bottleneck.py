@@ -72,9 +72,9 @@ class PoolUse:
 
 def pool_uses(rerun: Rerun, plan: Plan) -> list[PoolUse]:
     """Return the pools of the recommended plan, simulated again: one pool, or a prefill and a decode pool."""
-    candidate, world = rerun.candidates[0], rerun.world_of(0)
-    share = world.deployments.even_parts(candidate)
-    served = world.deployments.part(candidate, share)
+    candidate, evaluator = rerun.candidates[0], rerun.evaluator_of(0)
+    share = evaluator.deployments.even_parts(candidate)
+    served = evaluator.deployments.part(candidate, share)
     pools = served.plants if isinstance(served, CompiledFleet) else (served,)
     n = 2 * rerun.tester.sizes.full * max(pool.resolved.replicas for pool in pools) * share
     requests = rerun.workload.materialise(rerun.request.seed, n, plan.requests_per_s).every(share)

@@ -56,7 +56,7 @@ def sweep(plans: list[Plan], rerun: Rerun, tell: ProgressCallback = lambda _: No
 
 def _point(i: int, candidate: Candidate, rerun: Rerun, share: float, rate: float) -> SweepPoint:
     tester, prices = rerun.tester, rerun.prices
-    detail = rerun.world.detail(candidate, Load(rate, tester.sizes.full, tester.seed))
+    detail = rerun.evaluator.detail(candidate, Load(rate, tester.sizes.full, tester.seed))
     verdict = judge([detail.observation], tester.slos)
     rates = Rates(detail.output_tokens_per_s, detail.total_tokens_per_s, detail.power_w)
     used = energy(rates, prices.grid())

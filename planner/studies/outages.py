@@ -140,7 +140,7 @@ class FailingFleet:
         stay_s = plan.latency_s(E2E.name, "mean")
         if not plan.requests_per_s or stay_s is None:
             raise InputError("plan spares needs a plan with a sustainable rate", plan.deployment["hardware"])
-        compiled = rerun.world_of(index).deployments.compiled(rerun.candidates[index])
+        compiled = rerun.evaluator_of(index).deployments.compiled(rerun.candidates[index])
         return cls(compiled, rerun.workload, plan.requests_per_s, rerun.tester.sizes.full, stay_s, rerun.request.seed)
 
     def shortened(self, outage: Outage) -> Outage:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import Alternative, AnswerPath, JsonTo, put
+from planner.cli.options import Alternative, AnswerPath, JsonTo, write_result
 
 
 def whatif(
@@ -42,5 +42,5 @@ def whatif(
     with progress_bar("whatif") as progress:
         progress("the changed deployment")
         found = change(read, plan, changes)
-    put(found.document(), json_file, lambda: show_whatif(found))
+    write_result(found.document(), json_file, lambda: show_whatif(found))
     raise typer.Exit(1 if found.breaks else 0)

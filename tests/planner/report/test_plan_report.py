@@ -246,7 +246,7 @@ def test_the_answer_brings_its_candidates_back() -> None:
     assert parse_answer(older).plans[0].deployment["sampling"] == "random"
     changed = copy.deepcopy(answer().plans[0].deployment) | {"max_num_seqs": 77}
     plan = answer().plans[0].model_copy(update={"deployment": changed})
-    space = candidates(answer().request, again.world.names)
+    space = candidates(answer().request, again.evaluator.names)
     with pytest.raises(InputError, match="not a candidate"):
         found_again(plan, space, again.request)
 
