@@ -215,7 +215,7 @@ def _cold_start_s(compiled: CompiledDeployment, cold: ColdStart) -> float:
 
 
 def _unit(chosen: ChosenPlan, cold_start_s: float) -> ReplicaUnit:
-    request, candidate, best = chosen.request, chosen.candidate, chosen.measured
+    request, candidate, best = chosen.request, chosen.candidate, chosen.evaluated
     safe = chosen.plan.safe_requests_per_s
     carries = (safe or best.capacity_requests_per_s or best.requests_per_s) / candidate.replicas
     load = Load(carries * candidate.replicas, RunSizes.for_slos(request.slos).full, request.seed)

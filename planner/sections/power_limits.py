@@ -18,7 +18,7 @@ from catalogs.ui.charts import BELOW, MARGIN, series_style
 from catalogs.ui.html_page import Markup, chart, note, paragraph, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import joules, rate, seconds
-from planner.answer.measure import MeasuredPlan
+from planner.answer.evaluate import EvaluatedPlan
 from planner.answer.plan_schema import ObjectiveRow, Plan
 from planner.evaluation.evaluator import Load, judge
 from planner.evaluation.simulated import SimulatedEvaluator
@@ -131,7 +131,7 @@ class PowerLimitsSection(Section[PowerLimits]):
 
     def compute(self, chosen: ChosenPlan) -> PowerLimits:
         """Simulate the plan without a limit and under each limit."""
-        return power_limits(chosen.evaluator, chosen.measured, chosen.request.accounting.power_caps_w)
+        return power_limits(chosen.evaluator, chosen.evaluated, chosen.request.accounting.power_caps_w)
 
     def screen(self, block: PowerLimits, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Yield a line for each limit, then the sources of the figures."""
@@ -192,7 +192,7 @@ def _change_lines(rows: Sequence[LimitedRun], own_limit_w: float) -> Any:
     return figure.update_layout(legend=BELOW, margin=MARGIN)
 
 
-def power_limits(evaluator: SimulatedEvaluator, subject: MeasuredPlan, caps_w: Sequence[float]) -> PowerLimits:
+def power_limits(evaluator: SimulatedEvaluator, subject: EvaluatedPlan, caps_w: Sequence[float]) -> PowerLimits:
     """Simulate the plan without a limit and under each limit of `caps_w`, watts per accelerator, the highest first.
 
     A limit that cannot be kept or has no effect becomes an `UnusableLimit`. The capacities are found with one seed and
@@ -224,7 +224,7 @@ def power_limits(evaluator: SimulatedEvaluator, subject: MeasuredPlan, caps_w: S
     )
 
 
-def _run(evaluator: SimulatedEvaluator, subject: MeasuredPlan, cap_w: float | None) -> LimitedRun:
+def _run(evaluator: SimulatedEvaluator, subject: EvaluatedPlan, cap_w: float | None) -> LimitedRun:
     """Return the figures at the planned rate, and the highest sustainable rate with one seed."""
     request, candidate = evaluator.request, subject.candidate
     sizes = RunSizes.for_slos(request.slos).at_most(MOST_REQUESTS)
@@ -252,7 +252,7 @@ def _run(evaluator: SimulatedEvaluator, subject: MeasuredPlan, cap_w: float | No
     )
 
 
-def _compared(row: LimitedRun, plain: LimitedRun, subject: MeasuredPlan) -> LimitedRun:
+def _compared(row: LimitedRun, plain: LimitedRun, subject: EvaluatedPlan) -> LimitedRun:
     """Return the row with its capacity on the answer's scale and its changes relative to no limit."""
     if row.j_per_output_token is None or plain.j_per_output_token is None:
         return row

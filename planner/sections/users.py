@@ -27,7 +27,7 @@ from catalogs.ui.terminal import Line
 from catalogs.ui.words import digits, seconds
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import Workload
-from planner.answer.measure import MOST_REPLICAS
+from planner.answer.evaluate import MOST_REPLICAS
 from planner.answer.plan_schema import Plan, SloResult
 from planner.evaluation.confidence import (
     LEVEL,
@@ -100,7 +100,7 @@ class UsersSection(Section[UsersInClosedLoop]):
         n = RunSizes.for_slos(request.slos).full
         evaluator = ClosedLoopEvaluator(serve, chosen_evaluator.workload, request.slos, n, request.seed)
         all_users = Users(users, request.think_s)
-        return closed_loop(evaluator, all_users, chosen.measured.requests_per_s, chosen.error, share)
+        return closed_loop(evaluator, all_users, chosen.evaluated.requests_per_s, chosen.error, share)
 
     def screen(self, block: UsersInClosedLoop, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Yield the rate of the users, then every objective."""

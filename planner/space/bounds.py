@@ -31,7 +31,7 @@ _GRID_POINTS: Final = 24
 
 _SIGMAS: Final = 3.0
 
-_FEWEST_MEASURED: Final = 400  # of the 1000 requests of the shortest full run
+_MIN_MEASURED: Final = 400  # of the 1000 requests of the shortest full run
 
 #: The constraint of a candidate that the request excludes, whatever its performance is (`PlanRequest.admits`).
 NOT_ADMITTED: Final = "request"
@@ -90,8 +90,8 @@ def optimistic_statistic_s(samples_s: FloatArray, quantile: float | None) -> flo
     The standard error is for the fewest requests that a run measures. The samples have shape (n,).
     """
     if quantile is None:
-        return float(samples_s.mean() - _SIGMAS * samples_s.std() / math.sqrt(_FEWEST_MEASURED))
-    luck = _SIGMAS * math.sqrt(quantile * (1 - quantile) / _FEWEST_MEASURED)
+        return float(samples_s.mean() - _SIGMAS * samples_s.std() / math.sqrt(_MIN_MEASURED))
+    luck = _SIGMAS * math.sqrt(quantile * (1 - quantile) / _MIN_MEASURED)
     return statistic_s(samples_s, max(quantile - luck, 0.0))
 
 

@@ -22,7 +22,7 @@ SEQS_LADDER: Final = (64, 128, 256, 512, 1024)
 TOKENS_LADDER: Final = (2048, 4096, 8192, 16384)
 
 #: Most numbers of nodes that are tried for a rate.
-_MOST_COUNTS: Final = 8
+_MAX_COUNTS: Final = 8
 
 
 def candidates(request: PlanRequest, names: CatalogLookup) -> list[Candidate]:
@@ -75,8 +75,8 @@ def _nodes(names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int
     """Yield smaller numbers of full nodes: all of them if there are few, else a geometric selection."""
     hardware = names.hardware
     counts: Sequence[int] = range(1, hardware.n_nodes)
-    if len(counts) > _MOST_COUNTS:
-        counts = sorted({round(hardware.n_nodes ** (i / _MOST_COUNTS)) for i in range(_MOST_COUNTS)})
+    if len(counts) > _MAX_COUNTS:
+        counts = sorted({round(hardware.n_nodes ** (i / _MAX_COUNTS)) for i in range(_MAX_COUNTS)})
     for n in counts:
         fewer = with_nodes(hardware, n)
         replicas = replicas_of(replace(names, hardware=fewer), layout)

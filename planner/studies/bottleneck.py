@@ -38,7 +38,7 @@ WORDS: Final = {DEVICE_BOUNDS[bound]: words for bound, words in BOUND_WORDS.item
 }
 
 #: Maximum number of operators named for a bound, and minimum share of the replica's time of each.
-_NAMED, _LEAST_SHARE = 4, 0.005
+_NAMED, _MIN_SHARE = 4, 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _time(pool: PoolUse) -> Iterator[ResourceUse]:
 def _leading(pool: PoolUse, bound: str) -> str:
     """Return the names of the operators with the largest shares of a bound's time."""
     rows, total_s = together(pool.bottleneck.operators_of(bound)), pool.bottleneck.replica_s
-    shown = [f"{r.name} {r.seconds / total_s:.0%}" for r in rows[:_NAMED] if r.seconds > _LEAST_SHARE * total_s]
+    shown = [f"{r.name} {r.seconds / total_s:.0%}" for r in rows[:_NAMED] if r.seconds > _MIN_SHARE * total_s]
     if bound == DEVICE_BOUNDS[FIXED] and rows:
         return "short kernels far from any roofline: " + ", ".join(shown or [rows[0].name])
     return ", ".join(shown)

@@ -15,7 +15,7 @@ from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import human_s
-from planner.answer.measure import PlanMeasurer
+from planner.answer.evaluate import PlanEvaluator
 from planner.answer.plan_schema import Plan
 from planner.evaluation.evaluator import Evaluator
 from planner.problem.candidate import Candidate
@@ -164,10 +164,10 @@ class _Tries:
         left = [c for c in plain.values() if evaluator.discard(c) is None]
         left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
         tester = replace(self.rerun.tester, evaluator=evaluator, requests_per_s=self.goal)
-        measure = PlanMeasurer(evaluator, tester, self.rerun.prices)
+        plans = PlanEvaluator(evaluator, tester, self.rerun.prices)
         for candidate in left[:MOST_TRIES]:
             quick = tester.probe(candidate, self.goal, tester.sizes.quick)
-            if not quick.clearly_missed and measure.holds(candidate, self.goal):
+            if not quick.clearly_missed and plans.holds(candidate, self.goal):
                 return candidate.words
         return None
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from catalogs.ui.terminal import ProgressCallback
-from planner.answer.measure import CURVE_STATS
+from planner.answer.evaluate import CURVE_STATS
 from planner.answer.plan_schema import Plan
 from planner.economics.money import Rates, energy, money
 from planner.evaluation.evaluator import Load, judge

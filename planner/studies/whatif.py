@@ -15,7 +15,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.yaml_files import validate_as
 from catalogs.ui.words import human_s
-from planner.answer.measure import BEST, PlanMeasurer
+from planner.answer.evaluate import BEST, PlanEvaluator
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.confidence import SAFE
@@ -114,7 +114,7 @@ def what_if(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
     found = memory_discard(size_memory(resolved), evaluator.statistics.longest)
     if found is not None:
         return WhatIf(PlanComparison(tuple(differs), ()), (found.reason,), None)
-    changed = _measured(evaluator, prices, _candidate(resolved, keys))
+    changed = _evaluated(evaluator, prices, _candidate(resolved, keys))
     notes = (*filter(None, [caution]), *_notes(plan, changed, evaluator.request))
     comparison = PlanComparison(tuple(differs), tuple(figures(plan, changed)), notes)
     return WhatIf(comparison, tuple(_breaks(changed)), changed)
@@ -166,11 +166,11 @@ def _candidate(resolved: ResolvedDeployment, keys: dict[str, Any]) -> Candidate:
     )
 
 
-def _measured(evaluator: SimulatedEvaluator, prices: PriceList, candidate: Candidate) -> Plan:
+def _evaluated(evaluator: SimulatedEvaluator, prices: PriceList, candidate: Candidate) -> Plan:
     request, sizes = evaluator.request, RunSizes.for_slos(evaluator.request.slos)
     rates = RequiredRates(request.demand, _no_users, _no_users) if request.spare else None
     tester = CandidateTester(evaluator, request.slos, sizes, request.seed, request.requests_per_s, rates)
-    return PlanMeasurer(evaluator, tester, prices).entry(candidate, None, BEST).plan
+    return PlanEvaluator(evaluator, tester, prices).entry(candidate, None, BEST).plan
 
 
 def _no_users(_: Candidate, requests_per_s: float) -> float:

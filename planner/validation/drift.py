@@ -18,12 +18,12 @@ from catalogs.io.output_files import finite
 from planner.evaluation.confidence import LEVEL
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
-from planner.validation.measured_run import SIGMAS, TOLERANCE, Comparison, JudgedStatistic, finding, served_notes
 from planner.validation.prediction import STATS, Prediction
 from planner.validation.prometheus import Interval
+from planner.validation.verification import SIGMAS, TOLERANCE, Comparison, JudgedStatistic, finding, served_notes
 
 #: Minimum number of requests that must finish in an interval.
-_LEAST: Final = 20
+_MIN_REQUESTS: Final = 20
 
 
 class DriftRow(JudgedStatistic):
@@ -83,8 +83,8 @@ def drift(prediction: Prediction, seen: Interval) -> Drift:
         InputError: The server finished too few requests, or its rate lies outside the plan's curve.
     """
     n = seen.counted("requests")
-    if n < _LEAST:
-        rule = f"at least {_LEAST} requests must finish in the interval"
+    if n < _MIN_REQUESTS:
+        rule = f"at least {_MIN_REQUESTS} requests must finish in the interval"
         raise InputError(rule, f"{n:.0f} in {seen.seconds:.0f} s", "--seconds longer")
     rate = n / seen.seconds
     if not prediction.covers(rate):

@@ -30,8 +30,8 @@ def verify(
     from planner.answer.capabilities import chosen
     from planner.cli.screens.validation import show_run
     from planner.sections.full_answer import read_answer
-    from planner.validation.measured_run import verify as compare
     from planner.validation.prediction import Prediction
+    from planner.validation.verification import verify as compare
 
     read = read_answer(answer)
     prediction = Prediction.of(read, chosen("verify", read, alternative))

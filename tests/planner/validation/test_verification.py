@@ -25,9 +25,9 @@ from planner.answer.schema import same_model
 from planner.cli.main import app
 from planner.problem.slo import Slo
 from planner.validation.drift import drift
-from planner.validation.measured_run import bootstrap, finding
 from planner.validation.prediction import Expected, Prediction
 from planner.validation.prometheus import Histogram, Interval, observe_server, parse
+from planner.validation.verification import bootstrap, finding
 from tests.calibration.importers.test_importers_clients import aiperf, guidellm, inference_perf
 from tests.planner.report.test_plan_report import answer, data
 

@@ -1,7 +1,7 @@
-"""Measure the figures of a plan with independent seeds, all replicas together and error bars.
+"""Simulate the figures of a plan with independent seeds, all replicas together and error bars.
 
 Besides the objectives, a plan has latency curves over the rate and latency distributions at its rate. The module also
-derives blocks of the answer from measured plans: assumptions, prices and the Pareto set.
+derives blocks of the answer from these plans: assumptions, prices and the Pareto set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo, statistic_s
 from planner.search.objectives import CandidateTester
 
-#: Rates relative to the operating point, at which the slope of the latency is measured (for the error bars).
+#: Rates relative to the operating point, at which the slope of the latency is determined (for the error bars).
 _CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
 
 _WALK_STEPS: Final = 40
@@ -52,7 +52,7 @@ _DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class MeasurementBudget:
+class SeedBudget:
     """Independent seeds for the capacity, for the latency curve around it, and for the figures of the plan.
 
     `whole_cluster` tells whether the figures come from all replicas together.
@@ -64,14 +64,14 @@ class MeasurementBudget:
     whole_cluster: bool
 
 
-BEST: Final = MeasurementBudget(capacity=4, curve=2, figures=4, whole_cluster=True)
+BEST: Final = SeedBudget(capacity=4, curve=2, figures=4, whole_cluster=True)
 
-OTHER: Final = MeasurementBudget(capacity=1, curve=1, figures=2, whole_cluster=False)
+OTHER: Final = SeedBudget(capacity=1, curve=1, figures=2, whole_cluster=False)
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredPlan:
-    """A measured plan with its candidate, its capacity and the verdict at its rate.
+class EvaluatedPlan:
+    """A plan as simulated, with its candidate, its capacity and the verdict at its rate.
 
     `survives` tells whether the plan meets the objectives after the loss that the request names.
     """
@@ -85,8 +85,8 @@ class MeasuredPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanMeasurer:
-    """Measures plans for one request.
+class PlanEvaluator:
+    """Simulates the plans of one request in detail.
 
     `each` applies a function to each of several runs, in this process or in others, and returns the results in order.
     """
@@ -96,7 +96,7 @@ class PlanMeasurer:
     prices: PriceList
     each: Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]] = map
 
-    def entry(self, candidate: Candidate, start_per_s: float | None, effort: MeasurementBudget) -> MeasuredPlan:
+    def entry(self, candidate: Candidate, start_per_s: float | None, effort: SeedBudget) -> EvaluatedPlan:
         """Return the plan at the required rate, or at the highest rate with SAFE probability.
 
         The capacity itself is met with a probability of about one half.
@@ -137,7 +137,7 @@ class PlanMeasurer:
         survival = self._survival(candidate, rate, effort.capacity)
         if survival is not None:
             plan = plan.model_copy(update={"survival": survival})
-        return MeasuredPlan(candidate, rate, capacity, verdict, plan, survival is None or survival.met)
+        return EvaluatedPlan(candidate, rate, capacity, verdict, plan, survival is None or survival.met)
 
     def _survival(self, candidate: Candidate, rate: float, n_seeds: int) -> Survival | None:
         """Return the objectives under the same load after the loss that the request names; None if it names none."""
@@ -157,7 +157,7 @@ class PlanMeasurer:
     def _curves(self, seen: Sequence[Verdict]) -> dict[str, LatencyCurve]:
         return {slo.name: LatencyCurve.of(seen, slo) for slo in self.tester.slos}
 
-    def _figures(self, candidate: Candidate, rate: float, effort: MeasurementBudget) -> tuple[list[RunDetail], Verdict]:
+    def _figures(self, candidate: Candidate, rate: float, effort: SeedBudget) -> tuple[list[RunDetail], Verdict]:
         """Return the runs behind the figures of a plan, and their verdict.
 
         The best plan is simulated as a whole cluster, which needs fewer seeds because it has many replicas.
@@ -351,7 +351,7 @@ def prices_of(plan: Plan, hardware: Hardware) -> list[PriceLine]:
     return price_rows(hardware, output or 0.0, total or 0.0)
 
 
-def pareto(entries: Sequence[MeasuredPlan]) -> list[Plan]:
+def pareto(entries: Sequence[EvaluatedPlan]) -> list[Plan]:
     """Return the plans that are Pareto-optimal in cost, energy and latency; capacity replaces an unknown cost."""
     axes = []
     for entry in entries:
