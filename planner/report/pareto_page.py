@@ -33,7 +33,7 @@ from planner.search.pareto_search import (
 
 FOOTER: Final = "Written by plan front. This file loads no external resources."
 
-HOW: Final = "plan front ... --json FRONT.json"
+HOW: Final = "write it with plan front ... --json FRONT.json"
 
 #: One mark: the values on both axes, and its text.
 Mark = tuple[float | None, float | None, str]
@@ -49,15 +49,15 @@ def read_front(path: Path, answer: Answer) -> FrontFile:
     try:
         found = FrontFile.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise InputError(f"cannot read the front ({error.strerror})", str(path), HOW) from None
+        raise InputError(f"cannot read the front ({error.strerror})", str(path), hint=HOW) from None
     except ValidationError as error:
         first = error.errors()[0]
         rule = f"not a front of `plan front --json`: {'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise InputError(
-            "a front is a JSON file" if first["type"] == "json_invalid" else rule, str(path), HOW
+            "a front is a JSON file" if first["type"] == "json_invalid" else rule, str(path), hint=HOW
         ) from None
     if found.schema_version != SCHEMA_VERSION:
-        raise InputError(f"a front of schema_version {SCHEMA_VERSION} is needed", found.schema_version, HOW)
+        raise InputError(f"a front of schema_version {SCHEMA_VERSION} is needed", found.schema_version, hint=HOW)
     theirs, ours = found.request, answer.request
     if not same_model(theirs.model, ours.model):
         raise InputError(f"this front is of another model: the answer's is {ours.model}", theirs.model, ours.model)
@@ -69,7 +69,7 @@ def read_front(path: Path, answer: Answer) -> FrontFile:
     calibration = answer.reproduce.calibration
     if theirs.hardware == ours.hardware and found.calibration != calibration:
         both = f"{found.calibration}, the answer's is {calibration}"
-        raise InputError(f"this front was made with another calibration ({both}): search again", str(path), HOW)
+        raise InputError(f"this front was made with another calibration ({both}): search again", str(path), hint=HOW)
     return found
 
 
