@@ -119,7 +119,7 @@ def input_error(model: type[BaseModel], error: ValidationError, file: str = "") 
     If the data comes from a file, the message begins with the name of the file.
     """
     found = _first_fault(model, error, "the file" if file else "a request")
-    return InputError(f"{file}: {found.rule}", found.value, found.nearest) if file else found
+    return InputError(f"{file}: {found.rule}", found.value, found.nearest, found.hint) if file else found
 
 
 def _first_fault(model: type[BaseModel], error: ValidationError, whole: str) -> InputError:

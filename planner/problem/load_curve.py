@@ -111,7 +111,7 @@ class LoadCurve:
 def _whole(requests: float, name: str) -> int:
     if requests > MOST_REQUESTS:
         rule = f"a load over time may have at most {MOST_REQUESTS:,} requests; {name} has"
-        raise InputError(rule, f"{requests:,.0f}", "a part of the trace, or a shorter period_s")
+        raise InputError(rule, f"{requests:,.0f}", hint="use a part of the trace or a shorter period_s")
     return max(int(requests), 1)
 
 

@@ -34,7 +34,7 @@ from planner.search.pareto_search import (
 
 FOOTER: Final = "Written by plan front. This file loads no external resources."
 
-HOW: Final = "plan front ... --json FRONT.json"
+HOW: Final = "write it with plan front ... --json FRONT.json"
 
 #: One mark: the values on both axes, and its text.
 Mark = tuple[float | None, float | None, str]
@@ -50,13 +50,13 @@ def read_front(path: Path, answer: Answer) -> FrontFile:
     try:
         found = FrontFile.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise InputError(f"cannot read the front ({error.strerror})", str(path), HOW) from None
+        raise InputError(f"cannot read the front ({error.strerror})", str(path), hint=HOW) from None
     except ValidationError as error:
         if error.errors()[0]["type"] == "json_invalid":
-            raise InputError("a front must be a JSON file", str(path), HOW) from None
+            raise InputError("a front must be a JSON file", str(path), hint=HOW) from None
         raise input_error(FrontFile, error, f"{path} is not a front of `plan front --json`") from None
     if found.schema_version != SCHEMA_VERSION:
-        raise InputError(f"a front of schema_version {SCHEMA_VERSION} is needed", found.schema_version, HOW)
+        raise InputError(f"a front of schema_version {SCHEMA_VERSION} is needed", found.schema_version, hint=HOW)
     theirs, ours = found.request, answer.request
     if not same_model(theirs.model, ours.model):
         raise InputError(
@@ -70,7 +70,7 @@ def read_front(path: Path, answer: Answer) -> FrontFile:
     calibration = answer.reproduce.calibration
     if theirs.hardware == ours.hardware and found.calibration != calibration:
         both = f"{found.calibration}, the answer has {calibration}"
-        raise InputError(f"the front was computed with another calibration ({both}): search again", str(path), HOW)
+        raise InputError(f"the front was computed with another calibration ({both}): search again", str(path), hint=HOW)
     return found
 
 

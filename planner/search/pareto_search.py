@@ -241,7 +241,7 @@ def make_front(
     unpriced = sorted({c.hardware.accelerator.name for c in left if prices.price(c.hardware) is None})
     if unpriced and any(axis.name == "cost" for axis in axes):
         rule = "the price of this hardware is unknown, so cost cannot be an axis"
-        raise InputError(rule, ", ".join(unpriced), "--price USD, or --axes energy,...")
+        raise InputError(rule, ", ".join(unpriced), hint="give --price USD or --axes energy,...")
     points = points_under_load(evaluator, prices, left, request.requests_per_s)
     sizes, options = RunSizes.for_slos(observed_slos(axes, limits)), request.search
     space = ParetoSpace(evaluator, prices, points, axes, limits, request.seed, sizes)

@@ -85,14 +85,14 @@ def drift(prediction: Prediction, seen: Interval) -> Drift:
     n = seen.counted("requests")
     if n < _MIN_REQUESTS:
         rule = f"at least {_MIN_REQUESTS} requests must finish in the interval"
-        raise InputError(rule, f"{n:.0f} in {seen.seconds:.0f} s", "--seconds longer")
+        raise InputError(rule, f"{n:.0f} in {seen.seconds:.0f} s", hint="give more --seconds")
     rate = n / seen.seconds
     if not prediction.covers(rate):
         most = max((p.requests_per_s for p in prediction.plan.curve), default=prediction.requests_per_s)
         rule = (
             f"the plan predicts latencies only up to {most:.3g} requests/s (planned: {prediction.requests_per_s:.3g})"
         )
-        raise InputError(rule, f"{rate:.3g} requests/s now", "plan whatif --rate")
+        raise InputError(rule, f"{rate:.3g} requests/s now", hint="see plan whatif --rate")
     lengths = [
         Comparison("mean input tokens", prediction.input_mean_tokens, seen.mean_tokens("input")),
         Comparison("mean output tokens", prediction.output_mean_tokens, seen.mean_tokens("output")),

@@ -300,7 +300,7 @@ def parse(text: str, where: str) -> Exposition:
             continue
         match = _LINE.match(line)
         if match is None:
-            raise InputError(f"{where} returns no Prometheus metrics", line[:60], "the URL of /metrics")
+            raise InputError(f"{where} returns no Prometheus metrics", line[:60], hint="give the URL of /metrics")
         labels = {
             name: re.sub(r"\\.", lambda escape: _ESCAPES.get(escape[0], escape[0]), value)
             for name, value in _LABEL.findall(match[2] or "")

@@ -192,7 +192,7 @@ def arrival_rate_per_s(run: MeasuredRun) -> float:
 def _near(name: str, planned: float, measured: float, spread: float, run: MeasuredRun) -> Comparison:
     if abs(measured / planned - 1) > max(TOLERANCE, SIGMAS * spread):
         rule = f"this result belongs to another workload: {name} is {measured:.4g}, planned {planned:.4g}"
-        raise InputError(rule, run.source, "the requests of `plan deploy`")
+        raise InputError(rule, run.source, hint="send the requests of `plan deploy`")
     return Comparison(name, planned, measured)
 
 

@@ -48,7 +48,7 @@ def analyze(
     query = analysis.StepQuery(model, hw, batch, context, stage, engine, weight_dtype, kv_dtype, tensor_parallel)
     if published:
         if html is not None:
-            raise InputError("the published table has no page", str(html), "no --html")
+            raise InputError("the published table has no page", str(html), hint="leave out --html")
         document = analysis.published_document(query)
     else:
         found = analysis.analyze(query)
