@@ -25,7 +25,7 @@ from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
-from planner.problem.slo import Slo, statistic_s
+from planner.problem.slo import STATS, Slo, statistic_s
 from planner.search.objectives import CandidateTester
 
 #: Rates relative to the operating point, at which the slope of the latency is determined (for the error bars).
@@ -42,8 +42,6 @@ _SAFE_STEPS: Final = 3
 #: Most replicas that are simulated together; of larger deployments one replica under its share is simulated.
 MOST_REPLICAS: Final = 64
 
-
-CURVE_STATS: Final = ("mean", "p50", "p90", "p95", "p99")
 
 #: Quantiles of a distribution: every per cent, and finer in the upper tail.
 QUANTILES: Final = (*(q / 100 for q in range(100)), 0.995, 0.999)
@@ -282,7 +280,7 @@ def _steady_metrics(details: Sequence[RunDetail], verdict: Verdict) -> dict[str,
     metrics = dict(details[0].metrics)
     for metric in LATENCY_METRICS:
         if metric in verdict.observations[0].samples_s:
-            metrics[f"{metric}_s"] = {stat: verdict.value_s(Slo(metric, stat, 1.0)) for stat in CURVE_STATS}
+            metrics[f"{metric}_s"] = {stat: verdict.value_s(Slo(metric, stat, 1.0)) for stat in STATS}
     return metrics | {name: _mean(details, name) for name in ("output_tokens_per_s", "total_tokens_per_s")}
 
 
@@ -307,7 +305,7 @@ def curve_of(seen: Iterable[Verdict]) -> list[CurvePoint]:
         }
         for metric in LATENCY_METRICS:
             if metric in verdict.observations[0].samples_s:
-                values = {stat: short(verdict.value_s(Slo(metric, stat, 1.0))) for stat in CURVE_STATS}
+                values = {stat: short(verdict.value_s(Slo(metric, stat, 1.0))) for stat in STATS}
                 point[f"{metric}_s"] = Stats.model_validate(values)
         points.append(CurvePoint.model_validate(point))
     return points

@@ -17,6 +17,7 @@ from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import human_s
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.plan_schema import Plan
+from planner.answer.refusal import NARROWER
 from planner.evaluation.evaluator import Evaluator
 from planner.problem.candidate import Candidate
 from planner.problem.slo import seconds_text
@@ -24,9 +25,6 @@ from planner.space.candidates import candidates
 from planner.studies.rerun import Rerun, without_load
 
 CAPACITY_GOAL: Final = 1.2
-
-#: Weight data types that are tried, the widest first.
-NARROWER: Final = ("fp8", "int4")
 
 #: Other accelerators that are tried.
 ACCELERATORS_TRIED: Final = ("a100-80gb", "h100", "h200", "b200")

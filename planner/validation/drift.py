@@ -17,8 +17,8 @@ from catalogs.errors import InputError
 from catalogs.io.output_files import finite
 from planner.evaluation.confidence import LEVEL
 from planner.problem.latency_metrics import LATENCY_METRICS
-from planner.problem.slo import Slo
-from planner.validation.prediction import STATS, Prediction
+from planner.problem.slo import STATS, Slo
+from planner.validation.prediction import Prediction
 from planner.validation.prometheus import Interval
 from planner.validation.verification import SIGMAS, TOLERANCE, Comparison, JudgedStatistic, finding, served_notes
 

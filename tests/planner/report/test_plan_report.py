@@ -270,6 +270,14 @@ def test_an_answer_of_another_kind_is_one_line(change: dict[str, Any], says: str
     assert "\n" not in str(caught.value)
 
 
+def test_a_fault_of_the_request_keeps_its_message() -> None:
+    changed = data()
+    changed["request"]["slo"] = ["norm.p99=1s"]
+    said = r"^a\.json: an SLO metric is one of [a-z0-9, ]+: got 'norm'; nearest valid choice: \w+$"
+    with pytest.raises(InputError, match=said):
+        parse_answer(changed, "a.json")
+
+
 def test_bad_files_are_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("no json")
     (tmp_path / "list").write_text("[1]")

@@ -7,9 +7,10 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
@@ -23,6 +24,7 @@ from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 from planner.answer.schema import same_model
 from planner.cli.main import app
+from planner.problem.latency_metrics import LATENCY_METRICS, LatencyMetric
 from planner.problem.slo import Slo
 from planner.validation.drift import drift
 from planner.validation.prediction import Expected, Prediction
@@ -113,6 +115,19 @@ def test_what_is_slower_or_faster_does_not(tmp_path: Path, capsys: pytest.Captur
     screen = capsys.readouterr().out
     assert "tpot.mean misses its objective" in screen
     assert max(map(len, screen.splitlines())) <= PIPED
+
+
+def test_a_metric_that_clients_do_not_report_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`norm` needs nothing but its entry in the table."""
+    reported = LATENCY_METRICS["e2e"]
+    given = {f.name: getattr(reported, f.name) for f in fields(LatencyMetric) if f.name not in ("name", "measured")}
+    monkeypatch.setitem(cast(dict[str, LatencyMetric], LATENCY_METRICS), "norm", LatencyMetric(name="norm", **given))
+    assert run(tmp_path, bench(sent()), "--json", "-") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "no norm in this result" in found["notes"]
+    assert {row["metric"] for row in found["latencies"]} == {"ttft", "tpot", "itl", "e2e"}
 
 
 def test_a_finite_interval_is_left_at_either_end() -> None:
