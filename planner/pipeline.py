@@ -88,12 +88,14 @@ def make_plan(
     started = time.perf_counter()
     left, discards = apply_bounds(request, evaluator)
     prices = PriceList(request.tariff, evaluator.names.hardware)
-    plans = PlanEvaluator(evaluator, _tester(request, evaluator, left), prices, workers.map)
-    result = _search(request, plans, left, workers, progress)
-    entries = _entries(request, plans, result)
+    plan_evaluator = PlanEvaluator(evaluator, _tester(request, evaluator, left), prices, workers.map)
+    result = _search(request, plan_evaluator, left, workers, progress)
+    entries = _entries(request, plan_evaluator, result)
     if result.interrupted and not entries:
         raise KeyboardInterrupt
-    refusal = None if entries else Refuser(request, plans, elsewhere).refuse(list(discards.items()), result.outcomes)
+    refusal = (
+        None if entries else Refuser(request, plan_evaluator, elsewhere).refuse(list(discards.items()), result.outcomes)
+    )
     summary = SearchSummary(
         n_space=len(left) + len(discards),
         n_bounded_out=len(discards),
@@ -161,7 +163,7 @@ def _tester(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candidate
 
 def _search(
     request: PlanRequest,
-    plans: PlanEvaluator,
+    plan_evaluator: PlanEvaluator,
     left: Sequence[Candidate],
     workers: WorkerPool,
     progress: Progress | None,
@@ -175,12 +177,12 @@ def _search(
     result = SearchResult()
     if not left:
         return result
-    evaluator, tester, counter = plans.evaluator, plans.tester, RequestCounter()
-    unit_cost = _unit_cost(request.objective, plans.prices, left)
+    evaluator, tester, counter = plan_evaluator.evaluator, plan_evaluator.tester, RequestCounter()
+    unit_cost = _unit_cost(request.objective, plan_evaluator.prices, left)
     counting = replace(tester, counter=counter)
     assess = assess_for(request.objective, counting, lambda c: _distance(c, evaluator), unit_cost)
     outclassed = assess.outclassed if isinstance(assess, CapacityRace) else None
-    groups = _groups(request, plans, left)
+    groups = _groups(request, plan_evaluator, left)
     options, calibration = request.search, digest(evaluator.fingerprint)
     trials = options.trials if len(groups) < 2 else max(options.trials // GROUP_SHARE, 1)
     counted = CountedAssess(assess, counter)
@@ -197,7 +199,7 @@ def _search(
     return result
 
 
-def _groups(request: PlanRequest, plans: PlanEvaluator, left: Sequence[Candidate]) -> list[list[Candidate]]:
+def _groups(request: PlanRequest, plan_evaluator: PlanEvaluator, left: Sequence[Candidate]) -> list[list[Candidate]]:
     """Return the groups of candidates in the order in which they are searched.
 
     All candidates form one group, unless the request is for the cheapest deployment that carries a rate. Then there is
@@ -207,7 +209,7 @@ def _groups(request: PlanRequest, plans: PlanEvaluator, left: Sequence[Candidate
     """
     if request.objective != "cost" or not request.demand.given or not left:
         return [list(left)]
-    evaluator, tester, sizes = plans.evaluator, plans.tester, _sizes(plans.prices, left)
+    evaluator, tester, sizes = plan_evaluator.evaluator, plan_evaluator.tester, _sizes(plan_evaluator.prices, left)
     largest = max(sizes.values())
     groups: dict[object, list[Candidate]] = {}
     for c in sorted(left, key=lambda c: (sizes[c.hardware], _distance(c, evaluator)[:2])):
@@ -264,28 +266,28 @@ def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
     return f"plan-{digest(text)}"
 
 
-def _entries(request: PlanRequest, plans: PlanEvaluator, result: SearchResult) -> list[EvaluatedPlan]:
+def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: SearchResult) -> list[EvaluatedPlan]:
     """Return the winner and its alternatives, evaluated with independent seeds; empty if no plan meets the request."""
     races, outcomes = request.objective in ("cost", "throughput", "goodput"), result.outcomes
-    best, first = _winner(request, plans, outcomes, races)
+    best, first = _winner(request, plan_evaluator, outcomes, races)
     if best is None or first is None:
         return []
-    unit_cost = _unit_cost(request.objective, plans.prices, [o.candidate for o in outcomes])
-    rank = partial(_rank, plans.evaluator, races, unit_cost)
+    unit_cost = _unit_cost(request.objective, plan_evaluator.prices, [o.candidate for o in outcomes])
+    rank = partial(_rank, plan_evaluator.evaluator, races, unit_cost)
     others = [] if result.interrupted else _others(best, outcomes, rank)
-    rest = plans.each(lambda o: plans.entry(o.candidate, None, OTHER), others)
+    rest = plan_evaluator.each(lambda o: plan_evaluator.entry(o.candidate, None, OTHER), others)
     held = [e for e in rest if e.capacity_requests_per_s is not None]
     return [first, *(e for e in held if not request.demand.given or e.verdict.met)]
 
 
 def _winner(
-    request: PlanRequest, plans: PlanEvaluator, outcomes: Sequence[Outcome], races: bool
+    request: PlanRequest, plan_evaluator: PlanEvaluator, outcomes: Sequence[Outcome], races: bool
 ) -> tuple[Outcome | None, EvaluatedPlan | None]:
     """Return the best outcome that still meets the request with all seeds pooled, and its plan."""
     left = [o for o in outcomes if o.feasible]
     for _ in range(min(MOST_TRIES, len(left))):
-        best = _best(request, plans.evaluator, left)
-        entry = plans.entry(best.candidate, best.requests_per_s if races else None, BEST)
+        best = _best(request, plan_evaluator.evaluator, left)
+        entry = plan_evaluator.entry(best.candidate, best.requests_per_s if races else None, BEST)
         if entry.verdict.met and entry.survives and entry.capacity_requests_per_s is not None:
             return best, entry
         left.remove(best)

@@ -43,12 +43,12 @@ class Refuser:
     """Explains why no candidate meets a request; `elsewhere` opens the evaluator of other hardware."""
 
     request: PlanRequest
-    plans: PlanEvaluator
+    plan_evaluator: PlanEvaluator
     elsewhere: Elsewhere
 
     def refuse(self, discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome]) -> Refusal:
         """Return the refusal, from the candidates ruled out by bounds and the outcomes of those simulated."""
-        evaluator = self.plans.evaluator
+        evaluator = self.plan_evaluator.evaluator
         closest = _closest(discards, outcomes, evaluator)
         own = evaluator.names.hardware if closest is None else evaluator.names_of(closest[0]).hardware
         suggestions = [*self._hardware(own), *self._precision()]
@@ -60,7 +60,7 @@ class Refuser:
             facts = evaluator.facts(candidate)
             binding, plan = discard.reason, Plan.unstarted(facts.deployment, Memory.model_validate(facts.memory))
         else:
-            entry = self.plans.entry(candidate, None, replace(BEST, whole_cluster=False))
+            entry = self.plan_evaluator.entry(candidate, None, replace(BEST, whole_cluster=False))
             binding, plan = self._binding(entry) if discard is None else discard.reason, entry.plan
             if discard is None or discard.constraint != NOT_ADMITTED:  # no lower load or looser limit helps survival
                 suggestions = [*self._load(entry), *suggestions]
@@ -89,10 +89,10 @@ class Refuser:
 
     def _precision(self) -> Iterator[Suggestion]:
         """Yield narrower weights than those searched, on the same hardware."""
-        searched = {c.weight_dtype for c in candidates(self.request, self.plans.evaluator.names)}
+        searched = {c.weight_dtype for c in candidates(self.request, self.plan_evaluator.evaluator.names)}
         for dtype in NARROWER:
             if dtype not in searched:
-                found = self._try(self.request.replace(precisions=(dtype,)), self.plans.evaluator)
+                found = self._try(self.request.replace(precisions=(dtype,)), self.plan_evaluator.evaluator)
                 if found is not None:
                     yield _simulated("precision", f"{dtype} weights (check the answer quality): {found.words}", dtype)
                     return
@@ -114,7 +114,7 @@ class Refuser:
                 continue
             suggested.add(same)
             change, budget = f"{hardware.text}: {found.words}", self.request.max_usd_per_hour
-            price = self.plans.prices.of_other(hardware).price(found.hardware)
+            price = self.plan_evaluator.prices.of_other(hardware).price(found.hardware)
             if budget is None or price is None or price.usd_per_hour <= budget:
                 yield _simulated("hardware", change, hardware.text)
             else:
@@ -123,16 +123,18 @@ class Refuser:
 
     def _try(self, request: PlanRequest, evaluator: Evaluator) -> Candidate | None:
         """Return the first promising candidate with default limits that meets the request in simulation."""
-        tester = replace(self.plans.tester, evaluator=evaluator)
+        tester = replace(self.plan_evaluator.tester, evaluator=evaluator)
         default: dict[object, Candidate] = {}
         for c in candidates(request, evaluator.names):
             default.setdefault(c.placement, c)
         left = [c for c in default.values() if evaluator.discard(c) is None and math.isfinite(tester.floor_per_s(c))]
         left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
-        plans = PlanEvaluator(evaluator, tester, self.plans.prices)
+        plan_evaluator = PlanEvaluator(evaluator, tester, self.plan_evaluator.prices)
         for candidate in left[:_MAX_TRIES]:
             rate = tester.floor_per_s(candidate)
-            if not tester.probe(candidate, rate, tester.sizes.quick).clearly_missed and plans.holds(candidate, rate):
+            if not tester.probe(candidate, rate, tester.sizes.quick).clearly_missed and plan_evaluator.holds(
+                candidate, rate
+            ):
                 return candidate
         return None
 

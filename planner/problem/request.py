@@ -96,8 +96,8 @@ class SearchOptions(RequestModel):
         key(
             "Store, resume and share the search: a file, or a database, e.g. sqlite:///s.db.",
             SEARCH,
-            option="--study",
-            metavar="PATH_OR_URL",
+            "--study",
+            "PATH_OR_URL",
             former="--storage",
             run_only=True,
         ),
@@ -172,23 +172,19 @@ class PlanRequest(RequestModel):
     workload: Annotated[str, key("Workload: name, trace file or YAML file.", option="--workload")] = DEFAULT_WORKLOAD
     requests_per_s: Annotated[
         Number | None,
-        key(
-            "Required requests per second (default: the highest sustainable rate).", LOAD, option="--rate", alias="rate"
-        ),
+        key("Required requests per second (default: the highest sustainable rate).", LOAD, "--rate", alias="rate"),
     ] = None
     over_time: Annotated[
         bool,
         key(
             "Use the changing rate of workload W; replaces --workload and --rate.",
             LOAD,
-            option="--trace",
-            metavar="W",
+            "--trace",
+            "W",
             value_of="workload",
         ),
     ] = False
-    users: Annotated[
-        int | None, key("Required number of concurrent users; replaces --rate.", LOAD, option="--users")
-    ] = None
+    users: Annotated[int | None, key("Required number of concurrent users; replaces --rate.", LOAD, "--users")] = None
     think_s: Annotated[
         Number,
         key(
@@ -204,24 +200,21 @@ class PlanRequest(RequestModel):
         key(
             "Replicas (or nodes) that may fail without an objective being missed.",
             LOAD,
-            option="--survive",
-            metavar="N|node",
+            "--survive",
+            "N|node",
             alias="survive",
         ),
     ] = NOTHING
     max_usd_per_hour: Annotated[Number | None, key("Budget, US dollars per hour.", option="--max-usd-per-hour")] = None
     objective: Annotated[
-        str,
-        key(
-            "Quantity to optimise: cost, energy, carbon, throughput, goodput or latency.", CHOICE, option="--objective"
-        ),
+        str, key("Quantity to optimise: cost, energy, carbon, throughput, goodput or latency.", CHOICE, "--objective")
     ] = "cost"
     precisions: Annotated[
         Texts,
         key(
             "Weight dtypes to choose from, e.g. native (default: native, and fp8 if the hardware has it).",
             CHOICE,
-            option="--precision",
+            "--precision",
         ),
     ] = ()
     extensions: Annotated[
@@ -239,7 +232,7 @@ class PlanRequest(RequestModel):
             former="--speculative",
         ),
     ] = None
-    engine: Annotated[str, key("Serving engine.", CHOICE, option="--engine")] = "vllm"
+    engine: Annotated[str, key("Serving engine.", CHOICE, "--engine")] = "vllm"
     fixed: Annotated[
         InstanceOf[Overrides],
         *_FIXED,
@@ -248,7 +241,7 @@ class PlanRequest(RequestModel):
     tariff: Annotated[Tariff, key("Prices of hardware and electricity.")] = Tariff()
     accounting: Annotated[Accounting, key("Costs and power beyond the price tag.")] = NO_ACCOUNTING
     search: Annotated[SearchOptions, key("How the search runs.")] = SearchOptions()
-    seed: Annotated[int, key("Seed of workload and search.", SEARCH, option="--seed")] = 0
+    seed: Annotated[int, key("Seed of workload and search.", SEARCH, "--seed")] = 0
 
     @model_validator(mode="before")
     @classmethod

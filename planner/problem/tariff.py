@@ -23,8 +23,7 @@ class Tariff(RequestModel):
     """The prices of hardware and electricity: the user's own, or how to read the catalogs."""
 
     usd_per_hour: Annotated[
-        Number | None,
-        key("Price of all the hardware in --hw, US dollars per hour.", PRICE, option="--price", metavar="USD"),
+        Number | None, key("Price of all the hardware in --hw, US dollars per hour.", PRICE, "--price", "USD")
     ] = None
     reading: Annotated[
         str, key("Which price of the catalog to use: cheapest, median, list or spot.", PRICE, former="--price-reading")

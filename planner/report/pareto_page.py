@@ -141,20 +141,23 @@ def _figure(front: FrontFile, y: FrontAxis, others: str, plans: Sequence[Plan] =
 
     The points of a front with two axes are joined by a line.
     """
-    x, flat = front.axes[0], len(front.axes) == 2
+    x = front.axes[0]
 
     def marks(points: Sequence[FrontPoint]) -> Iterator[Mark]:
         for p in points:
             yield p.value(x), p.value(y), f"{_rate(p.requests_per_s)}<br>{p.hardware}: {p.words}"
 
-    dominated = [p for p in front.simulated if p.holds and not p.stopped_early and not p.on_front]
-    shape = {"color": COLOURS[0], "shape": "hv", "width": 2}
-    joined: Trace = {"mode": "lines+markers", "line": shape} if flat else {"mode": "markers"}
-    crosses = {"mode": "markers", "marker": big_mark("x-thin", COLOURS[3], size=13, color=COLOURS[3])}
-    series: list[tuple[str, Iterator[Mark], Trace]] = [
-        (others, marks(dominated), {"mode": "markers", "marker": {"color": COLOURS[6], "symbol": MARKS[6], "size": 6}}),
-        ("Pareto front", marks(front.front), joined | {"marker": {"color": COLOURS[0], "symbol": MARKS[0], "size": 9}}),
-        ("plans of this answer", ((_of(p, x), _of(p, y), _rate(p.requests_per_s)) for p in plans), crosses),
+    dominated = marks([p for p in front.simulated if p.holds and not p.stopped_early and not p.on_front])
+    own = ((_of(p, x), _of(p, y), _rate(p.requests_per_s)) for p in plans)
+    small: Trace = {"mode": "markers", "marker": {"color": COLOURS[6], "symbol": MARKS[6], "size": 6}}
+    large: Trace = {"mode": "markers", "marker": {"color": COLOURS[0], "symbol": MARKS[0], "size": 9}}
+    if len(front.axes) == 2:
+        large |= {"mode": "lines+markers", "line": {"color": COLOURS[0], "shape": "hv", "width": 2}}
+    crosses: Trace = {"mode": "markers", "marker": big_mark("x-thin", COLOURS[3], size=13, color=COLOURS[3])}
+    series = [
+        (others, dominated, small),
+        ("Pareto front", marks(front.front), large),
+        ("plans of this answer", own, crosses),
     ]
     traces, drawn = [], []
     for name, points, style in series:

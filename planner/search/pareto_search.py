@@ -245,12 +245,8 @@ def make_front(
     points = points_under_load(evaluator, prices, left, request.requests_per_s)
     sizes, options = RunSizes.for_slos(observed_slos(axes, limits)), request.search
     space = ParetoSpace(evaluator, prices, points, axes, limits, request.seed, sizes)
-    identity = [
-        request.search_identity(),
-        [a.name for a in axes],
-        [s.text for s in limits],
-        request.tariff.model_dump(),
-    ]
+    names, limit_texts = [axis.name for axis in axes], [slo.text for slo in limits]
+    identity = [request.search_identity(), names, limit_texts, request.tariff.model_dump()]
     name = f"front-{digest(json.dumps([identity, space.params], sort_keys=True, default=str))}"
     calibration = digest(evaluator.fingerprint)
     settings = SearchSettings(options.trials, request.seed, name, options.journal, options.storage, calibration)

@@ -162,10 +162,10 @@ class _Tries:
         left = [c for c in plain.values() if evaluator.discard(c) is None]
         left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
         tester = replace(self.rerun.tester, evaluator=evaluator, requests_per_s=self.goal)
-        plans = PlanEvaluator(evaluator, tester, self.rerun.prices)
+        plan_evaluator = PlanEvaluator(evaluator, tester, self.rerun.prices)
         for candidate in left[:MOST_TRIES]:
             quick = tester.probe(candidate, self.goal, tester.sizes.quick)
-            if not quick.clearly_missed and plans.holds(candidate, self.goal):
+            if not quick.clearly_missed and plan_evaluator.holds(candidate, self.goal):
                 return candidate.words
         return None
 

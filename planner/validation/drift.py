@@ -89,9 +89,8 @@ def drift(prediction: Prediction, seen: Interval) -> Drift:
     rate = n / seen.seconds
     if not prediction.covers(rate):
         most = max((p.requests_per_s for p in prediction.plan.curve), default=prediction.requests_per_s)
-        rule = (
-            f"the plan predicts latencies only up to {most:.3g} requests/s (planned: {prediction.requests_per_s:.3g})"
-        )
+        planned = f"(planned: {prediction.requests_per_s:.3g})"
+        rule = f"the plan predicts latencies only up to {most:.3g} requests/s {planned}"
         raise InputError(rule, f"{rate:.3g} requests/s now", hint="see plan whatif --rate")
     lengths = [
         Comparison("mean input tokens", prediction.input_mean_tokens, seen.mean_tokens("input")),
