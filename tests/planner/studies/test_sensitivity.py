@@ -104,7 +104,7 @@ def test_what_is_said_of_flips() -> None:
     assert flip_words(dial(), None, None) == "never within x 2 either way"
     assert flip_words(dial(), Flip(0.7, 1), Flip(1.3, 2)) == "below x 0.7: alternative 1; above x 1.3: alternative 2"
     beyond = flip_words(dial(), None, Flip(1.6, NOT_IN_ANSWER))
-    assert beyond == "above x 1.6: no plan of this answer carries it"
+    assert beyond == "above x 1.6: no plan of this answer meets the load"
     assert flip_words(dial(ends=(0.7, 1.3)), None, None) == "never between x 0.7 and x 1.3"
 
 
