@@ -7,17 +7,20 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """Invalid input: the broken rule, the offending value and the nearest valid choice, on one line.
+    """Invalid input, on one line: the broken rule, the offending value, and the nearest valid choice or a hint.
 
     Every command prints this line on stderr and exits with status 2, without a traceback.
     """
 
-    def __init__(self, rule: str, value: object = None, nearest: str | None = None) -> None:
+    def __init__(self, rule: str, value: object = None, nearest: str | None = None, hint: str | None = None) -> None:
         self.rule = rule
         self.value = value
         self.nearest = nearest
+        self.hint = hint
         line = rule if value is None else f"{rule}: got {value!r}"
-        super().__init__(" ".join((line if not nearest else f"{line}; nearest valid choice: {nearest}").split()))
+        line += f"; nearest valid choice: {nearest}" if nearest else ""
+        line += f"; hint: {hint}" if hint else ""
+        super().__init__(" ".join(line.split()))
 
 
 def nearest_name(name: str, valid: Iterable[str], cutoff: float = 0.4) -> str | None:

@@ -1,4 +1,4 @@
-"""Answer a planning request: build the space, apply bounds, search, and measure the best plan and its alternatives.
+"""Answer a planning request: build the space, apply bounds, search, and evaluate the best plan and its alternatives.
 
 The search runs on this machine or on a Ray cluster and reports its progress on stderr.
 """
@@ -18,8 +18,8 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import status_line
+from planner.answer.evaluate import BEST, OTHER, EvaluatedPlan, PlanEvaluator, assumptions, pareto, prices_of
 from planner.answer.hardware_ranking import RankingTerms, rank_hardware
-from planner.answer.measure import BEST, OTHER, MeasuredPlan, PlanMeasurer, assumptions, pareto, prices_of
 from planner.answer.refusal import Refuser
 from planner.answer.schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary
 from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
@@ -40,7 +40,7 @@ from planner.search.objectives import (
     Outcome,
     RunSizes,
     assess_for,
-    one,
+    equal_unit_cost,
 )
 from planner.search.progress import search_progress
 from planner.search.search import Progress, SearchResult, search
@@ -48,7 +48,7 @@ from planner.search.study import SearchSettings, need_storage, without_password
 from planner.search.workers import ProcessPool, WorkerPool, usable_cores
 from planner.sections.full_answer import FullAnswer
 from planner.sections.registry import compute_sections
-from planner.space.candidates import plainness
+from planner.space.candidates import distance_from_defaults
 
 N_ALTERNATIVES: Final = 2
 
@@ -88,12 +88,14 @@ def make_plan(
     started = time.perf_counter()
     left, discards = apply_bounds(request, evaluator)
     prices = PriceList(request.tariff, evaluator.names.hardware)
-    measure = PlanMeasurer(evaluator, _tester(request, evaluator, left), prices, workers.map)
-    result = _search(request, measure, left, workers, progress)
-    entries = _entries(request, measure, result)
+    plan_evaluator = PlanEvaluator(evaluator, _tester(request, evaluator, left), prices, workers.map)
+    result = _search(request, plan_evaluator, left, workers, progress)
+    entries = _entries(request, plan_evaluator, result)
     if result.interrupted and not entries:
         raise KeyboardInterrupt
-    refusal = None if entries else Refuser(request, measure, elsewhere).refuse(list(discards.items()), result.outcomes)
+    refusal = (
+        None if entries else Refuser(request, plan_evaluator, elsewhere).refuse(list(discards.items()), result.outcomes)
+    )
     summary = SearchSummary(
         n_space=len(left) + len(discards),
         n_bounded_out=len(discards),
@@ -161,7 +163,7 @@ def _tester(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candidate
 
 def _search(
     request: PlanRequest,
-    measure: PlanMeasurer,
+    plan_evaluator: PlanEvaluator,
     left: Sequence[Candidate],
     workers: WorkerPool,
     progress: Progress | None,
@@ -175,12 +177,12 @@ def _search(
     result = SearchResult()
     if not left:
         return result
-    evaluator, tester, counter = measure.evaluator, measure.tester, RequestCounter()
-    unit_cost = _unit_cost(request.objective, measure.prices, left)
+    evaluator, tester, counter = plan_evaluator.evaluator, plan_evaluator.tester, RequestCounter()
+    unit_cost = _unit_cost(request.objective, plan_evaluator.prices, left)
     counting = replace(tester, counter=counter)
-    assess = assess_for(request.objective, counting, lambda c: plain(c, evaluator), unit_cost)
+    assess = assess_for(request.objective, counting, lambda c: _distance(c, evaluator), unit_cost)
     outclassed = assess.outclassed if isinstance(assess, CapacityRace) else None
-    groups = _groups(request, measure, left)
+    groups = _groups(request, plan_evaluator, left)
     options, calibration = request.search, digest(evaluator.fingerprint)
     trials = options.trials if len(groups) < 2 else max(options.trials // GROUP_SHARE, 1)
     counted = CountedAssess(assess, counter)
@@ -188,7 +190,7 @@ def _search(
         for group in groups:
             name = study_name(request, group)
             settings = SearchSettings(trials, request.seed, name, options.journal, options.storage, calibration)
-            promising = _by_promise(group, evaluator, unit_cost)
+            promising = _most_promising_first(group, evaluator, unit_cost)
             result.join(search(promising, counted, settings, progress, outclassed, lookahead))
             best = result.best
             enough = 0.0 if best is None else HEADROOM * (tester.held_per_s(best.candidate) or 0.0)
@@ -197,7 +199,7 @@ def _search(
     return result
 
 
-def _groups(request: PlanRequest, measure: PlanMeasurer, left: Sequence[Candidate]) -> list[list[Candidate]]:
+def _groups(request: PlanRequest, plan_evaluator: PlanEvaluator, left: Sequence[Candidate]) -> list[list[Candidate]]:
     """Return the groups of candidates in the order in which they are searched.
 
     All candidates form one group, unless the request is for the cheapest deployment that carries a rate. Then there is
@@ -207,10 +209,10 @@ def _groups(request: PlanRequest, measure: PlanMeasurer, left: Sequence[Candidat
     """
     if request.objective != "cost" or not request.demand.given or not left:
         return [list(left)]
-    evaluator, tester, sizes = measure.evaluator, measure.tester, _sizes(measure.prices, left)
+    evaluator, tester, sizes = plan_evaluator.evaluator, plan_evaluator.tester, _sizes(plan_evaluator.prices, left)
     largest = max(sizes.values())
     groups: dict[object, list[Candidate]] = {}
-    for c in sorted(left, key=lambda c: (sizes[c.hardware], plain(c, evaluator)[:2])):
+    for c in sorted(left, key=lambda c: (sizes[c.hardware], _distance(c, evaluator)[:2])):
         if sizes[c.hardware] == largest or evaluator.fluid_requests_per_s(c) * OVERLOAD > tester.floor_per_s(c):
             groups.setdefault(_group(c, evaluator), []).append(c)
     return list(groups.values())
@@ -226,12 +228,12 @@ def _sizes(prices: PriceList, left: Sequence[Candidate]) -> dict[Hardware, float
 
 
 def _group(candidate: Candidate, evaluator: Evaluator) -> tuple[object, ...]:
-    return candidate.hardware, *plain(candidate, evaluator)[:2]
+    return candidate.hardware, *_distance(candidate, evaluator)[:2]
 
 
-def plain(candidate: Candidate, evaluator: Evaluator) -> tuple[int, ...]:
-    """Return `plainness` of a candidate, relative to the defaults of the candidate's own hardware."""
-    return plainness(candidate, evaluator.names_of(candidate))
+def _distance(candidate: Candidate, evaluator: Evaluator) -> tuple[int, ...]:
+    """Return the distance of a candidate from the defaults of its own hardware."""
+    return distance_from_defaults(candidate, evaluator.names_of(candidate))
 
 
 def _unit_cost(objective: str, prices: PriceList, left: Sequence[Candidate]) -> Callable[[Candidate], float]:
@@ -244,10 +246,10 @@ def _unit_cost(objective: str, prices: PriceList, left: Sequence[Candidate]) -> 
         return lambda c: sizes[c.hardware]
     if objective == "goodput":
         return lambda c: float(c.hardware.n_accelerators)
-    return one
+    return equal_unit_cost
 
 
-def _by_promise(
+def _most_promising_first(
     group: Sequence[Candidate], evaluator: Evaluator, unit_cost: Callable[[Candidate], float]
 ) -> list[Candidate]:
     """Return the candidates in order of promise: every layout with default limits, fastest first, then other limits."""
@@ -260,32 +262,32 @@ def _by_promise(
 
 def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
     """Return the name of the study of a request, by which only a study of the same request is resumed."""
-    text = json.dumps([request.question(), request.search.trials, [c.as_dict() for c in group]], sort_keys=True)
+    text = json.dumps([request.search_identity(), request.search.trials, [c.as_dict() for c in group]], sort_keys=True)
     return f"plan-{digest(text)}"
 
 
-def _entries(request: PlanRequest, measure: PlanMeasurer, result: SearchResult) -> list[MeasuredPlan]:
-    """Return the winner and its alternatives, measured with independent seeds; empty if no plan meets the request."""
+def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: SearchResult) -> list[EvaluatedPlan]:
+    """Return the winner and its alternatives, evaluated with independent seeds; empty if no plan meets the request."""
     races, outcomes = request.objective in ("cost", "throughput", "goodput"), result.outcomes
-    best, first = _winner(request, measure, outcomes, races)
+    best, first = _winner(request, plan_evaluator, outcomes, races)
     if best is None or first is None:
         return []
-    unit_cost = _unit_cost(request.objective, measure.prices, [o.candidate for o in outcomes])
-    rank = partial(_rank, measure.evaluator, races, unit_cost)
+    unit_cost = _unit_cost(request.objective, plan_evaluator.prices, [o.candidate for o in outcomes])
+    rank = partial(_rank, plan_evaluator.evaluator, races, unit_cost)
     others = [] if result.interrupted else _others(best, outcomes, rank)
-    rest = measure.each(lambda o: measure.entry(o.candidate, None, OTHER), others)
+    rest = plan_evaluator.each(lambda o: plan_evaluator.entry(o.candidate, None, OTHER), others)
     held = [e for e in rest if e.capacity_requests_per_s is not None]
     return [first, *(e for e in held if not request.demand.given or e.verdict.met)]
 
 
 def _winner(
-    request: PlanRequest, measure: PlanMeasurer, outcomes: Sequence[Outcome], races: bool
-) -> tuple[Outcome | None, MeasuredPlan | None]:
-    """Return the best outcome that still meets the request with all seeds pooled, and its measured plan."""
+    request: PlanRequest, plan_evaluator: PlanEvaluator, outcomes: Sequence[Outcome], races: bool
+) -> tuple[Outcome | None, EvaluatedPlan | None]:
+    """Return the best outcome that still meets the request with all seeds pooled, and its plan."""
     left = [o for o in outcomes if o.feasible]
     for _ in range(min(MOST_TRIES, len(left))):
-        best = _best(request, measure.evaluator, left)
-        entry = measure.entry(best.candidate, best.requests_per_s if races else None, BEST)
+        best = _best(request, plan_evaluator.evaluator, left)
+        entry = plan_evaluator.entry(best.candidate, best.requests_per_s if races else None, BEST)
         if entry.verdict.met and entry.survives and entry.capacity_requests_per_s is not None:
             return best, entry
         left.remove(best)
@@ -302,8 +304,12 @@ def _best(request: PlanRequest, evaluator: Evaluator, outcomes: Sequence[Outcome
         outcomes = [o for o in outcomes if _group(o.candidate, evaluator) == first]
     scored = [(o.score, o) for o in outcomes if o.score is not None]
     best = min(score for score, _ in scored)
-    ties = [(score, o) for score, o in scored if score <= best + TIE * abs(best)]
-    return min(ties, key=lambda so: (plain(so[1].candidate, evaluator), so[0], so[1].candidate))[1]
+
+    def simplest_first(tie: tuple[float, Outcome]) -> tuple[tuple[int, ...], float, Candidate]:
+        score, outcome = tie
+        return _distance(outcome.candidate, evaluator), score, outcome.candidate
+
+    return min((pair for pair in scored if pair[0] <= best + TIE * abs(best)), key=simplest_first)[1]
 
 
 def _rank(
@@ -316,7 +322,7 @@ def _rank(
     if races or outcome.score is None:
         per = evaluator.fluid_requests_per_s(outcome.candidate) / unit_cost(outcome.candidate)
         fluid = float(f"{per:.1e}")  # two significant digits: closer estimates count as equal
-        return (float(not races), -fluid, *plain(outcome.candidate, evaluator))
+        return (float(not races), -fluid, *_distance(outcome.candidate, evaluator))
     return (0.0, outcome.score)
 
 

@@ -217,8 +217,8 @@ def in_words(stated: dict[str, Any]) -> str:
     """Return StatedError.block as a sentence about the values of an answer."""
     if stated["coverage"] is None:
         return str(stated["source"])
-    ranges = [f"{m} {stated[m][0]:+.0%} to {stated[m][1]:+.0%}" for m in ("ttft", "tpot", "e2e") if m in stated]
+    ranges = [f"{stated[m][0]:+.0%} to {stated[m][1]:+.0%} ({m})" for m in ("ttft", "tpot", "e2e") if m in stated]
     return (
-        f"true values expected at {', '.join(ranges)} of these in {stated['coverage']:.0%} of cases, "
-        f"as {max(stated['n'].values())} measured runs of this engine showed"
+        f"in {stated['coverage']:.0%} of cases the true value is {', '.join(ranges)} off the value above; "
+        f"from {max(stated['n'].values())} measured runs of this engine"
     )

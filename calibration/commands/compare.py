@@ -33,7 +33,7 @@ def compare(
 ) -> None:
     """Compare estimators per operator family on held-out shapes: physics, forest, boosting, linear, residual."""
     if (rows is None) == (tables is None):
-        raise InputError("give either rows or public tables", "both" if rows else "neither", "--tables DIR")
+        raise InputError("give either rows or public tables", "both" if rows else "neither", hint="give --tables DIR")
     if rows is not None and (hw is None or len(hw) != 1):
         raise InputError("rows need exactly one hardware name", ", ".join(hw or []) or None, "--hw h100")
     check_targets(json_file, docs)

@@ -40,8 +40,10 @@ def package_tables() -> tuple[Path, str]:
                 return folder, f"{project}@{_version(distribution)}"
     if seen:
         rule = "installed without operator tables in the known layout"
-        raise InputError(rule, ", ".join(dict.fromkeys(seen)), "pip install aiconfigurator-core")
-    raise InputError("neither aiconfigurator-core nor aisimulate is installed", None, "pip install aiconfigurator-core")
+        raise InputError(rule, ", ".join(dict.fromkeys(seen)), hint="pip install aiconfigurator-core")
+    raise InputError(
+        "neither aiconfigurator-core nor aisimulate is installed", None, hint="pip install aiconfigurator-core"
+    )
 
 
 def import_package(hardware: str) -> dict[str, pd.DataFrame]:

@@ -62,7 +62,7 @@ def read_inference_perf(document: list[Any], source: str) -> MeasuredRun:
     entries = [parse(_Entry, d, f"inference-perf entry {i + 1}", source) for i, d in enumerate(document)]
     done = [e for e in entries if e.error is None]
     if done and all(e.info is None or e.info.response_metrics is None for e in done):
-        raise InputError("entries hold no token times", source, "per_request_fields: {info: true}")
+        raise InputError("entries hold no token times", source, hint="record with per_request_fields: {info: true}")
     first_s, last_s = min(e.start_time for e in entries), max(e.end_time for e in entries)
     facts = RunFacts(CLIENT, source, last_s - first_s, len(entries) - len(done))
     return measured_run(facts, [_row(e, first_s) for e in done])

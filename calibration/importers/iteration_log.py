@@ -68,7 +68,9 @@ def read_iteration_log(path: Path) -> EngineSteps:
     if not rows:
         found = "; ".join(f"{n} {why}" for why, n in left_out.items()) or "no such line"
         raise InputError(
-            f"no engine steps in this log ({found})", str(path), "vllm serve --enable-logging-iteration-details"
+            f"no engine steps in this log ({found})",
+            str(path),
+            hint="record with vllm serve --enable-logging-iteration-details",
         )
     steps = pd.DataFrame(rows, columns=list(COLUMNS))
     steps = steps.astype(dict.fromkeys(("engine", *_COUNTS), int))

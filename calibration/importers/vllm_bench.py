@@ -46,7 +46,9 @@ def read_vllm_bench(document: dict[str, Any], source: str) -> MeasuredRun:
     """
     if "ttfts" not in document:
         raise InputError(
-            "this result has no per-request lists", source, "vllm bench serve --save-result --save-detailed"
+            "this result has no per-request lists",
+            source,
+            hint="record with vllm bench serve --save-result --save-detailed",
         )
     result = parse(_Result, document, "vllm bench result", source)
     _check_lengths(result, source)

@@ -83,9 +83,9 @@ def this_machine(text: str, device: ProfiledDevice) -> Accelerator:
     """
     here = local_hardware().accelerator
     if device.is_cuda and here.kind == "cpu":
-        raise InputError("the GPU cannot be identified without NVML", "pynvml", "pip install nvidia-ml-py")
+        raise InputError("the GPU cannot be identified without NVML", "pynvml", hint="pip install nvidia-ml-py")
     if not device.is_cuda and here.kind != "cpu":  # This is the CPU of a machine with a GPU.
-        raise InputError("--device cpu on a machine with a GPU is not supported", here.name, "no --device")
+        raise InputError("--device cpu on a machine with a GPU is not supported", here.name, hint="leave out --device")
     if text.strip().lower() not in ("local", here.name) and parse_hardware(text).accelerator.name != here.name:
         raise InputError("only the hardware of this machine can be profiled", text, f"local ({here.full_name})")
     return cpu_hardware(read_cpu()).accelerator if here.kind == "cpu" else here

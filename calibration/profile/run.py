@@ -114,7 +114,7 @@ def start(folder: Path, facts: manifest.Manifest, reporter: ProgressReporter) ->
     old = manifest.read(folder)
     if old is not None and session.rows:
         if (other := manifest.mismatch(old, facts)) is not None:
-            raise InputError(f"the folder holds another profile: {other}", str(folder), "another --out")
+            raise InputError(f"the folder holds another profile: {other}", str(folder), hint="choose another --out")
         reporter.line(f"resuming after {len(session.rows)} rows in {folder}")
     else:
         manifest.write(folder, facts)

@@ -35,7 +35,9 @@ def read_profile(folder: Path) -> CalibrationReport:
     facts = manifest.read(folder)
     rows = Session.open(folder, lambda _text: None).rows if facts is not None else []
     if facts is None or not rows:
-        raise InputError("no profile here: no manifest.json or no rows", str(folder), "the --out of calibrate run")
+        raise InputError(
+            "no profile here: no manifest.json or no rows", str(folder), hint="give the --out of calibrate run"
+        )
     accelerator = machine_of(facts, rows)
     found = tables(rows, "profile", facts["device"] == "cpu" or "bf16" in accelerator.peak_flops)
     fitted = {f: x for f in found.fit if (x := fit_measured(f, found, accelerator)) is not None}

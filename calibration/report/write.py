@@ -42,7 +42,7 @@ def page_of(source: str, rows: Path | None = None) -> Page:
         return operator_page(read_bundle_material(bundle_folder(source), rows))
     if rows is not None:
         rule = "whole-model rows need no other rows" if whole_models else "a profile has its own rows"
-        raise InputError(rule, str(rows), "no --rows")
+        raise InputError(rule, str(rows), hint="leave out --rows")
     return page_of_study(study(read_rows(folder))) if whole_models else operator_page(read_profile(folder))
 
 

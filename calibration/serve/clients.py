@@ -198,5 +198,5 @@ def complete(run: MeasuredRun, requests: RequestSet, out: Path) -> MeasuredRun:
         raise IncompleteReplay(f"{run.n_failed or requests.n - run.n} of {requests.n} requests failed", str(out))
     if not (run.output_tokens == requests.output_tokens).all():
         rule = "the server did not generate the requested output lengths"
-        raise InputError(rule, str(out), "a server that honours ignore_eos")
+        raise InputError(rule, str(out), hint="use a server that honours ignore_eos")
     return run

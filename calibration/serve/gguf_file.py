@@ -54,7 +54,7 @@ def write_gguf(model_folder: Path, out: Path) -> Path:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
     except ImportError as error:
-        raise InputError("writing GGUF files requires a package", error.name, "pip install '.[verify]'") from None
+        raise InputError("writing GGUF files requires a package", error.name, hint="pip install '.[verify]'") from None
     config = _read_json(model_folder / "config.json")
     if config.get("model_type") != "llama" or config.get("rope_scaling"):
         raise InputError("only plain Llama models can be converted to GGUF", config.get("model_type"), "llama")

@@ -99,7 +99,7 @@ def read_llama_log(path: Path) -> pd.DataFrame:
         elif step is not None:
             _take(step, entry, at_s, prompts)
     if not found:
-        raise InputError("the log holds no engine steps", str(path), "llama-server -lv 5")
+        raise InputError("the log holds no engine steps", str(path), hint="run llama-server -lv 5")
     steps = pd.DataFrame(found, columns=list(COLUMNS))
     steps["at_s"] -= steps["at_s"].iloc[0]
     return steps

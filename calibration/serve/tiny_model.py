@@ -68,7 +68,7 @@ def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0
         from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
     except ImportError as error:
         rule = "a test model requires torch and transformers"
-        raise InputError(rule, error.name, "pip install '.[calibration]'") from None
+        raise InputError(rule, error.name, hint="pip install '.[calibration]'") from None
     make_folder(folder)
     tokenizer = _tokenizer(shape.vocab_size, seed)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, bos_token=END, pad_token=END)

@@ -263,7 +263,7 @@ def _packages() -> tuple[Any, Any]:
         from transformers import ContinuousBatchingConfig  # noqa: F401 (tests that the release has it)
     except ImportError as error:
         rule = "this engine requires torch and transformers 5.17 or later"
-        raise InputError(rule, str(error), "pip install 'transformers>=5.17'") from None
+        raise InputError(rule, str(error), hint="pip install 'transformers>=5.17'") from None
     noise: Any = transformers.utils.logging
     noise.set_verbosity_error()
     noise.disable_progress_bar()

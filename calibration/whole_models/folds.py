@@ -47,7 +47,9 @@ def grouped_folds(rows: pd.DataFrame, by: str, n_folds: int, seed: int = 0) -> l
     names = sorted(set(labels.tolist()))
     if len(names) < 2:
         raise InputError(
-            f"holding out by {by} requires at least two {by}s", len(names), "more models or a longer budget"
+            f"holding out by {by} requires at least two {by}s",
+            len(names),
+            hint="measure more models or give a longer budget",
         )
     n = len(names) if by == "model" else min(n_folds, len(names))
     order = np.random.default_rng(seed).permutation(len(names))

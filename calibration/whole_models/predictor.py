@@ -100,10 +100,12 @@ def load(folder: Path) -> Predictor:
         winners = {name: str(t["winner"]) for name, t in facts["targets"].items()}
     except (OSError, ValueError, KeyError, TypeError):
         rule = "no predictor of whole models in this folder"
-        raise InputError(rule, str(folder), "calibrate models --predict-only") from None
+        raise InputError(rule, str(folder), hint="run calibrate models --predict-only") from None
     used, _ = usable(table.read_rows(folder))
     if rows_hash(used) != facts.get("rows_sha256"):
-        raise InputError("the rows changed since the predictor was chosen", str(folder), "--predict-only, to refit")
+        raise InputError(
+            "the rows changed since the predictor was chosen", str(folder), hint="refit with --predict-only"
+        )
     return fit(used, winners)
 
 

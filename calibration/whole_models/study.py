@@ -162,7 +162,7 @@ def usable(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     if lacking:
         raise InputError("these rows are not rows of whole models: a column is missing", lacking[0])
     if len(ok) < FEWEST:
-        raise InputError(f"a study requires at least {FEWEST} measured rows", len(ok), "a longer --budget")
+        raise InputError(f"a study requires at least {FEWEST} measured rows", len(ok), hint="give a longer --budget")
     clean = ok[~ok["contended"].astype(bool)]
     n = len(ok) - len(clean)
     notes = [f"{len(rows) - len(ok)} of {len(rows)} points were skipped or failed"] if len(rows) > len(ok) else []

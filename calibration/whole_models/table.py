@@ -45,7 +45,7 @@ def check_whole_models(rows: Sequence[Row], folder: Path) -> None:
         InputError: If it holds other rows, for example an operator profile.
     """
     if any("model" not in r or "workload" not in r for r in rows):
-        raise InputError("the folder holds another kind of profile", str(folder), "another --out")
+        raise InputError("the folder holds another kind of profile", str(folder), hint="choose another --out")
 
 
 def write(rows: Sequence[Row], folder: Path) -> Path:
@@ -77,7 +77,9 @@ def read_rows(folder: Path) -> pd.DataFrame:
     """
     lines, table = folder / ROWS_NAME, folder / PARQUET_NAME
     if not lines.is_file() and not table.is_file():
-        raise InputError("no rows of whole models in this folder", str(folder), f"a folder with {PARQUET_NAME}")
+        raise InputError(
+            "no rows of whole models in this folder", str(folder), hint=f"give a folder with {PARQUET_NAME}"
+        )
     try:
         listed = pd.read_parquet(table) if table.is_file() else None
     except (OSError, ValueError) as error:

@@ -130,7 +130,7 @@ def check_compatibility(context: FeatureContext) -> None:
     for key, found in written.items():
         engines = SUPPORTING_POLICIES.get(key)
         if engines is not None and context.engine.policy not in engines:
-            rule = f"{context.engine.name} is simulated without {FEATURES[key].words}"
+            rule = f"{FEATURES[key].words} is not simulated for {context.engine.name}"
             raise InputError(rule, found, f"engine: {', '.join(engines.values())}")
     for key in written:
         for other in INCOMPATIBLE.get(key, ()):

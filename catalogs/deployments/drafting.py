@@ -58,10 +58,10 @@ def _method(options: Speculative, engine: EngineProfile) -> Method:
     if method is None:
         raise InputError("unknown speculative.method", options.method, nearest_name(options.method, known, 0.0))
     if not engine.speculates:
-        raise InputError(f"{engine.name} is simulated without speculative decoding", "speculative", "engine: vllm")
+        raise InputError(f"speculative decoding is not simulated for {engine.name}", "speculative", "engine: vllm")
     if method not in engine.speculates:
         can = ", ".join(engine.speculates)
-        raise InputError(f"{engine.name} {engine.version} is not simulated with this speculative.method", method, can)
+        raise InputError(f"this speculative.method is not simulated for {engine.name} {engine.version}", method, can)
     return method
 
 
@@ -70,7 +70,7 @@ def _queries(options: Speculative, engine: EngineProfile) -> int:
     k, chain = options.num_speculative_tokens, options.num_speculative_tokens + 1
     drafted, tree = options.num_draft_tokens or chain, options.topk > 1
     if tree and engine.policy != "sglang":
-        raise InputError(f"{engine.name} is simulated with chains of drafts only", f"topk: {options.topk}", "topk: 1")
+        raise InputError(f"draft trees are not simulated for {engine.name}", f"topk: {options.topk}", "topk: 1")
     if tree and options.method not in ("eagle", "eagle3"):
         raise InputError("draft trees need method eagle or eagle3", f"topk: {options.topk}", "topk: 1")
     if not tree and drafted != chain:
@@ -103,7 +103,7 @@ def acceptance_rates(options: Speculative) -> tuple[float, ...]:
     if (given is None) == (options.acceptance_length is None):
         rule = "speculative decoding needs a measured acceptance: one of acceptance and acceptance_length"
         both = None if given is None else "both"
-        raise InputError(rule, both, "see docs/speculative.md for published values")
+        raise InputError(rule, both, hint="see docs/speculative.md for published values")
     if given is None:
         return _of_length(float(options.acceptance_length or 0.0), k)
     if isinstance(given, list):
@@ -145,7 +145,11 @@ def _model(options: Speculative, method: Method, target: ModelSpec) -> ModelSpec
     if method == "mtp":
         return _mtp_layer(options, target)
     if options.model is None:
-        raise InputError(f"speculative.method {method} needs a model", None, "model: the drafter's name or config.json")
+        raise InputError(
+            f"speculative.method {method} needs a model",
+            None,
+            hint="set model to the name of the drafter or the path of its config.json",
+        )
     from catalogs.models.catalog import load_model
 
     if method == "draft_model":
@@ -212,7 +216,7 @@ def _check_draft(draft: ModelSpec, target: ModelSpec, deployment: Deployment, na
     """Check a draft model by the rules of vLLM's SpeculativeConfig and the limits of the cost model."""
     if draft.vocab_size != target.vocab_size:
         rule = f"a draft model must have the vocabulary of its target, {target.vocab_size} tokens"
-        raise InputError(rule, f"{name}: {draft.vocab_size}", "a smaller model of the same family")
+        raise InputError(rule, f"{name}: {draft.vocab_size}", hint="use a smaller model of the same family")
     if draft.encoder_groups:
         raise InputError("a draft model must be decoder-only", name)
     longest = deployment.max_model_len or target.max_position_tokens

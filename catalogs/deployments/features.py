@@ -39,10 +39,10 @@ def resolve_offload(deployment: Deployment, hardware: Hardware, replicas: int) -
     if requested is None:
         return None
     if deployment.prefix_caching is False:
-        rule = "KV offload needs prefix caching, which finds its blocks"
+        rule = "KV offload needs prefix caching, by which offloaded blocks are found again"
         raise InputError(rule, "prefix_caching: false", "prefix_caching: null")
     if hardware.accelerator.kind != "gpu":
-        rule = "KV offload needs a GPU whose blocks it can move to the host"
+        rule = "KV offload needs a GPU: the KV cache of a CPU is in host memory already"
         raise InputError(rule, hardware.text, "kv_offload: null")
     check_host_memory("kv_offload.host_gib", requested.host_gib, hardware, replicas)
     rate = requested.host_gib_per_s
@@ -101,7 +101,7 @@ def check_disaggregation(model: ModelSpec) -> None:
     """
     if model.is_encoder_decoder:
         rule = "no KV connector transfers the cache of encoder-decoder models: their replicas must have the role both"
-        raise InputError(rule, model.name, "no disaggregation")
+        raise InputError(rule, model.name, hint="leave out disaggregation")
 
 
 def limits_for_encoder(limits: Limits, model: ModelSpec, requested: Deployment) -> Limits:

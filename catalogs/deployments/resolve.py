@@ -115,7 +115,9 @@ def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDepl
         drafters = {pool.speculation.draft if pool.speculation else None for pool in disaggregated}
         if len(drafters) > 1:
             requested = "speculative in only one of them"
-            raise InputError("prefill and decode pools must use the same drafter", requested, "speculative for both")
+            raise InputError(
+                "prefill and decode pools must use the same drafter", requested, hint="set speculative for both"
+            )
         if disaggregated:
             features.check_disaggregation(disaggregated[0].model)
     return pools

@@ -119,7 +119,9 @@ class Deployment(StrictYamlBlock):
         """
         disaggregation = self.disaggregation
         if self.pools is not None and disaggregation is not None:
-            raise InputError("pools and disaggregation cannot be combined", "disaggregation", "role: prefill in a pool")
+            raise InputError(
+                "pools and disaggregation cannot be combined", "disaggregation", hint="give a pool role: prefill"
+            )
         if self.pools is not None:
             if not self.pools:
                 raise InputError("pools must hold at least one pool", "[]", "pools: null")
@@ -154,7 +156,7 @@ class Deployment(StrictYamlBlock):
 def _refuse(own: dict[str, object], keys: tuple[str, ...], where: str) -> None:
     for key in keys:
         if key in own:
-            raise InputError(f"a pool cannot set {key}: {where}", own[key], "leave it out")
+            raise InputError(f"a pool cannot set {key}: {where}", own[key], hint="leave it out")
 
 
 def load_deployment(path: Path) -> Deployment:

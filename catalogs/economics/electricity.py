@@ -97,7 +97,7 @@ HOURS: Final = 24
 
 UNKNOWN: Final = "the catalog holds yearly means; give hourly figures with --carbon-hours FILE.csv"
 
-_HOW: Final = "columns hour (0-23) or timestamp (ISO 8601), and gco2e_per_kwh"
+_HOW: Final = "give the columns hour (0-23) or timestamp (ISO 8601), and gco2e_per_kwh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +129,9 @@ def read_hourly_carbon(path: Path) -> HourlyCarbon:
             reader = csv.DictReader(lines)
             columns, rows = set(reader.fieldnames or ()), list(reader)
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read hourly carbon: {error}", str(path), _HOW) from None
+        raise InputError(f"cannot read hourly carbon: {error}", str(path), hint=_HOW) from None
     if "gco2e_per_kwh" not in columns or not columns & {"hour", "timestamp"}:
-        raise InputError("the file of hourly carbon lacks a column", ", ".join(sorted(columns)) or str(path), _HOW)
+        raise InputError("the file of hourly carbon lacks a column", ", ".join(sorted(columns)) or str(path), hint=_HOW)
     found: dict[int, list[float]] = {}
     for row in rows:
         found.setdefault(_hour(row, path), []).append(_grams(row, path))
@@ -146,9 +146,9 @@ def _hour(row: dict[str, str], path: Path) -> int:
     try:
         hour = int(text) if row.get("hour") else datetime.fromisoformat(text).hour
     except ValueError:
-        raise InputError(f"{path}: not an hour", text, _HOW) from None
+        raise InputError(f"{path}: not an hour", text, hint=_HOW) from None
     if not 0 <= hour < HOURS:
-        raise InputError(f"{path}: an hour must be 0 to 23", hour, _HOW)
+        raise InputError(f"{path}: an hour must be 0 to 23", hour, hint=_HOW)
     return hour
 
 

@@ -75,13 +75,14 @@ def read_cpu(proc: Path = Path("/proc")) -> Cpu:
     try:
         info, memory = (proc / "cpuinfo").read_text(), (proc / "meminfo").read_text()
     except OSError as e:
-        raise InputError(f"this machine cannot be read ({e.strerror}): name the hardware instead of", "local") from None
+        rule = f"the CPU and memory of this machine cannot be read ({e.strerror})"
+        raise InputError(rule, "local", hint="name the hardware") from None
     model = re.search(r"^(?:model name|Processor)\s*:\s*(.+)$", info, re.M)
     clocks = [float(m) for m in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", info, re.M)]
     flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.M)
     total = re.search(r"^MemTotal:\s*(\d+) kB", memory, re.M)
     if total is None:
-        raise InputError("this machine's memory cannot be read: name the hardware instead of", "local")
+        raise InputError("the memory of this machine cannot be read", "local", hint="name the hardware")
     return Cpu(
         model=model[1].strip() if model else "unknown CPU",
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1),

@@ -77,7 +77,7 @@ def check_targets(json_target: str | None, *files: Path | None) -> None:
     named = [str(t) for t in (None if json_target == "-" else json_target, *files) if t is not None]
     for i, target in enumerate(named):
         if target == "-":
-            raise InputError("only --json writes to stdout", target, "a file name")
+            raise InputError("only --json writes to stdout", target, hint="give a file name")
         path = Path(target).absolute()
         if target in ("", "."):  # typer passes an empty path option as the current folder
             raise InputError("an output file needs a name", target, "out.json")

@@ -60,7 +60,7 @@ def model_from_config(config: ConfigReader, name: str) -> ModelSpec:
     """
     kind = config.text("model_type")
     if kind in NOT_GENERATIVE:
-        raise InputError(f"{config.where}: not a generative language model: model_type", kind)
+        raise InputError(f"{config.where}: this model_type is not a generative language model", kind)
     layers = decoder_layers(config)
     hidden = config.count("hidden_size", "n_embd", "d_model")
     weights = read_weight_format(config, layers, hidden)

@@ -128,7 +128,7 @@ def read_reader(path: Path) -> ConfigReader:
     """
     found = path / "config.json" if path.is_dir() else path
     if not found.is_file():
-        raise InputError("no config.json found at", str(path))
+        raise InputError("there is no config.json at this path", str(path))
     try:
         raw = json.loads(found.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -128,7 +128,7 @@ def need_plotly() -> None:
     try:
         import plotly  # noqa: F401
     except ImportError:
-        raise InputError("reports need plotly", "not installed", "pip install '.[report]'") from None
+        raise InputError("reports need plotly", "not installed", hint="pip install '.[report]'") from None
 
 
 def _safe(text: str) -> str:

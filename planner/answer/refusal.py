@@ -11,7 +11,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import human_s
-from planner.answer.measure import BEST, MeasuredPlan, PlanMeasurer
+from planner.answer.evaluate import BEST, EvaluatedPlan, PlanEvaluator
 from planner.answer.plan_schema import Memory, Plan
 from planner.answer.schema import Refusal, Suggestion
 from planner.evaluation.evaluator import Evaluator, Verdict
@@ -20,7 +20,7 @@ from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import Outcome
 from planner.space.bounds import NOT_ADMITTED, Discard
-from planner.space.candidates import candidates, plainness
+from planner.space.candidates import candidates, distance_from_defaults
 
 #: Other hardware to try if the requested hardware is not sufficient, in addition to more of the same.
 NEIGHBOURS: Final = ("h100", "h200", "b200")
@@ -43,12 +43,12 @@ class Refuser:
     """Explains why no candidate meets a request; `elsewhere` opens the evaluator of other hardware."""
 
     request: PlanRequest
-    measure: PlanMeasurer
+    plan_evaluator: PlanEvaluator
     elsewhere: Elsewhere
 
     def refuse(self, discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome]) -> Refusal:
         """Return the refusal, from the candidates ruled out by bounds and the outcomes of those simulated."""
-        evaluator = self.measure.evaluator
+        evaluator = self.plan_evaluator.evaluator
         closest = _closest(discards, outcomes, evaluator)
         own = evaluator.names.hardware if closest is None else evaluator.names_of(closest[0]).hardware
         suggestions = [*self._hardware(own), *self._precision()]
@@ -60,7 +60,7 @@ class Refuser:
             facts = evaluator.facts(candidate)
             binding, plan = discard.reason, Plan.unstarted(facts.deployment, Memory.model_validate(facts.memory))
         else:
-            entry = self.measure.entry(candidate, None, replace(BEST, whole_cluster=False))
+            entry = self.plan_evaluator.entry(candidate, None, replace(BEST, whole_cluster=False))
             binding, plan = self._binding(entry) if discard is None else discard.reason, entry.plan
             if discard is None or discard.constraint != NOT_ADMITTED:  # no lower load or looser limit helps survival
                 suggestions = [*self._load(entry), *suggestions]
@@ -69,7 +69,7 @@ class Refuser:
             binding += f", on hardware within the budget of ${budget:g} per hour"
         return Refusal(binding_constraint=binding, closest=plan, what_would_meet_it=suggestions)
 
-    def _binding(self, entry: MeasuredPlan) -> str:
+    def _binding(self, entry: EvaluatedPlan) -> str:
         verdict = entry.verdict
         at = f"at {verdict.requests_per_s:.3g} requests/s"
         if not verdict.stable:
@@ -78,7 +78,7 @@ class Refuser:
         value = human_s(verdict.value_s(verdict.worst))
         return f"{verdict.worst.name} is {value} > {human_s(verdict.worst.limit_s)} {load}"
 
-    def _load(self, entry: MeasuredPlan) -> Iterator[Suggestion]:
+    def _load(self, entry: EvaluatedPlan) -> Iterator[Suggestion]:
         """Yield looser objectives and a lower load that the closest plan meets."""
         if entry.verdict.stable:
             text = ",".join(_relaxed(slo, entry.verdict).text for slo in self.request.slos)
@@ -89,10 +89,10 @@ class Refuser:
 
     def _precision(self) -> Iterator[Suggestion]:
         """Yield narrower weights than those searched, on the same hardware."""
-        searched = {c.weight_dtype for c in candidates(self.request, self.measure.evaluator.names)}
+        searched = {c.weight_dtype for c in candidates(self.request, self.plan_evaluator.evaluator.names)}
         for dtype in NARROWER:
             if dtype not in searched:
-                found = self._try(self.request.replace(precisions=(dtype,)), self.measure.evaluator)
+                found = self._try(self.request.replace(precisions=(dtype,)), self.plan_evaluator.evaluator)
                 if found is not None:
                     yield _simulated("precision", f"{dtype} weights (check the answer quality): {found.words}", dtype)
                     return
@@ -114,7 +114,7 @@ class Refuser:
                 continue
             suggested.add(same)
             change, budget = f"{hardware.text}: {found.words}", self.request.max_usd_per_hour
-            price = self.measure.prices.of_other(hardware).price(found.hardware)
+            price = self.plan_evaluator.prices.of_other(hardware).price(found.hardware)
             if budget is None or price is None or price.usd_per_hour <= budget:
                 yield _simulated("hardware", change, hardware.text)
             else:
@@ -123,16 +123,18 @@ class Refuser:
 
     def _try(self, request: PlanRequest, evaluator: Evaluator) -> Candidate | None:
         """Return the first promising candidate with default limits that meets the request in simulation."""
-        tester = replace(self.measure.tester, evaluator=evaluator)
+        tester = replace(self.plan_evaluator.tester, evaluator=evaluator)
         default: dict[object, Candidate] = {}
         for c in candidates(request, evaluator.names):
             default.setdefault(c.placement, c)
         left = [c for c in default.values() if evaluator.discard(c) is None and math.isfinite(tester.floor_per_s(c))]
         left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
-        measurer = PlanMeasurer(evaluator, tester, self.measure.prices)
+        plan_evaluator = PlanEvaluator(evaluator, tester, self.plan_evaluator.prices)
         for candidate in left[:_MAX_TRIES]:
             rate = tester.floor_per_s(candidate)
-            if not tester.probe(candidate, rate, tester.sizes.quick).hopeless and measurer.holds(candidate, rate):
+            if not tester.probe(candidate, rate, tester.sizes.quick).clearly_missed and plan_evaluator.holds(
+                candidate, rate
+            ):
                 return candidate
         return None
 
@@ -145,7 +147,7 @@ def _closest(
         strong = {o.candidate: -evaluator.fluid_requests_per_s(o.candidate) for o in outcomes}
         return min(outcomes, key=lambda o: (o.ratio, strong[o.candidate], o.candidate)).candidate, None
     over = [
-        (d.constraint == "memory", round(d.value / d.limit, 2), plainness(c, evaluator.names_of(c)), c, d)
+        (d.constraint == "memory", round(d.value / d.limit, 2), distance_from_defaults(c, evaluator.names_of(c)), c, d)
         for c, d in discards
     ]
     if not over:

@@ -11,7 +11,7 @@ import typer
 
 from catalogs.ui.entry_point import run_command
 from planner.cli.commands.plan import plan
-from planner.cli.request_options import ScenarioGroup
+from planner.cli.derived_options import ScenarioGroup
 
 #: The subcommands in the order of `--help`; each is a function of its name in a module of its name.
 SUBCOMMANDS: Final = (

@@ -16,7 +16,9 @@ STDOUT: Final = "-"
 
 AnswerPath = Annotated[Path, typer.Argument(metavar="ANSWER.json", help="Answer written by plan --json.")]
 
-Alternative = Annotated[int, typer.Option(metavar="N", help="Use alternative N of the answer.")]
+Alternative = Annotated[
+    int, typer.Option(metavar="N", help="Plan of the answer: 0 is the recommended one, 1 the first alternative.")
+]
 
 
 def writable(json_to: str | None) -> str | None:
@@ -36,7 +38,7 @@ JsonTo = Annotated[
 ]
 
 
-def put(document: dict[str, Any], json_to: str | None, show: Callable[[], None]) -> None:
+def write_result(document: dict[str, Any], json_to: str | None, show: Callable[[], None]) -> None:
     """Write a result as JSON, and print its screen unless the JSON goes to stdout.
 
     Args:

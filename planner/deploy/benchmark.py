@@ -17,9 +17,9 @@ from planner.validation.prediction import Prediction
 #: Duration of a run in seconds, unless it gives too few or too many requests; minimum and maximum number of requests.
 _LENGTH_S: Final = 120
 
-_LEAST: Final = 500
+_MIN_REQUESTS: Final = 500
 
-_MOST: Final = 5000
+_MAX_REQUESTS: Final = 5000
 
 #: Tokens in a piece of text that no other prompt shares.
 _PIECE_TOKENS: Final = 512
@@ -32,7 +32,7 @@ RESULT: Final = "result.json"
 
 def benchmark_files(prediction: Prediction, s: Serving, written: DeploymentFiles) -> dict[str, str]:
     """Return verify.sh, and requests.jsonl with its requests if the server takes prompts as token ids."""
-    n = min(max(round(_LENGTH_S * prediction.requests_per_s), _LEAST), _MOST)
+    n = min(max(round(_LENGTH_S * prediction.requests_per_s), _MIN_REQUESTS), _MAX_REQUESTS)
     if not written.token_prompts:  # text prompts do not allow a length per request: all have the mean lengths
         options = [
             ("--dataset-name", "random"),

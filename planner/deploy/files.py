@@ -32,7 +32,7 @@ def check_folder(path: Path, force: bool) -> None:
         if not (path / MARK).is_file():
             raise InputError("this folder contains other files", where, f"{where}/deployment")
         if not force:
-            raise InputError("this folder already contains a deployment", where, "--force to replace it")
+            raise InputError("this folder already contains a deployment", where, hint="replace it with --force")
     parent = path.absolute().parent
     if not os.access(parent, os.W_OK):
         raise InputError("cannot write: no such folder, or the folder is not writable", where)

@@ -18,7 +18,7 @@ from planner.economics.money import SECONDS_PER_HOUR
 #: Required share of the time in which enough units are available, spares included.
 SURE: Final = 0.99
 
-_MOST_SPARES: Final = 1000
+_MAX_SPARES: Final = 1000
 
 #: An interruption hits a request at a uniform point, so half of its work is repeated on average.
 _LOST_SHARE: Final = 0.5
@@ -102,5 +102,5 @@ def enough_up(units: int, needed: int, up: float) -> float:
 
 def spares_needed(units: int, up: float) -> int:
     """Return the fewest spares with which at least `units` units are available SURE of the time."""
-    spares = range(_MOST_SPARES)
-    return next((n for n in spares if enough_up(units + n, units, up) >= SURE), _MOST_SPARES)
+    spares = range(_MAX_SPARES)
+    return next((n for n in spares if enough_up(units + n, units, up) >= SURE), _MAX_SPARES)

@@ -33,7 +33,7 @@ OVERLOAD_GROWTH: Final = 0.3
 #: A short run rules out a candidate only if it misses an objective by more than its noise could explain.
 SHORT_RUN_MARGIN: Final = 1.3
 
-HOPELESS_GROWTH: Final = 0.5
+CLEARLY_MISSED_GROWTH: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +261,9 @@ class Verdict:
         return self.ratio <= 1
 
     @property
-    def hopeless(self) -> bool:
+    def clearly_missed(self) -> bool:
         """Return whether a short run, which may not be steady yet, misses beyond its noise or is far overloaded."""
-        far_behind = any(o.growth_fraction > HOPELESS_GROWTH for o in self.observations)
+        far_behind = any(o.growth_fraction > CLEARLY_MISSED_GROWTH for o in self.observations)
         return self.value_ratio > SHORT_RUN_MARGIN or far_behind
 
     @property

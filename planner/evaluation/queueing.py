@@ -31,10 +31,10 @@ OVERLOAD: Final = 1.15
 
 _ROUNDS: Final = 40
 
-#: A run has this many times the requests in flight, but at most `_MOST_LONGER` times the requests of its load.
+#: A run has this many times the requests in flight, but at most `_MAX_LONGER` times the requests of its load.
 _IN_FLIGHT: Final = 8
 
-_MOST_LONGER: Final = 4
+_MAX_LONGER: Final = 4
 
 #: Each replica of a cluster gets this share of the requests that one replica needs until it is steady. A run of one
 #: replica has already decided whether the system keeps up.
@@ -285,7 +285,7 @@ class QueueingModel:
             n_requests: Requests of a run with few requests in flight.
             share: Number of even parts of the deployment, one of which is simulated.
         """
-        longest = _MOST_LONGER * n_requests
+        longest = _MAX_LONGER * n_requests
         in_flight = self._in_flight(requests_per_s / self.microbatches)
         if in_flight is None:
             return n_requests, longest  # far overloaded: any run shows it

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, PlainSerializer, model_validator
 
 from catalogs.economics.electricity import read_hourly_carbon
 from planner.economics.ownership import OwnedHardware, parse_owned
-from planner.problem.request_fields import POWER, PRICE, Number, Numbers, RequestModel, Seconds, key, refuse_if
+from planner.problem.key_definition import POWER, PRICE, Number, Numbers, RequestModel, Seconds, key, refuse_if
 
 SPOT: Final = "spot"
 
@@ -20,14 +20,14 @@ class Accounting(RequestModel):
 
     spot_interruptions: Annotated[
         Number | None,
-        key("Interruptions of a spot instance per hour.", PRICE, "PER_HOUR", former="--spot-interruptions"),
+        key("Interruptions of a spot instance per hour.", PRICE, metavar="PER_HOUR", former="--spot-interruptions"),
     ] = None
     spot_recovery_s: Annotated[
         Seconds | None,
         key(
             "Time until a replacement of a spot instance serves, e.g. 2min (default: a cold start).",
             PRICE,
-            "TIME",
+            metavar="TIME",
             alias="spot_recovery",
             former="--spot-recovery",
         ),
@@ -39,7 +39,7 @@ class Accounting(RequestModel):
         key(
             "Owned hardware: capex, years, power_price, ...; as K=V,.. or a YAML file of these keys.",
             PRICE,
-            "K=V,..|FILE",
+            metavar="K=V,..|FILE",
             former="--owned",
         ),
     ] = None
@@ -48,22 +48,30 @@ class Accounting(RequestModel):
         key(
             "Requests of a user per day, to compute the cost of a user-month.",
             PRICE,
-            "N",
+            metavar="N",
             former="--requests-per-user-day",
         ),
     ] = None
     nodes_per_rack: Annotated[
-        int | None, key("Nodes in a rack, to compute its power.", POWER, "N", former="--nodes-per-rack")
+        int | None, key("Nodes in a rack, to compute its power.", POWER, metavar="N", former="--nodes-per-rack")
     ] = None
     carbon_hours: Annotated[
         str | None,
         key(
-            "CSV file with the gco2e_per_kwh of your grid by hour or timestamp.", POWER, "FILE", former="--carbon-hours"
+            "CSV file with the gco2e_per_kwh of your grid by hour or timestamp.",
+            POWER,
+            metavar="FILE",
+            former="--carbon-hours",
         ),
     ] = None
     power_caps_w: Annotated[
         Numbers,
-        key("Evaluate the plan under these power limits, watts per accelerator.", POWER, "W", former="--power-cap-w"),
+        key(
+            "Evaluate the plan under these power limits, watts per accelerator.",
+            POWER,
+            metavar="W",
+            former="--power-cap-w",
+        ),
     ] = ()
 
     @model_validator(mode="after")

@@ -12,7 +12,7 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.workloads.workload import LEAST_REQUESTS_PER_S
 from planner.problem.candidate import Candidate
-from planner.problem.request_fields import refuse_if
+from planner.problem.key_definition import refuse_if
 
 NODE: Final = "node"
 

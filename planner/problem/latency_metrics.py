@@ -1,7 +1,8 @@
 """The latency metrics that objectives are set on, each with everything that the planner needs to know about it.
 
 To add a metric, add a `LatencyMetric` to `LATENCY_METRICS` and run `python tools/write_schemas.py`. Objectives,
-searches, answers, reports, `plan verify` and `plan drift` loop over that table.
+searches, answers, reports, `plan verify` and `plan drift` loop over that table; the last two leave a metric out that
+the load client or the server does not report.
 """
 
 from __future__ import annotations
@@ -60,6 +61,11 @@ class ExpectedTimes:
     other_prefill_s: float = 0.0  # prefill on replicas that the queueing model does not cover
 
 
+def _not_reported(_run: MeasuredRun) -> FloatArray:
+    """Return no samples: load clients do not report the metric, so `plan verify` leaves it out with a note."""
+    return np.empty(0)
+
+
 @dataclass(frozen=True, slots=True)
 class LatencyMetric:
     """A latency metric: what it is called, and how each part of the planner obtains its values. Times in seconds."""
@@ -73,6 +79,7 @@ class LatencyMetric:
     floor_words: str  # why a floor rules a candidate out, with the fields {floor} and {stat}
     guess: Callable[[ExpectedTimes, float | None], float]  # a closed-form estimate of a quantile, None for the mean
     stated_error: str  # the statistic of `calibration.accuracy.stated_error` whose error applies
+    measured: Callable[[MeasuredRun], FloatArray] = _not_reported  # finite samples from a load client's result
     histograms: tuple[str, ...] = ()  # names that vLLM has given its Prometheus histogram, the newest first
     samples_called: str = "requests"  # what the samples are; costly to collect unless they are requests
     always_plotted: bool = False  # in reports also where no objective is set on it
@@ -87,10 +94,6 @@ class LatencyMetric:
     def is_per_request(self) -> bool:
         """Return whether each request has one value."""
         return self.samples_called == "requests"
-
-    def measured(self, run: MeasuredRun) -> FloatArray:
-        """Return the finite samples of a load client's result, seconds. Shape (n,)."""
-        return run.samples(self.name)  # type: ignore[arg-type]  # the metrics are those of a measured run
 
     def involves(self, role: Role) -> bool:
         """Return whether time on replicas of `role` is part of this latency."""
@@ -111,6 +114,7 @@ TTFT: Final = LatencyMetric(
     floor_words="the {stat} of prefill alone is {floor}",
     guess=lambda expected, quantile: expected.first_token_s(quantile),
     stated_error="ttft",
+    measured=lambda run: run.samples("ttft"),
     histograms=("vllm:time_to_first_token_seconds",),
     always_plotted=True,
     in_every_answer=True,
@@ -126,6 +130,7 @@ TPOT: Final = LatencyMetric(
     floor_words="one decode step alone is {floor}",
     guess=lambda expected, _: expected.step_s,
     stated_error="tpot",
+    measured=lambda run: run.samples("tpot"),
     histograms=("vllm:request_time_per_output_token_seconds",),
     always_plotted=True,
     in_every_answer=True,
@@ -139,6 +144,7 @@ ITL: Final = replace(
     words="time between two tokens",
     title="gap between tokens",
     samples=lambda window: window.token_gaps_s(),
+    measured=lambda run: run.samples("itl"),
     histograms=("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
     samples_called="gaps between two tokens",
     always_plotted=False,
@@ -157,6 +163,7 @@ E2E: Final = LatencyMetric(
         expected.first_token_s(None) + max(expected.output_tokens - 1, 0.0) * expected.step_s + expected.other_prefill_s
     ),
     stated_error="e2e",
+    measured=lambda run: run.samples("e2e"),
     histograms=("vllm:e2e_request_latency_seconds",),
     in_every_answer=True,
 )

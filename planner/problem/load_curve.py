@@ -19,10 +19,10 @@ from catalogs.workloads.workload import Workload, load_workload
 WINDOWS: Final = 96
 
 #: Least mean number of requests in a window of a trace, so that its rate is not noise.
-_LEAST_IN_A_WINDOW: Final = 100
+_MIN_IN_A_WINDOW: Final = 100
 
 #: Fewest windows that describe a change with time.
-_FEWEST_WINDOWS: Final = 4
+_MIN_WINDOWS: Final = 4
 
 #: Most requests of a load.
 MOST_REQUESTS: Final = 1_000_000
@@ -111,15 +111,15 @@ class LoadCurve:
 def _whole(requests: float, name: str) -> int:
     if requests > MOST_REQUESTS:
         rule = f"a load over time may have at most {MOST_REQUESTS:,} requests; {name} has"
-        raise InputError(rule, f"{requests:,.0f}", "a part of the trace, or a shorter period_s")
+        raise InputError(rule, f"{requests:,.0f}", hint="use a part of the trace or a shorter period_s")
     return max(int(requests), 1)
 
 
 def _n_windows(n: int, name: str) -> int:
     """Return the windows of a load of `n` requests; refuse a load with too few requests."""
-    if n < (least := _FEWEST_WINDOWS * _LEAST_IN_A_WINDOW):
+    if n < (least := _MIN_WINDOWS * _MIN_IN_A_WINDOW):
         raise InputError(f"a load over time needs at least {least} requests; {name} has", n, f"requests: {least}")
-    return min(WINDOWS, n // _LEAST_IN_A_WINDOW)
+    return min(WINDOWS, n // _MIN_IN_A_WINDOW)
 
 
 def steady(workload: Workload) -> Workload:

@@ -19,8 +19,7 @@ from planner.problem.accounting import NO_ACCOUNTING, SPOT, Accounting
 from planner.problem.candidate import Candidate
 from planner.problem.demand import NOTHING, Demand, FailureTolerance
 from planner.problem.hardware_choice import is_one
-from planner.problem.overrides import NOT_FIXED, Overrides
-from planner.problem.request_fields import (
+from planner.problem.key_definition import (
     CHOICE,
     LOAD,
     RUN_ONLY,
@@ -33,6 +32,7 @@ from planner.problem.request_fields import (
     read_by,
     refuse_if,
 )
+from planner.problem.overrides import NOT_FIXED, Overrides
 from planner.problem.slo import Slo, parse_slos
 from planner.problem.tariff import Tariff
 
@@ -90,26 +90,28 @@ _FIXED: Final = read_by(Overrides.read, lambda fixed: dict(fixed.values), {"type
 class SearchOptions(RequestModel):
     """The size of a search, where it is stored, and where it runs."""
 
-    trials: Annotated[int, key("Most candidates to simulate.", SEARCH, "N", former="--trials")] = 40
+    trials: Annotated[int, key("Most candidates to simulate.", SEARCH, metavar="N", former="--trials")] = 40
     study: Annotated[
         str | None,
         key(
             "Store, resume and share the search: a file, or a database, e.g. sqlite:///s.db.",
             SEARCH,
-            "--study PATH_OR_URL",
+            "--study",
+            "PATH_OR_URL",
             former="--storage",
             run_only=True,
         ),
     ] = None
     workers: Annotated[
-        int | None, key("Processes that simulate on this machine (default: one per core).", SEARCH, "N", run_only=True)
+        int | None,
+        key("Processes that simulate on this machine (default: one per core).", SEARCH, metavar="N", run_only=True),
     ] = None
     distributed: Annotated[
         str | None,
         key(
             "Simulate on a Ray cluster: ray://HOST:PORT, ray://local or auto.",
             SEARCH,
-            "ADDRESS",
+            metavar="ADDRESS",
             former="--distributed",
             run_only=True,
         ),
@@ -177,22 +179,29 @@ class PlanRequest(RequestModel):
         key(
             "Use the changing rate of workload W; replaces --workload and --rate.",
             LOAD,
-            "--trace W",
+            "--trace",
+            "W",
             value_of="workload",
         ),
     ] = False
     users: Annotated[int | None, key("Required number of concurrent users; replaces --rate.", LOAD, "--users")] = None
     think_s: Annotated[
         Number,
-        key("Think time of a user between an answer and the next request, seconds.", LOAD, "S", former="--think-time"),
+        key(
+            "Think time of a user between an answer and the next request, seconds.",
+            LOAD,
+            metavar="S",
+            former="--think-time",
+        ),
     ] = 0.0
     spare: Annotated[
         InstanceOf[FailureTolerance],
         *_SPARE,
         key(
-            "Number of replicas (or nodes) that may fail while the objectives are met.",
+            "Replicas (or nodes) that may fail without an objective being missed.",
             LOAD,
-            "--survive N|node",
+            "--survive",
+            "N|node",
             alias="survive",
         ),
     ] = NOTHING
@@ -209,14 +218,17 @@ class PlanRequest(RequestModel):
         ),
     ] = ()
     extensions: Annotated[
-        Texts, key("Extend the search: disaggregated, pipelines, context, wide-experts.", CHOICE, "", "also", "--also")
+        Texts,
+        key(
+            "Extend the search: disaggregated, pipelines, context, wide-experts.", CHOICE, alias="also", former="--also"
+        ),
     ] = ()
     speculative: Annotated[
         str | None,
         key(
             "Speculative decoding to consider: method=ngram,k=3,acceptance=0.6.",
             CHOICE,
-            "KEY=VALUE,..",
+            metavar="KEY=VALUE,..",
             former="--speculative",
         ),
     ] = None
@@ -328,6 +340,6 @@ class PlanRequest(RequestModel):
             block["survive"] = self.spare.words
         return {key: value for key, value in block.items() if value != {}}
 
-    def question(self) -> dict[str, Any]:
+    def search_identity(self) -> dict[str, Any]:
         """Return the part of the request block that identifies a search: equal parts mean the same search."""
         return {k: v for k, v in self.as_dict().items() if k not in _NOT_OF_THE_SEARCH}

@@ -53,7 +53,7 @@ def request_of_keys(values: Values) -> PlanRequest:
     given = _with_peak({name: value for name, value in values.items() if value is not None})
     for name in ("model", "hardware"):
         if not given.get(name):
-            raise InputError(f"{request_keys()[name].option} is needed", None, EXAMPLE)
+            raise InputError(f"{request_keys()[name].option} is needed", hint=EXAMPLE)
     if not given.get("slo"):
         parse_slos([])  # raises an error that explains how to write an objective
     nested: dict[str, Any] = {}

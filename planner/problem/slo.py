@@ -13,12 +13,15 @@ import numpy as np
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError, nearest_name
 from catalogs.ui.words import human_s
+from planner.problem.key_definition import need_one_of
 from planner.problem.latency_metrics import LATENCY_METRICS, TTFT, LatencyMetric
-from planner.problem.request_fields import need_one_of
 
 UNIT_S: Final[dict[str, float]] = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
 DEFAULT_METRIC: Final = TTFT.name
+
+#: Statistics that answers, reports and predictions hold of each latency.
+STATS: Final = ("mean", "p50", "p90", "p95", "p99")
 
 MOST_PERCENTILE: Final = 99.99
 
@@ -147,7 +150,7 @@ def _stat(text: str) -> str:
     match = _PERCENTILE.fullmatch(text)
     if match is None or float(match[1]) <= 0:
         nearest = {"avg": "mean", "average": "mean", "median": "p50", "max": "p99.9", "p100": "p99.9"}.get(text)
-        near = nearest or nearest_name(text, ("mean", "p50", "p90", "p95", "p99", "p99.9")) or "p99"
+        near = nearest or nearest_name(text, (*STATS, "p99.9")) or "p99"
         raise InputError("an SLO statistic is mean or pNN with 0 < NN < 100", text, near)
     if float(match[1]) > MOST_PERCENTILE:
         raise InputError(f"a percentile is at most p{MOST_PERCENTILE:g}: no run is long enough for more", text, "p99.9")

@@ -13,7 +13,7 @@ from pydantic import model_validator
 from catalogs.economics.prices import COMMITMENTS, ON_DEMAND, Price, discounted_price, list_clouds, node_price
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
-from planner.problem.request_fields import POWER, PRICE, Number, RequestModel, key, need_one_of, refuse_if
+from planner.problem.key_definition import POWER, PRICE, Number, RequestModel, key, need_one_of, refuse_if
 
 #: An example of a discount: AWS, one year without upfront payment (data/prices.csv).
 _EXAMPLE_DISCOUNT: Final = "--set tariff.discount=0.37"
@@ -23,7 +23,7 @@ class Tariff(RequestModel):
     """The prices of hardware and electricity: the user's own, or how to read the catalogs."""
 
     usd_per_hour: Annotated[
-        Number | None, key("Price of all the hardware in --hw, US dollars per hour.", PRICE, "--price USD")
+        Number | None, key("Price of all the hardware in --hw, US dollars per hour.", PRICE, "--price", "USD")
     ] = None
     reading: Annotated[
         str, key("Which price of the catalog to use: cheapest, median, list or spot.", PRICE, former="--price-reading")
@@ -35,7 +35,7 @@ class Tariff(RequestModel):
     ] = ON_DEMAND
     discount: Annotated[
         Number | None,
-        key("Your discount on the on-demand price, as a share: 0.4.", PRICE, "SHARE", former="--discount"),
+        key("Your discount on the on-demand price, as a share: 0.4.", PRICE, metavar="SHARE", former="--discount"),
     ] = None
     grid: Annotated[str | None, key("Electricity grid of the hardware (default: us).", POWER, former="--grid")] = None
 

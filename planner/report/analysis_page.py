@@ -27,7 +27,7 @@ def analysis_page(a: Analysis) -> Page:
     """Return the page of a step."""
     figures, unit = document(a), a.resolved.hardware.accelerator
     prompts = "The prompts" if a.steps.n > 1 else "One step of prompts"
-    step = "One decode step" if a.question.stage == "decode" else prompts
+    step = "One decode step" if a.query.stage == "decode" else prompts
     ceilings = machine_figures.ceiling_words(unit)
     caption = f"Operators of the step on one accelerator. Ceilings of the {unit.name}: {ceilings}."
     layers = "One layer of each kind, and the operators outside the layers."

@@ -19,7 +19,7 @@ from planner.report.material import ReportData, ReportSimulations, label
 from planner.report.pareto_page import front_charts
 from planner.report.plots import TERA
 from planner.studies.bottleneck import PoolUse
-from planner.studies.capacity_growth import GOAL, GrowthStep
+from planner.studies.capacity_growth import CAPACITY_GOAL, GrowthStep
 from planner.studies.explain import cheapest_words, extra_words
 from planner.studies.sensitivity import CAPACITY_TOLERANCE, Effect, Input
 from simulator.analysis.bottleneck import IDLE
@@ -246,7 +246,7 @@ def growth(s: ReportSimulations) -> list[PageSection]:
     text = f"Changes that carry {rate(g.goal_per_s)} with 50 % confidence, simulated at that rate. {result}"
     text += " Prices are those of the answer."
     changes = table(("Change", "Meets objectives", "Cost per hour", "Difference per hour"), rows)
-    return [PageSection(f"{GOAL - 1:.0%} more capacity", [paragraph(text), changes], "More capacity")]
+    return [PageSection(f"{CAPACITY_GOAL - 1:.0%} more capacity", [paragraph(text), changes], "More capacity")]
 
 
 def growth_row(c: GrowthStep) -> tuple[str, str, str, str]:

@@ -8,10 +8,11 @@ from typing import Any, Final
 from catalogs.ui import charts
 from planner.answer.plan_schema import Plan
 from planner.problem.latency_metrics import LATENCY_METRICS
+from planner.problem.slo import STATS
 from planner.report.plots import MS, big_mark, draw, line, percent_axis
 from planner.studies.load_sweep import SweepPoint
 
-SHOWN: Final = ("p50", "p90", "p95", "p99")
+SHOWN: Final = STATS[1:]
 
 #: A simulated rate is not drawn if its relative distance from a rate of the answer is smaller than this.
 NEAR: Final = 0.04

@@ -85,7 +85,7 @@ def gather(answer: Answer, progress: ProgressCallback = lambda _: None, swings: 
         uses=resource_uses(best, parts),
         sensitivity=sensitivity(answer, rerun, progress) if swings and not disaggregated else None,
         growth=growth(rerun, best, progress) if swings and best.capacity_requests_per_s else None,
-        accelerator=rerun.world_of(0).names.hardware.accelerator,
+        accelerator=rerun.evaluator_of(0).names.hardware.accelerator,
     )
     return ReportData(answer, simulated, carbon(answer, best))
 

@@ -70,18 +70,14 @@ def against_latency(
 
 def price_bars(prices: list[PriceLine]) -> Any:
     """Return a bar chart of US dollars per million output tokens by cloud and contract, the cheapest at the top."""
-    traces = [
-        bars(
-            [
-                (_offer(p), usd, f" {dollars(usd)}, {dollars(p.usd_per_hour)}/h")
-                for p in prices
-                if p.contract == contract and (usd := p.usd_per_million_output_tokens) is not None
-            ],
-            i,
-            name=contract,
-        )
-        for i, contract in enumerate((*CONTRACT_WORDS.values(), OWNED))
-    ]
+    traces = []
+    for i, contract in enumerate((*CONTRACT_WORDS.values(), OWNED)):
+        values = []
+        for p in prices:
+            usd = p.usd_per_million_output_tokens
+            if p.contract == contract and usd is not None:
+                values.append((_offer(p), usd, f" {dollars(usd)}, {dollars(p.usd_per_hour)}/h"))
+        traces.append(bars(values, i, name=contract))
     most = max((p.usd_per_million_output_tokens or 0.0 for p in prices), default=1.0)
     x_axis = charts.linear_axis("per million output tokens", "USD", range=[0, most * 1.3])
     order = {"categoryorder": "array", "categoryarray": [_offer(p) for p in prices]}

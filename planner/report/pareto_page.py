@@ -18,6 +18,7 @@ from catalogs.ui.charts import COLOURS, MARKS, logarithmic_axis, number_text
 from catalogs.ui.html_page import Markup, Page, PageSection, bullets, chart, command, note, paragraph, table
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer, same_model
+from planner.problem.key_definition import input_error
 from planner.problem.scenario import arguments_of, keys_of
 from planner.report.plots import MS, Trace, big_mark, draw, line
 from planner.search.pareto_search import (
@@ -33,7 +34,7 @@ from planner.search.pareto_search import (
 
 FOOTER: Final = "Written by plan front. This file loads no external resources."
 
-HOW: Final = "plan front ... --json FRONT.json"
+HOW: Final = "write it with plan front ... --json FRONT.json"
 
 #: One mark: the values on both axes, and its text.
 Mark = tuple[float | None, float | None, str]
@@ -49,27 +50,27 @@ def read_front(path: Path, answer: Answer) -> FrontFile:
     try:
         found = FrontFile.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise InputError(f"cannot read the front ({error.strerror})", str(path), HOW) from None
+        raise InputError(f"cannot read the front ({error.strerror})", str(path), hint=HOW) from None
     except ValidationError as error:
-        first = error.errors()[0]
-        rule = f"not a front of `plan front --json`: {'.'.join(map(str, first['loc']))}: {first['msg']}"
-        raise InputError(
-            "a front is a JSON file" if first["type"] == "json_invalid" else rule, str(path), HOW
-        ) from None
+        if error.errors()[0]["type"] == "json_invalid":
+            raise InputError("a front must be a JSON file", str(path), hint=HOW) from None
+        raise input_error(FrontFile, error, f"{path} is not a front of `plan front --json`") from None
     if found.schema_version != SCHEMA_VERSION:
-        raise InputError(f"a front of schema_version {SCHEMA_VERSION} is needed", found.schema_version, HOW)
+        raise InputError(f"a front of schema_version {SCHEMA_VERSION} is needed", found.schema_version, hint=HOW)
     theirs, ours = found.request, answer.request
     if not same_model(theirs.model, ours.model):
-        raise InputError(f"this front is of another model: the answer's is {ours.model}", theirs.model, ours.model)
+        raise InputError(
+            f"the front was computed for another model; the answer uses {ours.model}", theirs.model, ours.model
+        )
     for name in ("workload", "engine"):
         of_front, of_answer = getattr(theirs, name), getattr(ours, name)
         if of_front != of_answer:
-            rule = f"this front is of another {name}: the answer's is {of_answer}"
+            rule = f"the front was computed for another {name}; the answer uses {of_answer}"
             raise InputError(rule, of_front, f"--{name} {of_answer}")
     calibration = answer.reproduce.calibration
     if theirs.hardware == ours.hardware and found.calibration != calibration:
-        both = f"{found.calibration}, the answer's is {calibration}"
-        raise InputError(f"this front was made with another calibration ({both}): search again", str(path), HOW)
+        both = f"{found.calibration}, the answer has {calibration}"
+        raise InputError(f"the front was computed with another calibration ({both}): search again", str(path), hint=HOW)
     return found
 
 
@@ -124,7 +125,7 @@ def front_charts(answer: Answer, fronts: Sequence[FrontFile]) -> list[Markup]:
     charts = []
     for front in fronts:
         s, first = front.search, front.axes[0]
-        ends = "no other point is expected on the front" if s.exhausted else "more may be found with more"
+        ends = "no other point is expected on the front" if s.exhausted else "more trials may find more points"
         for axis in front.axes[1:]:
             caption = (
                 f"Front of {first.words} and {axis.words} over all deployments and loads of {front.request.hardware}: "
@@ -140,20 +141,23 @@ def _figure(front: FrontFile, y: FrontAxis, others: str, plans: Sequence[Plan] =
 
     The points of a front with two axes are joined by a line.
     """
-    x, flat = front.axes[0], len(front.axes) == 2
+    x = front.axes[0]
 
     def marks(points: Sequence[FrontPoint]) -> Iterator[Mark]:
         for p in points:
             yield p.value(x), p.value(y), f"{_rate(p.requests_per_s)}<br>{p.hardware}: {p.words}"
 
-    dominated = [p for p in front.simulated if p.holds and not p.stopped_early and not p.on_front]
-    shape = {"color": COLOURS[0], "shape": "hv", "width": 2}
-    joined: Trace = {"mode": "lines+markers", "line": shape} if flat else {"mode": "markers"}
-    crosses = {"mode": "markers", "marker": big_mark("x-thin", COLOURS[3], size=13, color=COLOURS[3])}
-    series: list[tuple[str, Iterator[Mark], Trace]] = [
-        (others, marks(dominated), {"mode": "markers", "marker": {"color": COLOURS[6], "symbol": MARKS[6], "size": 6}}),
-        ("Pareto front", marks(front.front), joined | {"marker": {"color": COLOURS[0], "symbol": MARKS[0], "size": 9}}),
-        ("plans of this answer", ((_of(p, x), _of(p, y), _rate(p.requests_per_s)) for p in plans), crosses),
+    dominated = marks([p for p in front.simulated if p.holds and not p.stopped_early and not p.on_front])
+    own = ((_of(p, x), _of(p, y), _rate(p.requests_per_s)) for p in plans)
+    small: Trace = {"mode": "markers", "marker": {"color": COLOURS[6], "symbol": MARKS[6], "size": 6}}
+    large: Trace = {"mode": "markers", "marker": {"color": COLOURS[0], "symbol": MARKS[0], "size": 9}}
+    if len(front.axes) == 2:
+        large |= {"mode": "lines+markers", "line": {"color": COLOURS[0], "shape": "hv", "width": 2}}
+    crosses: Trace = {"mode": "markers", "marker": big_mark("x-thin", COLOURS[3], size=13, color=COLOURS[3])}
+    series = [
+        (others, dominated, small),
+        ("Pareto front", marks(front.front), large),
+        ("plans of this answer", own, crosses),
     ]
     traces, drawn = [], []
     for name, points, style in series:

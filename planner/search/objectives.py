@@ -101,7 +101,7 @@ class CountedAssess:
         return replace(outcome, n_requests=self.counter.n_requests)
 
 
-def one(_: Candidate) -> float:
+def equal_unit_cost(_: Candidate) -> float:
     """Return the same unit cost, 1, for every candidate."""
     return 1.0
 
@@ -167,12 +167,12 @@ class CapacityRace:
 
     A candidate must beat the best so far by more than a tie, in one short run and then in one full run. Only then its
     capacity is bisected, so most candidates cost a single short simulation. A candidate that is simpler than the best
-    (see `space.plainness`) only needs to tie with it.
+    (see `space.distance_from_defaults`) only needs to tie with it.
     """
 
     tester: CandidateTester
-    plainness: Callable[[Candidate], tuple[int, ...]]
-    unit_cost: Callable[[Candidate], float] = one
+    distance_from_defaults: Callable[[Candidate], tuple[int, ...]]
+    unit_cost: Callable[[Candidate], float] = equal_unit_cost
 
     def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
         """Return whether the estimated rate with a full batch is far below the rate needed to match the best."""
@@ -195,7 +195,7 @@ class CapacityRace:
         above = self._race(candidate, max(break_even_per_s * (1 + TIE), tester.held_per_s(candidate) or 0.0))
         if above.met:
             return self._scored(tester.capacity(candidate, above, above.requests_per_s * 1.1))
-        if self.plainness(candidate) >= self.plainness(best.candidate):
+        if self.distance_from_defaults(candidate) >= self.distance_from_defaults(best.candidate):
             return tester.refuse(candidate, best, above)
         tied = self._race(candidate, break_even_per_s * (1 - TIE))
         if not tied.met:
@@ -209,7 +209,7 @@ class CapacityRace:
     def _race(self, candidate: Candidate, rate: float) -> Verdict:
         """Return the verdict of a full run, or of a short one that misses clearly; only a full run counts as met."""
         quick = self.tester.probe(candidate, rate, self.tester.sizes.quick)
-        if quick.hopeless:
+        if quick.clearly_missed:
             return replace(quick, stable=False) if quick.met else quick
         return self.tester.probe(candidate, rate, self.tester.sizes.full)
 
@@ -236,7 +236,7 @@ class LowestEnergy:
             if full_load.joules_per_output_token > best.score * (1 + TIE):
                 return tester.refuse(candidate, best, full_load)
         floor = tester.probe(candidate, tester.floor_per_s(candidate), sizes.quick)
-        if floor.hopeless:
+        if floor.clearly_missed:
             return tester.refuse(candidate, None, floor)
         found = find_capacity(lambda r: tester.probe(candidate, r, sizes.quick), guess, floor, 0.05)
         return self._at(candidate, found.requests_per_s, best)
@@ -244,7 +244,7 @@ class LowestEnergy:
     def _at(self, candidate: Candidate, rate: float, best: Outcome | None) -> Outcome:
         tester, sizes = self.tester, self.tester.sizes
         verdict = tester.probe(candidate, rate, sizes.quick)
-        if verdict.hopeless:
+        if verdict.clearly_missed:
             return tester.refuse(candidate, best, verdict)
         verdict = tester.probe(candidate, rate, sizes.full)
         any_rate = tester.nominal_per_s(candidate) is None
@@ -280,7 +280,7 @@ class LowestLatency:
 def assess_for(
     objective: str,
     tester: CandidateTester,
-    plainness: Callable[[Candidate], tuple[int, ...]],
+    distance_from_defaults: Callable[[Candidate], tuple[int, ...]],
     unit_cost: Callable[[Candidate], float],
 ) -> Assess:
     """Return what measures the candidates of a search for an objective (see PlanRequest.objective)."""
@@ -289,4 +289,4 @@ def assess_for(
     if objective == "latency":
         return LowestLatency(tester)
     with_load = tester.requests_per_s is not None or tester.required is not None
-    return CapacityRace(tester, plainness, one if with_load else unit_cost)
+    return CapacityRace(tester, distance_from_defaults, equal_unit_cost if with_load else unit_cost)

@@ -121,9 +121,9 @@ class ParetoSampler:
         keeps_up = self._keeps_up(z, samples, at)
         for doubt in DOUBTS:
             counts = np.zeros(len(at))
-            for world in self._worlds(at, residuals, keeps_up, doubt, rng):
-                ahead = np.flatnonzero((_lead(world, front) > RESOLVED) & (world[:, 0] < _NEVER))
-                counts[ahead[_undominated(world[ahead])]] += 1
+            for draw in self._posterior_draws(at, residuals, keeps_up, doubt, rng):
+                ahead = np.flatnonzero((_lead(draw, front) > RESOLVED) & (draw[:, 0] < _NEVER))
+                counts[ahead[_undominated(draw[ahead])]] += 1
             if counts.max() > 0:
                 return int(at[np.argmax(counts + 0.01 * rng.random(len(at)))])
         return None if held else int(np.argmax(np.where(free, self.holds, -np.inf)))  # no point keeps up: least loaded
@@ -142,7 +142,7 @@ class ParetoSampler:
         lead = _lead(optimistic[at], front) - 2.0 * np.clip(-self.holds[at], 0.0, 1.0)
         return np.asarray(at[np.argsort(-lead, kind="stable")[:SHORT_LIST]])
 
-    def _worlds(
+    def _posterior_draws(
         self,
         at: np.ndarray,
         residuals: Mapping[int, ResidualModel],
@@ -151,12 +151,12 @@ class ParetoSampler:
         rng: np.random.Generator,
     ) -> FloatArray:
         """Return draws of the logarithms of all objectives. Shape (DRAWS, len(at), objectives)."""
-        worlds = np.repeat(np.log(self.guesses[at])[None], DRAWS, axis=0)
+        draws = np.repeat(np.log(self.guesses[at])[None], DRAWS, axis=0)
         for k, residual in residuals.items():
-            worlds[:, :, k] += residual.draw(at, DRAWS, doubt, rng)
+            draws[:, :, k] += residual.draw(at, DRAWS, doubt, rng)
         mean, covariance = keeps_up
-        worlds[normal_draws(mean, doubt**2 * covariance, DRAWS, rng) <= 0] = _NEVER
-        return np.asarray(worlds, np.float64)
+        draws[normal_draws(mean, doubt**2 * covariance, DRAWS, rng) <= 0] = _NEVER
+        return np.asarray(draws, np.float64)
 
     def _keeps_up(
         self, z: FloatArray, samples: Mapping[int, ParetoSample], at: np.ndarray
@@ -179,7 +179,10 @@ def _alike(a: FloatArray, b: FloatArray) -> FloatArray:
 
 
 def _lead(logs: FloatArray, found: FloatArray) -> FloatArray:
-    """Return by how much each row is better than every row of `found` in its best objective; inf without any."""
+    """Return each row's smallest lead over the rows of `found`; infinite if there are none. Shape (n,).
+
+    The lead over one row is that in the objective with the largest lead.
+    """
     if not len(found):
         return np.full(len(logs), np.inf)
     return np.asarray((found[None] - logs[:, None]).max(axis=2).min(axis=1), np.float64)
@@ -198,7 +201,10 @@ _PRUNED: Final = "pruned"
 
 
 class ParetoOptunaSampler(optuna.samplers.BaseSampler):
-    """Proposes the points of a finite set, each once; `exhausted` is set if no draw had the last proposal ahead."""
+    """Proposes the points of a finite set, each once.
+
+    `exhausted` is set once no posterior draw puts an unsimulated point on the front.
+    """
 
     def __init__(self, guide: ParetoSampler, names: Sequence[str], points: Sequence[Params]) -> None:
         self._guide, self._names, self._points = guide, tuple(names), list(points)

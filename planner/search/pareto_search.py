@@ -240,12 +240,13 @@ def make_front(
     left, ruled_out = apply_bounds(request, evaluator)
     unpriced = sorted({c.hardware.accelerator.name for c in left if prices.price(c.hardware) is None})
     if unpriced and any(axis.name == "cost" for axis in axes):
-        rule = "no price is known of this hardware, so a front of cost has no dollars"
-        raise InputError(rule, ", ".join(unpriced), "--price USD, or --axes energy,...")
+        rule = "the price of this hardware is unknown, so cost cannot be an axis"
+        raise InputError(rule, ", ".join(unpriced), hint="give --price USD or --axes energy,...")
     points = points_under_load(evaluator, prices, left, request.requests_per_s)
     sizes, options = RunSizes.for_slos(observed_slos(axes, limits)), request.search
     space = ParetoSpace(evaluator, prices, points, axes, limits, request.seed, sizes)
-    identity = [request.question(), [a.name for a in axes], [s.text for s in limits], request.tariff.model_dump()]
+    names, limit_texts = [axis.name for axis in axes], [slo.text for slo in limits]
+    identity = [request.search_identity(), names, limit_texts, request.tariff.model_dump()]
     name = f"front-{digest(json.dumps([identity, space.params], sort_keys=True, default=str))}"
     calibration = digest(evaluator.fingerprint)
     settings = SearchSettings(options.trials, request.seed, name, options.journal, options.storage, calibration)
@@ -306,7 +307,7 @@ def search_front(
         study = CandidateStudy(space.names, by_params, settings, sampler, n_objectives=len(guide.known))
         run = _Run(space, study, sampler, min(settings.n_trials, len(params)))
         try:
-            run.go(progress)
+            run.run(progress)
         except KeyboardInterrupt:
             run.result.interrupted = True
     return run.result
@@ -322,7 +323,7 @@ class _Run:
     n_most: int
     result: ParetoResult = field(default_factory=ParetoResult)
 
-    def go(self, progress: FrontProgress | None) -> None:
+    def run(self, progress: FrontProgress | None) -> None:
         """Simulate the points that the sampler proposes, until there are enough or the sampler is exhausted."""
         result, samples = self.result, self.result.samples
         self._learn()

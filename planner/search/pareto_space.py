@@ -17,7 +17,7 @@ from catalogs.arrays import FloatArray
 from catalogs.economics.electricity import DEFAULT_PUE
 from catalogs.errors import InputError, nearest_name
 from planner.economics.money import JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR
-from planner.evaluation.evaluator import HOPELESS_GROWTH, SHORT_RUN_MARGIN, Evaluator, Load, Verdict, judge
+from planner.evaluation.evaluator import CLEARLY_MISSED_GROWTH, SHORT_RUN_MARGIN, Evaluator, Load, Verdict, judge
 from planner.evaluation.queueing import Utilisation
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS, TTFT
@@ -40,10 +40,10 @@ _IDLE: Final = 0.4
 _LONGEST_S: Final = 1e4
 
 #: Share of saturation at which a load is as likely to hold as not, and how far around it that is in doubt.
-_EVEN, _DOUBT = 0.9, 0.25
+_EVEN_ODDS_SATURATION, _DOUBTFUL_RANGE = 0.9, 0.25
 
-#: A point guessed to hold at least so surely is not run twice.
-_SURE: Final = 0.5
+#: Points whose estimate of `holds` is at least this have no short run before the full run.
+_SKIP_SHORT_RUN: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ class ParetoSpace:
     def holds(self) -> FloatArray:
         """Return an estimate in -1..1 of whether each point keeps up. Shape (n,)."""
         full = np.array([max(s.full, s.api_server, s.engine) for s in self.utilisations])
-        return np.asarray(np.clip((_EVEN - full) / _DOUBT, -1.0, 1.0), np.float64)
+        return np.asarray(np.clip((_EVEN_ODDS_SATURATION - full) / _DOUBTFUL_RANGE, -1.0, 1.0), np.float64)
 
     @property
     def features(self) -> FloatArray:
@@ -192,7 +192,7 @@ class ParetoSpace:
     def simulate(self, index: int, front: Sequence[tuple[float, ...]] = ()) -> ParetoSample:
         """Simulate one point; if it is uncertain whether it keeps up, in a short run first (successive halving)."""
         n_short = 0
-        if self.holds[index] < _SURE:
+        if self.holds[index] < _SKIP_SHORT_RUN:
             short = self._run(index, self.sizes.quick)
             if short.slack > 0 or any(_far_behind(short.values, best, self.axes) for best in front):
                 return replace(short, pruned=True)
@@ -219,7 +219,7 @@ class ParetoSpace:
         A short run only detects points that miss clearly.
         """
         growth = max(o.growth_fraction for o in verdict.observations)
-        behind = 0.0 if verdict.stable else growth if patient else growth - HOPELESS_GROWTH
+        behind = 0.0 if verdict.stable else growth if patient else growth - CLEARLY_MISSED_GROWTH
         return max([behind, *(verdict.value_s(slo) / slo.limit_s - 1 for slo in self.slos)])
 
 
@@ -276,10 +276,10 @@ def parse_axes(text: str) -> tuple[ParetoAxis, ...]:
     """
     names = [part.strip().lower() for part in text.split(",") if part.strip()]
     if not FEWEST <= len(names) <= MOST or len(set(names)) < len(names):
-        raise InputError("a front is of two or three different objectives", text, "cost,ttft.p99")
+        raise InputError("--axes takes two or three different objectives", text, "cost,ttft.p99")
     axes = tuple(_axis(name) for name in names)
     if all(axis.slo is None for axis in axes):
-        raise InputError("at least one objective of a front is a latency", text, "cost,ttft.p99")
+        raise InputError("--axes needs at least one latency", text, "cost,ttft.p99")
     return axes
 
 
@@ -290,7 +290,7 @@ def _axis(name: str) -> ParetoAxis:
     if "." not in name or metric not in LATENCY_METRICS:
         near = nearest_name(metric, (*PER_TOKEN, *LATENCY_METRICS)) or "cost"
         metrics = ", ".join(LATENCY_METRICS)
-        rule = f"an objective of a front is {', '.join(PER_TOKEN)} or a latency's statistic ({metrics})"
+        rule = f"an axis is {', '.join(PER_TOKEN)} or METRIC.STAT, with METRIC one of {metrics}"
         raise InputError(rule, name, near if near in PER_TOKEN else f"{near}.p99")
     slo = parse_slo(f"{name}=1s")
     return ParetoAxis(slo.name, slo)

@@ -122,7 +122,7 @@ class RayLookahead:
             raise InputError(rule, f"{self._pool.n_cpus} CPUs") from None
         except ray.exceptions.RayError as error:
             rule = f"the cluster's machines cannot run the planner ({message_lines(error)[-1]})"
-            raise InputError(rule, None, INSTALL) from None
+            raise InputError(rule, None, hint=INSTALL) from None
         if digest != code_digest():
             raise InputError("a machine of the cluster has another version of the planner", digest, code_digest())
 
@@ -225,7 +225,7 @@ def join_cluster(address: str) -> Iterator[RayPool]:
     try:
         import ray
     except ModuleNotFoundError:
-        raise InputError("a search on a cluster needs Ray, which is not installed", address, INSTALL) from None
+        raise InputError("a search on a cluster needs Ray, which is not installed", address, hint=INSTALL) from None
     if server is not None:
         _need_server(address, *server)
     in_main = threading.current_thread() is threading.main_thread()
@@ -246,7 +246,7 @@ def _need_server(address: str, host: str, port: int) -> None:
         rule = f"no cluster answers at this address ({error.strerror or error})"
         raise InputError(rule, address, LOCAL) from None
     if find_spec("grpc") is None:
-        raise InputError("a remote cluster needs Ray's client, which is not installed", address, INSTALL)
+        raise InputError("a remote cluster needs Ray's client, which is not installed", address, hint=INSTALL)
 
 
 def _connect(ray: Any, address: str) -> None:

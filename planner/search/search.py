@@ -103,7 +103,7 @@ def search(
     run.planned = min(len(candidates), settings.n_trials)
     with storage_faults(settings):
         try:
-            run.go(progress)
+            run.run(progress)
         except KeyboardInterrupt:
             run.result.interrupted = True
     return run.close()
@@ -124,7 +124,7 @@ class _Run:
     _repeats: bool = False  # whether all remaining candidates were begun by other processes
     _sampled: bool = True  # whether the last trial proposed a candidate to evaluate
 
-    def go(self, progress: Progress | None) -> None:
+    def run(self, progress: Progress | None) -> None:
         """Evaluate candidates until there are enough outcomes, or no candidate is left."""
         self._learn()
         self.result.n_resumed = len(self.seen)

@@ -206,7 +206,7 @@ def _create(settings: SearchSettings, n_objectives: int) -> optuna.Study:
             study.set_user_attr(CALIBRATION_KEY, settings.calibration)
         elif made_with != settings.calibration:
             rule = f"the study was made with another calibration ({made_with}, here {settings.calibration})"
-            raise InputError(rule, settings.kept, "a new --study file")
+            raise InputError(rule, settings.kept, hint="give a new --study file")
     return study
 
 
@@ -286,7 +286,7 @@ def _engine(url: str) -> tuple[str, dict[str, Any]]:
     drivers = (driver,) if driver else ("psycopg", "psycopg2")  # the default differs between versions of SQLAlchemy
     found = next((d for d in drivers if find_spec(d) is not None), None)
     if found is None:
-        raise InputError(f"PostgreSQL needs a driver that is not installed ({drivers[0]})", None, INSTALL)
+        raise InputError(f"PostgreSQL needs a driver that is not installed ({drivers[0]})", None, hint=INSTALL)
     options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": _CONNECT_S}}
     return f"postgresql+{found}://{rest}", options
 

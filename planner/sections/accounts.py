@@ -33,7 +33,7 @@ SECONDS_PER_DAY: Final = 86400.0
 #: catalogs/deployments/autoscaling.py).
 NEW_NODE_S: Final = 120.0
 
-#: Number of hours of a day that take the work which can wait.
+#: Hours per day for deferrable work.
 CLEAN_HOURS: Final = 8
 
 Rows = list[tuple[str, str, str]]  # of a table on the page: quantity, value and source
@@ -68,19 +68,20 @@ class SpotAccount(SpotEffect):
         rate_given = (
             f"{self.interruptions_per_instance_hour:g} per hour and instance ({self.instances} instances), as given"
         )
-        units = "one unit" if self.units == 1 else f"{self.units} units"
+        unit, other = ("instance", "replicas") if self.units == self.instances else ("replica", "instances")
+        count = f"of {self.units}, lost one at a time; each is lost with its {other}"
         one_down = {True: "yes", False: "NO", None: "unknown"}[self.holds_with_one_down]
-        carried = "capacity of the other units compared with the planned rate"
+        carried = f"capacity of the other {unit}s compared with the planned rate"
         capacity = rate(self.effective_capacity_requests_per_s)
         spares = f"{self.spares}, {dollars(self.usd_per_hour_with_spares)} per hour"
         return [
             ("Interruptions", f"{self.interruptions_per_hour:.3g} per hour", rate_given),
             ("Until a replacement serves", seconds(self.recovery_s), self.recovery_source),
-            ("A unit is available", f"{self.available_fraction:.2%}", f"units that are lost one at a time: {units}"),
-            ("Requests that restart", f"{self.hit_fraction:.3%}", "in flight when their unit is interrupted"),
-            ("Mean capacity", capacity, "without unavailable units and repeated work"),
-            ("Meets the objectives with one unit down", one_down, carried),
-            ("Spares for 99 % of the time", spares, "units fail independently"),
+            (f"Availability of one {unit}", f"{self.available_fraction:.2%}", count),
+            ("Restarted requests", f"{self.hit_fraction:.3%}", f"in flight when their {unit} is interrupted"),
+            ("Mean capacity", capacity, f"without unavailable {unit}s and repeated work"),
+            (f"Meets the objectives with one {unit} down", one_down, carried),
+            ("Spares for 99 % of the time", spares, f"{unit}s fail independently"),
         ]
 
 

@@ -46,28 +46,28 @@ from simulator.cluster.simulate import simulate
 DAY_S: Final = 24 * HOUR_S
 
 #: Factors on the target of the autoscaler in the first and the more careful attempts.
-_CAREFUL: Final = (1.0, 0.8, 0.6)
+_AUTOSCALER_TARGET_FACTORS: Final = (1.0, 0.8, 0.6)
 
 #: Requests of a run. With more requests, an equal part of the fleet is simulated under its part of the load.
-_ENOUGH: Final = 40_000
+_MAX_SIMULATED_REQUESTS: Final = 40_000
 
 #: Minimum number of replicas in such a part of an autoscaled fleet; fewer replicas would scale in coarser steps.
-_PART: Final = 8
+_MIN_REPLICAS_PER_PART: Final = 8
 
 #: Number of additional replicas that are tried above the computed peak size.
-_MORE: Final = 3
+_EXTRA_REPLICAS_TRIED: Final = 3
 
 #: Probability levels of the stated error at which a size is simulated as well; long runs use fewer levels.
-_LEVELS: Final = (LEVELS[0], 0.5, LEVELS[-1])
+_ERROR_LEVELS: Final = (LEVELS[0], 0.5, LEVELS[-1])
 
-_ENDS: Final = (LEVELS[0], LEVELS[-1])
+_ERROR_LEVELS_OF_LONG_RUNS: Final = (LEVELS[0], LEVELS[-1])
 
-_LONG: Final = 100_000
+_LONG_RUN_REQUESTS: Final = 100_000
 
 #: Confidence of a capacity if no rate reaches SAFE.
-_EVEN: Final = 0.5
+_DEFAULT_CONFIDENCE: Final = 0.5
 
-_NAMES: Final = {"peak": "for the peak", "mean": "for the mean", "autoscaled": "autoscaled"}
+_OPTION_NAMES: Final = {"peak": "for the peak", "mean": "for the mean", "autoscaled": "autoscaled"}
 
 
 class WindowedSloResult(SloResult):
@@ -147,7 +147,7 @@ class DailyLoadSection(Section[DailyLoad]):
         curve = LoadCurve.of(workload, request.seed)
         requests = workload.materialise(request.seed, curve.n_requests)
         given: dict[str, Any] = dict(request.fixed.values.get("autoscaling") or {})  # type: ignore[call-overload]
-        compiled = chosen.world.deployments.compiled(chosen.candidate)
+        compiled = chosen.evaluator.deployments.compiled(chosen.candidate)
         each = compiled.resolved.accelerators_per_replica
         run = DailyRun(request.slos, requests, curve.duration_s, each, partial(serve, compiled))
         unit = _unit(chosen, _cold_start_s(compiled, ColdStart.model_validate(given.get("cold_start") or {})))
@@ -184,7 +184,7 @@ def _option_words(option: ReplicaOption, cheapest: str | None) -> str:
     span = f"{option.windows_met_ci_low:.0%} to {option.windows_met_ci_high:.0%}"
     met = f"{'met' if option.holds else 'MISSED'}, in {option.windows_met:.0%} of {option.n_windows} windows ({span})"
     best = ", the cheapest that meets them" if option.name == cheapest else ""
-    return f"{_NAMES[option.name]}: {count}, {hours}{money}, {energy}: objectives {met}{best}"
+    return f"{_OPTION_NAMES[option.name]}: {count}, {hours}{money}, {energy}: objectives {met}{best}"
 
 
 def _cheapest_words(block: DailyLoad) -> str:
@@ -195,7 +195,7 @@ def _cheapest_words(block: DailyLoad) -> str:
     by_name = {option.name: option for option in block.options}
     saved = 1 - by_name[block.cheapest].price / by_name["peak"].price
     against = "" if block.cheapest == "peak" else f", {saved:.0%} less than for the peak"
-    return f"{_NAMES[block.cheapest]}{against}; {least}"
+    return f"{_OPTION_NAMES[block.cheapest]}{against}; {least}"
 
 
 def serve(compiled: CompiledDeployment, size: FleetSize, requests: RequestSet, speed: float) -> Run:
@@ -215,20 +215,20 @@ def _cold_start_s(compiled: CompiledDeployment, cold: ColdStart) -> float:
 
 
 def _unit(chosen: ChosenPlan, cold_start_s: float) -> ReplicaUnit:
-    request, candidate, best = chosen.request, chosen.candidate, chosen.measured
+    request, candidate, best = chosen.request, chosen.candidate, chosen.evaluated
     safe = chosen.plan.safe_requests_per_s
     carries = (safe or best.capacity_requests_per_s or best.requests_per_s) / candidate.replicas
     load = Load(carries * candidate.replicas, RunSizes.for_slos(request.slos).full, request.seed)
-    verdict = judge([chosen.world.observe(candidate, load)], request.slos)
+    verdict = judge([chosen.evaluator.observe(candidate, load)], request.slos)
     price = chosen.prices.price(candidate.hardware)
     return ReplicaUnit(
         carries_per_s=carries,
         in_flight=carries * verdict.mean_s(E2E.name),
-        limit=max(replicas_of(chosen.world.names, candidate.layout), candidate.replicas),
+        limit=max(replicas_of(chosen.evaluator.names, candidate.layout), candidate.replicas),
         spare=request.spare.lost(candidate),
         usd_per_hour=None if price is None else price.usd_per_hour / candidate.replicas,
         cold_start_s=cold_start_s,
-        sure=SAFE if safe else _EVEN,
+        sure=SAFE if safe else _DEFAULT_CONFIDENCE,
     )
 
 
@@ -271,7 +271,7 @@ class OverTime:
         curve, unit = self.curve, self.unit
         # Real arrivals are burstier than those of the plan, so larger sizes than computed for the peak are tried too.
         first = self._fits(curve.peak_per_s)
-        peak = [FleetSize("peak", n) for n in range(first, min(first + _MORE, unit.limit) + 1)]
+        peak = [FleetSize("peak", n) for n in range(first, min(first + _EXTRA_REPLICAS_TRIED, unit.limit) + 1)]
         mean = [FleetSize("mean", self._fits(curve.mean_per_s))]
         options = [self._option(*self._first_that_holds(sizes)) for sizes in (peak, mean, self._scaled())]
         best = min((option for option in options if option.holds), key=lambda option: option.price, default=None)
@@ -304,7 +304,7 @@ class OverTime:
         given = self.given
         lead_s = self.unit.cold_start_s + float(given.get("interval_s", Autoscaling.model_fields["interval_s"].default))
         sizes = []
-        for careful in _CAREFUL:
+        for careful in _AUTOSCALER_TARGET_FACTORS:
             share = 1.0 / self.curve.growth_within(lead_s) * careful
             most = max(self._fits(self.curve.peak_per_s / share), 1)
             computed = {
@@ -330,9 +330,9 @@ class OverTime:
 
     def _share(self, size: FleetSize) -> int:
         """Return the number of equal parts of the fleet; one is simulated, as round robin keeps them independent."""
-        most = max(1, self.clock.requests.n // _ENOUGH)
+        most = max(1, self.clock.requests.n // _MAX_SIMULATED_REQUESTS)
         if size.scaling is not None:
-            return max(1, min(most, size.most // _PART))
+            return max(1, min(most, size.most // _MIN_REPLICAS_PER_PART))
         return max(k for k in range(1, size.replicas + 1) if size.replicas % k == 0 and k <= most)
 
     def _day(self, size: FleetSize, share: int, speed: float = 1.0) -> FleetDay:
@@ -356,7 +356,7 @@ class OverTime:
     def _option(self, day: FleetDay, share: int) -> ReplicaOption:
         """Return the row of a run, with intervals from runs as slow as at levels of the stated error."""
         slos, usd, scaling = self.clock.slos, self.unit.usd_per_hour, day.size.scaling
-        levels = _LEVELS if self.clock.requests.n <= _LONG * share else _ENDS
+        levels = _ERROR_LEVELS if self.clock.requests.n <= _LONG_RUN_REQUESTS * share else _ERROR_LEVELS_OF_LONG_RUNS
         speeds = self.error.factors(SPEED, np.array(levels)).tolist()
         moved = {level: self._day(day.size, share, speed) for level, speed in zip(levels, speeds, strict=True)}
         windows_met = [each.windows_met(slos) for each in moved.values()]

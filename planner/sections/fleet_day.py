@@ -26,7 +26,7 @@ PARTS: Final = 24
 #: Mean number of requests above a percentile that a window needs to be meaningful.
 _BEYOND: Final = 5.0
 
-_FEWEST_WINDOWS: Final = 4
+_MIN_WINDOWS: Final = 4
 
 Name = Literal["peak", "mean", "autoscaled"]
 
@@ -134,7 +134,7 @@ class DailyRun:
         """
         beyond = 1.0 if slo.quantile is None else 1.0 - slo.quantile
         least = min([beyond, *(1 - s.quantile for s in self.slos if s.quantile is not None)])
-        n = int(min(4 * PARTS, max(_FEWEST_WINDOWS, run.requests.n * least / _BEYOND)))
+        n = int(min(4 * PARTS, max(_MIN_WINDOWS, run.requests.n * least / _BEYOND)))
         edges = np.linspace(0.0, self.duration_s, n + 1) / speed
         edges[-1] = np.inf
         return np.array([slo.value_s(_samples(run, slo, a, b)) for a, b in pairwise(edges.tolist())]) * speed

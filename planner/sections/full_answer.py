@@ -10,10 +10,11 @@ from pydantic import ValidationError, create_model
 
 from catalogs.errors import InputError
 from planner.answer.schema import SCHEMA_VERSION, Answer
+from planner.problem.key_definition import input_error
 from planner.problem.scenario import known_keys
 from planner.sections.registry import SECTIONS
 
-HOW: Final = "plan ... --json ANSWER.json"
+HOW: Final = "write it with plan ... --json ANSWER.json"
 
 #: `Answer` with one optional key per section, of the type of the section.
 FullAnswer: Final[type[Answer]] = create_model(
@@ -33,9 +34,9 @@ def read_answer(path: Path) -> Answer:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InputError(f"cannot read the answer ({error.strerror})", str(path), HOW) from None
+        raise InputError(f"cannot read the answer ({error.strerror})", str(path), hint=HOW) from None
     except ValueError:
-        raise InputError("an answer must be a JSON file", str(path), HOW) from None
+        raise InputError("an answer must be a JSON file", str(path), hint=HOW) from None
     return parse_answer(data, str(path))
 
 
@@ -46,21 +47,17 @@ def parse_answer(data: object, where: str = "answer") -> Answer:
         InputError: The data is not an answer, or has another schema version.
     """
     if not isinstance(data, dict) or not {"schema_version", "request", "feasible", "search"} <= set(data):
-        raise InputError("not an answer of `plan --json`", where, HOW)
+        raise InputError("not an answer of `plan --json`", where, hint=HOW)
     if data["schema_version"] != SCHEMA_VERSION:
         rule = f"{where}: schema_version {SCHEMA_VERSION} is required; plan again with this version"
         raise InputError(rule, data["schema_version"], str(SCHEMA_VERSION))
     if "reproduce" not in data:
-        raise InputError("this answer has no block `reproduce`; plan again with this version", where, HOW)
+        raise InputError("this answer has no block `reproduce`; plan again with this version", where, hint=HOW)
     try:
-        return FullAnswer.model_validate_json(
-            json.dumps(data | {"request": request_block(data)})
-        )  # strict types as JSON has them
+        # validated as JSON, whose lists stand for the tuples of the strict types
+        return FullAnswer.model_validate_json(json.dumps(data | {"request": request_block(data)}))
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        given = first["input"] if isinstance(first["input"], str | int | float) else None
-        raise InputError(f"{where}: {place}: {first['msg']}", given, HOW) from None
+        raise input_error(FullAnswer, error, where) from None
 
 
 def request_block(data: dict[str, Any]) -> Any:

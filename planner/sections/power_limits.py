@@ -18,7 +18,7 @@ from catalogs.ui.charts import BELOW, MARGIN, series_style
 from catalogs.ui.html_page import Markup, chart, note, paragraph, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import joules, rate, seconds
-from planner.answer.measure import MeasuredPlan
+from planner.answer.evaluate import EvaluatedPlan
 from planner.answer.plan_schema import ObjectiveRow, Plan
 from planner.evaluation.evaluator import Load, judge
 from planner.evaluation.simulated import SimulatedEvaluator
@@ -33,7 +33,7 @@ MOST_REQUESTS: Final = 4000
 
 #: Name prefix of boards with a large known error of the predicted power draw
 #: (`python benchmarks/power_caps.py --simulate`).
-_FAR_OFF: Final = "rtxpro6000"
+_INACCURATE_POWER_PREFIX: Final = "rtxpro6000"
 
 DRAW_CAUTION: Final = (
     "on this board the predicted power draw was 24-31 % below the measured one (a 27B model in int4), so limits take "
@@ -131,7 +131,7 @@ class PowerLimitsSection(Section[PowerLimits]):
 
     def compute(self, chosen: ChosenPlan) -> PowerLimits:
         """Simulate the plan without a limit and under each limit."""
-        return power_limits(chosen.world, chosen.measured, chosen.request.accounting.power_caps_w)
+        return power_limits(chosen.evaluator, chosen.evaluated, chosen.request.accounting.power_caps_w)
 
     def screen(self, block: PowerLimits, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Yield a line for each limit, then the sources of the figures."""
@@ -192,22 +192,22 @@ def _change_lines(rows: Sequence[LimitedRun], own_limit_w: float) -> Any:
     return figure.update_layout(legend=BELOW, margin=MARGIN)
 
 
-def power_limits(world: SimulatedEvaluator, subject: MeasuredPlan, caps_w: Sequence[float]) -> PowerLimits:
+def power_limits(evaluator: SimulatedEvaluator, subject: EvaluatedPlan, caps_w: Sequence[float]) -> PowerLimits:
     """Simulate the plan without a limit and under each limit of `caps_w`, watts per accelerator, the highest first.
 
     A limit that cannot be kept or has no effect becomes an `UnusableLimit`. The capacities are found with one seed and
     scaled so that the row without a limit has the capacity stated in the answer.
     """
-    unit = world.names_of(subject.candidate).hardware.accelerator
+    unit = evaluator.names_of(subject.candidate).hardware.accelerator
     rows: list[LimitedRun | UnusableLimit] = []
     if unit.kind == "gpu":
-        plain = _run(world, subject, None)
+        plain = _run(evaluator, subject, None)
         rows.append(_compared(plain, plain, subject))
         for cap_w in sorted(set(caps_w), reverse=True):
             try:
                 if cap_w >= unit.tdp_w:
                     raise InputError(f"not below the board's own limit of {unit.tdp_w:g} W")
-                rows.append(_compared(_run(world.with_(power_limit_w=cap_w), subject, cap_w), plain, subject))
+                rows.append(_compared(_run(evaluator.with_(power_limit_w=cap_w), subject, cap_w), plain, subject))
             except InputError as error:
                 rows.append(UnusableLimit(cap_w=cap_w, note=str(error)))
     curve, here = voltage_curve(unit)
@@ -218,24 +218,24 @@ def power_limits(world: SimulatedEvaluator, subject: MeasuredPlan, caps_w: Seque
         voltage_measured_here=here,
         source=curve.source,
         least_measured_clock=LEAST_MEASURED,
-        caution=DRAW_CAUTION if unit.name.startswith(_FAR_OFF) else None,
+        caution=DRAW_CAUTION if unit.name.startswith(_INACCURATE_POWER_PREFIX) else None,
         rows=rows,
         note=None if rows else "power limits apply to GPUs only",
     )
 
 
-def _run(world: SimulatedEvaluator, subject: MeasuredPlan, cap_w: float | None) -> LimitedRun:
+def _run(evaluator: SimulatedEvaluator, subject: EvaluatedPlan, cap_w: float | None) -> LimitedRun:
     """Return the figures at the planned rate, and the highest sustainable rate with one seed."""
-    request, candidate = world.request, subject.candidate
+    request, candidate = evaluator.request, subject.candidate
     sizes = RunSizes.for_slos(request.slos).at_most(MOST_REQUESTS)
-    detail = world.detail(candidate, Load(subject.requests_per_s, sizes.full, request.seed))
+    detail = evaluator.detail(candidate, Load(subject.requests_per_s, sizes.full, request.seed))
     verdict, tokens = judge([detail.observation], request.slos), detail.output_tokens_per_s
     power = detail.metrics["power"]
     assert isinstance(power, dict)
-    tester, capacity = CandidateTester(world, request.slos, sizes, request.seed, None), None
-    floor = tester.probe(candidate, world.light_requests_per_s(candidate), sizes.full)
+    tester, capacity = CandidateTester(evaluator, request.slos, sizes, request.seed, None), None
+    floor = tester.probe(candidate, evaluator.light_requests_per_s(candidate), sizes.full)
     if floor.met:
-        guess = subject.capacity_requests_per_s or world.fluid_requests_per_s(candidate)
+        guess = subject.capacity_requests_per_s or evaluator.fluid_requests_per_s(candidate)
         capacity = tester.capacity(candidate, floor, guess).requests_per_s
     known = detail.observation.samples_s
     return LimitedRun(
@@ -252,7 +252,7 @@ def _run(world: SimulatedEvaluator, subject: MeasuredPlan, cap_w: float | None) 
     )
 
 
-def _compared(row: LimitedRun, plain: LimitedRun, subject: MeasuredPlan) -> LimitedRun:
+def _compared(row: LimitedRun, plain: LimitedRun, subject: EvaluatedPlan) -> LimitedRun:
     """Return the row with its capacity on the answer's scale and its changes relative to no limit."""
     if row.j_per_output_token is None or plain.j_per_output_token is None:
         return row

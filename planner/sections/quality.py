@@ -74,7 +74,7 @@ class QualitySection(Section[list[QualityNote]]):
 
     def compute(self, chosen: ChosenPlan) -> list[QualityNote]:
         """Return a note for the weights and one for the KV cache, each only if it is not the model's own precision."""
-        return quality_notes(chosen.world.names.model, chosen.plan.deployment)
+        return quality_notes(chosen.evaluator.names.model, chosen.plan.deployment)
 
     def screen(self, block: list[QualityNote], plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Yield the first evaluation of each precision, or its note; the JSON and the page have all evaluations."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from catalogs.ui.html_page import PageSection
 from catalogs.ui.terminal import Line
-from planner.answer.measure import MeasuredPlan
+from planner.answer.evaluate import EvaluatedPlan
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.evaluator import Evaluator
@@ -30,12 +30,12 @@ SECTIONS: Final[tuple[Section[Any], ...]] = (
 )
 
 
-def compute_sections(request: PlanRequest, best: MeasuredPlan, world: Evaluator) -> dict[str, Any]:
+def compute_sections(request: PlanRequest, best: EvaluatedPlan, evaluator: Evaluator) -> dict[str, Any]:
     """Return the blocks of the recommended plan by section name; empty for an evaluator that does not simulate."""
-    if not isinstance(world, HardwareChoiceEvaluator):
+    if not isinstance(evaluator, HardwareChoiceEvaluator):
         return {}
-    prices = PriceList(request.tariff, world.names.hardware)
-    chosen = ChosenPlan(request, best, world.of(best.candidate), prices, world.named)
+    prices = PriceList(request.tariff, evaluator.names.hardware)
+    chosen = ChosenPlan(request, best, evaluator.of(best.candidate), prices, evaluator.named)
     return {section.name: section.compute(chosen) for section in SECTIONS if section.wanted(request)}
 
 

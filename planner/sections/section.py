@@ -12,7 +12,7 @@ from catalogs.hardware.specs import Hardware
 from catalogs.ui.html_page import Markup, paragraph, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import percent, seconds
-from planner.answer.measure import MeasuredPlan
+from planner.answer.evaluate import EvaluatedPlan
 from planner.answer.plan_schema import Plan
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
@@ -27,26 +27,26 @@ SIMULATED: Final = "Simulated with the calibration and seed of the answer. Inter
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
-    """The inputs of a section: the request, the recommended plan as measured, and the evaluator of its hardware.
+    """The inputs of a section: the request, the recommended plan as simulated, and the evaluator of its hardware.
 
     `named` is all of the hardware in the request; it is None if the request names several kinds of hardware.
     """
 
     request: PlanRequest
-    measured: MeasuredPlan
-    world: SimulatedEvaluator
+    evaluated: EvaluatedPlan
+    evaluator: SimulatedEvaluator
     prices: PriceList
     named: Hardware | None
 
     @property
     def candidate(self) -> Candidate:
         """Return the candidate that became the recommended plan."""
-        return self.measured.candidate
+        return self.evaluated.candidate
 
     @property
     def plan(self) -> Plan:
         """Return the recommended plan as it appears in the answer."""
-        return self.measured.plan
+        return self.evaluated.plan
 
     @property
     def error(self) -> StatedError:

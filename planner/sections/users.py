@@ -27,7 +27,7 @@ from catalogs.ui.terminal import Line
 from catalogs.ui.words import digits, seconds
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import Workload
-from planner.answer.measure import MOST_REPLICAS
+from planner.answer.evaluate import MOST_REPLICAS
 from planner.answer.plan_schema import Plan, SloResult
 from planner.evaluation.confidence import (
     LEVEL,
@@ -92,15 +92,15 @@ class UsersSection(Section[UsersInClosedLoop]):
 
     def compute(self, chosen: ChosenPlan) -> UsersInClosedLoop:
         """Simulate all replicas, or an even share of them if there are many replicas or users."""
-        request, world = chosen.request, chosen.world
-        users, replicas = request.users or 1, world.deployments.even_parts(chosen.candidate)
+        request, chosen_evaluator = chosen.request, chosen.evaluator
+        users, replicas = request.users or 1, chosen_evaluator.deployments.even_parts(chosen.candidate)
         share = max(-(-replicas // MOST_REPLICAS), -(-users // MOST_USERS))
         share = next(n for n in range(min(share, replicas), replicas + 1) if replicas % n == 0)
-        serve = partial(simulate, world.deployments.part(chosen.candidate, share))
+        serve = partial(simulate, chosen_evaluator.deployments.part(chosen.candidate, share))
         n = RunSizes.for_slos(request.slos).full
-        evaluator = ClosedLoopEvaluator(serve, world.workload, request.slos, n, request.seed)
+        evaluator = ClosedLoopEvaluator(serve, chosen_evaluator.workload, request.slos, n, request.seed)
         all_users = Users(users, request.think_s)
-        return closed_loop(evaluator, all_users, chosen.measured.requests_per_s, chosen.error, share)
+        return closed_loop(evaluator, all_users, chosen.evaluated.requests_per_s, chosen.error, share)
 
     def screen(self, block: UsersInClosedLoop, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Yield the rate of the users, then every objective."""

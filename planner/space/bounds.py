@@ -31,7 +31,7 @@ _GRID_POINTS: Final = 24
 
 _SIGMAS: Final = 3.0
 
-_FEWEST_MEASURED: Final = 400  # of the 1000 requests of the shortest full run
+_MIN_MEASURED: Final = 400  # of the 1000 requests of the shortest full run
 
 #: The constraint of a candidate that the request excludes, whatever its performance is (`PlanRequest.admits`).
 NOT_ADMITTED: Final = "request"
@@ -76,7 +76,7 @@ def latency_discard(cycle_s: CycleS, limits: Limits, requests: RequestSet, slos:
     prefill_s = prefill_floor_s(cycle_s, limits, shortest_new_tokens(requests))
     least = LeastTimes(prefill_s, step_s, requests.output_tokens)
     for slo in slos:
-        floor_s = lucky_statistic_s(slo.latency.floor(least), slo.quantile)
+        floor_s = optimistic_statistic_s(slo.latency.floor(least), slo.quantile)
         if floor_s > slo.limit_s * MARGIN:
             why = slo.latency.floor_words.format(floor=human_s(floor_s), stat=slo.stat)
             reason = f"{why}, above the limit of {human_s(slo.limit_s)}"
@@ -84,14 +84,14 @@ def latency_discard(cycle_s: CycleS, limits: Limits, requests: RequestSet, slos:
     return None
 
 
-def lucky_statistic_s(samples_s: FloatArray, quantile: float | None) -> float:
+def optimistic_statistic_s(samples_s: FloatArray, quantile: float | None) -> float:
     """Return the statistic of a favourable sample, seconds: three standard errors below the statistic of the samples.
 
     The standard error is for the fewest requests that a run measures. The samples have shape (n,).
     """
     if quantile is None:
-        return float(samples_s.mean() - _SIGMAS * samples_s.std() / math.sqrt(_FEWEST_MEASURED))
-    luck = _SIGMAS * math.sqrt(quantile * (1 - quantile) / _FEWEST_MEASURED)
+        return float(samples_s.mean() - _SIGMAS * samples_s.std() / math.sqrt(_MIN_MEASURED))
+    luck = _SIGMAS * math.sqrt(quantile * (1 - quantile) / _MIN_MEASURED)
     return statistic_s(samples_s, max(quantile - luck, 0.0))
 
 

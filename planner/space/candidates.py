@@ -22,7 +22,7 @@ SEQS_LADDER: Final = (64, 128, 256, 512, 1024)
 TOKENS_LADDER: Final = (2048, 4096, 8192, 16384)
 
 #: Most numbers of nodes that are tried for a rate.
-_MOST_COUNTS: Final = 8
+_MAX_COUNTS: Final = 8
 
 
 def candidates(request: PlanRequest, names: CatalogLookup) -> list[Candidate]:
@@ -49,7 +49,7 @@ def candidates(request: PlanRequest, names: CatalogLookup) -> list[Candidate]:
         plain = [c for c in found if (c.max_num_seqs, c.max_num_batched_tokens) == own and may_draft(c)]
         drafts = parse_drafts(request.speculative)
         found += [replace(c, rest=DeploymentOverrides({**c.rest.values, SPECULATIVE: drafts})) for c in plain]
-    return sorted(found, key=lambda c: (c.hardware.n_accelerators, plainness(c, names), c))
+    return sorted(found, key=lambda c: (c.hardware.n_accelerators, distance_from_defaults(c, names), c))
 
 
 def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int]]:
@@ -75,8 +75,8 @@ def _nodes(names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int
     """Yield smaller numbers of full nodes: all of them if there are few, else a geometric selection."""
     hardware = names.hardware
     counts: Sequence[int] = range(1, hardware.n_nodes)
-    if len(counts) > _MOST_COUNTS:
-        counts = sorted({round(hardware.n_nodes ** (i / _MOST_COUNTS)) for i in range(_MOST_COUNTS)})
+    if len(counts) > _MAX_COUNTS:
+        counts = sorted({round(hardware.n_nodes ** (i / _MAX_COUNTS)) for i in range(_MAX_COUNTS)})
     for n in counts:
         fewer = with_nodes(hardware, n)
         replicas = replicas_of(replace(names, hardware=fewer), layout)
@@ -129,7 +129,7 @@ def widest_limits(names: CatalogLookup, fixed: Overrides = NOT_FIXED) -> tuple[i
     return max(t for _, t in found), max(s for s, _ in found)
 
 
-def plainness(candidate: Candidate, names: CatalogLookup) -> tuple[int, ...]:
+def distance_from_defaults(candidate: Candidate, names: CatalogLookup) -> tuple[int, ...]:
     """Return how far a candidate is from the engine's defaults, as a sort key (simplest first).
 
     The parts are precision, KV cache, limits, and other features, in order of importance.

@@ -38,7 +38,7 @@ WORDS: Final = {DEVICE_BOUNDS[bound]: words for bound, words in BOUND_WORDS.item
 }
 
 #: Maximum number of operators named for a bound, and minimum share of the replica's time of each.
-_NAMED, _LEAST_SHARE = 4, 0.005
+_NAMED, _MIN_SHARE = 4, 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class PoolUse:
 
 def pool_uses(rerun: Rerun, plan: Plan) -> list[PoolUse]:
     """Return the pools of the recommended plan, simulated again: one pool, or a prefill and a decode pool."""
-    candidate, world = rerun.candidates[0], rerun.world_of(0)
-    share = world.deployments.even_parts(candidate)
-    served = world.deployments.part(candidate, share)
+    candidate, evaluator = rerun.candidates[0], rerun.evaluator_of(0)
+    share = evaluator.deployments.even_parts(candidate)
+    served = evaluator.deployments.part(candidate, share)
     pools = served.plants if isinstance(served, CompiledFleet) else (served,)
     n = 2 * rerun.tester.sizes.full * max(pool.resolved.replicas for pool in pools) * share
     requests = rerun.workload.materialise(rerun.request.seed, n, plan.requests_per_s).every(share)
@@ -117,7 +117,7 @@ def _time(pool: PoolUse) -> Iterator[ResourceUse]:
 def _leading(pool: PoolUse, bound: str) -> str:
     """Return the names of the operators with the largest shares of a bound's time."""
     rows, total_s = together(pool.bottleneck.operators_of(bound)), pool.bottleneck.replica_s
-    shown = [f"{r.name} {r.seconds / total_s:.0%}" for r in rows[:_NAMED] if r.seconds > _LEAST_SHARE * total_s]
+    shown = [f"{r.name} {r.seconds / total_s:.0%}" for r in rows[:_NAMED] if r.seconds > _MIN_SHARE * total_s]
     if bound == DEVICE_BOUNDS[FIXED] and rows:
         return "short kernels far from any roofline: " + ", ".join(shown or [rows[0].name])
     return ", ".join(shown)

@@ -15,29 +15,27 @@ from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import human_s
-from planner.answer.measure import PlanMeasurer
+from planner.answer.evaluate import PlanEvaluator
 from planner.answer.plan_schema import Plan
+from planner.answer.refusal import NARROWER
 from planner.evaluation.evaluator import Evaluator
 from planner.problem.candidate import Candidate
 from planner.problem.slo import seconds_text
 from planner.space.candidates import candidates
 from planner.studies.rerun import Rerun, without_load
 
-GOAL: Final = 1.2
-
-#: Weight data types that are tried, the widest first.
-NARROWER: Final = ("fp8", "int4")
+CAPACITY_GOAL: Final = 1.2
 
 #: Other accelerators that are tried.
-OTHERS: Final = ("a100-80gb", "h100", "h200", "b200")
+ACCELERATORS_TRIED: Final = ("a100-80gb", "h100", "h200", "b200")
 
 #: Maximum number of candidates tried per hardware, and maximum price of hardware relative to the plan.
 MOST_TRIES: Final = 3
 
-MOST_DEARER: Final = 4.0
+MAX_PRICE_RATIO: Final = 4.0
 
 #: Number of kinds of accelerator that reach the goal, after which no more expensive hardware is tried.
-ENOUGH: Final = 2
+SUFFICIENT_ACCELERATORS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ class GrowthStep:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The changes that were tried for a rate of `goal_per_s`, which is GOAL times the capacity."""
+    """The changes that were tried for a rate of `goal_per_s`, which is CAPACITY_GOAL times the capacity."""
 
     goal_per_s: float
     changes: list[GrowthStep]
@@ -84,7 +82,7 @@ def growth(rerun: Rerun, plan: Plan, tell: ProgressCallback = lambda _: None) ->
     """
     if plan.capacity_requests_per_s is None:
         raise InputError("a plan without a capacity cannot be extended", plan.deployment["hardware"])
-    goal = GOAL * plan.capacity_requests_per_s
+    goal = CAPACITY_GOAL * plan.capacity_requests_per_s
     tries = _Tries(rerun, plan, goal)
     return Growth(goal, [*tries.objective(tell), *tries.precision(tell), *tries.hardware(tell)])
 
@@ -113,13 +111,13 @@ class _Tries:
 
     def precision(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
         """Try narrower weights on the same hardware until one reaches the goal."""
-        own, world = self.rerun.candidates[0].hardware, self.rerun.world_of(0)
-        if world.names.hardware.text != own.text:  # the plan has a part of the requested hardware
-            world = world.elsewhere(own)
-        searched = {c.weight_dtype for c in candidates(world.request, world.names)}
+        own, evaluator = self.rerun.candidates[0].hardware, self.rerun.evaluator_of(0)
+        if evaluator.names.hardware.text != own.text:  # the plan has a part of the requested hardware
+            evaluator = evaluator.elsewhere(own)
+        searched = {c.weight_dtype for c in candidates(evaluator.request, evaluator.names)}
         for dtype in (d for d in NARROWER if d not in searched):
             tell(f"{dtype} weights")
-            found = self._first(self.plan.hardware, (dtype,), world)
+            found = self._first(self.plan.hardware, (dtype,), evaluator)
             words = f"{dtype} weights" + (f": {found}" if found else "")
             note = "check the answer quality"
             yield GrowthStep("precision", words, self.plan.usd_per_hour, 0.0, found is not None, note)
@@ -131,11 +129,11 @@ class _Tries:
         done: set[str] = set()
         for hardware, usd in self._offers():
             text, name = hardware.text, hardware.accelerator.name
-            if len(done) == ENOUGH or name in done:
+            if len(done) == SUFFICIENT_ACCELERATORS or name in done:
                 continue
             tell(text)
             try:
-                found = self._first(text, (), self.rerun.world_of(0).elsewhere(hardware))
+                found = self._first(text, (), self.rerun.evaluator_of(0).elsewhere(hardware))
             except InputError:
                 continue
             extra = None if usd is None or self.plan.usd_per_hour is None else usd - self.plan.usd_per_hour
@@ -150,24 +148,24 @@ class _Tries:
         offers = dict.fromkeys([*_more(own), *_others(own)])
         prices = {hardware: self.rerun.prices.of_other(hardware).price(hardware) for hardware in offers}
         priced = [(hardware, None if price is None else price.usd_per_hour) for hardware, price in prices.items()]
-        most = MOST_DEARER * (self.plan.usd_per_hour or float("inf"))
+        most = MAX_PRICE_RATIO * (self.plan.usd_per_hour or float("inf"))
         kept = [(hardware, usd) for hardware, usd in priced if usd is None or usd <= most]
         return sorted(kept, key=lambda offer: _known(offer[1]))
 
-    def _first(self, hardware: str, precisions: tuple[str, ...], world: Evaluator) -> str | None:
+    def _first(self, hardware: str, precisions: tuple[str, ...], evaluator: Evaluator) -> str | None:
         """Return the first of the fastest candidates with default limits that reaches the goal, in words."""
         request = without_load(self.rerun.request).replace(hardware=hardware, objective="throughput")
         request = request.replace(precisions=precisions or self.rerun.request.precisions)
         plain: dict[object, Candidate] = {}
-        for c in candidates(request, world.names):
+        for c in candidates(request, evaluator.names):
             plain.setdefault(c.placement, c)
-        left = [c for c in plain.values() if world.discard(c) is None]
-        left.sort(key=lambda c: -world.fluid_requests_per_s(c))
-        tester = replace(self.rerun.tester, evaluator=world, requests_per_s=self.goal)
-        measure = PlanMeasurer(world, tester, self.rerun.prices)
+        left = [c for c in plain.values() if evaluator.discard(c) is None]
+        left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
+        tester = replace(self.rerun.tester, evaluator=evaluator, requests_per_s=self.goal)
+        plan_evaluator = PlanEvaluator(evaluator, tester, self.rerun.prices)
         for candidate in left[:MOST_TRIES]:
             quick = tester.probe(candidate, self.goal, tester.sizes.quick)
-            if not quick.hopeless and measure.holds(candidate, self.goal):
+            if not quick.clearly_missed and plan_evaluator.holds(candidate, self.goal):
                 return candidate.words
         return None
 
@@ -186,7 +184,7 @@ def _others(own: Hardware) -> Iterator[Hardware]:
     """Yield other accelerators in the same, half and twice the number."""
     if own.text == "local":
         return
-    for name in (n for n in OTHERS if n != own.accelerator.name):
+    for name in (n for n in ACCELERATORS_TRIED if n != own.accelerator.name):
         other = parse_hardware(name)
         most, total = other.node.max_accelerators, own.n_accelerators
         for n in (total // 2, total, 2 * total):

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from catalogs.ui.terminal import ProgressCallback
-from planner.answer.measure import CURVE_STATS
 from planner.answer.plan_schema import Plan
 from planner.economics.money import Rates, energy, money
 from planner.evaluation.evaluator import Load, judge
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS
-from planner.problem.slo import Slo
+from planner.problem.slo import STATS, Slo
 from planner.studies.rerun import Rerun
 
 #: Simulated shares of the capacity; the recommended plan is also simulated above it, up to the first overload.
@@ -56,12 +55,12 @@ def sweep(plans: list[Plan], rerun: Rerun, tell: ProgressCallback = lambda _: No
 
 def _point(i: int, candidate: Candidate, rerun: Rerun, share: float, rate: float) -> SweepPoint:
     tester, prices = rerun.tester, rerun.prices
-    detail = rerun.world.detail(candidate, Load(rate, tester.sizes.full, tester.seed))
+    detail = rerun.evaluator.detail(candidate, Load(rate, tester.sizes.full, tester.seed))
     verdict = judge([detail.observation], tester.slos)
     rates = Rates(detail.output_tokens_per_s, detail.total_tokens_per_s, detail.power_w)
     used = energy(rates, prices.grid())
     known = [m for m in LATENCY_METRICS if m in detail.observation.samples_s]
-    stats = sorted({*CURVE_STATS, *(slo.stat for slo in tester.slos)})
+    stats = sorted({*STATS, *(slo.stat for slo in tester.slos)})
     return SweepPoint(
         plan=i,
         share=share,

@@ -113,7 +113,7 @@ MOST_REQUESTS: Final = 120_000
 #: Time before the first crash, in mean residence times, and its minimum in seconds.
 _STAYS: Final = 4.0
 
-_LEAST_LEAD_S: Final = 20.0
+_MIN_LEAD_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class FailingFleet:
         stay_s = plan.latency_s(E2E.name, "mean")
         if not plan.requests_per_s or stay_s is None:
             raise InputError("plan spares needs a plan with a sustainable rate", plan.deployment["hardware"])
-        compiled = rerun.world_of(index).deployments.compiled(rerun.candidates[index])
+        compiled = rerun.evaluator_of(index).deployments.compiled(rerun.candidates[index])
         return cls(compiled, rerun.workload, plan.requests_per_s, rerun.tester.sizes.full, stay_s, rerun.request.seed)
 
     def shortened(self, outage: Outage) -> Outage:
@@ -150,7 +150,7 @@ class FailingFleet:
 
     @property
     def _lead_s(self) -> float:
-        return max(_STAYS * self.stay_s, _LEAST_LEAD_S)
+        return max(_STAYS * self.stay_s, _MIN_LEAD_S)
 
     def observe(self, replicas: int, outage: Outage | None, example: int, speed: float) -> Mapping[str, FloatArray]:
         """Return samples of each metric in seconds (Shape (n,)), see `planner.studies.spares.Observe`."""

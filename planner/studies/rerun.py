@@ -33,7 +33,7 @@ class Rerun:
     """The request, the evaluator of all its hardware, and the candidates of the plans, the recommended one first."""
 
     request: PlanRequest
-    world: HardwareChoiceEvaluator
+    evaluator: HardwareChoiceEvaluator
     candidates: tuple[Candidate, ...]
 
     @classmethod
@@ -46,27 +46,27 @@ class Rerun:
         """
         need_readable(command, answer.plans)
         request = answer.request
-        world = open_evaluator(request)
-        made, here = answer.reproduce.calibration, digest(world.fingerprint)
+        evaluator = open_evaluator(request)
+        made, here = answer.reproduce.calibration, digest(evaluator.fingerprint)
         if made != here:
             other = "calibration" if is_one(request.hardware) else "calibration or another choice of hardware"
             raise InputError(f"the answer was made with another {other} ({made}, here {here}): plan again")
-        space = world.space()
-        return cls(request, world, tuple(found_again(plan, space, request) for plan in answer.plans))
+        space = evaluator.space()
+        return cls(request, evaluator, tuple(found_again(plan, space, request) for plan in answer.plans))
 
     @property
     def workload(self) -> Workload:
         """Return the workload of the request."""
-        return self.world_of(0).workload
+        return self.evaluator_of(0).workload
 
-    def world_of(self, plan: int) -> SimulatedEvaluator:
+    def evaluator_of(self, plan: int) -> SimulatedEvaluator:
         """Return the evaluator of the hardware of plan number `plan`."""
-        return self.world.of(self.candidates[plan])
+        return self.evaluator.of(self.candidates[plan])
 
     @property
     def prices(self) -> PriceList:
         """Return the prices of all hardware of the request."""
-        return PriceList(self.request.tariff, self.world.names.hardware)
+        return PriceList(self.request.tariff, self.evaluator.names.hardware)
 
     @property
     def tester(self) -> CandidateTester:
@@ -75,7 +75,7 @@ class Rerun:
         Short runs are enough, because they only compare loads and plans under the same requests.
         """
         request, sizes = self.request, RunSizes.for_slos(self.request.slos).at_most(MOST_REQUESTS)
-        return CandidateTester(self.world, request.slos, sizes, request.seed, request.requests_per_s)
+        return CandidateTester(self.evaluator, request.slos, sizes, request.seed, request.requests_per_s)
 
 
 def without_load(request: PlanRequest) -> PlanRequest:

@@ -30,7 +30,7 @@ CAPACITY_TOLERANCE: Final = 0.03
 HALVINGS: Final = 4
 
 #: Stands for a plan that is not in the answer, usually one with more hardware.
-NONE_HERE: Final = -1
+NOT_IN_ANSWER: Final = -1
 
 #: Objectives that compare capacities.
 CAPACITY_OBJECTIVES: Final = ("cost", "throughput", "goodput")
@@ -57,8 +57,8 @@ class ComparedCandidate:
 class Flip:
     """The value of an input at which another plan becomes the choice: the middle of the remaining interval.
 
-    `alternative` is the number of that plan. It is NONE_HERE if the chosen plan no longer carries the required load,
-    and no other plan of the answer does.
+    `alternative` is the number of that plan. It is NOT_IN_ANSWER if the chosen plan no longer carries the required
+    load, and no other plan of the answer does.
     """
 
     value: float
@@ -90,9 +90,9 @@ class ChoiceFlips:
 
     def compare(self, variant: InputChange) -> ComparedCandidate:
         """Simulate the chosen plan with a changed input."""
-        tester = replace(shorter(self.rerun.tester), evaluator=variant.world or self.rerun.world)
+        tester = replace(shorter(self.rerun.tester), evaluator=variant.evaluator or self.rerun.evaluator)
         candidate = self.rerun.candidates[0]
-        found = self.base if variant.world is None else capacity(tester, candidate, self.base)
+        found = self.base if variant.evaluator is None else capacity(tester, candidate, self.base)
         verdict = tester.probe(candidate, self.rate * variant.load, tester.sizes.full)
         return ComparedCandidate(variant, tester, found, verdict)
 
@@ -101,7 +101,7 @@ class ChoiceFlips:
         for i, plan in enumerate(self.answer.alternatives, 1):
             if self._beats(plan, self.rerun.candidates[i], compared):
                 return i
-        return NONE_HERE if self.answer.request.given and not compared.verdict.met else 0
+        return NOT_IN_ANSWER if self.answer.request.given and not compared.verdict.met else 0
 
     def _beats(self, plan: Plan, candidate: Candidate, compared: ComparedCandidate) -> bool:
         tester, verdict = compared.tester, compared.verdict
@@ -168,7 +168,7 @@ class ChoiceFlips:
         if not alternatives and (varied.name == PRICE or not request.given):
             return "the answer holds no alternative to flip to"
         if varied.name == PRICE and request.objective != "cost":
-            return "never: the choice is not by price"
+            return f"never: price does not enter the objective {request.objective}"
         if varied.name == PRICE and all(map(self._same_kind, alternatives)):
             return "never: every plan here is on the same kind of hardware"
         if varied.name == RATE and not request.given:
@@ -185,7 +185,7 @@ def flip_words(varied: SensitivityInput, low: Flip | None, high: Flip | None) ->
     """Return the flips in words: "below x 0.71: alternative 1; above x 1.3: alternative 2", or where none was found."""
     found = [
         f"{side} {varied.words(flip.value)}: "
-        + (f"alternative {flip.alternative}" if flip.alternative > 0 else "no plan of this answer carries it")
+        + (f"alternative {flip.alternative}" if flip.alternative > 0 else "no plan of this answer meets the load")
         for flip, side in ((low, "below"), (high, "above"))
         if flip is not None
     ]
@@ -216,7 +216,7 @@ def capacity(tester: CandidateTester, candidate: Candidate, guess_per_s: float) 
 def holds(tester: CandidateTester, candidate: Candidate, rate: float) -> bool:
     """Return True if a candidate meets the objectives at a rate; a short run rules out hopeless candidates."""
     quick = tester.probe(candidate, rate, tester.sizes.quick)
-    return not quick.hopeless and tester.probe(candidate, rate, tester.sizes.full).met
+    return not quick.clearly_missed and tester.probe(candidate, rate, tester.sizes.full).met
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +285,7 @@ def _input(flips: ChoiceFlips, varied: SensitivityInput, tell: ProgressCallback)
             compared = flips.compare(varied.changed(value))
         effect = None if compared is None else _effect(flips, compared)
         if not never:
-            tell(f"where {varied.name} flips the choice")
+            tell(f"searching the value of {varied.name} at which another plan wins")
         sides.append((effect, None if never else flips.flip(varied, end, compared if value == end else None)))
     (low, flip_low), (high, flip_high) = sides
     return Input(varied.name, low, high, never or flip_words(varied, flip_low, flip_high), flip_low, flip_high)

@@ -37,7 +37,7 @@ class InputChange:
         name: Name of the input.
         change: The change in words, for example "x 0.8".
         value: The changed value of the input.
-        world: Evaluator with the change; None if the change does not affect the simulation.
+        evaluator: Evaluator with the change; None if the change does not affect the simulation.
         load: Factor on the request rate.
         price: Factor on the price of the chosen hardware.
         tokens: Factor on the output tokens.
@@ -46,7 +46,7 @@ class InputChange:
     name: str
     change: str
     value: float
-    world: Evaluator | None = None
+    evaluator: Evaluator | None = None
     load: float = 1.0
     price: float = 1.0
     tokens: float = 1.0
@@ -86,10 +86,10 @@ def inputs_of(answer: Answer, rerun: Rerun) -> Iterator[SensitivityInput]:
     yield _factor(PROMPT, lambda f: _longer(rerun, PROMPT, f))
     if plan.deployment.get("prefix_caching"):
         yield _prefix(plan, rerun)
-    yield _factor(HOST, lambda f: InputChange(HOST, times(f), f, rerun.world.with_(host_factor=f)), WIDE)
+    yield _factor(HOST, lambda f: InputChange(HOST, times(f), f, rerun.evaluator.with_(host_factor=f)), WIDE)
     span = step_error(plan)
     if span is not None:
-        changed = lambda f: InputChange(STEP, percent(f), f, rerun.world.with_(step_factor=f))  # noqa: E731
+        changed = lambda f: InputChange(STEP, percent(f), f, rerun.evaluator.with_(step_factor=f))  # noqa: E731
         yield SensitivityInput(STEP, 1.0, span, span, percent, changed)
     if plan.usd_per_hour is not None:
         yield _factor(PRICE, lambda f: InputChange(PRICE, times(f), f, price=f))
@@ -113,8 +113,8 @@ def _factor(name: str, changed: Callable[[float], InputChange], swing: tuple[flo
 
 def _longer(rerun: Rerun, name: str, factor: float) -> InputChange:
     inputs, outputs = (1.0, factor) if name == OUTPUT else (factor, 1.0)
-    varied = rerun.world.with_(workload=VariedWorkload.of(rerun.workload, inputs, outputs))
-    tokens = varied.of(rerun.candidates[0]).mean_output_tokens / rerun.world_of(0).mean_output_tokens
+    varied = rerun.evaluator.with_(workload=VariedWorkload.of(rerun.workload, inputs, outputs))
+    tokens = varied.of(rerun.candidates[0]).mean_output_tokens / rerun.evaluator_of(0).mean_output_tokens
     return InputChange(name, times(factor), factor, varied, tokens=tokens)
 
 
@@ -124,7 +124,7 @@ def _prefix(plan: Plan, rerun: Rerun) -> SensitivityInput:
     swing = 0.0 if at > 0 else None, HALF if at < 0.8 * HALF else MOST_SHARED
 
     def changed(share: float) -> InputChange:
-        varied = rerun.world.with_(workload=VariedWorkload.of(rerun.workload, shared=share))
+        varied = rerun.evaluator.with_(workload=VariedWorkload.of(rerun.workload, shared=share))
         return InputChange(PREFIX, of_prompts(share), share, varied)
 
     return SensitivityInput(PREFIX, at, swing, (0.0, MOST_SHARED), of_prompts, changed)

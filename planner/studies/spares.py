@@ -152,12 +152,14 @@ class SpareStudy:
         counts = self.requests_per_s * (self.length_s - out_s) * up
         for _, depth in outages:
             counts = counts + down[depth][int(rng.integers(len(down[depth])))]
-        return all(
-            (total_s / n if n else 0.0) <= slo.limit_s
-            if slo.quantile is None
-            else late <= (1 - slo.quantile) * n * (1 + 1e-9)
-            for slo, (n, late, total_s) in zip(self.slos, counts.T.tolist(), strict=True)
-        )
+        for slo, (n, late, total_s) in zip(self.slos, counts.T.tolist(), strict=True):
+            if slo.quantile is None:
+                met = n == 0 or total_s / n <= slo.limit_s
+            else:
+                met = late <= (1 - slo.quantile) * n * (1 + 1e-9)
+            if not met:
+                return False
+        return True
 
 
 def _late(counts: FloatArray) -> float:

@@ -127,7 +127,7 @@ def prefill_steps(prompts: int, tokens: int, limits: PromptLimits) -> AnalyzedSt
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class StepQuery:
     """The step to analyze.
 
     None stands for the model's own weight data type, the engine's KV cache data type, and all named accelerators.
@@ -156,7 +156,7 @@ class Question:
             raise InputError(f"a batch is at most {MOST_SEQUENCES} sequences", self.batch, str(MOST_SEQUENCES))
         if self.stage == "prefill" and self.batch * self.context > MOST_PROMPT_TOKENS:
             most = max(MOST_PROMPT_TOKENS // self.context, 1)
-            rule = f"prompts are at most {MOST_PROMPT_TOKENS} tokens together"
+            rule = f"all prompts together may have at most {MOST_PROMPT_TOKENS} tokens"
             raise InputError(rule, f"{self.batch} x {self.context}", f"--batch {most}")
 
 
@@ -176,7 +176,7 @@ class StepTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class MemoryUse:
     """The memory of one accelerator, bytes.
 
     Attributes:
@@ -211,7 +211,7 @@ class PrecisionRow:
     weight_dtype: str
     kv_dtype: str
     time: StepTime
-    held: Held
+    held: MemoryUse
     flops: float
     bytes: float
 
@@ -230,12 +230,12 @@ class ScalingRow:
 class Analysis:
     """The analysis of a step, see the module."""
 
-    question: Question
+    query: StepQuery
     resolved: ResolvedDeployment
     steps: AnalyzedSteps
     rows: list[OperatorRow]
     time: StepTime
-    held: Held
+    held: MemoryUse
     precisions: list[PrecisionRow]
     scaling: list[ScalingRow]
     bundle: str
@@ -247,30 +247,31 @@ class Analysis:
         return self.steps.tokens / self.time.engine_s
 
 
-def analyze(question: Question) -> Analysis:
+def analyze(query: StepQuery) -> Analysis:
     """Return the analysis of a step.
 
     Raises:
         InputError: A name is unknown, or the context exceeds the positions of the model.
     """
-    replica = _PricedReplica.of(question)
+    replica = _PricedReplica.of(query)
     model = replica.resolved.model
     longest = model.max_position_tokens
-    if question.context > longest:
+    if query.context > longest:
         rule = f"the context is beyond the {longest} positions of {model.name}"
-        raise InputError(rule, question.context, str(longest))
-    steps = replica.steps(question)
+        raise InputError(rule, query.context, str(longest))
+    steps = replica.steps(query)
+    precisions = (_precision(query, bits, weights, caches) for bits, weights, caches in PRECISIONS)
     return Analysis(
-        question,
-        replica.resolved,
-        steps,
-        sorted(steps.operators(replica.cost.tables), key=lambda r: -r.seconds),
-        replica.time(steps),
-        replica.held(question),
-        [row for bits, weights, caches in PRECISIONS if (row := _precision(question, bits, weights, caches))],
-        [*_scaled(replica, question, "batch", None), *_scaled(replica, question, "context", longest)],
-        replica.bundle.name,
-        tuple(dict.fromkeys(replica.notices(question, steps))),
+        query=query,
+        resolved=replica.resolved,
+        steps=steps,
+        rows=sorted(steps.operators(replica.cost.tables), key=lambda r: -r.seconds),
+        time=replica.time(steps),
+        held=replica.held(query),
+        precisions=[row for row in precisions if row is not None],
+        scaling=[*_scaled(replica, query, "batch", None), *_scaled(replica, query, "context", longest)],
+        bundle=replica.bundle.name,
+        notices=tuple(dict.fromkeys(replica.notices(query, steps))),
     )
 
 
@@ -282,39 +283,39 @@ class _PricedReplica:
     cost: StepCost
 
     @classmethod
-    def of(cls, question: Question) -> _PricedReplica:
-        hardware = parse_hardware(question.hardware)
+    def of(cls, query: StepQuery) -> _PricedReplica:
+        hardware = parse_hardware(query.hardware)
         every = 1 if hardware.accelerator.is_slice else hardware.accelerators_per_node
-        keys = {name: getattr(question, name) for name in ("model", "engine", "hardware", "weight_dtype", "kv_dtype")}
-        resolved = resolve(Deployment(**keys, tensor_parallel=question.tensor_parallel or every))
+        keys = {name: getattr(query, name) for name in ("model", "engine", "hardware", "weight_dtype", "kv_dtype")}
+        resolved = resolve(Deployment(**keys, tensor_parallel=query.tensor_parallel or every))
         bundle = load_bundle(resolved.hardware.accelerator)
         return cls(resolved, size_memory(resolved), bundle, compile_step_cost(resolved, bundle))
 
-    def steps(self, question: Question) -> AnalyzedSteps:
+    def steps(self, query: StepQuery) -> AnalyzedSteps:
         """Return the steps that the engine runs with its own limits."""
-        if question.stage == "decode":
-            return decode_step(question.batch, question.context)
+        if query.stage == "decode":
+            return decode_step(query.batch, query.context)
         limits = self.resolved.limits
         cut = PromptLimits(limits.max_num_batched_tokens, limits.max_num_seqs, self.resolved.engine.chunked_prefill)
-        return prefill_steps(question.batch, question.context, cut)
+        return prefill_steps(query.batch, query.context, cut)
 
     def time(self, steps: AnalyzedSteps) -> StepTime:
         rows, engine_s = steps.operators(self.cost.tables), steps.seconds(self.cost.cycle_s)
         return StepTime(sum(r.roofline_s for r in rows), sum(r.seconds for r in rows), engine_s)
 
-    def held(self, question: Question) -> Held:
+    def held(self, query: StepQuery) -> MemoryUse:
         memory, shard = self.memory, Shard.of(self.resolved)
-        return Held(
+        return MemoryUse(
             self.resolved.hardware.accelerator.memory_bytes,
             memory.budget_bytes,
             memory.weights_bytes,
             memory.activation_bytes,
             memory.non_torch_bytes,
-            question.batch * (sequence_bytes(shard, question.context) + cross_cache_bytes(shard)),
+            query.batch * (sequence_bytes(shard, query.context) + cross_cache_bytes(shard)),
             memory.kv_bytes,
         )
 
-    def notices(self, question: Question, steps: AnalyzedSteps) -> Iterator[str]:
+    def notices(self, query: StepQuery, steps: AnalyzedSteps) -> Iterator[str]:
         yield from (*self.resolved.notices, *self.bundle.notices)
         yield from self.bundle.notices_for([call.op for call in step_calls(Shard.of(self.resolved), steps.shapes[0])])
         if steps.n > 1:
@@ -323,33 +324,33 @@ class _PricedReplica:
             yield f"the engine runs these prompts in {split}; times, operators and bytes are of all of them"
         if self.memory.free_bytes <= 0:
             yield f"does not fit: {self.memory.why}"
-        elif not self.held(question).fits:
+        elif not self.held(query).fits:
             yield "the KV cache of this batch does not fit: the engine would run fewer sequences at once"
 
 
-def _precision(question: Question, bits: int, weights: tuple[str, ...], caches: tuple[str, ...]) -> PrecisionRow | None:
+def _precision(query: StepQuery, bits: int, weights: tuple[str, ...], caches: tuple[str, ...]) -> PrecisionRow | None:
     """Return the row of a precision; None if the model has no such weights on this device."""
-    names = CatalogLookup.of(question.model, question.engine, question.hardware)
+    names = CatalogLookup.of(query.model, query.engine, query.hardware)
     peaks = names.hardware.accelerator.peak_flops
     weight = next((w for w in weights if w in peaks), weights[-1])
     cache = next((c for c in caches if c in names.engine.kv_dtypes and (c in peaks or c == "fp8")), None)
     try:
-        replica = _PricedReplica.of(replace(question, weight_dtype=weight, kv_dtype=cache))
+        replica = _PricedReplica.of(replace(query, weight_dtype=weight, kv_dtype=cache))
     except InputError:
         return None
-    steps, r = replica.steps(question), replica.resolved
+    steps, r = replica.steps(query), replica.resolved
     rows = steps.operators(replica.cost.tables)
     work, moved = sum(x.flops for x in rows), sum(x.bytes for x in rows if x.kind != "collective")
-    return PrecisionRow(bits, r.weight_dtype, r.kv_dtype, replica.time(steps), replica.held(question), work, moved)
+    return PrecisionRow(bits, r.weight_dtype, r.kv_dtype, replica.time(steps), replica.held(query), work, moved)
 
 
-def _scaled(replica: _PricedReplica, question: Question, quantity: str, most: int | None) -> Iterator[ScalingRow]:
-    for value in sorted({max(1, round(getattr(question, quantity) * step)) for step in STEPS}):
+def _scaled(replica: _PricedReplica, query: StepQuery, quantity: str, most: int | None) -> Iterator[ScalingRow]:
+    for value in sorted({max(1, round(getattr(query, quantity) * step)) for step in STEPS}):
         if most is not None and value > most:
             break
         try:
-            steps = replica.steps(replace(question, **{quantity: value}))
-        except InputError:  # larger than a question may be
+            steps = replica.steps(replace(query, **{quantity: value}))
+        except InputError:  # larger than a query may be
             continue
         time = replica.time(steps)
         yield ScalingRow(quantity, value, time, steps.tokens / time.engine_s)
@@ -367,7 +368,7 @@ def document(analysis: Analysis) -> dict[str, Any]:
     }
     return {
         "schema_version": SCHEMA_VERSION,
-        "question": asdict(a.question) | resolved,
+        "question": asdict(a.query) | resolved,
         "step": asdict(a.time) | {"tokens_per_s": a.tokens_per_s, "n_steps": a.steps.n},
         "bound_s": seconds_by_bound(a.rows),
         "operators": [operator_document(row) for row in together(a.rows)],
@@ -379,7 +380,7 @@ def document(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def published_document(question: Question) -> dict[str, Any]:
+def published_document(query: StepQuery) -> dict[str, Any]:
     """Return a decode step of a dense model, 16 and 8 bit, by the conventions of a published table.
 
     See `planner.studies.published_table`.
@@ -387,17 +388,17 @@ def published_document(question: Question) -> dict[str, Any]:
     Raises:
         InputError: The stage is not decode, or the conventions do not cover the model.
     """
-    if question.stage != "decode":
-        raise InputError("the published table is of a decode step", question.stage, "decode")
-    names = CatalogLookup.of(question.model, question.engine, question.hardware)
+    if query.stage != "decode":
+        raise InputError("the published table is of a decode step", query.stage, "decode")
+    names = CatalogLookup.of(query.model, query.engine, query.hardware)
     unit, found = names.hardware.accelerator, []
     for bits in (16, 8):
-        table = published_decode_table(names.model, unit, question.batch, question.context, bits)
+        table = published_decode_table(names.model, unit, query.batch, query.context, bits)
         held = asdict(table)
         total = held.pop("total") | {"memory_access_bytes": table.total.memory_access_bytes}
         found.append({"bits": bits, **total, **{f"held_{k}": v for k, v in held.items()}})
     own = {"model": names.model.hf_id or names.model.name, "hardware": unit.name}
-    return {"schema_version": SCHEMA_VERSION, "question": asdict(question) | own, "published": found}
+    return {"schema_version": SCHEMA_VERSION, "question": asdict(query) | own, "published": found}
 
 
 def headlines(document: dict[str, Any]) -> Iterable[str]:

@@ -15,7 +15,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.yaml_files import validate_as
 from catalogs.ui.words import human_s
-from planner.answer.measure import BEST, PlanMeasurer
+from planner.answer.evaluate import BEST, PlanEvaluator
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.confidence import SAFE
@@ -102,20 +102,20 @@ def what_if(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
     resolved = resolve(written)
     model, hardware = str(changes.keys.get("model", request.model)), resolved.hardware.without_notices()
     request = request.replace(model=model, hardware=resolved.hardware.text)
-    world = SimulatedEvaluator.of(request, hardware, exact_limits=True)
+    evaluator = SimulatedEvaluator.of(request, hardware, exact_limits=True)
     prices = PriceList(request.tariff, hardware)
     prices.check()
     block = resolved.filled_in(written) | {"model": resolved.model.hf_id or resolved.model.name}
-    planned, now = plan.requests_per_s or 0.0, world.request.requests_per_s or 0.0
+    planned, now = plan.requests_per_s or 0.0, evaluator.request.requests_per_s or 0.0
     differs = [("requests/s", f"{planned:.4g}", f"{now:.4g}")] if planned != now else []
     if answer.request.workload != request.workload:
         differs.append(("workload", answer.request.workload, request.workload))
     differs += deployment_differs(plan.deployment, block)
-    found = memory_discard(size_memory(resolved), world.statistics.longest)
+    found = memory_discard(size_memory(resolved), evaluator.statistics.longest)
     if found is not None:
         return WhatIf(PlanComparison(tuple(differs), ()), (found.reason,), None)
-    changed = _measured(world, prices, _candidate(resolved, keys))
-    notes = (*filter(None, [caution]), *_notes(plan, changed, world.request))
+    changed = _evaluated(evaluator, prices, _candidate(resolved, keys))
+    notes = (*filter(None, [caution]), *_notes(plan, changed, evaluator.request))
     comparison = PlanComparison(tuple(differs), tuple(figures(plan, changed)), notes)
     return WhatIf(comparison, tuple(_breaks(changed)), changed)
 
@@ -166,11 +166,11 @@ def _candidate(resolved: ResolvedDeployment, keys: dict[str, Any]) -> Candidate:
     )
 
 
-def _measured(world: SimulatedEvaluator, prices: PriceList, candidate: Candidate) -> Plan:
-    request, sizes = world.request, RunSizes.for_slos(world.request.slos)
+def _evaluated(evaluator: SimulatedEvaluator, prices: PriceList, candidate: Candidate) -> Plan:
+    request, sizes = evaluator.request, RunSizes.for_slos(evaluator.request.slos)
     rates = RequiredRates(request.demand, _no_users, _no_users) if request.spare else None
-    tester = CandidateTester(world, request.slos, sizes, request.seed, request.requests_per_s, rates)
-    return PlanMeasurer(world, tester, prices).entry(candidate, None, BEST).plan
+    tester = CandidateTester(evaluator, request.slos, sizes, request.seed, request.requests_per_s, rates)
+    return PlanEvaluator(evaluator, tester, prices).entry(candidate, None, BEST).plan
 
 
 def _no_users(_: Candidate, requests_per_s: float) -> float:

@@ -17,13 +17,13 @@ from catalogs.errors import InputError
 from catalogs.io.output_files import finite
 from planner.evaluation.confidence import LEVEL
 from planner.problem.latency_metrics import LATENCY_METRICS
-from planner.problem.slo import Slo
-from planner.validation.measured_run import SIGMAS, TOLERANCE, Comparison, JudgedStatistic, finding, served_notes
-from planner.validation.prediction import STATS, Prediction
+from planner.problem.slo import STATS, Slo
+from planner.validation.prediction import Prediction
 from planner.validation.prometheus import Interval
+from planner.validation.verification import SIGMAS, TOLERANCE, Comparison, JudgedStatistic, finding, served_notes
 
 #: Minimum number of requests that must finish in an interval.
-_LEAST: Final = 20
+_MIN_REQUESTS: Final = 20
 
 
 class DriftRow(JudgedStatistic):
@@ -83,14 +83,15 @@ def drift(prediction: Prediction, seen: Interval) -> Drift:
         InputError: The server finished too few requests, or its rate lies outside the plan's curve.
     """
     n = seen.counted("requests")
-    if n < _LEAST:
-        rule = f"at least {_LEAST} requests must finish in the interval"
-        raise InputError(rule, f"{n:.0f} in {seen.seconds:.0f} s", "--seconds longer")
+    if n < _MIN_REQUESTS:
+        rule = f"at least {_MIN_REQUESTS} requests must finish in the interval"
+        raise InputError(rule, f"{n:.0f} in {seen.seconds:.0f} s", hint="give more --seconds")
     rate = n / seen.seconds
     if not prediction.covers(rate):
         most = max((p.requests_per_s for p in prediction.plan.curve), default=prediction.requests_per_s)
-        rule = f"the plan has latencies up to {most:.3g} requests/s (planned: {prediction.requests_per_s:.3g})"
-        raise InputError(rule, f"{rate:.3g} requests/s now", "plan whatif --rate")
+        planned = f"(planned: {prediction.requests_per_s:.3g})"
+        rule = f"the plan predicts latencies only up to {most:.3g} requests/s {planned}"
+        raise InputError(rule, f"{rate:.3g} requests/s now", hint="see plan whatif --rate")
     lengths = [
         Comparison("mean input tokens", prediction.input_mean_tokens, seen.mean_tokens("input")),
         Comparison("mean output tokens", prediction.output_mean_tokens, seen.mean_tokens("output")),

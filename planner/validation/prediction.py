@@ -16,9 +16,7 @@ from planner.answer.plan_schema import Plan, Stats
 from planner.answer.schema import Answer
 from planner.evaluation.confidence import LEVEL, Factors, LatencyCurve
 from planner.problem.latency_metrics import LATENCY_METRICS
-from planner.problem.slo import Slo
-
-STATS: Final = ("mean", "p50", "p90", "p95", "p99")
+from planner.problem.slo import STATS, Slo
 
 SCHEMA_VERSION: Final = 1
 

@@ -43,7 +43,7 @@ _PREFIX: Final = "vllm:"
 
 _TIMEOUT_S: Final = 10.0
 
-_MOST_BYTES: Final = 64 * 2**20
+_MAX_BYTES: Final = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,7 @@ def _query(base: str, text: str) -> list[dict[str, Any]]:
 def _get(address: str) -> str:
     try:
         with urlopen(Request(address, headers={"Accept": "text/plain"}), timeout=_TIMEOUT_S) as answer:
-            text: str = answer.read(_MOST_BYTES).decode("utf-8", "replace")
+            text: str = answer.read(_MAX_BYTES).decode("utf-8", "replace")
             return text
     except HTTPError as error:
         raise InputError(f"the server answers {error.code}", address) from None
@@ -300,7 +300,7 @@ def parse(text: str, where: str) -> Exposition:
             continue
         match = _LINE.match(line)
         if match is None:
-            raise InputError(f"{where} returns no Prometheus metrics", line[:60], "the URL of /metrics")
+            raise InputError(f"{where} returns no Prometheus metrics", line[:60], hint="give the URL of /metrics")
         labels = {
             name: re.sub(r"\\.", lambda escape: _ESCAPES.get(escape[0], escape[0]), value)
             for name, value in _LABEL.findall(match[2] or "")

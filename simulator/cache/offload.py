@@ -270,8 +270,8 @@ class SwapSpace:
             InputError: They do not fit; the engine stops with this error as well.
         """
         if self.used + blocks > self.total:
-            rule = f"vLLM V0 aborts: {self.used + blocks} preempted blocks exceed the swap space of"
-            raise InputError(rule, self.total, "a larger swap_space_gib, or preemption: recompute")
+            rule = f"vLLM V0 aborts: the preempted blocks exceed the swap space of {self.total} blocks"
+            raise InputError(rule, self.used + blocks, hint="set a larger swap_space_gib, or preemption: recompute")
         self.used += blocks
 
     def give_back(self, blocks: int) -> None:

@@ -138,7 +138,7 @@ class RequestedOutputs:
         """
         if self.trace_window is not None and self.chrome_trace is None:
             rule = "--trace-window selects a part of a trace"
-            raise InputError(rule, self.trace_window, "with --chrome-trace T.json")
+            raise InputError(rule, self.trace_window, hint="give --chrome-trace T.json")
         parse_window(WHOLE_RUN if self.trace_window is None else self.trace_window)
         check_time_series(self.time_series or Path("series.csv"), self.time_step_s)
 

@@ -56,7 +56,8 @@ def _with_model_indices(served: Sequence[str], requests: RequestSet) -> RequestS
     """
     if requests.requested_models is None and len(served) > 1:
         rule = f"{len(served)} models are served, so every request must name its model (a trace's column `model`)"
-        raise InputError(rule, None, f"models: {{{', '.join(f'{name}: 1' for name in served)}}} in the workload")
+        weights = ", ".join(f"{name}: 1" for name in served)
+        raise InputError(rule, hint=f"write models: {{{weights}}} in the workload")
     if requests.requested_models is None or not requests.models:
         return requests
     from catalogs.models.catalog import load_model

@@ -41,7 +41,7 @@ def encoder_calls(shard: Shard, requests: FloatArray) -> Calls:
 
 def _encoder_layer_calls(shard: Shard, group: LayerGroup, requests: FloatArray, tokens: FloatArray) -> Calls:
     if group.dense_block is None:
-        raise InputError("encoders are simulated with dense feed-forward blocks", shard.model.name)
+        raise InputError("encoders are simulated only with dense feed-forward blocks", shard.model.name)
     a, mlp = crossed_attention(shard, group), ShardedMlp(shard, group.count, group.dense_block)
     hidden, q, up = shard.model.hidden_size, a.query_width, 2 if mlp.part.gated else 1
     yield elementwise_call("encoder_norm", 2 * group.count, "norm", tokens, 4 * hidden * ACT)
@@ -99,7 +99,7 @@ def crossed_attention(shard: Shard, group: LayerGroup) -> ShardedAttention:
         InputError: The layers have another kind of mixer.
     """
     if group.plain_attention is None:
-        raise InputError("encoders and cross attention are simulated with plain attention", shard.model.name)
+        raise InputError("encoders and cross attention are simulated only with plain attention", shard.model.name)
     return ShardedAttention(shard, group.count, group.plain_attention)
 
 

@@ -61,8 +61,8 @@ def modules(shard: Shard) -> list[LoraModule]:
     for group in shard.model.groups:
         n, plain, dense = group.count, group.plain_attention, group.dense_block
         if plain is None or dense is None:
-            rule = "LoRA is simulated for dense models with plain attention"
-            raise InputError(rule, shard.model.name, "a model such as llama-3.1-8b")
+            rule = "LoRA is simulated only for dense models with plain attention"
+            raise InputError(rule, shard.model.name, hint="use a model such as llama-3.1-8b")
         a, width = ShardedAttention(shard, n, plain), ShardedMlp(shard, n, dense).width
         found += [
             LoraModule(hidden, (float(a.query_width), float(a.key_width), float(a.kv_width - a.key_width)), n),

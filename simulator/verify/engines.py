@@ -119,7 +119,7 @@ def endpoint(
         InputError: There is no deployment file, or the server does not answer or does not serve the model.
     """
     if deployment is None:
-        raise InputError("an endpoint needs a deployment file", url, "--deployment FILE.yaml")
+        raise InputError("an endpoint needs a deployment file", url, hint="give --deployment FILE.yaml")
     written = load_deployment(deployment)
     base = url.rstrip("/").removesuffix("/v1")
     if not base.startswith(("http://", "https://")):

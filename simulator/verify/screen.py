@@ -154,5 +154,5 @@ def _around(page: str, engine: str) -> tuple[str, str]:
     before, mark, rest = page.partition(start)
     _, closing, after = rest.partition(end)
     if not mark or not closing:
-        raise InputError("the page has no place for this comparison", engine, f"{start.strip()} and {end}")
+        raise InputError("the page has no place for this comparison", engine, hint=f"add {start.strip()} and {end}")
     return before + start, end + after

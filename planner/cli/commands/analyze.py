@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import JsonTo, put
+from planner.cli.options import JsonTo, write_result
 
 
 def analyze(
@@ -45,16 +45,16 @@ def analyze(
     from planner.studies import step_analysis as analysis
 
     check_targets(json_file, html)
-    question = analysis.Question(model, hw, batch, context, stage, engine, weight_dtype, kv_dtype, tensor_parallel)
+    query = analysis.StepQuery(model, hw, batch, context, stage, engine, weight_dtype, kv_dtype, tensor_parallel)
     if published:
         if html is not None:
-            raise InputError("the published table has no page", str(html), "no --html")
-        document = analysis.published_document(question)
+            raise InputError("the published table has no page", str(html), hint="leave out --html")
+        document = analysis.published_document(query)
     else:
-        found = analysis.analyze(question)
+        found = analysis.analyze(query)
         document = analysis.document(found)
         if html is not None:
             from planner.report.analysis_page import write_analysis
 
             write_analysis(found, html)
-    put(document, json_file, lambda: show(document))
+    write_result(document, json_file, lambda: show(document))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import JsonTo, put
+from planner.cli.options import JsonTo, write_result
 
 
 def compare(
@@ -22,4 +22,4 @@ def compare(
 
     found = compare_answers(read_answer(first), read_answer(second))
     names = str(first), str(second)
-    put({"a": names[0], "b": names[1], **found.document()}, json_file, lambda: show_comparison(found, names))
+    write_result({"a": names[0], "b": names[1], **found.document()}, json_file, lambda: show_comparison(found, names))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import Alternative, AnswerPath, put, writable
+from planner.cli.options import Alternative, AnswerPath, writable, write_result
 
 
 def deploy(
@@ -30,9 +30,9 @@ def deploy(
         ),
     ] = None,
 ) -> None:
-    """Write the files that start a plan, a benchmark that verifies it, and its predictions."""
+    """Write the files that start a plan, its predictions, and a benchmark that checks them."""
     from planner.cli.screens.studies import show_deployment
     from planner.deploy.package import write_deployment
 
     package = write_deployment(answer, target, out, alternative, image, force)
-    put({"folder": str(out), **package.document()}, json_file, lambda: show_deployment(package, out))
+    write_result({"folder": str(out), **package.document()}, json_file, lambda: show_deployment(package, out))

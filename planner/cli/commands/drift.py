@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import Alternative, AnswerPath, JsonTo, put
+from planner.cli.options import Alternative, AnswerPath, JsonTo, write_result
 
 
 def drift(
@@ -38,5 +38,5 @@ def drift(
     read = read_answer(answer)
     prediction = Prediction.of(read, chosen("drift", read, alternative))
     found = compare(prediction, observe_server(prometheus, seconds, str(prediction.plan.deployment["model"]), served))
-    put(found.document(), json_file, lambda: show_server(found))
+    write_result(found.document(), json_file, lambda: show_server(found))
     raise typer.Exit(0 if found.holds else 1)

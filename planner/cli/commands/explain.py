@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.cli.options import AnswerPath, JsonTo, put
+from planner.cli.options import AnswerPath, JsonTo, write_result
 
 
 def explain(
@@ -21,4 +21,4 @@ def explain(
     read = read_answer(answer)
     with progress_bar("explain") as progress:
         found = explaining.explain(read, progress)
-    put(explaining.document(found), json_file, lambda: show_explanation(found))
+    write_result(explaining.document(found), json_file, lambda: show_explanation(found))

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from planner.cli.options import JsonTo, put
-from planner.cli.request_options import GivenRequest, takes_request
+from planner.cli.derived_options import GivenRequest, takes_request
+from planner.cli.options import JsonTo, write_result
 
 if TYPE_CHECKING:
     from planner.problem.request import PlanRequest
@@ -61,10 +61,10 @@ def front(
         from catalogs.ui.html_page import need_plotly
 
         need_plotly()
-    world = open_evaluator(request)
+    evaluator = open_evaluator(request)
     try:
         with front_progress() as progress:
-            found = make_front(request, world, wanted, limits, progress)
+            found = make_front(request, evaluator, wanted, limits, progress)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
@@ -73,7 +73,7 @@ def front(
         from planner.report.pareto_page import front_page
 
         write_atomically(html, [render(front_page(found))])
-    put(found.document(), json_file, lambda: show_front(found))
+    write_result(found.document(), json_file, lambda: show_front(found))
     raise typer.Exit(INTERRUPTED if found.result.interrupted else 0 if found.members else 1)
 
 

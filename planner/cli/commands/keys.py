@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planner.cli.options import JsonTo, put
+from planner.cli.options import JsonTo, write_result
 
 #: Heading of the keys without a panel.
 NO_PANEL = "Request"
@@ -17,7 +17,7 @@ def keys(json_file: JsonTo = None) -> None:
 
     from planner.problem.request_keys import request_keys
 
-    put({"keys": [asdict(key) for key in request_keys().values()]}, json_file, _show)
+    write_result({"keys": [asdict(key) for key in request_keys().values()]}, json_file, _show)
 
 
 def _show() -> None:

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from catalogs.ui.entry_point import INTERRUPTED
-from planner.cli.options import OUTPUT, put
-from planner.cli.request_options import GivenRequest, takes_request
+from planner.cli.derived_options import GivenRequest, takes_request
+from planner.cli.options import OUTPUT, write_result
 
 
 @takes_request("plan")
@@ -58,7 +58,7 @@ def plan(
 
         deployment = answer.best.deployment | {"kv_blocks": None}  # `simulate` computes it from the memory model
         write_atomically(deployment_out, [yaml.safe_dump(deployment, sort_keys=False)])
-    put(answer.document(), json, lambda: show(answer))
+    write_result(answer.document(), json, lambda: show(answer))
     if html is not None:
         from planner.report.write import write_report
 

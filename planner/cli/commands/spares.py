@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import Alternative, AnswerPath, JsonTo, put
+from planner.cli.options import Alternative, AnswerPath, JsonTo, write_result
 
 
 def spares(
@@ -33,5 +33,5 @@ def spares(
     terms = SpareObjective(parse_duration(mtbf), parse_duration(restart), parse_duration(window), held)
     with progress_bar("spares") as progress:
         found = spares(read_answer(answer), terms, alternative, progress)
-    put(found.document(), json_file, lambda: show_spares(found))
+    write_result(found.document(), json_file, lambda: show_spares(found))
     raise typer.Exit(1 if found.spares is None else 0)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import Alternative, AnswerPath, JsonTo, put
+from planner.cli.options import Alternative, AnswerPath, JsonTo, write_result
 
 
 def verify(
@@ -23,18 +23,18 @@ def verify(
 ) -> None:
     """Compare measured latencies with their predicted intervals; exit status 1 if one lies outside.
 
-    A result with another model, other lengths or another rate is an error.
+    Results of another model, length or rate are refused.
     """
     from calibration.importers.model_name import measured_model
     from calibration.importers.results import measured_run_file
     from planner.answer.capabilities import chosen
     from planner.cli.screens.validation import show_run
     from planner.sections.full_answer import read_answer
-    from planner.validation.measured_run import verify as compare
     from planner.validation.prediction import Prediction
+    from planner.validation.verification import verify as compare
 
     read = read_answer(answer)
     prediction = Prediction.of(read, chosen("verify", read, alternative))
     found = compare(prediction, measured_run_file(results), measured_model(results))
-    put(found.document(), json_file, lambda: show_run(found))
+    write_result(found.document(), json_file, lambda: show_run(found))
     raise typer.Exit(0 if found.holds else 1)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from planner.cli.options import Alternative, AnswerPath, JsonTo, put
+from planner.cli.options import Alternative, AnswerPath, JsonTo, write_result
 
 
 def whatif(
@@ -34,7 +34,9 @@ def whatif(
     from planner.studies.whatif import what_if as change
 
     if not (rate or hw or workload or settings):
-        raise InputError("nothing is changed", None, "--rate x2, --hw h200x8, --workload W or --set KEY=VALUE")
+        raise InputError(
+            "nothing is changed", None, hint="give --rate x2, --hw h200x8, --workload W or --set KEY=VALUE"
+        )
     read = read_answer(answer)
     plan = chosen("whatif", read, alternative)
     per_s = None if rate is None else parse_rate(rate, plan.requests_per_s or 0.0)
@@ -42,5 +44,5 @@ def whatif(
     with progress_bar("whatif") as progress:
         progress("the changed deployment")
         found = change(read, plan, changes)
-    put(found.document(), json_file, lambda: show_whatif(found))
+    write_result(found.document(), json_file, lambda: show_whatif(found))
     raise typer.Exit(1 if found.breaks else 0)

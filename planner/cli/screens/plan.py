@@ -23,7 +23,7 @@ from planner.sections.section import interval_words, verdict_words
 _BAR: Final = 40
 
 #: Maximum number of rows of the hardware ranking on the screen.
-_MOST_HARDWARE: Final = 12
+_MAX_HARDWARE: Final = 12
 
 
 def render(answer: Answer, width: int = PIPED) -> str:
@@ -92,7 +92,7 @@ def _feasible(answer: Answer, best: Plan) -> Iterator[Line]:
         yield "Alternative", f"{deployment_words(other.deployment)}: {_difference(best, other)}"
     ranking = [
         f"{place}. {row.hardware}{'' if row.usd_per_hour is None else f', {dollars(row.usd_per_hour)}/h'}: {_rank(row)}"
-        for place, row in enumerate(answer.hardware[:_MOST_HARDWARE], 1)
+        for place, row in enumerate(answer.hardware[:_MAX_HARDWARE], 1)
     ]
     for i, text in enumerate([*ranking, *answer.search.left_out]):
         yield "" if i else "Hardware", text

@@ -12,7 +12,7 @@ from catalogs.ui.words import dollars, duration_text, grams, joules, percent, ra
 from planner.deploy.package import Package
 from planner.report.evidence import growth_row
 from planner.search.pareto_search import ParetoAnswer, footnotes, shown, shown_unit
-from planner.studies.capacity_growth import GOAL
+from planner.studies.capacity_growth import CAPACITY_GOAL
 from planner.studies.comparison import Figure, PlanComparison
 from planner.studies.explain import Explanation, cheapest_words
 from planner.studies.spares import SparesDocument, SparesTried
@@ -72,7 +72,7 @@ def show_explanation(e: Explanation) -> None:
         rows = [(u.resource, u.of, f"{100 * u.share:.0f} %", "bottleneck" if u.binds else "") for u in e.uses]
         console.print(text_table(("resource", "share of", "used", ""), rows, 2, ""))
     if e.growth is not None:
-        title = f"{GOAL - 1:.0%} more capacity ({e.growth.goal_per_s:.3g} requests/s), simulated"
+        title = f"{CAPACITY_GOAL - 1:.0%} more capacity ({e.growth.goal_per_s:.3g} requests/s), simulated"
         head = ("change", "meets objectives", "cost per hour", "difference")
         console.print(text_table(head, [growth_row(c) for c in e.growth.changes], 1, title))
         best = e.growth.cheapest
@@ -100,13 +100,13 @@ def _spares_lines(found: SparesDocument) -> Iterator[Line]:
         planned = "as planned" if not more else f"{abs(more)} {'more' if more > 0 else 'fewer'} than planned"
         count = f"{found.needed} required and {found.spares} spare replicas ({found.replicas} in total, {planned})"
         yield "Recommended", f"{count} meet the objectives in {required:.3g} % of windows of {window}"
-    late = "too few replicas are available for at most the permitted share of late requests"
+    late = "the share of time with too few replicas is at most the permitted share of late requests"
     yield "Formula", f"{_spares(found.formula)}: {late}"
     for row in found.tried:
         yield "Simulated", _tried_words(row)
     if found.held_if_slow is not None:
         share = f"{100 * found.held_if_slow:.1f} % of windows meet the objectives"
-        yield "", f"with steps as slow as in 1 of 20 cases, {share}"
+        yield "", f"if steps are slower than predicted (95th percentile of the stated error), {share}"
     if found.usd_per_hour is not None:
         yield "Cost", f"${found.usd_per_hour:.2f}/h, ${found.usd_per_hour_planned:.2f}/h as planned"
     yield "Note", "replicas fail independently; failures of several at once (a node, a release) are not included"

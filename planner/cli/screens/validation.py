@@ -10,8 +10,8 @@ from catalogs.ui.terminal import open_console, text_table
 from catalogs.ui.words import human_s
 from planner.evaluation.confidence import LEVEL
 from planner.validation.drift import Drift, DriftRow
-from planner.validation.measured_run import MOST_FAILED, Comparison, PlanVerification, Row
 from planner.validation.prediction import Expected, Prediction
+from planner.validation.verification import MOST_FAILED, Comparison, PlanVerification, Row
 
 _NAMED: Final = 4
 
@@ -93,10 +93,10 @@ def _some(names: Sequence[str]) -> str:
 
 def _cells(expected: Expected, measured: str, finding: str, met: str) -> Cells:
     objective = "" if expected.limit_s is None else f"{human_s(expected.limit_s)}: {met}"
-    return expected.name, interval_words(expected), measured, finding, objective
+    return expected.name, predicted_interval_text(expected), measured, finding, objective
 
 
-def interval_words(expected: Expected) -> str:
+def predicted_interval_text(expected: Expected) -> str:
     """Return the predicted value with its interval."""
     high = human_s(expected.high_s) if math.isfinite(expected.high_s) else "no upper bound"
     return f"{human_s(expected.value_s)} ({human_s(expected.low_s)} to {high})"

@@ -54,7 +54,7 @@ def _command(s: Serving, leads: bool) -> list[str]:
         return [*command, "--nnodes", nodes, "--node-rank", _INDEX, "--master-addr", _LEADER, *quiet]
     local, odd = divmod(layout.data_parallel, s.nodes_per_replica)
     if odd:
-        rule = "data-parallel ranks of a replica that spans nodes fill each node evenly"
+        rule = "data-parallel ranks of a replica that spans nodes must fill each node evenly"
         raise InputError(rule, f"{layout.words} on {nodes} nodes", f"a multiple of {nodes} ranks")
     if not leads and local > 1:  # the first rank of a node, `local` times its index, is only known in its pod
         rule = "a replica that spans nodes can be started with one data-parallel rank per node"

@@ -290,7 +290,7 @@ def test_a_plain_entry_matches_whole_pieces_only() -> None:
         ({"num_attention_heads": 7}, "num_attention_heads"),
         ({"num_key_value_heads": 3}, "num_key_value_heads"),
         (MOE | {"num_experts_per_tok": 9}, "num_experts_per_tok"),
-        ({"model_type": "bert"}, "not a generative"),
+        ({"model_type": "bert"}, "is not a generative language model"),
     ],
 )
 def test_impossible_configs(changes: dict[str, Any], message: str) -> None:

@@ -20,10 +20,10 @@ from planner.cli.main import app
 from planner.economics.ownership import OwnedHardware
 from planner.problem.accounting import SPOT, Accounting
 from planner.problem.demand import NOTHING, FailureTolerance
+from planner.problem.key_definition import RequestModel
 from planner.problem.overrides import Overrides
 from planner.problem.reproduction import reproduce_block
 from planner.problem.request import DISAGGREGATED, EXTENSIONS, OBJECTIVES, PlanRequest, SearchOptions
-from planner.problem.request_fields import RequestModel
 from planner.problem.request_keys import SCHEMA_FILE, request_keys, schema_text
 from planner.problem.scenario import command_of, keys_of, parse_settings, read_scenario, request_of_keys
 from planner.problem.slo import parse_slos
@@ -176,7 +176,7 @@ def test_where_a_search_is_kept_is_of_the_run() -> None:
     assert "secret" not in json.dumps(kept.as_dict()) + command_of(kept)
     assert (kept.search.storage, kept.search.journal) == ("postgresql://me:secret@host/db", None)
     assert PLAIN.replace(search=SearchOptions(study="s.log")).search.journal == Path("s.log")
-    assert kept.question() == PLAIN.question()
+    assert kept.search_identity() == PLAIN.search_identity()
 
 
 # ---- one description of each field

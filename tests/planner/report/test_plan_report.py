@@ -246,7 +246,7 @@ def test_the_answer_brings_its_candidates_back() -> None:
     assert parse_answer(older).plans[0].deployment["sampling"] == "random"
     changed = copy.deepcopy(answer().plans[0].deployment) | {"max_num_seqs": 77}
     plan = answer().plans[0].model_copy(update={"deployment": changed})
-    space = candidates(answer().request, again.world.names)
+    space = candidates(answer().request, again.evaluator.names)
     with pytest.raises(InputError, match="not a candidate"):
         found_again(plan, space, again.request)
 
@@ -268,6 +268,14 @@ def test_an_answer_of_another_kind_is_one_line(change: dict[str, Any], says: str
     with pytest.raises(InputError, match=says) as caught:
         read_answer(path)
     assert "\n" not in str(caught.value)
+
+
+def test_a_fault_of_the_request_keeps_its_message() -> None:
+    changed = data()
+    changed["request"]["slo"] = ["norm.p99=1s"]
+    said = r"^a\.json: an SLO metric is one of [a-z0-9, ]+: got 'norm'; nearest valid choice: \w+$"
+    with pytest.raises(InputError, match=said):
+        parse_answer(changed, "a.json")
 
 
 def test_bad_files_are_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from planner.answer.measure import MeasuredPlan
+from planner.answer.evaluate import EvaluatedPlan
 from planner.answer.plan_schema import Plan
 from planner.evaluation.evaluator import Verdict
 from planner.evaluation.simulated import SimulatedEvaluator
@@ -33,10 +33,10 @@ def known(value: float | None) -> float:
     return value
 
 
-def planned(found: SimulatedEvaluator, requests_per_s: float, capacity_per_s: float) -> MeasuredPlan:
+def planned(found: SimulatedEvaluator, requests_per_s: float, capacity_per_s: float) -> EvaluatedPlan:
     """The first candidate as a plan; its verdict has no part in the section."""
     verdict = Verdict(requests_per_s, (), 0.5, SLOS[0], True)
-    return MeasuredPlan(found.space()[0], requests_per_s, capacity_per_s, verdict, PLAN)
+    return EvaluatedPlan(found.space()[0], requests_per_s, capacity_per_s, verdict, PLAN)
 
 
 @pytest.fixture(scope="module")

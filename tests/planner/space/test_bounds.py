@@ -19,7 +19,13 @@ from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo, parse_slos
-from planner.space.bounds import fastest_decode_s, latency_discard, lucky_statistic_s, memory_discard, prefill_floor_s
+from planner.space.bounds import (
+    fastest_decode_s,
+    latency_discard,
+    memory_discard,
+    optimistic_statistic_s,
+    prefill_floor_s,
+)
 from simulator.core.batch import BatchShape
 from simulator.memory.plan import size_memory
 
@@ -37,9 +43,9 @@ def requests(inputs: list[int], outputs: list[int]) -> RequestSet:
 
 def test_a_lucky_draw_is_below_the_statistic_itself() -> None:
     samples = np.random.default_rng(0).lognormal(size=5000)
-    assert lucky_statistic_s(samples, None) < samples.mean()
-    assert lucky_statistic_s(samples, 0.99) < np.quantile(samples, 0.99)
-    assert lucky_statistic_s(np.full(9, 2.0), 0.5) == lucky_statistic_s(np.full(9, 2.0), None) == 2.0
+    assert optimistic_statistic_s(samples, None) < samples.mean()
+    assert optimistic_statistic_s(samples, 0.99) < np.quantile(samples, 0.99)
+    assert optimistic_statistic_s(np.full(9, 2.0), 0.5) == optimistic_statistic_s(np.full(9, 2.0), None) == 2.0
 
 
 def test_floors_by_hand() -> None:

@@ -16,14 +16,14 @@ from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
 from planner.cli.main import app
-from planner.studies.step_analysis import PromptLimits, Question, analyze, decode_step, document, prefill_steps
+from planner.studies.step_analysis import PromptLimits, StepQuery, analyze, decode_step, document, prefill_steps
 from simulator.analysis.operators import FIXED, LINK, MEMORY, together
 from simulator.cluster.compiled import compile_deployment
 from simulator.core.batch import BatchShape
 
 
-def asked(**changes: Any) -> Question:
-    return Question(**({"model": "llama3.1-8b", "hardware": "h100", "batch": 16, "context": 1024} | changes))
+def asked(**changes: Any) -> StepQuery:
+    return StepQuery(**({"model": "llama3.1-8b", "hardware": "h100", "batch": 16, "context": 1024} | changes))
 
 
 def test_operators_add_up_and_none_of_much_work_beats_its_roofline() -> None:
@@ -89,7 +89,7 @@ def test_scaling_grows_with_batch_and_context() -> None:
         times = [s.time.roofline_s for s in rows]
         assert len(rows) == 5
         assert times == sorted(times)
-        (here,) = (s for s in rows if s.value == getattr(a.question, quantity))
+        (here,) = (s for s in rows if s.value == getattr(a.query, quantity))
         assert here.time == a.time
 
 

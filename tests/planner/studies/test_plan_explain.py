@@ -14,7 +14,7 @@ from planner.cli.main import app
 from planner.evaluation.deployments import slower_host
 from planner.evaluation.variants import VariedWorkload
 from planner.studies.bottleneck import resource_uses
-from planner.studies.capacity_growth import GOAL, Growth, GrowthStep
+from planner.studies.capacity_growth import CAPACITY_GOAL, Growth, GrowthStep
 from planner.studies.explain import binding_words, explain, why_not
 from planner.studies.rerun import Rerun
 from tests.planner.report.test_plan_report import answer, data, material, told
@@ -67,7 +67,7 @@ def test_more_capacity_is_simulated_at_the_goal() -> None:
     assert s is not None
     assert s.growth is not None
     capacity = data()["best"]["capacity_requests_per_s"]
-    assert s.growth.goal_per_s == pytest.approx(GOAL * capacity)
+    assert s.growth.goal_per_s == pytest.approx(CAPACITY_GOAL * capacity)
     cheapest = s.growth.cheapest
     assert cheapest is not None
     tried = [
@@ -87,7 +87,7 @@ def test_the_command_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert len(found["why_not"]) == len(answer().alternatives)
     assert any(u["binds"] for u in found["uses"])
     assert found["more_capacity"]["goal_requests_per_s"] == pytest.approx(
-        GOAL * data()["best"]["capacity_requests_per_s"]
+        CAPACITY_GOAL * data()["best"]["capacity_requests_per_s"]
     )
 
 
@@ -113,7 +113,7 @@ def test_slower_steps_stretch_time_exactly() -> None:
     again = Rerun.of(answer())
     tester, candidate = again.tester, again.candidates[0]
     plain = tester.probe(candidate, 4.0, 300).observations[0].samples_s["ttft"]
-    slower = again.world.with_(step_factor=2.0)
+    slower = again.evaluator.with_(step_factor=2.0)
     from dataclasses import replace
 
     stretched = replace(tester, evaluator=slower).probe(candidate, 2.0, 300).observations[0].samples_s["ttft"]
@@ -122,7 +122,7 @@ def test_slower_steps_stretch_time_exactly() -> None:
 
 def test_a_slower_host_keeps_what_is_not_its_own() -> None:
     again = Rerun.of(answer())
-    evaluator, candidate = again.world_of(0), again.candidates[0]
+    evaluator, candidate = again.evaluator_of(0), again.candidates[0]
     host = evaluator.deployments.compiled(candidate).resolved.engine.host
     twice = slower_host(host, 2.0)
     slower = evaluator.with_(host_factor=2.0).deployments

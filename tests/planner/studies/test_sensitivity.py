@@ -23,7 +23,7 @@ from planner.report.material import gather
 from planner.report.page import answer_page
 from planner.sections.full_answer import parse_answer
 from planner.studies.rerun import Rerun
-from planner.studies.sensitivity import HALVINGS, NONE_HERE, ChoiceFlips, ComparedCandidate, Flip, flip_words
+from planner.studies.sensitivity import HALVINGS, NOT_IN_ANSWER, ChoiceFlips, ComparedCandidate, Flip, flip_words
 from planner.studies.sensitivity_inputs import (
     OUTPUT,
     PRICE,
@@ -67,7 +67,7 @@ def test_a_load_beyond_the_capacity_flips_the_choice_where_it_lies() -> None:
     turn = next(d for d in inputs_of(one, rerun) if d.name == RATE)
     flip = ChoiceFlips(one, rerun).flip(turn, turn.ends[1])
     assert flip is not None
-    assert flip.alternative == NONE_HERE
+    assert flip.alternative == NOT_IN_ANSWER
     assert flip.value == pytest.approx(1 / 0.7, rel=0.08)
 
 
@@ -103,8 +103,8 @@ def test_a_planted_flip_is_found_to_four_per_cent() -> None:
 def test_what_is_said_of_flips() -> None:
     assert flip_words(dial(), None, None) == "never within x 2 either way"
     assert flip_words(dial(), Flip(0.7, 1), Flip(1.3, 2)) == "below x 0.7: alternative 1; above x 1.3: alternative 2"
-    beyond = flip_words(dial(), None, Flip(1.6, NONE_HERE))
-    assert beyond == "above x 1.6: no plan of this answer carries it"
+    beyond = flip_words(dial(), None, Flip(1.6, NOT_IN_ANSWER))
+    assert beyond == "above x 1.6: no plan of this answer meets the load"
     assert flip_words(dial(ends=(0.7, 1.3)), None, None) == "never between x 0.7 and x 1.3"
 
 

@@ -7,9 +7,10 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
@@ -23,11 +24,12 @@ from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 from planner.answer.schema import same_model
 from planner.cli.main import app
+from planner.problem.latency_metrics import LATENCY_METRICS, LatencyMetric
 from planner.problem.slo import Slo
 from planner.validation.drift import drift
-from planner.validation.measured_run import bootstrap, finding
 from planner.validation.prediction import Expected, Prediction
 from planner.validation.prometheus import Histogram, Interval, observe_server, parse
+from planner.validation.verification import bootstrap, finding
 from tests.calibration.importers.test_importers_clients import aiperf, guidellm, inference_perf
 from tests.planner.report.test_plan_report import answer, data
 
@@ -113,6 +115,19 @@ def test_what_is_slower_or_faster_does_not(tmp_path: Path, capsys: pytest.Captur
     screen = capsys.readouterr().out
     assert "tpot.mean misses its objective" in screen
     assert max(map(len, screen.splitlines())) <= PIPED
+
+
+def test_a_metric_that_clients_do_not_report_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`norm` needs nothing but its entry in the table."""
+    reported = LATENCY_METRICS["e2e"]
+    given = {f.name: getattr(reported, f.name) for f in fields(LatencyMetric) if f.name not in ("name", "measured")}
+    monkeypatch.setitem(cast(dict[str, LatencyMetric], LATENCY_METRICS), "norm", LatencyMetric(name="norm", **given))
+    assert run(tmp_path, bench(sent()), "--json", "-") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "no norm in this result" in found["notes"]
+    assert {row["metric"] for row in found["latencies"]} == {"ttft", "tpot", "itl", "e2e"}
 
 
 def test_a_finite_interval_is_left_at_either_end() -> None:
@@ -347,7 +362,7 @@ def test_latencies_are_judged_at_the_rate_of_now() -> None:
     assert planned is not None
     assert next(r for r in light.rows if r.expected.name == "tpot.mean").expected == now
     assert now.value_s < planned.value_s
-    with pytest.raises(InputError, match="latencies up to"):
+    with pytest.raises(InputError, match="latencies only up to"):
         drift(p, seen(sent(), 0.2 * N / p.requests_per_s))
     with pytest.raises(InputError, match="at least 20"):
         drift(p, seen(sent(10), 10 / p.requests_per_s))

@@ -79,7 +79,7 @@ def test_adapters_without_room_are_refused() -> None:
     [
         ({"lora": {"adapters": 2, "max_rank": 20}}, "one of vLLM's ranks.*got 20.*choice: 16"),
         ({"lora": {"adapters": 2, "max_loras": 4, "max_cpu_loras": 2}}, "at least max_loras.*got 2.*choice: 4"),
-        ({"lora": {"adapters": 2}, "engine": "trtllm"}, "trtllm is simulated without LoRA"),
+        ({"lora": {"adapters": 2}, "engine": "trtllm"}, "LoRA is not simulated for trtllm"),
         ({"lora": {"adapters": 2}, "kv_offload": {"host_gib": 9.0}}, "LoRA is not simulated together with KV offload"),
     ],
 )

@@ -218,7 +218,7 @@ def test_blocks_that_are_not_kept_are_caught(monkeypatch: pytest.MonkeyPatch) ->
     [
         ({"model": "bart-base"}, "not text encoders: got 'bart-base'; nearest valid choice: whisper-large-v3"),
         ({"model": "t5-small"}, "not text encoders"),
-        ({"engine": "sglang"}, "sglang is simulated without an encoder-decoder model"),
+        ({"engine": "sglang"}, "an encoder-decoder model is not simulated for sglang"),
         ({"prefix_caching": True}, "does not cache prefixes"),
         ({"max_num_batched_tokens": 1499}, "at least the 1500 positions"),
         ({"max_model_len": 449}, "exceeds the 448 positions"),

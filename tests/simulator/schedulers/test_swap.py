@@ -58,7 +58,10 @@ def test_no_prompt_starts_while_somebody_is_swapped_out(fast: bool) -> None:
 @BOTH
 def test_too_little_swap_space_stops_the_engine(fast: bool) -> None:
     engine = rules(policy="vllm-v0", kv_blocks=6, swap=SwapRules(2, 0.25))
-    with pytest.raises(InputError, match=r"aborts: 3 preempted blocks exceed the swap space.*swap_space_gib"):
+    with pytest.raises(
+        InputError,
+        match=r"aborts: the preempted blocks exceed the swap space of 2 blocks: got 3; .*swap_space_gib",
+    ):
         simulate(engine, requests([0.0, 0.0], [8, 8], [9, 6]), fast)
 
 

@@ -33,6 +33,7 @@ def key(
     description: str,
     panel: str | None = None,
     option: str = "",
+    metavar: str = "",
     alias: str | None = None,
     former: str | None = None,
     value_of: str | None = None,
@@ -43,15 +44,15 @@ def key(
     Args:
         description: The help text.
         panel: The heading under which help texts list the key.
-        option: The option that `--help` shows and the placeholder of its value, for example "--price USD". Without an
-            option, only `--set` and scenario files can set the key.
+        option: The option that `--help` shows, for example "--price". Without an option, only `--set` and scenario
+            files can set the key.
+        metavar: The placeholder of the value in help texts, for example "USD".
         alias: The key, if it differs from the name of the field.
         former: A former option, which still works and prints a notice that names the key.
         value_of: The key that takes the option's value, if the field itself is a switch that the option turns on.
         run_only: Whether the field concerns the run of a search only, so that neither answers nor commands repeat it.
     """
-    name, metavar = option.split() if " " in option else (option, "") if option[:2] == "--" else ("", option)
-    shown = {"name": name, "metavar": metavar, "value_of": value_of}
+    shown = {"name": option, "metavar": metavar, "value_of": value_of}
     extra: dict[str, Any] = {
         "x-option": {part: text for part, text in shown.items() if text},
         "x-panel": panel,
@@ -112,8 +113,17 @@ class _WrongValue(InputError):
         super().__init__(f"{key}: {fault}", value)
 
 
-def input_error(model: type[BaseModel], error: ValidationError) -> InputError:
-    """Return the first broken rule as an InputError, unchanged if a validator of a request model raised one."""
+def input_error(model: type[BaseModel], error: ValidationError, file: str = "") -> InputError:
+    """Return the first broken rule as an InputError, unchanged if a validator of a request model raised one.
+
+    If the data comes from a file, the message begins with the name of the file.
+    """
+    found = _first_fault(model, error, "the file" if file else "a request")
+    return InputError(f"{file}: {found.rule}", found.value, found.nearest, found.hint) if file else found
+
+
+def _first_fault(model: type[BaseModel], error: ValidationError, whole: str) -> InputError:
+    """Return the first broken rule; `whole` stands for the data in the message."""
     first = error.errors(include_url=False)[0]
     key = ".".join(map(str, first["loc"]))
     ours = first.get("ctx", {}).get("error")
@@ -123,9 +133,9 @@ def input_error(model: type[BaseModel], error: ValidationError) -> InputError:
         return ours
     if first["type"] == "extra_forbidden":
         known = [field.alias or name for name, field in model.model_fields.items()]
-        return InputError("a request has no such key", key, nearest_name(key, known))
+        return InputError(f"{whole} has no such key", key, nearest_name(key, known))
     if first["type"] == "missing":
-        return InputError(f"a request needs the key {key}")
+        return InputError(f"{whole} needs the key {key}")
     given = first["input"] if isinstance(first["input"], str | int | float) else type(first["input"]).__name__
     return _WrongValue(key, f"{first['msg'][:1].lower()}{first['msg'][1:]}", given)
 

@@ -35,7 +35,7 @@ MOST_FAILED: Final = 0.01
 
 _RESAMPLES: Final = 200
 
-_MOST_RESAMPLED: Final = 20_000
+_MAX_RESAMPLED: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ def arrival_rate_per_s(run: MeasuredRun) -> float:
 def _near(name: str, planned: float, measured: float, spread: float, run: MeasuredRun) -> Comparison:
     if abs(measured / planned - 1) > max(TOLERANCE, SIGMAS * spread):
         rule = f"this result belongs to another workload: {name} is {measured:.4g}, planned {planned:.4g}"
-        raise InputError(rule, run.source, "the requests of `plan deploy`")
+        raise InputError(rule, run.source, hint="send the requests of `plan deploy`")
     return Comparison(name, planned, measured)
 
 
@@ -226,7 +226,7 @@ def bootstrap(samples: FloatArray, slo: Slo) -> tuple[float, float]:
     The requests of one run depend on each other, so the true interval is wider. `samples` has shape (n,).
     """
     rng = np.random.default_rng(0)
-    few = samples if len(samples) <= _MOST_RESAMPLED else rng.choice(samples, _MOST_RESAMPLED, replace=False)
+    few = samples if len(samples) <= _MAX_RESAMPLED else rng.choice(samples, _MAX_RESAMPLED, replace=False)
     drawn = few[rng.integers(0, len(few), (_RESAMPLES, len(few)))]
     values = drawn.mean(axis=1) if slo.quantile is None else np.quantile(drawn, slo.quantile, axis=1)
     low, high = np.quantile(values, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))

@@ -1,7 +1,7 @@
-"""Measure the figures of a plan with independent seeds, all replicas together and error bars.
+"""Simulate the figures of a plan with independent seeds, all replicas together and error bars.
 
 Besides the objectives, a plan has latency curves over the rate and latency distributions at its rate. The module also
-derives blocks of the answer from measured plans: assumptions, prices and the Pareto set.
+derives blocks of the answer from these plans: assumptions, prices and the Pareto set.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
-from planner.problem.slo import Slo, statistic_s
+from planner.problem.slo import STATS, Slo, statistic_s
 from planner.search.objectives import CandidateTester
 
-#: Rates relative to the operating point, at which the slope of the latency is measured (for the error bars).
+#: Rates relative to the operating point, at which the slope of the latency is determined (for the error bars).
 _CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
 
 _WALK_STEPS: Final = 40
@@ -43,8 +43,6 @@ _SAFE_STEPS: Final = 3
 MOST_REPLICAS: Final = 64
 
 
-CURVE_STATS: Final = ("mean", "p50", "p90", "p95", "p99")
-
 #: Quantiles of a distribution: every per cent, and finer in the upper tail.
 QUANTILES: Final = (*(q / 100 for q in range(100)), 0.995, 0.999)
 
@@ -52,7 +50,7 @@ _DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
-class MeasurementBudget:
+class SeedBudget:
     """Independent seeds for the capacity, for the latency curve around it, and for the figures of the plan.
 
     `whole_cluster` tells whether the figures come from all replicas together.
@@ -64,14 +62,14 @@ class MeasurementBudget:
     whole_cluster: bool
 
 
-BEST: Final = MeasurementBudget(capacity=4, curve=2, figures=4, whole_cluster=True)
+BEST: Final = SeedBudget(capacity=4, curve=2, figures=4, whole_cluster=True)
 
-OTHER: Final = MeasurementBudget(capacity=1, curve=1, figures=2, whole_cluster=False)
+OTHER: Final = SeedBudget(capacity=1, curve=1, figures=2, whole_cluster=False)
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredPlan:
-    """A measured plan with its candidate, its capacity and the verdict at its rate.
+class EvaluatedPlan:
+    """A plan as simulated, with its candidate, its capacity and the verdict at its rate.
 
     `survives` tells whether the plan meets the objectives after the loss that the request names.
     """
@@ -85,8 +83,8 @@ class MeasuredPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanMeasurer:
-    """Measures plans for one request.
+class PlanEvaluator:
+    """Simulates the plans of one request in detail.
 
     `each` applies a function to each of several runs, in this process or in others, and returns the results in order.
     """
@@ -96,7 +94,7 @@ class PlanMeasurer:
     prices: PriceList
     each: Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]] = map
 
-    def entry(self, candidate: Candidate, start_per_s: float | None, effort: MeasurementBudget) -> MeasuredPlan:
+    def entry(self, candidate: Candidate, start_per_s: float | None, effort: SeedBudget) -> EvaluatedPlan:
         """Return the plan at the required rate, or at the highest rate with SAFE probability.
 
         The capacity itself is met with a probability of about one half.
@@ -137,7 +135,7 @@ class PlanMeasurer:
         survival = self._survival(candidate, rate, effort.capacity)
         if survival is not None:
             plan = plan.model_copy(update={"survival": survival})
-        return MeasuredPlan(candidate, rate, capacity, verdict, plan, survival is None or survival.met)
+        return EvaluatedPlan(candidate, rate, capacity, verdict, plan, survival is None or survival.met)
 
     def _survival(self, candidate: Candidate, rate: float, n_seeds: int) -> Survival | None:
         """Return the objectives under the same load after the loss that the request names; None if it names none."""
@@ -157,7 +155,7 @@ class PlanMeasurer:
     def _curves(self, seen: Sequence[Verdict]) -> dict[str, LatencyCurve]:
         return {slo.name: LatencyCurve.of(seen, slo) for slo in self.tester.slos}
 
-    def _figures(self, candidate: Candidate, rate: float, effort: MeasurementBudget) -> tuple[list[RunDetail], Verdict]:
+    def _figures(self, candidate: Candidate, rate: float, effort: SeedBudget) -> tuple[list[RunDetail], Verdict]:
         """Return the runs behind the figures of a plan, and their verdict.
 
         The best plan is simulated as a whole cluster, which needs fewer seeds because it has many replicas.
@@ -282,7 +280,7 @@ def _steady_metrics(details: Sequence[RunDetail], verdict: Verdict) -> dict[str,
     metrics = dict(details[0].metrics)
     for metric in LATENCY_METRICS:
         if metric in verdict.observations[0].samples_s:
-            metrics[f"{metric}_s"] = {stat: verdict.value_s(Slo(metric, stat, 1.0)) for stat in CURVE_STATS}
+            metrics[f"{metric}_s"] = {stat: verdict.value_s(Slo(metric, stat, 1.0)) for stat in STATS}
     return metrics | {name: _mean(details, name) for name in ("output_tokens_per_s", "total_tokens_per_s")}
 
 
@@ -307,7 +305,7 @@ def curve_of(seen: Iterable[Verdict]) -> list[CurvePoint]:
         }
         for metric in LATENCY_METRICS:
             if metric in verdict.observations[0].samples_s:
-                values = {stat: short(verdict.value_s(Slo(metric, stat, 1.0))) for stat in CURVE_STATS}
+                values = {stat: short(verdict.value_s(Slo(metric, stat, 1.0))) for stat in STATS}
                 point[f"{metric}_s"] = Stats.model_validate(values)
         points.append(CurvePoint.model_validate(point))
     return points
@@ -351,7 +349,7 @@ def prices_of(plan: Plan, hardware: Hardware) -> list[PriceLine]:
     return price_rows(hardware, output or 0.0, total or 0.0)
 
 
-def pareto(entries: Sequence[MeasuredPlan]) -> list[Plan]:
+def pareto(entries: Sequence[EvaluatedPlan]) -> list[Plan]:
     """Return the plans that are Pareto-optimal in cost, energy and latency; capacity replaces an unknown cost."""
     axes = []
     for entry in entries:
