@@ -218,6 +218,7 @@ class EngineProfile:
     speculates: Annotated[dict[Method, Annotated[bool, _AHEAD]], Field(alias="speculation")] = field(
         default_factory=dict
     )
+    drafts_after_prompts: bool = True  # a step that contains only prompts drafts as well
     draft_trees: bool = False  # drafts may form trees (speculative.topk above 1)
     speculation_max_num_seqs: PositiveInt | None = None  # default of max_num_seqs with speculation; None: the same
     notice: str = ""  # shown with every result of this profile
