@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulator.deployments import ToySource, resolved
+from tests.simulator.plants import ToySource, resolved
 
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
