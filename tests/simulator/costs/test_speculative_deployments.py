@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.simulator.plants import ToySource, resolved
 
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
@@ -33,6 +32,7 @@ from simulator.costs.totals import speculative_seconds, total
 from simulator.layers.shard import Shard
 from simulator.memory.cache_groups import even_blocks
 from simulator.memory.plan import cache_bytes, size_memory, weight_bytes
+from tests.simulator.plants import ToySource, resolved
 
 EAGLE = {"method": "eagle", "model": "head", "num_speculative_tokens": 3, "acceptance": 0.7}
 DRAFT = {"method": "draft_model", "model": "tinyllama", "num_speculative_tokens": 3, "acceptance": 0.7}
