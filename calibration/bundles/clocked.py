@@ -73,10 +73,8 @@ WORKSTATION: Final = VoltageCurve(
 
 def voltage_curve(accelerator: Accelerator) -> tuple[VoltageCurve, bool]:
     """Return the voltage curve of the board, and whether it was measured on this kind of board."""
-    name = accelerator.name.partition(":")[0]
-    high_clocks = name.startswith("rtx") or accelerator.architecture == "ada"
-    found = WORKSTATION if high_clocks else DATACENTER
-    return found, name.startswith(found.measured_on.removesuffix("-workstation"))
+    found = WORKSTATION if accelerator.high_clocks else DATACENTER
+    return found, accelerator.name.startswith(found.measured_on.removesuffix("-workstation"))
 
 
 def stretch(arithmetic_s: FloatArray, memory_s: FloatArray, seconds: FloatArray, clock: float) -> FloatArray:

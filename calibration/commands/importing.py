@@ -110,7 +110,7 @@ def _tables(tables: Path | None, hw: str | None, out: Path | None) -> Imported:
     from catalogs.io.output_files import atomic_folder
 
     if hw is None or out is None:
-        raise InputError("operator tables need", "--hw" if hw is None else "--out", hint="give --hw NAME --out DIR")
+        raise InputError("operator tables need a hardware name and an output folder", hint="give --hw NAME --out DIR")
     accelerator = parse_hardware(hw).accelerator
     name = accelerator.name
     kept, reports = gated(import_package(name) if tables is None else import_public(tables, name).fit, accelerator)

@@ -83,7 +83,7 @@ class DecodeAttentionModel:
         inside = np.minimum(np.log(mean), context_axis[-1])
         # past the grid: the factor of additional streams
         longer = np.exp(np.maximum(np.log(mean) - context_axis[-1], 0.0))
-        nodes, share = bracket(context_axis, inside)
+        nodes, share = context_nodes(context_axis, inside)
         log_u, origins = self.grids[key].at([*(np.broadcast_to(a, nodes.shape) for a in at), nodes])
         each = replace(op, sequences=sequences, context_tokens=sequences * np.exp(nodes) * longer)
         both = _per_key_s(each, accelerator) / np.exp(log_u)
@@ -145,7 +145,7 @@ class DecodeAttentionModel:
         return cls(grids, floors, writes_cache=writes)
 
 
-def bracket(axis: FloatArray, log_context: FloatArray) -> tuple[FloatArray, FloatArray]:
+def context_nodes(axis: FloatArray, log_context: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the two nodes around each context, shape (2, ...), and the share of the upper one.
 
     Both nodes are the same where the axis has one node, and the first node where the context is shorter than the axis.

@@ -49,9 +49,8 @@ class InterpolationGrid:
         A node without points takes elsewhere(*node coordinates), or is interpolated from the others.
         """
         shape = tuple(len(a) for a in axes)
-        index = tuple(
-            np.searchsorted(0.5 * (axis[1:] + axis[:-1]), points[:, d]) for d, axis in enumerate(axes)
-        )  # of the nearest node; all 0 on an axis with one node
+        # The index of the nearest node; on an axis with one node, all are 0.
+        index = tuple(np.searchsorted(0.5 * (axis[1:] + axis[:-1]), points[:, d]) for d, axis in enumerate(axes))
         total, count = np.zeros(shape), np.zeros(shape)
         np.add.at(total, index, values)
         np.add.at(count, index, 1.0)

@@ -41,9 +41,7 @@ def package_tables() -> tuple[Path, str]:
     if seen:
         rule = "installed without operator tables in the known layout"
         raise InputError(rule, ", ".join(dict.fromkeys(seen)), hint="pip install aiconfigurator-core")
-    raise InputError(
-        "neither aiconfigurator-core nor aisimulate is installed", None, hint="pip install aiconfigurator-core"
-    )
+    raise InputError("neither aiconfigurator-core nor aisimulate is installed", hint="pip install aiconfigurator-core")
 
 
 def import_package(hardware: str) -> dict[str, pd.DataFrame]:

@@ -67,11 +67,8 @@ def read_iteration_log(path: Path) -> EngineSteps:
         raise InputError(f"server log cannot be read ({type(error).__name__})", str(path)) from None
     if not rows:
         found = "; ".join(f"{n} {why}" for why, n in left_out.items()) or "no such line"
-        raise InputError(
-            f"no engine steps in this log ({found})",
-            str(path),
-            hint="record with vllm serve --enable-logging-iteration-details",
-        )
+        rule = f"no engine steps in this log ({found})"
+        raise InputError(rule, str(path), hint="record with vllm serve --enable-logging-iteration-details")
     steps = pd.DataFrame(rows, columns=list(COLUMNS))
     steps = steps.astype(dict.fromkeys(("engine", *_COUNTS), int))
     from_first_s = steps["at_s"] - next((s for s in steps["at_s"] if not math.isnan(s)), 0.0)

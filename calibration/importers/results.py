@@ -71,9 +71,7 @@ def measured_runs(path: Path) -> list[MeasuredRun]:
     if inference_perf.recognises(only):
         return [inference_perf.read_inference_perf(only, path.name)]
     if aiperf.is_summary(only):
-        raise InputError(
-            "AIPerf's summary has no requests", str(path), hint="give profile_export.jsonl of the same folder"
-        )
+        raise InputError("AIPerf's summary has no requests", str(path), hint="give its profile_export.jsonl")
     raise InputError("not a result of a known load client", str(path), CLIENTS)
 
 

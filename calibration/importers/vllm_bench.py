@@ -45,11 +45,8 @@ def read_vllm_bench(document: dict[str, Any], source: str) -> MeasuredRun:
         InputError: The lists are missing (no --save-detailed), differ in length, or contradict the summary.
     """
     if "ttfts" not in document:
-        raise InputError(
-            "this result has no per-request lists",
-            source,
-            hint="record with vllm bench serve --save-result --save-detailed",
-        )
+        rule = "this result has no per-request lists"
+        raise InputError(rule, source, hint="record with vllm bench serve --save-result --save-detailed")
     result = parse(_Result, document, "vllm bench result", source)
     _check_lengths(result, source)
     first_s = min(result.start_times, default=0.0)

@@ -38,7 +38,7 @@ STATE_BYTES: Final = 4.0  # the state of linear attention is kept in fp32
 PCIE4_BYTES_PER_S: Final = 25e9  # achieved rate of PCIe 4.0 x16, used where the catalog has no link for an accelerator
 
 
-def dtype_bytes(dtype: str) -> float:
+def stored_bytes(dtype: str) -> float:
     """Return the bytes per stored element.
 
     "fp8_block" has one fp32 scale per 128 x 128 block, which is not counted. "mxfp4" has one byte of scale per 32
@@ -70,7 +70,7 @@ def operand_bytes(dtype: str, accelerator: Accelerator) -> float:
     They are narrow only where the accelerator computes in that dtype.
     """
     name = compute_dtype(dtype, accelerator)
-    return dtype_bytes(name) if name != "bf16" else ACTIVATION_BYTES
+    return stored_bytes(name) if name != "bf16" else ACTIVATION_BYTES
 
 
 @lru_cache(maxsize=64)
@@ -149,31 +149,30 @@ def bytes_moved(op: Operator, accelerator: Accelerator) -> FloatArray:
     match op:
         case Gemm():
             m, n, k = broadcast(op.m, op.n, op.k)
-            operands = n * k * dtype_bytes(op.dtype) + m * k * operand_bytes(op.dtype, accelerator)
+            operands = n * k * stored_bytes(op.dtype) + m * k * operand_bytes(op.dtype, accelerator)
             return operands + m * n * ACTIVATION_BYTES
         case GroupedGemm():
             (tokens,) = broadcast(op.tokens)
             experts = distinct_experts(tokens, op.n_experts, op.experts_per_token) / op.expert_ranks
-            weights = experts * 3.0 * op.hidden_size * op.intermediate_size * dtype_bytes(op.dtype)
+            weights = experts * 3.0 * op.hidden_size * op.intermediate_size * stored_bytes(op.dtype)
             rows = tokens * op.experts_per_token / op.expert_ranks
             return weights + rows * ACTIVATION_BYTES * (2.0 * op.hidden_size + 3.0 * op.intermediate_size)
         case PrefillAttention():
             chunks, tokens, pairs = broadcast(op.chunks, op.tokens, op.pairs)
             q = tokens / np.maximum(chunks, 1.0)
-            keys = (
-                pairs / np.maximum(q, 1.0) + 0.5 * tokens
-            )  # sum over chunks of context + q; pairs = q (context + q/2)
-            kv = keys * 2.0 * op.n_kv_heads * op.head_dim * dtype_bytes(op.kv_dtype)
+            # The sum over chunks of context + q, since pairs = q (context + q/2).
+            keys = pairs / np.maximum(q, 1.0) + 0.5 * tokens
+            kv = keys * 2.0 * op.n_kv_heads * op.head_dim * stored_bytes(op.kv_dtype)
             return kv + 2.0 * tokens * op.n_heads * op.head_dim * ACTIVATION_BYTES
         case DecodeAttention():
             sequences, context, _ = broadcast(op.sequences, op.context_tokens, op.max_context_tokens)
-            kv = context * 2.0 * op.n_kv_heads * op.head_dim * dtype_bytes(op.kv_dtype)
+            kv = context * 2.0 * op.n_kv_heads * op.head_dim * stored_bytes(op.kv_dtype)
             return kv + 2.0 * sequences * op.n_heads * op.head_dim * ACTIVATION_BYTES
         case MlaModule():
             sequences, tokens, _, context = broadcast(op.sequences, op.tokens, op.pairs, op.context_tokens)
             rows, keys = (sequences, context) if op.stage == "decode" else (tokens, context + tokens)
-            latent = keys * (op.kv_lora_rank + op.rope_head_dim) * dtype_bytes(op.kv_dtype)
-            return mla_weights(op) * dtype_bytes(op.dtype) + latent + 2.0 * rows * op.hidden_size * ACTIVATION_BYTES
+            latent = keys * (op.kv_lora_rank + op.rope_head_dim) * stored_bytes(op.kv_dtype)
+            return mla_weights(op) * stored_bytes(op.dtype) + latent + 2.0 * rows * op.hidden_size * ACTIVATION_BYTES
         case LinearAttentionScan():
             tokens, sequences = broadcast(op.tokens, op.sequences)
             state = 2.0 * sequences * op.n_heads * op.key_head_dim * op.value_head_dim * STATE_BYTES

@@ -12,7 +12,7 @@ from calibration.profile.session.session import Row
 from calibration.profile.session.shape import FIT, Shape
 from catalogs.units import KIB, MIB
 
-OVERHEAD_S: Final = 0.05  # Time per shape in addition to its repeats: inputs, warm-up and writing the row.
+OVERHEAD_S: Final = 0.05  # time per shape in addition to its repeats: inputs, warm-up and writing the row
 
 MACHINE_FAMILIES: Final = ("copy", "pages", "launch", "host")
 

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-FEWEST_FOR_GROUPS: Final = 40  # With fewer rows, holding out whole groups leaves too few rows to fit.
+FEWEST_FOR_GROUPS: Final = 40  # with fewer rows, holding out whole groups leaves too few rows to fit
 
-CONTENDED_WARNING: Final = 0.1  # Share of contended rows above which the bundle carries a notice.
+CONTENDED_WARNING: Final = 0.1  # share of contended rows above which the bundle carries a notice
 
 #: Part of the notice of a contended bundle, by which an installed bundle is recognised as contended.
 DISTURBED: Final = "of the rows were measured while other processes used the machine"
@@ -109,7 +109,7 @@ def fit_measured(family: str, found: Tables, accelerator: Accelerator) -> Fitted
         model, remark = _with_skew(model, found.check[family], accelerator)
         remarks.append(remark)
     errors = []
-    if family in found.held_out:  # Random batch and context, and sizes that were not fitted.
+    if family in found.held_out:  # random batch and context, and sizes that were not fitted
         rows = gate(family, found.held_out[family], accelerator)[0]
         if not rows.empty:
             error = held_out(family, "inside", predict(model, rows, accelerator), rows.seconds.to_numpy(float))

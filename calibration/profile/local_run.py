@@ -30,9 +30,9 @@ from catalogs.hardware.local import MeasuredPeaks, cpu_hardware, local_hardware,
 from catalogs.hardware.specs import Accelerator
 from catalogs.models.catalog import load_model
 
-SHARE_OF_BUDGET: Final = 1 / 500  # Share of the budget that the repeats of one shape may take.
+SHARE_OF_BUDGET: Final = 1 / 500  # share of the budget that the repeats of one shape may take
 
-LIMIT_S: Final = (0.03, 2.0)  # Bounds of the time that the repeats of one shape may take.
+LIMIT_S: Final = (0.03, 2.0)  # bounds of the time that the repeats of one shape may take
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
@@ -48,7 +48,7 @@ class ProfileOptions:
     threads: int | None = None
     seed: int = 0
     models: tuple[str, ...] = ()  # The user's models. Their shapes are measured first.
-    dtype: str | None = None  # The dtype in which `models` are served; None means the dtypes usual on the device.
+    dtype: str | None = None  # the dtype in which `models` are served; None means the dtypes usual on the device
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class ProfileResult:
     folder: Path
     session: Session
     facts: manifest.Manifest
-    accelerator: Accelerator  # It has measured peaks where the catalog does not know them.
+    accelerator: Accelerator  # it has measured peaks where the catalog does not know them
     counts: dict[str, Any]
     device: ProfiledDevice
 
@@ -84,7 +84,7 @@ def this_machine(text: str, device: ProfiledDevice) -> Accelerator:
     here = local_hardware().accelerator
     if device.is_cuda and here.kind == "cpu":
         raise InputError("the GPU cannot be identified without NVML", "pynvml", hint="pip install nvidia-ml-py")
-    if not device.is_cuda and here.kind != "cpu":  # This is the CPU of a machine with a GPU.
+    if not device.is_cuda and here.kind != "cpu":  # this is the CPU of a machine with a GPU
         raise InputError("--device cpu on a machine with a GPU is not supported", here.name, hint="leave out --device")
     if text.strip().lower() not in ("local", here.name) and parse_hardware(text).accelerator.name != here.name:
         raise InputError("only the hardware of this machine can be profiled", text, f"local ({here.full_name})")
@@ -97,7 +97,7 @@ def run_profile(options: ProfileOptions) -> ProfileResult:
     Raises:
         InputError: If the options do not fit this machine, or the folder cannot be used.
     """
-    counters, before = open_counters(), traffic()  # This precedes the start of torch's threads.
+    counters, before = open_counters(), traffic()  # this precedes the start of torch's threads
     device, accelerator, job = prepare(options)
     facts = manifest.describe(accelerator.name, device, options.budget_s, options.seed)
     facts |= {"models": list(options.models), "activation_dtype": device.activation}

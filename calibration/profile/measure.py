@@ -22,7 +22,7 @@ from calibration.profile.machine.timing import measure
 from calibration.profile.session.session import Row
 from calibration.profile.session.shape import FIT, Shape
 
-PREEMPTED_SHARE: Final = 0.5  # A row with a larger share of preempted samples is contended, whatever the counters show.
+PREEMPTED_SHARE: Final = 0.5  # a row with a larger share of preempted samples is contended, whatever the counters show
 
 OUT_OF_MEMORY: Final = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
@@ -58,7 +58,7 @@ class ShapeTimer:
         if row["status"] != "ok":
             gc.collect()
             if self.device.is_cuda:
-                with contextlib.suppress(RuntimeError):  # After a fault, every call to the CUDA context raises it.
+                with contextlib.suppress(RuntimeError):  # after a fault, every call to the CUDA context raises it
                     self.device.torch.cuda.empty_cache()
         row |= self._disturbance(before, row) | since(counted, self.counters.read())
         row["elapsed_s"] = round(time.perf_counter() - start, 6)

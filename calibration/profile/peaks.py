@@ -16,9 +16,9 @@ from calibration.profile.session.shape import Shape
 from calibration.rows.dataset import OPERATOR_COLUMNS
 from catalogs.hardware.specs import Accelerator
 
-STREAMS: Final = 2.0  # Operands below this multiple of the cache size may be read from the cache.
+STREAMS: Final = 2.0  # operands below this multiple of the cache size may be read from the cache
 
-DIGITS: Final = 4  # Significant digits of a stored peak.
+DIGITS: Final = 4  # significant digits of a stored peak
 
 
 def shape_of(row: Row) -> Shape:

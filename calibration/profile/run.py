@@ -19,7 +19,7 @@ from calibration.profile.shapes.next_shape import ShapeQueues
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
 
-MAX_CONSECUTIVE_ERRORS: Final = 25  # The profile stops after this many errors, because a faulted GPU does not recover.
+MAX_CONSECUTIVE_ERRORS: Final = 25  # the profile stops after this many errors, because a faulted GPU does not recover
 
 #: Faults after which every call to a CUDA context fails with the same error.
 STICKY_FAULTS: Final = (
@@ -32,11 +32,11 @@ STICKY_FAULTS: Final = (
     "has fallen off the bus",
 )
 
-LONGEST_SHARE: Final = 0.02  # Shapes expected to take a larger share of the budget are left out.
+LONGEST_SHARE: Final = 0.02  # shapes expected to take a larger share of the budget are left out
 
-REPEATS: Final = 4.0  # Executions that a long shape needs at least, with its warm-up.
+REPEATS: Final = 4.0  # executions that a long shape needs at least, with its warm-up
 
-EFFICIENCY: Final = 0.4  # Fraction of the roofline assumed to estimate the time of an unmeasured shape.
+EFFICIENCY: Final = 0.4  # fraction of the roofline assumed to estimate the time of an unmeasured shape
 
 
 class ShapeMeasurer(Protocol):
@@ -56,9 +56,9 @@ class ProfileJob:
     shapes: list[Shape]
     budget_s: float
     cache_bytes: float
-    reference_dtype: str = "bf16"  # The dtype of the reference product that shows drift.
-    at_once: Callable[[], list[Row]] | None = None  # Measures the rows of collectives together.
-    first: frozenset[str] = frozenset()  # Keys of the shapes of the user's models, which are measured first.
+    reference_dtype: str = "bf16"  # the dtype of the reference product that shows drift
+    at_once: Callable[[], list[Row]] | None = None  # measures the rows of collectives together
+    first: frozenset[str] = frozenset()  # keys of the shapes of the user's models, which are measured first
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def profile(job: ProfileJob, session: Session, measurer: ShapeMeasurer, reporter
     choice.drop(long)
     for row in session.rows:
         _observe(choice, row, job.shapes, accelerator)
-    ends_s = time.monotonic() + job.budget_s - session.spent_s  # Choosing the next shape takes time as well.
+    ends_s = time.monotonic() + job.budget_s - session.spent_s  # choosing the next shape takes time as well
     while session.spent_s < job.budget_s and time.monotonic() < ends_s:
         if drift_reference.due(session.rows):
             _measure(drift_reference.reference(session.rows, job.reference_dtype), session, measurer, reporter)

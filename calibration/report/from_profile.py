@@ -36,7 +36,7 @@ def read_profile(folder: Path) -> CalibrationReport:
     rows = Session.open(folder, lambda _text: None).rows if facts is not None else []
     if facts is None or not rows:
         raise InputError(
-            "no profile here: no manifest.json or no rows", str(folder), hint="give the --out of calibrate run"
+            "no profile here: no manifest.json or rows", str(folder), hint="give the --out of calibrate run"
         )
     accelerator = machine_of(facts, rows)
     found = tables(rows, "profile", facts["device"] == "cpu" or "bf16" in accelerator.peak_flops)

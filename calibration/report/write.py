@@ -41,7 +41,7 @@ def page_of(source: str, rows: Path | None = None) -> Page:
     if not whole_models and not ((folder / MANIFEST_NAME).is_file() and (folder / ROWS_NAME).is_file()):
         return operator_page(read_bundle_material(bundle_folder(source), rows))
     if rows is not None:
-        rule = "whole-model rows need no other rows" if whole_models else "a profile has its own rows"
+        rule = "--rows applies to a calibration bundle only, not to measured rows or a profile"
         raise InputError(rule, str(rows), hint="leave out --rows")
     return page_of_study(study(read_rows(folder))) if whole_models else operator_page(read_profile(folder))
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-BLOCK_TOKENS: Final = 16  # Tokens per content id of a trace.
+BLOCK_TOKENS: Final = 16  # tokens per content id of a trace
 
-BASE_TIMEOUT_S: Final = 120.0  # Allowance of a replay in addition to the time that depends on its requests.
+BASE_TIMEOUT_S: Final = 120.0  # allowance of a replay in addition to the time that depends on its requests
 
-CLIENTS_KEY: Final = "OPENAI_API_KEY"  # The environment variable from which clients read a key, for any server.
+CLIENTS_KEY: Final = "OPENAI_API_KEY"  # the environment variable from which clients read a key, for any server
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class Endpoint:
     """
 
     url: str
-    model: str  # The name under which the server serves the model.
-    tokenizer: str  # Folder or hub name, for clients that make prompts from tokens.
+    model: str  # the name under which the server serves the model
+    tokenizer: str  # folder or hub name, for clients that make prompts from tokens
     key_env: str | None = None
 
     def environment(self) -> dict[str, str]:

@@ -79,5 +79,5 @@ def _contents(batch: Any) -> tuple[int, int, int, int, int]:
     """Return the requests and tokens in prefill, the requests and tokens in decode, and the query-key pairs."""
     decoding = [x.query_length for x in batch if x.state.generated_tokens]
     context = [x.query_length for x in batch if not x.state.generated_tokens]
-    keys = sum(x.state.position_offset for x in batch)  # Cached tokens, including those of this step.
+    keys = sum(x.state.position_offset for x in batch)  # cached tokens, including those of this step
     return len(context), sum(context), len(decoding), sum(decoding), (sum(context) + sum(decoding)) * keys

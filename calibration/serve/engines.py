@@ -24,7 +24,7 @@ class ServedLimits(Limits):
     """The limits of a served engine, which the simulator uses as well."""
 
     weight_dtype: str
-    threads: int  # Threads on a CPU.
+    threads: int  # threads on a CPU
 
     @property
     def torch_dtype(self) -> str:

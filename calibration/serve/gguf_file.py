@@ -103,7 +103,7 @@ def _add_shape(writer: GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_rope_freq_base(float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0))
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_file_type(0)  # All weights are fp32.
+    writer.add_file_type(0)  # all weights are fp32
 
 
 def _add_tokenizer(writer: GGUFWriter, tokenizer: dict[str, Any], config: dict[str, Any]) -> None:
@@ -117,7 +117,7 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: dict[str, Any], config: dict[s
         kinds[added["id"]] = CONTROL
     order = range(config["vocab_size"])
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")  # This is the split of ByteLevel(use_regex=True).
+    writer.add_tokenizer_pre("gpt-2")  # this is the split of ByteLevel(use_regex=True)
     writer.add_token_list([tokens.get(i, f"[PAD{i}]") for i in order])
     writer.add_token_types([kinds.get(i, CONTROL) for i in order])
     writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in model["merges"]])

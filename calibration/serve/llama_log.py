@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 #: The columns of vLLM's iteration log and those that only this log has.
 COLUMNS: Final = (
     *iteration_log.COLUMNS,
-    "decode_s",  # Seconds of llama_decode.
-    "generation_context_tokens",  # Cached tokens that the decodes read, in total.
-    "context_pairs",  # Sum over prompt chunks of tokens x (tokens before + half of them).
+    "decode_s",  # seconds of llama_decode
+    "generation_context_tokens",  # cached tokens that the decodes read, in total
+    "context_pairs",  # sum over prompt chunks of tokens x (tokens before + half of them)
     "rows",  # ((slot, tokens), ...) in the order of the batch.
 )
 
@@ -58,9 +58,9 @@ class _Step:
     start_s: float
     decodes: list[tuple[int, int]] = field(default_factory=list)  # (slot, cached tokens)
     chunks: list[tuple[int, int]] = field(default_factory=list)  # (slot, tokens before)
-    whole: set[int] = field(default_factory=set)  # Slots with a prompt that ends in this step.
+    whole: set[int] = field(default_factory=set)  # slots with a prompt that ends in this step
     most_tokens: int = 0  # n_batch
-    began_s: float = 0.0  # Start of llama_decode.
+    began_s: float = 0.0  # start of llama_decode
     decode_s: float = 0.0
 
     def rows(self, prompts: dict[int, int]) -> list[tuple[int, int, int]]:

@@ -24,7 +24,7 @@ BURSTS: Final = (2, 4, 8, 16, 32, 64, 128)
 
 REPEATS: Final = 2
 
-SPACE: Final = 1.5  # Time between bursts, in multiples of the longest time that a burst should take.
+SPACE: Final = 1.5  # time between bursts, in multiples of the longest time that a burst should take
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ POLL_S: Final = 0.25
 
 GRACE_S: Final = 15.0
 
-ORPHANS_S: Final = 2.0  # Grace for workers that outlive the main process of the engine.
+ORPHANS_S: Final = 2.0  # grace for workers that outlive the main process of the engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Launch:
     port: int
     env: dict[str, str] = field(default_factory=dict)
     health: str = "/health"
-    restart_per_replay: bool = False  # Whether earlier requests affect the speed, so that every replay needs a restart.
+    restart_per_replay: bool = False  # whether earlier requests affect the speed, so that every replay needs a restart
 
     @property
     def url(self) -> str:

@@ -86,7 +86,7 @@ def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0
         fast.save_pretrained(folder)
         model.save_pretrained(folder)
         done.write_text(json.dumps(wanted))
-    except Exception as error:  # The writers share no error class; on a full disk one raises a bare Exception.
+    except Exception as error:  # the writers share no error class; on a full disk one raises a bare Exception
         raise InputError(f"cannot write the test model ({error})", str(folder)) from None
     return folder
 

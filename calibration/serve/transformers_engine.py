@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-STOP_S: Final = 60.0  # Time to wait for the engine step in progress.
+STOP_S: Final = 60.0  # time to wait for the engine step in progress
 
 TICK_S: Final = 0.5
 
@@ -128,7 +128,7 @@ class TransformersEngine:
         greedy, batching = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0), _batching(self.limits)
         manager = self.model.init_continuous_batching(generation_config=greedy, continuous_batching_config=batching)
         try:
-            manager.warmup()  # This makes the cache, which otherwise happens only in the thread.
+            manager.warmup()  # this makes the cache, which otherwise happens only in the thread
             self.log.attach(manager.batch_processor)
             manager.start()
             _Replay(manager, WARM_UP, _prompts(WARM_UP, int(self.model.config.vocab_size), 0)).run()
@@ -148,7 +148,7 @@ class _Replay:
     manager: Any
     requests: RequestSet
     prompts: list[list[int]]
-    sent: dict[str, float] = field(default_factory=dict)  # Time of submission of each request, by perf_counter.
+    sent: dict[str, float] = field(default_factory=dict)  # time of submission of each request, by perf_counter
     done: dict[str, Any] = field(default_factory=dict)
 
     def run(self) -> tuple[list[float], list[Any]]:
@@ -181,7 +181,7 @@ class _Replay:
             now = time.perf_counter()
             if self.requests.concurrency is None:
                 wait = float(self.requests.arrival_s[i]) - (now - started)
-            else:  # The next request is due when a client has its response.
+            else:  # the next request is due when a client has its response
                 wait = TICK_S if i - len(self.done) >= self.requests.concurrency else 0.0
             if wait > 0:
                 return min(wait, TICK_S)

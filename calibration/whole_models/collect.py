@@ -26,11 +26,11 @@ from calibration.whole_models.workers import WorkerReply, Workers
 from calibration.whole_models.workloads import BATCHES, MAX_INPUT, MAX_OUTPUT, Point, points
 from catalogs.hardware.specs import Accelerator
 
-DTYPES: Final = {"cpu": "fp32", "cuda": "fp16"}  # Usual for Hugging Face: CPUs compute fp32, checkpoints are fp16.
+DTYPES: Final = {"cpu": "fp32", "cuda": "fp16"}  # usual for Hugging Face: CPUs compute fp32, checkpoints are fp16
 
 FAMILY: Final = "whole_model"
 
-TIMEOUT_FACTOR: Final = 6.0  # Multiple of the predicted seconds after which a point counts as hung.
+TIMEOUT_FACTOR: Final = 6.0  # multiple of the predicted seconds after which a point counts as hung
 
 LEAST_TIMEOUT_S: Final = 120.0
 

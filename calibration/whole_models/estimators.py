@@ -108,7 +108,7 @@ class UtilisationEstimator:
         residual = np.log(target / self.physics.predict(rows))
         x = log_features(rows).to_numpy(np.float64)
         spread, self.mean = x.std(axis=0), x.mean(axis=0)
-        self.scale = np.where(spread > 1e-9, spread, np.inf)  # A constant feature carries no information.
+        self.scale = np.where(spread > 1e-9, spread, np.inf)  # a constant feature carries no information
         self.points = (x - self.mean) / self.scale
         tried = [(self._leave_one_out(length, ridge, residual), length, ridge) for length, ridge in SMOOTH]
         _, self.length, self.ridge = min(tried)

@@ -13,7 +13,7 @@ from catalogs.errors import InputError
 
 Positions = npt.NDArray[np.int64]
 
-Fold = tuple[Positions, Positions]  # Positions of the training rows and of the test rows.
+Fold = tuple[Positions, Positions]  # positions of the training rows and of the test rows
 
 #: Columns that identify the work of a row, whatever the name of its workload.
 WORK_COLUMNS: Final = ("model", "batch", "input_tokens", "output_tokens")
@@ -46,11 +46,8 @@ def grouped_folds(rows: pd.DataFrame, by: str, n_folds: int, seed: int = 0) -> l
     labels = np.array(groups(rows, by))
     names = sorted(set(labels.tolist()))
     if len(names) < 2:
-        raise InputError(
-            f"holding out by {by} requires at least two {by}s",
-            len(names),
-            hint="measure more models or give a longer budget",
-        )
+        rule = f"holding out by {by} requires at least two {by}s"
+        raise InputError(rule, len(names), hint="measure more models or give a longer budget")
     n = len(names) if by == "model" else min(n_folds, len(names))
     order = np.random.default_rng(seed).permutation(len(names))
     part = {names[i]: turn % n for turn, i in enumerate(order)}

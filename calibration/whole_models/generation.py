@@ -11,9 +11,9 @@ import numpy as np
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.whole_models.workloads import Point
 
-FIRST_WORD: Final = 5  # Smaller ids are special tokens.
+FIRST_WORD: Final = 5  # smaller ids are special tokens
 
-COUNTED_STEPS: Final = 2  # Decode steps in which operations are counted; the count is linear in the context.
+COUNTED_STEPS: Final = 2  # decode steps in which operations are counted; the count is linear in the context
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 TIGHT: Final = (64 * KIB, 128 * KIB)  # (Size of blocks with a separate mapping, size of the heap's top that is kept.)
 
-USUAL: Final = (32 * MIB, 64 * MIB)  # The thresholds that malloc reaches by itself after large blocks were freed.
+USUAL: Final = (32 * MIB, 64 * MIB)  # the thresholds that malloc reaches by itself after large blocks were freed
 
 STATUS: Final = Path("/proc/self/status")
 

@@ -44,7 +44,7 @@ TERMS: Final = (
     "layer_calls",
 )
 
-LOGIT_BYTES: Final = 4.0  # The `generate` of transformers casts logits to fp32.
+LOGIT_BYTES: Final = 4.0  # the `generate` of transformers casts logits to fp32
 
 
 def sizes(spec: ModelSpec, dtype: str) -> dict[str, float]:
@@ -68,7 +68,7 @@ def sizes(spec: ModelSpec, dtype: str) -> dict[str, float]:
 def terms(spec: ModelSpec, point: Point, dtype: str) -> dict[str, float]:
     """Return the work columns of a row: operations, bytes and counts of the whole batch over the whole generation."""
     b, n, steps, size = point.batch, point.input_tokens, point.decode_steps, dtype_bytes(dtype)
-    first = 1 if spec.is_encoder_decoder else n  # Tokens of the decoder in the prefill.
+    first = 1 if spec.is_encoder_decoder else n  # tokens of the decoder in the prefill
     contexts = steps * (first + 1) + steps * (steps - 1) / 2.0
     width = spec.embedding_size or spec.hidden_size
     head = 2.0 * spec.vocab_size * width

@@ -18,27 +18,27 @@ from calibration.profile.session.session import Row
 from calibration.whole_models.features import TERM_COLUMNS, physical_terms
 from calibration.whole_models.workloads import SINGLE_RUN_S, Point
 
-ENOUGH: Final = 8  # Measured rows from which weights are fitted.
+ENOUGH: Final = 8  # measured rows from which weights are fitted
 
-SLOWER: Final = 3.0  # Assumed multiple of the roofline before any row was measured.
+SLOWER: Final = 3.0  # assumed multiple of the roofline before any row was measured
 
-MARGIN: Final = 1.3  # Factor on predicted seconds.
+MARGIN: Final = 1.3  # factor on predicted seconds
 
-MEMORY_MARGIN: Final = 1.15  # Factor on predicted memory.
+MEMORY_MARGIN: Final = 1.15  # factor on predicted memory
 
-FREE_SHARE: Final = 0.85  # Share of the free memory that one run may take.
+FREE_SHARE: Final = 0.85  # share of the free memory that one run may take
 
-POINT_SHARE: Final = 0.02  # Share of the budget that one point may take.
+POINT_SHARE: Final = 0.02  # share of the budget that one point may take
 
-REPEATS_SHARE: Final = 1 / 500  # Share of the budget that the repeats of a point may take.
+REPEATS_SHARE: Final = 1 / 500  # share of the budget that the repeats of a point may take
 
-REPEATS_S: Final = (0.3, 5.0)  # Bounds of the time of repeats.
+REPEATS_S: Final = (0.3, 5.0)  # bounds of the time of repeats
 
-LEAST_POINT_S: Final = 4.0  # A point of this duration is allowed by any budget.
+LEAST_POINT_S: Final = 4.0  # a point of this duration is allowed by any budget
 
-AROUND_S: Final = 0.7  # Duration of the small runs that precede the timed ones.
+AROUND_S: Final = 0.7  # duration of the small runs that precede the timed ones
 
-EARLY_ROWS: Final = 4  # A model with fewer rows is predicted from the ratios to the roofline.
+EARLY_ROWS: Final = 4  # a model with fewer rows is predicted from the ratios to the roofline
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ PREDICTOR_NAME: Final = "predictor.json"
 
 SCHEMA_VERSION: Final = 1
 
-DIGITS: Final = 9  # Significant digits of hashed numbers, which are equal in CSV and parquet files.
+DIGITS: Final = 9  # significant digits of hashed numbers, which are equal in CSV and parquet files
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,7 @@ def load(folder: Path) -> Predictor:
         raise InputError(rule, str(folder), hint="run calibrate models --predict-only") from None
     used, _ = usable(table.read_rows(folder))
     if rows_hash(used) != facts.get("rows_sha256"):
-        raise InputError(
-            "the rows changed since the predictor was chosen", str(folder), hint="refit with --predict-only"
-        )
+        raise InputError("the rows changed since the predictor was chosen", str(folder), hint="give --predict-only")
     return fit(used, winners)
 
 

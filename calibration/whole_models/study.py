@@ -23,9 +23,9 @@ from calibration.whole_models.features import LENGTHS, NEEDED
 from calibration.whole_models.folds import Fold, grouped_folds, groups
 from catalogs.errors import InputError
 
-CHOSEN: Final = "chosen"  # The name of the nested choice among the estimators.
+CHOSEN: Final = "chosen"  # the name of the nested choice among the estimators
 
-FEWEST: Final = 20  # Rows that cross-validation needs at least.
+FEWEST: Final = 20  # rows that cross-validation needs at least
 
 FOLDS: Final = 6
 

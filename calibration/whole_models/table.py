@@ -16,7 +16,7 @@ CSV_NAME: Final = "rows.csv"
 
 PARQUET_NAME: Final = "rows.parquet"
 
-LIST_COLUMNS: Final = ("samples_s",)  # Columns that are kept in rows.jsonl only.
+LIST_COLUMNS: Final = ("samples_s",)  # columns that are kept in rows.jsonl only
 
 MEASURED: Final = (
     *("prefill_s", "decode_s_per_token", "total_s", "wall_s", "device_s", "device_busy_s", "cpu_s", "ci_fraction"),
@@ -77,9 +77,7 @@ def read_rows(folder: Path) -> pd.DataFrame:
     """
     lines, table = folder / ROWS_NAME, folder / PARQUET_NAME
     if not lines.is_file() and not table.is_file():
-        raise InputError(
-            "no rows of whole models in this folder", str(folder), hint=f"give a folder with {PARQUET_NAME}"
-        )
+        raise InputError("no rows of whole models in this folder", str(folder), hint=f"give one with {PARQUET_NAME}")
     try:
         listed = pd.read_parquet(table) if table.is_file() else None
     except (OSError, ValueError) as error:

@@ -22,7 +22,7 @@ from typing import Any, Final, TextIO
 
 PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
-BLOCK: Final = 1 << 20  # Values in one block of random weights.
+BLOCK: Final = 1 << 20  # values in one block of random weights
 
 
 def main() -> None:
@@ -35,10 +35,10 @@ def main() -> None:
     given = parser.parse_args()
     _end_with_parent()
     if hasattr(os, "sched_setaffinity"):
-        with suppress(OSError):  # OpenMP may have bound the parent to one core.
+        with suppress(OSError):  # OpenMP may have bound the parent to one core
             os.sched_setaffinity(0, [int(c) for c in given.cores.split(",")])
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Output of libraries must not mix with the answers.
+    os.dup2(2, 1)  # output of libraries must not mix with the answers
     config = json.loads(sys.stdin.readline())
     generator = _built(config, given.device, given.threads, given.dtype)
     from calibration.whole_models.memory import model_bytes
@@ -69,7 +69,7 @@ def _built(config: dict[str, Any], kind: str, threads: int, dtype: str) -> Any:
     maker = transformers.AutoModelForSeq2SeqLM if pair else transformers.AutoModelForCausalLM
     with tiled_random(torch):
         model = maker.from_config(settings).to(device.dtype(dtype)).eval()
-    gc.collect()  # Tied weights leave a second copy.
+    gc.collect()  # tied weights leave a second copy
     set_malloc(*USUAL)
     return Generator(model.to("cuda") if device.is_cuda else model, device, transformers, pair)
 

@@ -24,7 +24,7 @@ from calibration.whole_models.workloads import Point
 
 BUILD_LIMIT_S: Final = 900.0
 
-RESIDENT_SHARE: Final = 0.35  # Share of the device's memory that all loaded models may hold together.
+RESIDENT_SHARE: Final = 0.35  # share of the device's memory that all loaded models may hold together
 
 WorkerReply = dict[str, Any]
 

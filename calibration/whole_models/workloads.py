@@ -15,9 +15,9 @@ BATCHES: Final = (1, 8, 32, 128)
 
 MAX_INPUT: Final = 512
 
-FEWEST_OUTPUT: Final = 2  # The second token is the first decode step.
+FEWEST_OUTPUT: Final = 2  # the second token is the first decode step
 
-SINGLE_RUN_S: Final = 4.0  # A longer run is timed once where the limit does not allow a second run.
+SINGLE_RUN_S: Final = 4.0  # a longer run is timed once where the limit does not allow a second run
 
 #: Output tokens of "generation" by kind of device, to which the other workloads are proportional. A CPU needs about
 #: 0.1 s for a token of a small model, so short outputs leave time for more shapes.
@@ -54,7 +54,7 @@ WORKLOADS: Final = (
     PaddedWorkload("generation", (8, 64), 1.0),
 )
 
-LENGTHS: Final = 4  # Per workload: the two ends, and lengths between them drawn for every model and batch.
+LENGTHS: Final = 4  # per workload: the two ends, and lengths between them drawn for every model and batch
 
 
 @dataclass(frozen=True, slots=True)

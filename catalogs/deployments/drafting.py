@@ -69,7 +69,7 @@ def _queries(options: Speculative, engine: EngineProfile) -> int:
     """Return the tokens that each decode brings into a step: the last token and its drafts, or the nodes of a tree."""
     k, chain = options.num_speculative_tokens, options.num_speculative_tokens + 1
     drafted, tree = options.num_draft_tokens or chain, options.topk > 1
-    if tree and engine.policy != "sglang":
+    if tree and not engine.draft_trees:
         raise InputError(f"draft trees are not simulated for {engine.name}", f"topk: {options.topk}", "topk: 1")
     if tree and options.method not in ("eagle", "eagle3"):
         raise InputError("draft trees need method eagle or eagle3", f"topk: {options.topk}", "topk: 1")
@@ -146,9 +146,7 @@ def _model(options: Speculative, method: Method, target: ModelSpec) -> ModelSpec
         return _mtp_layer(options, target)
     if options.model is None:
         raise InputError(
-            f"speculative.method {method} needs a model",
-            None,
-            hint="set model to the name of the drafter or the path of its config.json",
+            f"speculative.method {method} needs a model", hint="give model: NAME or model: PATH/config.json"
         )
     from catalogs.models.catalog import load_model
 

@@ -12,7 +12,7 @@ from catalogs.deployments.layout import Limits
 from catalogs.deployments.queueing import parse_queueing
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
-from catalogs.deployments.speculation import SGLANG_MAX_NUM_SEQS, Speculation
+from catalogs.deployments.speculation import Speculation
 from catalogs.engines.files import load_engine
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError, nearest_name
@@ -64,8 +64,6 @@ BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 #: Weight dtypes that are multiplied in 16 bit on every device, although they are stored narrower.
 _WEIGHT_ONLY = frozenset({"int4"})
 
-_NO_BF16 = frozenset({"volta", "turing"})  # compute capability below 8.0: vLLM runs bf16 checkpoints in fp16
-
 _SIXTEEN_BIT = frozenset({"bf16", "fp16"})
 
 #: Other spellings of dtypes, used to suggest the nearest valid choice.
@@ -115,9 +113,7 @@ def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDepl
         drafters = {pool.speculation.draft if pool.speculation else None for pool in disaggregated}
         if len(drafters) > 1:
             requested = "speculative in only one of them"
-            raise InputError(
-                "prefill and decode pools must use the same drafter", requested, hint="set speculative for both"
-            )
+            raise InputError("prefill and decode pools must use the same drafter", requested, hint="set it for both")
         if disaggregated:
             features.check_disaggregation(disaggregated[0].model)
     return pools
@@ -172,8 +168,8 @@ def _speculating(
     """Return the deployment and the engine with the scheduling and the sequence limit that speculation implies."""
     ahead = names.engine.async_scheduling and names.engine.speculates[requested.method] and requested.topk == 1
     engine = replace(names.engine, async_scheduling=ahead)
-    if deployment.max_num_seqs is None and engine.policy == "sglang":
-        deployment = deployment.model_copy(update={"max_num_seqs": SGLANG_MAX_NUM_SEQS})
+    if deployment.max_num_seqs is None and engine.speculation_max_num_seqs is not None:
+        deployment = deployment.model_copy(update={"max_num_seqs": engine.speculation_max_num_seqs})
     return deployment, replace(names, engine=engine)
 
 
@@ -193,7 +189,8 @@ def _known_dtype(rule: str, dtype: str) -> None:
 
 
 def _sixteen_bit(accelerator: Accelerator) -> str:
-    return "fp16" if accelerator.architecture in _NO_BF16 else "bf16"
+    """Return the 16-bit dtype of a device: vLLM runs bf16 checkpoints in fp16 on GPUs without bf16 (before Ampere)."""
+    return "fp16" if accelerator.kind == "gpu" and "bf16" not in accelerator.peak_flops else "bf16"
 
 
 def _weight_dtype(requested: str | None, names: CatalogLookup) -> tuple[str, tuple[str, ...]]:

@@ -119,9 +119,7 @@ class Deployment(StrictYamlBlock):
         """
         disaggregation = self.disaggregation
         if self.pools is not None and disaggregation is not None:
-            raise InputError(
-                "pools and disaggregation cannot be combined", "disaggregation", hint="give a pool role: prefill"
-            )
+            raise InputError("pools and disaggregation cannot be combined", hint="give a pool role: prefill")
         if self.pools is not None:
             if not self.pools:
                 raise InputError("pools must hold at least one pool", "[]", "pools: null")

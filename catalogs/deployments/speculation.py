@@ -22,9 +22,6 @@ HEADS: Final = frozenset({"eagle", "eagle3", "mtp"})
 #: Layers whose hidden states an EAGLE-3 head reads (low, middle and high). Its query input is token and feature.
 EAGLE3_FEATURES: Final = 3
 
-#: SGLang's default max_running_requests with speculation (ServerArgs._handle_speculative_decoding).
-SGLANG_MAX_NUM_SEQS: Final = 48
-
 
 class Speculative(StrictYamlBlock):
     """The `speculative` block of deployment.yaml; exactly one of `acceptance` and `acceptance_length` is given.

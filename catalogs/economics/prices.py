@@ -166,8 +166,11 @@ def _matching(cloud: str | None, region: str | None, commitment: str) -> list[Pr
     wanted = None if cloud is None else cloud.lower()
     if wanted not in (None, *list_clouds()):
         raise InputError("unknown cloud", cloud, nearest_name(str(cloud), list_clouds()) or ", ".join(list_clouds()))
-    rented = commitment == "reserved-3y"
-    rows = [r for r in list_prices() if (r.kind == "cloud" or rented if wanted is None else r.cloud == wanted)]
+    rows = list(list_prices())
+    if wanted is not None:
+        rows = [r for r in rows if r.cloud == wanted]
+    elif commitment != "reserved-3y":
+        rows = [r for r in rows if r.kind == "cloud"]
     if region is None:
         return rows
     known = {r.region for r in rows} | {r.area for r in rows}

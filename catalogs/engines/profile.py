@@ -25,7 +25,8 @@ from catalogs.errors import InputError
 from catalogs.io.yaml_files import times
 from catalogs.units import GIB, MIB
 
-#: Files have no further keys and exact types; a default is checked like a value, so that no host time can be left out.
+#: Unknown keys and inexact types are refused. Defaults are validated too: the default 0.0 of a required host time is
+#: refused, so files must state it.
 _STRICT: Final = ConfigDict(extra="forbid", strict=True, validate_default=True, defer_build=True)
 
 _MILLI, _MICRO, _NANO = 1e-3, 1e-6, 1e-9
@@ -217,6 +218,9 @@ class EngineProfile:
     speculates: Annotated[dict[Method, Annotated[bool, _AHEAD]], Field(alias="speculation")] = field(
         default_factory=dict
     )
+    drafts_after_prompts: bool = True  # a step that contains only prompts drafts as well
+    draft_trees: bool = False  # drafts may form trees (speculative.topk above 1)
+    speculation_max_num_seqs: PositiveInt | None = None  # default of max_num_seqs with speculation; None: the same
     notice: str = ""  # shown with every result of this profile
     cpu_block_size_tokens: PositiveInt | None = None  # block size on CPUs; None: the same profile on CPUs
 

@@ -84,6 +84,7 @@ class HardwareFile(StrictYamlBlock):
     sms: PositiveInt | None = None
     tdp_w: PositiveFloat
     idle_w: PositiveFloat
+    high_clocks: bool = False  # as GeForce, RTX and Ada boards; its watts follow another curve over the clock
     node: NodeFile
     mig: dict[str, MigProfile] = Field(default_factory=dict)
     source: str
@@ -159,6 +160,7 @@ def build_accelerator(file: HardwareFile) -> Accelerator:
         peak_flops=file.peak_flops,
         tdp_w=file.tdp_w,
         idle_w=file.idle_w,
+        high_clocks=file.high_clocks,
         kind=file.kind,
         architecture=file.architecture,
         source=f"{file.source} (as of {file.as_of})",

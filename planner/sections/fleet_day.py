@@ -151,7 +151,7 @@ def _samples(run: Run, slo: Slo, begin_s: float, end_s: float) -> FloatArray:
 
 def _joules(run: Run) -> float:
     """Return the energy of accelerators and hosts; NaN for runs without hardware."""
-    if not run.plants:
+    if not run.compiled_pools:
         return float("nan")
     from simulator.analysis.energy import pool_uses, power_and_energy
 

@@ -75,7 +75,7 @@ def pool_uses(rerun: Rerun, plan: Plan) -> list[PoolUse]:
     candidate, evaluator = rerun.candidates[0], rerun.evaluator_of(0)
     share = evaluator.deployments.even_parts(candidate)
     served = evaluator.deployments.part(candidate, share)
-    pools = served.plants if isinstance(served, CompiledFleet) else (served,)
+    pools = served.deployments if isinstance(served, CompiledFleet) else (served,)
     n = 2 * rerun.tester.sizes.full * max(pool.resolved.replicas for pool in pools) * share
     requests = rerun.workload.materialise(rerun.request.seed, n, plan.requests_per_s).every(share)
     done = simulate(served, requests, RunOptions(journal=EventLog()))

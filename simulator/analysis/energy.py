@@ -53,12 +53,12 @@ def pool_uses(run: Run, within_s: tuple[float, float] | None = None) -> tuple[Po
     Raises:
         ValueError: The run has no compiled deployment.
     """
-    if not run.plants:
+    if not run.compiled_pools:
         raise ValueError("a run without a compiled deployment has no energy and no calibration")
     first_s, last_s = within_s or run.span_s
     whole_s = run.span_s[1] - run.span_s[0]
     found = []
-    for number, compiled in enumerate(run.plants):
+    for number, compiled in enumerate(run.compiled_pools):
         mine = [r for r in run.replicas if r.pool == number]
         logs = (log for r in mine for log in r.logs)
         merged = StepLog.merged(logs if within_s is None else (log.between(first_s, last_s) for log in logs))

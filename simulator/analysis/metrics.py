@@ -26,11 +26,11 @@ QUANTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
 FRACTIONS = ("measured_fraction", "interpolated_fraction", "roofline_fraction")
 
-#: Points at which a run of decode steps is read for inter-token latencies. Its ramp is linear, so the error is far
-#: below the ramp / 16.
+#: Number of samples from a run of decode steps for inter-token latencies. Step times rise linearly within a run, so 16
+#: samples are off by at most 1/32 of the rise.
 ITL_POINTS = 16
 
-#: Points of all runs together, which bounds memory: if there are many runs, each is read at fewer points.
+#: Number of samples from all runs together, which bounds memory: with many runs, each gives fewer samples.
 MOST_ITL_POINTS = 4_000_000
 
 #: Busy fraction of the API server from which tokens wait noticeably, so that a notice is shown.
@@ -267,7 +267,7 @@ def speculative_metrics(run: Run) -> dict[str, Any]:
     the rest is host time.
     """
     sums, methods = np.zeros(6), list[str]()
-    for number, compiled in enumerate(run.plants):
+    for number, compiled in enumerate(run.compiled_pools):
         speculation, tables = compiled.resolved.speculation, compiled.cost.tables
         if speculation is None:
             continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -59,8 +59,19 @@ class Phases:
     e2e_s: FloatArray
 
 
-#: (phase or kind of interval, replica, batch, from, to, whether the first token came before it)
-Span = tuple[str, int, int, float, float, bool]
+class Span(NamedTuple):
+    """An interval in the life of a request."""
+
+    place: str  # phase, or kind of interval
+    replica: int
+    batch: int
+    from_s: float
+    to_s: float
+    after_token: bool  # whether the first token came before it
+
+
+#: Columns of a table of intervals: the row of the request, and the fields of Span after the place.
+_REQUEST, _REPLICA, _BATCH, _FROM, _TO, _AFTER_TOKEN = range(6)
 
 
 class _History:
@@ -80,9 +91,9 @@ class _History:
         self.token = False  # whether the first token has come
         self.spans: list[Span] = []
 
-    def go(self, place: str, now: float) -> None:
+    def move_to(self, place: str, now: float) -> None:
         """End the current interval and start another one."""
-        self.spans.append((self.place, *self.batch, self.since_s, now, self.token))
+        self.spans.append(Span(self.place, *self.batch, self.since_s, now, self.token))
         self.place, self.since_s = place, now
 
 
@@ -104,15 +115,15 @@ def phases(run: Run) -> Phases:
     for index in done.tolist():
         history = histories[index]
         before[index, _PLACE["lost"]] = history.arrived_s - history.began_s
-        left[index] = history.began_s, next(start for _, _, _, start, _, late in history.spans if late), history.since_s
+        left[index] = history.began_s, next(span.from_s for span in history.spans if span.after_token), history.since_s
         for span in history.spans:
-            by_place.setdefault(span[0], []).append((index, *span[1:]))
+            by_place.setdefault(span.place, []).append((index, *span[1:]))
     for place, spans in by_place.items():
         table = np.array(spans, dtype=np.float64).reshape(-1, 6)
         for name, seconds in _split(place, table, run):
             for late, target in ((0.0, before), (1.0, after)):
-                some = table[:, 5] == late
-                np.add.at(target[:, _PLACE[name]], table[some, 0].astype(np.int64), seconds[some])
+                some = table[:, _AFTER_TOKEN] == late
+                np.add.at(target[:, _PLACE[name]], table[some, _REQUEST].astype(np.int64), seconds[some])
     return _with_clients(run, done, left[done], before[done], after[done])
 
 
@@ -149,9 +160,8 @@ def _histories(run: Run, journal: EventLog) -> dict[int, _History]:
         assert history is not None
         arrived = kind == event_log.REACHED and history.place == "transfer"
         if arrived and shown != "prefill":
-            history.spans = [
-                (*span[:5], False) for span in history.spans
-            ]  # the client saw no token of the prefill replica
+            # The client saw no token of the prefill replica.
+            history.spans = [span._replace(after_token=False) for span in history.spans]
             history.token = False
         _advance(history, int(kind), now, started_s[index])
         if arrived and shown == "arrival":
@@ -163,28 +173,28 @@ def _histories(run: Run, journal: EventLog) -> dict[int, _History]:
 def _advance(history: _History, kind: int, now: float, started_s: float) -> None:
     """Apply one event of a request on an engine."""
     if kind == event_log.REACHED:
-        history.go("wait", now)
+        history.move_to("wait", now)
     elif kind == event_log.OPENED:
-        history.go("decode", now)
+        history.move_to("decode", now)
         history.token = True
     elif kind == event_log.JOINED:
         if history.place != "preemption" or now >= history.since_s:  # otherwise it was preempted when it joined
-            history.go("decode", now)
+            history.move_to("decode", now)
     elif kind == event_log.PROMPTED:
         if history.place == "wait":
-            history.go("prefill", started_s)
+            history.move_to("prefill", started_s)
         if history.place == "decode":  # preempted while its first token was in flight
             history.place = "preemption"
-        history.go("decode", now)
+        history.move_to("decode", now)
         history.token = True
     elif kind == event_log.PREEMPTED:
         if history.place == "wait" and not history.token:
-            history.go("prefill", min(started_s, now))
-        history.go("preemption", now)
+            history.move_to("prefill", min(started_s, now))
+        history.move_to("preemption", now)
     elif kind == event_log.FINISHED:
         if history.place == "preemption":  # its last token was in flight
             history.place = "decode"
-        history.go("transfer", now)
+        history.move_to("transfer", now)
 
 
 def _split(place: str, table: FloatArray, run: Run) -> list[tuple[str, FloatArray]]:
@@ -195,7 +205,7 @@ def _split(place: str, table: FloatArray, run: Run) -> list[tuple[str, FloatArra
         table: Request, replica, batch, from, to, after first token. Shape (intervals, 6).
         run: The run.
     """
-    seconds = table[:, 4] - table[:, 3]
+    seconds = table[:, _TO] - table[:, _FROM]
     if place == "decode":
         stalled = _stalls(table, run)
         return [("stalled_by_prefill", stalled), ("decode", seconds - stalled)]
@@ -204,10 +214,10 @@ def _split(place: str, table: FloatArray, run: Run) -> list[tuple[str, FloatArra
     assert run.options.journal is not None
     samples = run.options.journal.by_replica(len(run.replicas))
     found = {name: np.zeros(len(table)) for name in _WAITS.values()}
-    for replica in np.unique(table[:, 1]):
-        mine = np.flatnonzero(table[:, 1] == replica)
+    for replica in np.unique(table[:, _REPLICA]):
+        mine = np.flatnonzero(table[:, _REPLICA] == replica)
         for reason, name in _WAITS.items():
-            found[name][mine] = reason_between(samples[int(replica)], reason, table[mine, 3], table[mine, 4])
+            found[name][mine] = reason_between(samples[int(replica)], reason, table[mine, _FROM], table[mine, _TO])
     rest = np.maximum(seconds - sum(found.values()), 0.0)  # avoids rounding errors such as -1e-16
     return [*found.items(), ("wait_step", rest)]
 
@@ -216,8 +226,8 @@ def reason_between(samples: FloatArray, reason: int, from_s: FloatArray, to_s: F
     """Return the seconds of intervals in which a request waited on one replica for one reason. Shape (n,)."""
     if not len(samples):
         return np.zeros(len(from_s))
-    at_s = samples[:, 0]
-    here = (samples[:-1, 5] == reason) & (samples[:-1, 4] > 0)
+    at_s, _, _, _, waiting, reasons = samples.T  # event_log.SAMPLE_COLUMNS
+    here = (reasons[:-1] == reason) & (waiting[:-1] > 0)
     grown = np.concatenate([[0.0], np.cumsum(np.diff(at_s) * here)])
     return np.asarray(np.interp(to_s, at_s, grown) - np.interp(from_s, at_s, grown), dtype=np.float64)
 
@@ -225,11 +235,11 @@ def reason_between(samples: FloatArray, reason: int, from_s: FloatArray, to_s: F
 def _stalls(table: FloatArray, run: Run) -> FloatArray:
     """Return the seconds of intervals that steps took beyond the time of their decodes alone. Shape (intervals,)."""
     found = np.zeros(len(table))
-    for replica, batch in np.unique(table[:, 1:3], axis=0).astype(np.int64).tolist():
-        mine = np.flatnonzero((table[:, 1] == replica) & (table[:, 2] == batch))
+    for replica, batch in np.unique(table[:, [_REPLICA, _BATCH]], axis=0).astype(np.int64).tolist():
+        mine = np.flatnonzero((table[:, _REPLICA] == replica) & (table[:, _BATCH] == batch))
         record = run.replicas[replica]
         at_s, grown = _stall_curve(record.logs[batch], run.pools[record.pool].timer)
-        found[mine] = np.interp(table[mine, 4], at_s, grown) - np.interp(table[mine, 3], at_s, grown)
+        found[mine] = np.interp(table[mine, _TO], at_s, grown) - np.interp(table[mine, _FROM], at_s, grown)
     return found
 
 

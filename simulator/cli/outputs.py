@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from math import inf
+from math import inf, isnan
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,10 +41,10 @@ def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, 
     """Return OUT.json as a dictionary of plain values."""
     summary = summarise(run)
     summary["metrics"] |= fleet_metrics(run)
-    last = run.plants[-1].resolved  # the last pool streams all tokens except the first
+    last = run.compiled_pools[-1].resolved  # the last pool streams all tokens except the first
     notices = [
         streaming_notice(last, summary["metrics"]["output_tokens_per_s"]),
-        *(notice for compiled in run.plants for notice in compiled.notices),
+        *(notice for compiled in run.compiled_pools for notice in compiled.notices),
         *(blocks_notice(pool.compiled, pool.rules.kv_blocks) for pool in run.pools if pool.compiled),
     ]
     return {
@@ -73,7 +73,7 @@ def resolved_deployment(run: Run, deployment: Deployment) -> dict[str, Any]:
             "kv_cache": compiled.memory.equation,
             "host_times": asdict(compiled.resolved.engine.host),
         }
-        for compiled, part in zip(run.plants, parts, strict=True)
+        for compiled, part in zip(run.compiled_pools, parts, strict=True)
     ]
     shared = {key: getattr(deployment, key) for key in SHARED_KEYS if key not in ("disaggregation", "pools")}
     if len(blocks) == 1:
@@ -91,7 +91,7 @@ _TIMES: Final = ("arrival_s", "ttft_s", "tpot_s", "e2e_s", "queue_s")
 def write_csv(run: Run, path: Path) -> None:
     """Write one row per request in workload order; cells are empty if a time does not exist."""
     requests = run.requests
-    times = {name: [None if x != x else x for x in getattr(run, name).tolist()] for name in _TIMES}
+    times = {name: [None if isnan(x) else x for x in getattr(run, name).tolist()] for name in _TIMES}
     columns: dict[str, Iterable[object]] = {
         "request_id": range(requests.n),
         "arrival_s": times.pop("arrival_s"),

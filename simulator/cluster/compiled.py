@@ -91,7 +91,7 @@ class CompiledFleet:
     """Several compiled deployments behind one router.
 
     Attributes:
-        plants: The compiled deployment of each pool.
+        deployments: The compiled deployment of each pool.
         transfer_bytes_per_s: Rate per accelerator of KV transfers from prefill to decode; None for the rate of the link
             between them.
         hand_over: The policy for transfers between prefill and decode pools.
@@ -99,7 +99,7 @@ class CompiledFleet:
         transfer_queues: Number of transfer queues per source (EngineProfile.transfer_queues).
     """
 
-    plants: tuple[CompiledDeployment, ...]
+    deployments: tuple[CompiledDeployment, ...]
     transfer_bytes_per_s: float | None = None
     hand_over: DisaggregationPolicy = field(default_factory=DisaggregationPolicy)
     transfer: KvTransfer = "at_end"

@@ -81,7 +81,7 @@ def transfer_links(fleet: CompiledFleet) -> TransferLinks | None:
     """Return the links for transfers from prefill to decode pools; None if the fleet has no such pools."""
     pairs = {
         (i, j): (source, target)
-        for (i, source), (j, target) in product(enumerate(fleet.plants), repeat=2)
+        for (i, source), (j, target) in product(enumerate(fleet.deployments), repeat=2)
         if (source.resolved.role, target.resolved.role) == ("prefill", "decode")
     }
     if not pairs:
@@ -112,12 +112,12 @@ def card_links(fleet: CompiledFleet) -> Links:
     """
     used: dict[str, int] = {}
     first = []  # index of the first accelerator of each pool at its site
-    for resolved in (compiled.resolved for compiled in fleet.plants):
+    for resolved in (compiled.resolved for compiled in fleet.deployments):
         first.append(used.get(resolved.site, 0))
         used[resolved.site] = first[-1] + resolved.replicas * resolved.accelerators_per_replica
 
     def links(replica: Replica) -> tuple[Hashable, ...]:
-        resolved = fleet.plants[replica.pool].resolved
+        resolved = fleet.deployments[replica.pool].resolved
         per_card, per_node = accelerators_per_card(resolved), resolved.hardware.accelerators_per_node
         if per_card == 1:
             return (replica.index,)

@@ -139,7 +139,7 @@ class Run:
         return tuple(r.offload for r in self.replicas if r.offload)
 
     @property
-    def plants(self) -> tuple[CompiledDeployment, ...]:
+    def compiled_pools(self) -> tuple[CompiledDeployment, ...]:
         """The compiled deployment of each pool; empty for a run of bare timers."""
         return tuple(pool.compiled for pool in self.pools if pool.compiled is not None)
 

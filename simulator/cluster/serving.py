@@ -32,7 +32,7 @@ def serving_options(written: Deployment, fleet: CompiledFleet) -> RunOptions:
         _check_target(fault, placements, f"faults[{i}]")
     controllers: list[Controller] = [
         Autoscaler(number, compiled.resolved.scaling, cold_start_s(compiled))
-        for number, compiled in enumerate(fleet.plants)
+        for number, compiled in enumerate(fleet.deployments)
         if compiled.resolved.scaling is not None
     ]
     if faults:
@@ -56,7 +56,7 @@ def _placements(fleet: CompiledFleet) -> tuple[Placement, ...]:
     """Place the pools of each site one after the other, with each replica inside one node if it fits."""
     used: dict[str, int] = {}  # by site: number of accelerators used so far
     found = []
-    for resolved in (compiled.resolved for compiled in fleet.plants):
+    for resolved in (compiled.resolved for compiled in fleet.deployments):
         size, per_node = resolved.accelerators_per_replica, resolved.hardware.accelerators_per_node
         first, nodes = used.get(resolved.site, 0), []
         for _ in range(resolved.most_replicas):
@@ -104,6 +104,6 @@ class _SlowLinks:
 def _slow_links(fleet: CompiledFleet) -> Callable[[int, float], StepCost]:
     @cache
     def slowed(pool: int, factor: float) -> StepCost:
-        return compile_step_cost(fleet.plants[pool].resolved, _SlowLinks(fleet.plants[pool].bundle, factor))
+        return compile_step_cost(fleet.deployments[pool].resolved, _SlowLinks(fleet.deployments[pool].bundle, factor))
 
     return slowed

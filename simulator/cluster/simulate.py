@@ -43,8 +43,8 @@ def simulate(
     fleet, options = served if isinstance(served, CompiledFleet) else CompiledFleet((served,)), options or RunOptions()
     if options.transfer is None:
         options = replace(options, transfer=transfer_links(fleet), hand_over=fleet.hand_over)
-    names = list(dict.fromkeys(compiled.resolved.model.name for compiled in fleet.plants))
-    pools = [pool_of(compiled, names.index(compiled.resolved.model.name), requests) for compiled in fleet.plants]
+    names = list(dict.fromkeys(compiled.resolved.model.name for compiled in fleet.deployments))
+    pools = [pool_of(compiled, names.index(compiled.resolved.model.name), requests) for compiled in fleet.deployments]
     return run_pools(pools, _with_model_indices(names, requests), options)
 
 

@@ -146,4 +146,4 @@ def draft_tables(tables: StepTables, source: CostSource) -> DraftTables | None:
         return None
     first = StepTables.build(resolved, source, whole)
     again = StepTables.build(resolved, source, newest) if speculation.method == "eagle3" else first.further(newest)
-    return DraftTables(first, again, speculation.num_speculative_tokens - 1, resolved.engine.policy != "sglang")
+    return DraftTables(first, again, speculation.num_speculative_tokens - 1, resolved.engine.drafts_after_prompts)

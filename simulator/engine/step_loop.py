@@ -39,38 +39,6 @@ class StepLoop:
     TokenAccounting determines the effect of a step on its requests.
     """
 
-    __slots__ = (
-        "_accounting",
-        "_check",
-        "_clock",
-        "_context",
-        "_end_order",
-        "_event",
-        "_event_log",
-        "_fast_forward",
-        "_first_s",
-        "_lag",
-        "_last_tokens",
-        "_late_s",
-        "_noted",
-        "_on_end",
-        "_outlet",
-        "_queue",
-        "_replica",
-        "_slope_s",
-        "_stages",
-        "_start_s",
-        "_steps",
-        "_streams",
-        "_timed",
-        "_total_s",
-        "_wake_order",
-        "current",
-        "log",
-        "scheduler",
-        "timer",
-    )
-
     def __init__(self, replica: ReplicaHandle, context: EngineContext, scheduler: Scheduler, place: int) -> None:
         """Create an idle loop; `place` is its index among the loops of its replica."""
         self.scheduler = scheduler

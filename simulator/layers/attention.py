@@ -24,7 +24,7 @@ from calibration.operators.operators import (
     window_pairs,
 )
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
-from calibration.operators.roofline import dtype_bytes
+from calibration.operators.roofline import stored_bytes
 from catalogs.arrays import FloatArray
 from catalogs.models.layers import LayerGroup
 from catalogs.models.mixers import Attention, LinearAttention, MlaAttention
@@ -147,7 +147,7 @@ class ShardedAttention(ShardedMixer):
         """Return the projections, rotation and cache write, with the model's query-key norm and output gate."""
         a, count, hidden, dtype = self.part, self.count, self.shard.model.hidden_size, self.shard.dtype("attention")
         q, k, kv = self.query_width, self.key_width, self.kv_width
-        written = kv * (ACT + dtype_bytes(self.shard.kv_dtype))
+        written = kv * (ACT + stored_bytes(self.shard.kv_dtype))
         calls = [
             gemm_call("qkv_proj", count, Gemm(tokens, q * (2 if a.output_gate else 1) + kv, hidden, dtype)),
             elementwise_call("rotary", count, "rotary", tokens, 2 * (q + k) * ACT),
@@ -187,11 +187,12 @@ class ShardedAttention(ShardedMixer):
         All arrays broadcast against each other. Shape (...).
         """
         a, shard = self.part, self.shard
-        tokens = chunks * each / shard.cp  # ranks take early and late tokens, so each has its part of the pairs
+        # Each rank takes one early and one late part of the prompt, so the pairs divide evenly.
+        tokens = chunks * each / shard.cp
         pairs = chunks * window_pairs(each, prior, a.window_tokens) / shard.cp
         op = self.prefill_attention(chunks, tokens, pairs, a.window_tokens)
         yield OperatorCall("prefill_attention", "attention_prefill", self.count, op)
-        token_bytes = self.kv_width * dtype_bytes(shard.kv_dtype)
+        token_bytes = self.kv_width * stored_bytes(shard.kv_dtype)
         kept = chunks * _clip(prior, a.window_tokens)
         yield from gather_calls(shard, self.count, token_bytes, chunks * each, kept)
 
@@ -208,7 +209,7 @@ class ShardedAttention(ShardedMixer):
     def cache_bytes(self, tokens: float) -> float:
         """Return the cache of one sequence of `tokens` in all layers; windowed layers keep only their window."""
         kept = min(tokens, self.part.window_tokens or tokens)
-        return self.count * kept * self.kv_width * dtype_bytes(self.shard.kv_dtype)
+        return self.count * kept * self.kv_width * stored_bytes(self.shard.kv_dtype)
 
     def linear_params(self) -> float:
         """Return the weights of the matrix products of ONE layer on this rank."""
@@ -251,14 +252,15 @@ class ShardedMla(ShardedMixer):
 
         All arrays broadcast against each other. Shape (...).
         """
-        del joins  # the module of decodes is another than that of prompts
+        del joins  # decodes and prompts run in different MLA modules
         a, shard, n = self.part, self.shard, sequences
         read = n * _clip(mean, a.index_topk_tokens) / shard.kv_shards
         rows = n * shard.queries
         yield self._module_call("decode", rows, rows, 0.0 * n, read * self.cache_passes())
         latent = self.heads * a.kv_lora_rank
         yield from merge_calls(shard, self.count, n, self.heads * (a.kv_lora_rank + a.rope_head_dim), latent)
-        if a.index_topk_tokens:  # only keys are read and scored, and half the head size gives those bytes and flops
+        if a.index_topk_tokens:
+            # The indexer has no values, so half the head size counts the bytes and FLOPs of its keys alone.
             heads = a.index_n_heads * shard.queries
             index = DecodeAttention(n, n * mean, longest, heads, 1, a.index_head_dim // 2, "fp8")
             yield OperatorCall("indexer", "attention_decode", self.count, index)
@@ -272,7 +274,7 @@ class ShardedMla(ShardedMixer):
         tokens = c * each / shard.cp
         pairs = c * window_pairs(each, prior, a.index_topk_tokens) / shard.cp
         yield self._module_call("prefill", c, tokens, pairs, c * prior)
-        token_bytes = (a.kv_lora_rank + a.rope_head_dim) * dtype_bytes(shard.kv_dtype)
+        token_bytes = (a.kv_lora_rank + a.rope_head_dim) * stored_bytes(shard.kv_dtype)
         yield from gather_calls(shard, self.count, token_bytes, c * each, c * prior)
         if a.index_topk_tokens:
             scored = c * window_pairs(each, prior, None) / shard.cp
@@ -283,12 +285,22 @@ class ShardedMla(ShardedMixer):
         self, stage: str, sequences: FloatArray, tokens: FloatArray, pairs: FloatArray, context: FloatArray
     ) -> OperatorCall:
         a, shard = self.part, self.shard
-        sizes = shard.model.hidden_size, a.q_lora_rank or 0, a.kv_lora_rank
-        head_sizes, dtypes = (
-            (a.nope_head_dim, a.rope_head_dim, a.v_head_dim),
-            (shard.dtype("attention"), shard.kv_dtype),
+        op = MlaModule(
+            stage,
+            sequences,
+            tokens,
+            pairs,
+            context,
+            n_heads=self.heads,
+            hidden_size=shard.model.hidden_size,
+            q_lora_rank=a.q_lora_rank or 0,
+            kv_lora_rank=a.kv_lora_rank,
+            nope_head_dim=a.nope_head_dim,
+            rope_head_dim=a.rope_head_dim,
+            v_head_dim=a.v_head_dim,
+            dtype=shard.dtype("attention"),
+            kv_dtype=shard.kv_dtype,
         )
-        op = MlaModule(stage, sequences, tokens, pairs, context, self.heads, *sizes, *head_sizes, *dtypes)
         kernels = MLA_KERNELS + MLA_QUANTISE_KERNELS * (op.dtype in QUANTISED)
         return OperatorCall(f"mla_{stage}", f"attention_{stage}", self.count, op, kernels=kernels)
 
@@ -302,12 +314,12 @@ class ShardedMla(ShardedMixer):
         if queries == 1 or unit is None:
             return 1.0
         compute_s = 2.0 * self.heads * (2 * a.kv_lora_rank + a.rope_head_dim) / unit.flops_for("bf16")
-        memory_s = a.latent_size * dtype_bytes(self.shard.kv_dtype) / unit.memory_bandwidth_bytes_per_s
+        memory_s = a.latent_size * stored_bytes(self.shard.kv_dtype) / unit.memory_bandwidth_bytes_per_s
         return max(queries * compute_s / memory_s, 1.0) / max(compute_s / memory_s, 1.0)
 
     def cache_bytes(self, tokens: float) -> float:
         """Return the latent cache of one sequence of `tokens` in all layers."""
-        return self.count * tokens * self.part.kv_bytes_per_token(dtype_bytes(self.shard.kv_dtype))
+        return self.count * tokens * self.part.kv_bytes_per_token(stored_bytes(self.shard.kv_dtype))
 
     def linear_params(self) -> float:
         """Return the weights of ONE layer on this rank. Down-projections and the indexer are on every rank."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from calibration.operators.operators import DecodeAttention, Gemm, Num, PrefillAttention
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
-from calibration.operators.roofline import dtype_bytes
+from calibration.operators.roofline import stored_bytes
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.models.layers import LayerGroup
@@ -35,7 +35,7 @@ def encoder_calls(shard: Shard, requests: FloatArray) -> Calls:
     for group in (g for g in model.groups if g.cross_attention):
         kv = crossed_attention(shard, group).kv_width
         yield gemm_call("cross_kv_proj", group.count, _gemm(shard, tokens, kv, hidden))
-        written = kv * (ACT + dtype_bytes(shard.kv_dtype))
+        written = kv * (ACT + stored_bytes(shard.kv_dtype))
         yield elementwise_call("cross_kv_write", group.count, "kv_write", tokens, written)
 
 
@@ -89,7 +89,7 @@ def cross_cache_bytes(shard: Shard) -> float:
     if not shard.model.is_encoder_decoder:
         return 0.0
     width = sum(g.count * crossed_attention(shard, g).kv_width for g in shard.model.groups if g.cross_attention)
-    return shard.model.encoder_tokens * width * dtype_bytes(shard.kv_dtype)
+    return shard.model.encoder_tokens * width * stored_bytes(shard.kv_dtype)
 
 
 def crossed_attention(shard: Shard, group: LayerGroup) -> ShardedAttention:

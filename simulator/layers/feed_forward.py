@@ -43,7 +43,7 @@ class ShardedFeedForward(ABC):
         """Return the operators between the norm and the exchange that closes the block."""
 
     def closing_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
-        """Return the sum over tensor ranks."""
+        """Return the all-reduce that closes the block."""
         return all_reduce_calls(self.shard, "ffn_all_reduce", self.count, tokens, graph)
 
     def expert_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:  # noqa: ARG002 (dense blocks have no experts)

@@ -46,7 +46,7 @@ def elementwise_call(name: str, count: int, kind: str, tokens: Num, token_bytes:
 
 
 def all_reduce_calls(shard: Shard, name: str, count: int, tokens: Num, graph: bool) -> list[OperatorCall]:
-    """Return the sum of the hidden states over tensor ranks; empty on one rank."""
+    """Return the all-reduce of the hidden states over tensor ranks; empty with one rank."""
     if shard.tp == 1:
         return []
     message = tokens * (shard.model.hidden_size * ACT)

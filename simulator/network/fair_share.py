@@ -19,6 +19,7 @@ had left free on every link. Transfers that began earlier are not changed retroa
 from __future__ import annotations
 
 from bisect import bisect_right, insort
+from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from functools import partial
 from heapq import heappop, heappush
@@ -351,6 +352,14 @@ class TransferPieces(NamedTuple):
         return max(max(self.ready_s(1), self.free_s) + wire_s, self.done_s + wire_s / self.n)
 
 
+class _ShareChange(NamedTuple):
+    """A change of the used share of a link's capacity at one time."""
+
+    time_s: float
+    link: Hashable
+    share: float
+
+
 class LinkPast:
     """The recent use of each link as shares of its capacity over time; simultaneous uses add up."""
 
@@ -374,26 +383,30 @@ class LinkPast:
             pieces: The pieces in which it is sent.
         """
         first_s = max(pieces.ready_s(1), pieces.free_s, *(self._known_s.get(link, 0.0) for link in seconds))
-        changes: list[tuple[float, Hashable, float]] = []  # (time, link, change of the used share), ordered by time
-        for link in seconds:
-            uses = self._uses.get(link, [])
-            for to_s, from_s, share in uses[bisect_right(uses, (first_s, inf, inf)) :]:
-                if from_s < pieces.done_s:
-                    changes += ((max(from_s, first_s), link, share), (min(to_s, pieces.done_s), link, -share))
-        changes.sort(key=lambda change: change[0])
+        changes = self._changes(seconds, first_s, pieces.done_s)
+        pending = deque(changes)
         ready = [pieces.ready_s(i) for i in range(1, pieces.n)]
-        marks = sorted({first_s, *(t for t, _, _ in changes), *(t for t in ready if t > first_s), pieces.done_s})
-        used, sent, at, there = dict.fromkeys(seconds, 0.0), 0.0, 0, 0
+        marks = sorted({first_s, *(c.time_s for c in changes), *(t for t in ready if t > first_s), pieces.done_s})
+        used, sent = dict.fromkeys(seconds, 0.0), 0.0
         for start_s, end_s in pairwise(marks):
-            while at < len(changes) and changes[at][0] <= start_s:
-                used[changes[at][1]] += changes[at][2]
-                at += 1
-            while there < len(ready) and ready[there] <= start_s:
-                there += 1
+            while pending and pending[0].time_s <= start_s:
+                change = pending.popleft()
+                used[change.link] += change.share
             speed = min(max(0.0, 1.0 - used[link]) / s for link, s in seconds.items())
-            part = min(speed * (end_s - start_s), there / pieces.n - sent)
+            part = min(speed * (end_s - start_s), bisect_right(ready, start_s) / pieces.n - sent)
             if part > 1e-12 and speed > 0.0:
                 sent += part
                 for link, s in seconds.items():
                     self.note(link, start_s, min(end_s, start_s + part / speed), speed * s)
         return sent, bool(changes) or first_s > max(pieces.ready_s(1), pieces.free_s)
+
+    def _changes(self, links: Iterable[Hashable], from_s: float, to_s: float) -> list[_ShareChange]:
+        """Return the changes of the used shares of links from `from_s` to `to_s`, ordered by time."""
+        found: list[_ShareChange] = []
+        for link in links:
+            uses = self._uses.get(link, [])
+            for end_s, start_s, share in uses[bisect_right(uses, (from_s, inf, inf)) :]:
+                if start_s < to_s:
+                    found.append(_ShareChange(max(start_s, from_s), link, share))
+                    found.append(_ShareChange(min(end_s, to_s), link, -share))
+        return sorted(found, key=lambda change: change.time_s)

@@ -78,9 +78,8 @@ def scheduler_class(rules: EngineRules) -> type[ContinuousBatching]:
         raise InputError("unknown scheduling policy", rules.policy, nearest_name(rules.policy, POLICIES))
     variants = [variant for field, variant in VARIANTS.items() if getattr(rules, field)]
     if len(variants) > 1:
-        raise InputError(
-            f"{variants[0].words} is not simulated together with", variants[1].words, hint="use only one of them"
-        )
+        rule = f"{variants[0].words} is not simulated together with {variants[1].words}"
+        raise InputError(rule, hint="use only one of them")
     for variant in variants:
         known = variant.by_policy.get(rules.policy)
         if known is None:

@@ -40,14 +40,14 @@ class Sarathi(VllmV0):
 
     def _preempt(self) -> None:
         if self._partial is not None and next(reversed(self._running)) is self._partial:
-            self._hold_no_more(self._partial)
+            self._abandon_partial(self._partial)
         super()._preempt()
 
     def withdraw(self, request: Request) -> bool:
         """Remove a request that its client has cancelled; return False if it already decodes."""
         if request is self._partial:
-            self._hold_no_more(request)
+            self._abandon_partial(request)
         return super().withdraw(request)
 
-    def _hold_no_more(self, partial: Request) -> None:
+    def _abandon_partial(self, partial: Request) -> None:
         partial.computed_tokens = partial.known_tokens  # so that all its blocks are freed with it

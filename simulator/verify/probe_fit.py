@@ -133,9 +133,8 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
         seconds = prefill.seconds.to_numpy(float) + _outside_the_log(cycles, log)
         decoding = prefill.generation_requests.to_numpy(float)
         seconds = np.maximum(seconds - context_s * BURST_CONTEXT_TOKENS * decoding, 0.5 * seconds)
-        inner = [
-            n for n in TOKEN_NODES if tokens.min() < n < tokens.max()
-        ]  # so that every node has steps on both sides
+        # Only nodes with steps on both sides.
+        inner = [n for n in TOKEN_NODES if tokens.min() < n < tokens.max()]
         nodes = [int(tokens.min()), *inner, int(tokens.max())]
         others = [decoding, *([prefill.pairs.to_numpy(float)] if "pairs" in prefill.columns else [])]
         values, (per_decode, *further) = _hats(tokens, others, seconds, nodes)

@@ -57,7 +57,7 @@ def _windowed(shape: Shape, device: ProfiledDevice, dtype: Any) -> Work:
     heads, kv_heads, head_dim, rows = shape.ints("n_heads", "n_kv_heads", "head_dim", "tokens")
     torch = device.torch
     q = random(device, (1, heads, rows, head_dim), dtype)
-    k, v = (random(device, (1, kv_heads, rows, head_dim), dtype) for _ in "kv")
+    k, v = (random(device, (1, kv_heads, rows, head_dim), dtype) for _ in range(2))
     causal = torch.ones(rows, rows, dtype=torch.bool, device=device.kind).tril_()
     mask = causal & ~causal.tril(-int(shape["window_tokens"]))
     attention = torch.nn.functional.scaled_dot_product_attention
@@ -68,7 +68,7 @@ def _prefill_on_cuda(device: ProfiledDevice, size: tuple[int, ...], dtype: Any) 
     chunks, kv_heads, group, rows, context, head_dim = size
     attention = device.torch.nn.functional.scaled_dot_product_attention
     q = random(device, (chunks, kv_heads * group, rows, head_dim), dtype)
-    k, v = (random(device, (chunks, kv_heads, rows + context, head_dim), dtype) for _ in "kv")
+    k, v = (random(device, (chunks, kv_heads, rows + context, head_dim), dtype) for _ in range(2))
     if not context:
         return lambda: attention(q, k, v, is_causal=True, enable_gqa=group > 1)
     mask = importlib.import_module("torch.nn.attention.bias").causal_lower_right(rows, rows + context)
@@ -79,11 +79,11 @@ def _prefill_on_cpu(device: ProfiledDevice, size: tuple[int, ...], dtype: Any) -
     chunks, kv_heads, group, rows, context, head_dim = size
     torch, streams = device.torch, chunks * kv_heads
     q = random(device, (streams, group, rows, head_dim), dtype)
-    own = [random(device, (streams, 1, rows, head_dim), dtype).expand(-1, group, -1, -1) for _ in "kv"]
+    own = [random(device, (streams, 1, rows, head_dim), dtype).expand(-1, group, -1, -1) for _ in range(2)]
     if not context:
         attention = torch.nn.functional.scaled_dot_product_attention
         return lambda: attention(q, *own, is_causal=True)
-    earlier = [random(device, (streams, 1, context, head_dim), dtype).expand(-1, group, -1, -1) for _ in "kv"]
+    earlier = [random(device, (streams, 1, context, head_dim), dtype).expand(-1, group, -1, -1) for _ in range(2)]
     attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
     def run() -> object:
@@ -147,7 +147,7 @@ def linear(shape: Shape, device: ProfiledDevice) -> Work:
         return Work(
             [_scan_in_decode(device, sequences * heads, key, value) for _ in sets], "torch baddbmm over fp32 states"
         )
-    input_sets(device, 16.0 * tokens * heads * (key + value))  # This raises DoesNotFit for inputs that are too large.
+    input_sets(device, 16.0 * tokens * heads * (key + value))  # this raises DoesNotFit for inputs that are too large
     call = _scan_in_prefill(device, sequences * heads, max(tokens // sequences, 1), key, value)
     return Work([call], f"torch, chunks of {CHUNK}")
 
@@ -155,7 +155,7 @@ def linear(shape: Shape, device: ProfiledDevice) -> Work:
 def _scan_in_decode(device: ProfiledDevice, streams: int, key: int, value: int) -> Call:
     torch = device.torch
     state = writable_random(device, (streams, key, value), torch.float32)
-    q, k = (random(device, (streams, key, 1), torch.float32) for _ in "qk")
+    q, k = (random(device, (streams, key, 1), torch.float32) for _ in range(2))
     v = random(device, (streams, 1, value), torch.float32)
 
     def run() -> object:
@@ -170,7 +170,7 @@ def _scan_in_prefill(device: ProfiledDevice, streams: int, tokens: int, key: int
     n = -(-tokens // CHUNK)
     size = min(CHUNK, tokens)
     dtype = device.sixteen_bit(device.activation)
-    q, k = (random(device, (streams * n, size, key), dtype) for _ in "qk")
+    q, k = (random(device, (streams * n, size, key), dtype) for _ in range(2))
     v = random(device, (streams * n, size, value), dtype)
 
     def run() -> object:

@@ -28,7 +28,7 @@ SIZES: Final = {"cpu": tuple(4**i * 1024 for i in range(7)), "cuda": tuple(4**i 
 
 LIMIT_S: Final = 120.0
 
-LEAST_BUDGET_S: Final = 60.0  # With a smaller budget, starting the child processes would take too large a share of it.
+LEAST_BUDGET_S: Final = 60.0  # with a smaller budget, starting the child processes would take too large a share of it
 
 CPU_RANKS: Final = 2
 

@@ -18,11 +18,11 @@ from calibration.profile.machine.timing import Call, event_s
 
 REPEATS: Final = 40
 
-MOST_S: Final = 1.0  # Time limit of the repeats of one size.
+MOST_S: Final = 1.0  # time limit of the repeats of one size
 
-WARM: Final = 5  # Warm-up calls.
+WARM: Final = 5  # warm-up calls
 
-INNER: Final = 20  # Calls between two CUDA events.
+INNER: Final = 20  # calls between two CUDA events
 
 
 def main(folder: Path, rank: int) -> None:

@@ -13,11 +13,11 @@ from calibration.profile.machine.timing import Work
 from calibration.profile.session.session import Row
 from calibration.profile.session.shape import CHECKS, Shape
 
-EVERY: Final = 40  # Rows between two measurements of the reference.
+EVERY: Final = 40  # rows between two measurements of the reference
 
 SIZES: Final = {"cpu": (64, 2048, 2048), "cuda": (256, 8192, 8192)}
 
-NOTABLE: Final = 0.10  # Relative spread above which a bundle carries a notice.
+NOTABLE: Final = 0.10  # relative spread above which a bundle carries a notice
 
 
 def due(rows: Sequence[Row]) -> bool:

@@ -10,24 +10,23 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from calibration.operators.operators import GREEDY_BYTES_PER_LOGIT
+from calibration.operators.operators import GREEDY_BYTES_PER_LOGIT, SAMPLING_BYTES_PER_LOGIT
+from calibration.operators.roofline import ACTIVATION_BYTES
 from calibration.profile.kernels.inputs import input_sets, random, writable_random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Call, Work
 from calibration.profile.session.shape import Shape
 
-ACT: Final = 2.0  # Bytes of a 16-bit activation.
+ACT: Final = float(ACTIVATION_BYTES)
 
-SAMPLING_BYTES: Final = 26.0  # Per vocabulary entry: read, scale, softmax, draw.
-
-ROUTING_BYTES: Final = 6.0  # Per expert: 16-bit logits, fp32 scores.
+ROUTING_BYTES: Final = 6.0  # per expert: 16-bit logits, fp32 scores
 
 TOP_K: Final = 8
 
 #: Rows of the tables that are read or written at a few rows: tokens of the key-value cache, and embeddings.
 TABLE_ROWS: Final = {"kv_write": 8192, "embedding": 16384}
 
-OVER_VOCAB: Final = ("sampling", "greedy")  # Kinds with the vocabulary size as width.
+OVER_VOCAB: Final = ("sampling", "greedy")  # kinds with the vocabulary size as width
 
 #: Bytes per token of one unit of width, by kind.
 BYTES_PER_WIDTH: Final[dict[str, float]] = {
@@ -36,7 +35,7 @@ BYTES_PER_WIDTH: Final[dict[str, float]] = {
     "rotary": 2 * ACT,
     "kv_write": 2 * ACT,
     "embedding": 2 * ACT,
-    "sampling": SAMPLING_BYTES,
+    "sampling": float(SAMPLING_BYTES_PER_LOGIT),
     "greedy": float(GREEDY_BYTES_PER_LOGIT),
     "routing": ROUTING_BYTES,
 }
@@ -55,7 +54,7 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:
     if kind in TABLE_ROWS:
         sets = input_sets(device, width * TABLE_ROWS[kind] * float(dtype.itemsize))
         return Work([_call(kind, device, tokens, width, dtype) for _ in sets], label)
-    input_sets(device, 8.0 * tokens * width)  # This raises DoesNotFit for inputs that are too large.
+    input_sets(device, 8.0 * tokens * width)  # this raises DoesNotFit for inputs that are too large
     return Work([_call(kind, device, tokens, width, dtype)], label, graph=kind not in OVER_VOCAB)
 
 

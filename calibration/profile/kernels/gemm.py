@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from calibration.operators.roofline import dtype_bytes
+from calibration.operators.roofline import stored_bytes
 from calibration.profile.kernels.inputs import input_sets, random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Call, Work
@@ -23,7 +23,7 @@ INT8_SCALE: Final = 256.0
 def work(shape: Shape, device: ProfiledDevice) -> Work:
     """Return the product y[m, n] = x[m, k] w[n, k]^T in the shape's dtype."""
     m, n, k, dtype = (shape[c] for c in ("m", "n", "k", "dtype"))
-    sets = input_sets(device, n * k * dtype_bytes(dtype) + (m * k + m * n) * 2.0)
+    sets = input_sets(device, n * k * stored_bytes(dtype) + (m * k + m * n) * 2.0)
     if dtype == "int8":
         make, kernel = _int8, "torch._int_mm, input quantised"
     elif dtype == "fp8":

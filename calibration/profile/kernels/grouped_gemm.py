@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from calibration.operators.roofline import dtype_bytes
+from calibration.operators.roofline import stored_bytes
 from calibration.profile.kernels.inputs import input_sets, random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Call, Work
@@ -22,7 +22,7 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:
     tokens, hidden, width = shape.ints("tokens", "hidden_size", "intermediate_size")
     n_experts, top, ranks = shape.ints("n_experts", "experts_per_token", "expert_ranks")
     here = max(n_experts // ranks, 1)
-    sets = input_sets(device, 3.0 * here * hidden * width * dtype_bytes(str(shape["dtype"])))
+    sets = input_sets(device, 3.0 * here * hidden * width * stored_bytes(str(shape["dtype"])))
     dtype = device.dtype(str(shape["dtype"]))
     sizes = ((here, 2 * width, hidden), (here, hidden, width))
     weights = [[random(device, size, dtype) for size in sizes] for _ in sets]

@@ -28,7 +28,7 @@ TOKENS: Final = (32, 512)
 
 VOCABULARY: Final = 2048
 
-WORDS: Final = 4000  # Words of the text on which the vocabulary is trained.
+WORDS: Final = 4000  # words of the text on which the vocabulary is trained
 
 COPY_BYTES: Final = (MIB, 64 * MIB)
 

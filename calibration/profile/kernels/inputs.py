@@ -8,18 +8,18 @@ from typing import Any, Final
 
 from calibration.profile.machine.device import ProfiledDevice
 
-CACHE_MULTIPLE: Final = 2.0  # Size of all input sets together, in multiples of the last-level cache.
+CACHE_MULTIPLE: Final = 2.0  # size of all input sets together, in multiples of the last-level cache
 
 MOST_COPIES: Final = 512
 
-BLOCK: Final = 1 << 22  # Random values that are drawn; the pool repeats them.
+BLOCK: Final = 1 << 22  # random values that are drawn; the pool repeats them
 
 #: Size of the pool in multiples of an input, so that the keys and values of one call are distinct memory.
 POOL_MULTIPLE: Final = 2
 
-ALIGNED: Final = 64  # Values between possible starts of inputs, so that inputs start at a cache line.
+ALIGNED: Final = 64  # values between possible starts of inputs, so that inputs start at a cache line
 
-FREE_SHARE: Final = 0.5  # Share of the free memory that one shape may take.
+FREE_SHARE: Final = 0.5  # share of the free memory that one shape may take
 
 
 class DoesNotFit(Exception):
@@ -52,7 +52,7 @@ def random(device: ProfiledDevice, shape: tuple[int, ...], dtype: Any = None) ->
     n = math.prod(shape)
     pool = device.pool.get(dtype)
     if pool is None or len(pool.values) < POOL_MULTIPLE * n:
-        device.pool.pop(dtype, None)  # This frees the memory of the old pool first.
+        device.pool.pop(dtype, None)  # this frees the memory of the old pool first
         # At least the values that fill the rotated input sets of any shape smaller than the cache.
         least = int((CACHE_MULTIPLE + 1) * device.cache_bytes / dtype.itemsize) + BLOCK
         pool = device.pool[dtype] = InputPool(_drawn(device, max(POOL_MULTIPLE * n, least), dtype))

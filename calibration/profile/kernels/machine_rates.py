@@ -13,7 +13,7 @@ from catalogs.units import GIB, KIB, MIB
 
 STREAM_BYTES: Final = {"cpu": 256 * MIB, "cuda": 1 * GIB}
 
-SQUARE: Final = {"cpu": 1536, "cuda": 8192}  # Side of the square matrices that measure the arithmetic peak.
+SQUARE: Final = {"cpu": 1536, "cuda": 8192}  # side of the square matrices that measure the arithmetic peak
 
 COPY_BYTES: Final = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 256 * MIB)
 

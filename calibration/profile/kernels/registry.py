@@ -25,7 +25,7 @@ WORK: Final[dict[str, Callable[[Shape, ProfiledDevice], Work]]] = {
     "pages": host.page_copy,
 }
 
-OTHER_SHARE: Final = 0.05  # Share of the profiling time of a queue that SHARES does not name.
+OTHER_SHARE: Final = 0.05  # share of the profiling time of a queue that SHARES does not name
 
 #: Relative share of the profiling time of each queue of shapes.
 SHARES: Final[dict[str, float]] = {

@@ -21,7 +21,7 @@ TORCH_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32",
 
 INT8_CAPABILITY: Final = (7, 5)
 
-INT8_FLAGS: Final = ("avx512_vnni", "avx_vnni")  # CPUs with one of these multiply int8 faster than bf16.
+INT8_FLAGS: Final = ("avx512_vnni", "avx_vnni")  # CPUs with one of these multiply int8 faster than bf16
 
 FP8_CAPABILITY: Final = (8, 9)
 
@@ -43,8 +43,8 @@ class ProfiledDevice:
     threads: int
     cores: tuple[int, ...]
     torch: Any
-    activation: str = "bf16"  # The dtype of elementwise kernels; fp32 where models are served in fp32.
-    pool: dict[Any, Any] = field(default_factory=dict, compare=False)  # Random values by dtype (see kernels/inputs.py).
+    activation: str = "bf16"  # the dtype of elementwise kernels; fp32 where models are served in fp32
+    pool: dict[Any, Any] = field(default_factory=dict, compare=False)  # random values by dtype (see kernels/inputs.py)
 
     @property
     def is_cuda(self) -> bool:
@@ -133,7 +133,7 @@ def _cuda_problem(torch: Any) -> str | None:
                 torch.cuda.init()
                 return "torch sees no CUDA device"
         torch.zeros(1, device="cuda").add_(1).item()
-    except (RuntimeError, AssertionError) as error:  # Old or missing driver, torch without CUDA, unknown architecture.
+    except (RuntimeError, AssertionError) as error:  # old or missing driver, torch without CUDA, unknown architecture
         return str(error).splitlines()[0]
     return None
 
@@ -147,7 +147,7 @@ def _cuda(torch: Any, cores: tuple[int, ...]) -> ProfiledDevice:
     if capability >= INT8_CAPABILITY and hasattr(torch, "_int_mm"):
         dtypes.append("int8")
     dtypes += ["fp16", "fp32"] if capability >= BF16_CAPABILITY else ["fp32"]
-    torch.backends.cuda.matmul.allow_tf32 = False  # Rows labelled fp32 must not be computed in TF32.
+    torch.backends.cuda.matmul.allow_tf32 = False  # rows labelled fp32 must not be computed in TF32
     cache = float(getattr(facts, "L2_cache_size", 0) or 64 * MIB)
     return ProfiledDevice("cuda", tuple(dtypes), cache, float(facts.total_memory), len(cores), cores, torch)
 

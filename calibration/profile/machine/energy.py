@@ -22,7 +22,7 @@ RAPL: Final = Path("/sys/class/powercap")
 
 POLL_S: Final = 0.05
 
-WINDOW_S: Final = 0.25  # The counters advance every 20 to 100 ms, so shorter windows would measure the counter.
+WINDOW_S: Final = 0.25  # the counters advance every 20 to 100 ms, so shorter windows would measure the counter
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Meter:
     joules: Callable[[], float] | None
     sample: Callable[[], dict[str, float]]
     unavailable_reason: str = ""
-    polls: bool = False  # Whether sampling does not disturb the measured work; true of a GPU's driver, not of a CPU.
+    polls: bool = False  # whether sampling does not disturb the measured work; true of a GPU's driver, not of a CPU
 
     @contextmanager
     def sampling(self) -> Iterator[MeterSamples]:
@@ -68,7 +68,7 @@ class Meter:
         before, start = self.joules(), time.perf_counter()
         for _ in range(math.ceil(WINDOW_S / max(timing.replay_s, 1e-6))):
             timing.replay()
-        spent = self.joules() - before  # On a GPU this waits until the work is done.
+        spent = self.joules() - before  # on a GPU this waits until the work is done
         return spent / (time.perf_counter() - start) if spent > 0 else None
 
 
@@ -117,7 +117,7 @@ def _cpu_sample() -> dict[str, float]:
 def _handle(nvml: Any, torch: Any) -> Any:
     """Return NVML's handle of torch's GPU, found by UUID because CUDA_VISIBLE_DEVICES renumbers GPUs for torch only."""
     index = torch.cuda.current_device()
-    with suppress(nvml.NVMLError, TypeError, AttributeError):  # An old torch reports none; that of a MIG slice differs.
+    with suppress(nvml.NVMLError, TypeError, AttributeError):  # an old torch reports none; that of a MIG slice differs
         return nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(index).uuid}".encode())
     return nvml.nvmlDeviceGetHandleByIndex(index)
 

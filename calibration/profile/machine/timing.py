@@ -15,24 +15,24 @@ import numpy as np
 
 from calibration.profile.machine.device import ProfiledDevice
 
-NARROW: Final = 0.02  # Target half-width of the median's 95 % interval, relative to the median.
+NARROW: Final = 0.02  # target half-width of the median's 95 % interval, relative to the median
 
-FEWEST: Final = 5  # Samples taken at least, where the time limit allows them.
+FEWEST: Final = 5  # samples taken at least, where the time limit allows them
 
-MOST: Final = 300  # Samples taken at most.
+MOST: Final = 300  # samples taken at most
 
-SAMPLE_S: Final = 100e-6  # Shorter calls are timed several at a time.
+SAMPLE_S: Final = 100e-6  # shorter calls are timed several at a time
 
-REPLAY_S: Final = 1e-3  # Device time between two events, which resolve half a microsecond.
+REPLAY_S: Final = 1e-3  # device time between two events, which resolve half a microsecond
 
-MOST_IN_GRAPH: Final = 1000  # Calls in one CUDA graph at most.
+MOST_IN_GRAPH: Final = 1000  # calls in one CUDA graph at most
 
-OUTLIER_MADS: Final = 5.0  # Distance of an outlier from the median, in scaled median absolute deviations.
+OUTLIER_MADS: Final = 5.0  # distance of an outlier from the median, in scaled median absolute deviations
 
-WARM_SHARE: Final = 0.2  # Share of the time limit that the warm-up may take.
+WARM_SHARE: Final = 0.2  # share of the time limit that the warm-up may take
 
 
-Call = Callable[[], object]  # Executes an operator once, or `Work.per_call` times.
+Call = Callable[[], object]  # executes an operator once, or `Work.per_call` times
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Work:
 
     calls: Sequence[Call]
     kernel: str
-    per_call: int = 1  # Executions of the operator in one call.
-    graph: bool = True  # Whether a CUDA graph can capture the calls.
+    per_call: int = 1  # executions of the operator in one call
+    graph: bool = True  # whether a CUDA graph can capture the calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Timing:
     outliers: tuple[int, ...] = ()
     preempted: tuple[int, ...] = ()
     mode: str = "wall"
-    replay: Call | None = field(default=None, compare=False)  # Repeats the work, which takes replay_s.
+    replay: Call | None = field(default=None, compare=False)  # repeats the work, which takes replay_s
     replay_s: float = 0.0
 
 
@@ -170,7 +170,7 @@ def _on_cuda(work: Work, device: ProfiledDevice, limit_s: float) -> Timing:
     _warm_cuda(work, torch)
     once = event_s(_loop(work, len(work.calls)), torch) / len(work.calls)
     rounds = int(np.ceil(min(REPLAY_S / max(once, 1e-7), MOST_IN_GRAPH) / len(work.calls)))
-    inner = rounds * len(work.calls)  # Every input is used equally often.
+    inner = rounds * len(work.calls)  # every input is used equally often
     run, mode = _loop(work, inner), "events, eager launches"
     if work.graph and (replay := _captured(run, torch)) is not None:
         run, mode = replay, "events, graph replay"

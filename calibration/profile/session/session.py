@@ -63,7 +63,7 @@ class Session:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            with suppress(OSError):  # An incomplete line that cannot be removed now is dropped by the next start.
+            with suppress(OSError):  # an incomplete line that cannot be removed now is dropped by the next start
                 os.truncate(path, before)
             kept = f"cannot write a row ({error.strerror}); {len(self.rows)} rows are kept"
             raise InputError(kept, str(path)) from None
@@ -77,7 +77,7 @@ class Session:
 
 def _parse(raw: bytes) -> tuple[list[Row], int, bytes]:
     """Return the rows, the number of dropped lines, and the bytes of the kept lines."""
-    *lines, incomplete = raw.split(b"\n")  # A last line without a line break is incomplete.
+    *lines, incomplete = raw.split(b"\n")  # a last line without a line break is incomplete
     lines = [line for line in lines if line.strip()]
     kept: dict[str, tuple[Row, bytes]] = {}
     for line in lines:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Contended rows are left out of a family's fit where at least this share of its rows is clean.
 CLEAN_SHARE: Final = 0.7
 
-LIST_COLUMNS: Final = ("samples_us", "outliers", "preempted")  # Columns that are kept in rows.jsonl only.
+LIST_COLUMNS: Final = ("samples_us", "outliers", "preempted")  # columns that are kept in rows.jsonl only
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class Tables:
     fit: dict[str, pd.DataFrame]
     held_out: dict[str, pd.DataFrame]
     check: dict[str, pd.DataFrame]
-    contended_share: float  # Share of all good rows.
-    contended_families: tuple[str, ...]  # Families that are fitted to contended rows as well.
+    contended_share: float  # share of all good rows
+    contended_families: tuple[str, ...]  # families that are fitted to contended rows as well
 
 
 def tables(rows: Sequence[Row], source: str, computes_bf16: bool) -> Tables:
@@ -55,7 +55,7 @@ def tables(rows: Sequence[Row], source: str, computes_bf16: bool) -> Tables:
     for family in sorted({r["family"] for r in good}):
         of_family = [r for r in good if r["family"] == family and r["role"] == FIT]
         used = [r for r in of_family if not r["contended"]]
-        judged = [r for r in of_family if r.get("others_share", 0.0) >= 0.0]  # Short rows do not resolve a share.
+        judged = [r for r in of_family if r.get("others_share", 0.0) >= 0.0]  # short rows do not resolve a share
         if sum(not r["contended"] for r in judged) < CLEAN_SHARE * len(judged):
             used = of_family
             dirty.append(family)

@@ -16,15 +16,15 @@ from calibration.profile.session.shape import CHECKS, FIT, HELD_OUT, Shape
 from calibration.profile.shapes.size_limits import SizeLimits
 from calibration.profile.shapes.sizes import Heads, Sizes, between, pick, spread, with_held_out
 
-CHUNKS: Final = (16, 64, 256, 1024)  # New tokens of a chunk that follows context.
+CHUNKS: Final = (16, 64, 256, 1024)  # new tokens of a chunk that follows context
 
 CHUNK_CONTEXTS: Final = (256, 1024, 4096, 16384)
 
-FEW: Final = 3  # Step over the numbers of sequences on the coarse grid.
+FEW: Final = 3  # step over the numbers of sequences on the coarse grid
 
 WINDOW_TOKENS: Final = 512
 
-COMMON: Final = (1, 4, 8)  # Group sizes that are measured on the whole grid, and in prefill.
+COMMON: Final = (1, 4, 8)  # group sizes that are measured on the whole grid, and in prefill
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def select_heads(sizes: Sizes, limits: SizeLimits) -> HeadSelection:
         common = [h for h in found if not limits.groups or h[0] // h[1] in COMMON]
         full += common
         coarse += [h for h in found if h not in common]
-        if limits.groups and (4, 1, size) not in full + coarse:  # The smallest models have a single key head.
+        if limits.groups and (4, 1, size) not in full + coarse:  # the smallest models have a single key head
             coarse.append((4, 1, size))
     others = [h for h in sorted(usable) if h not in full + coarse]
     return HeadSelection(full, coarse, others or full)

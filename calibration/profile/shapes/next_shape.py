@@ -25,9 +25,9 @@ HELD_OUT_EVERY: Final = 6
 
 NEIGHBOURS: Final = 3
 
-LABEL_DISTANCE: Final = 8.0  # Doublings between shapes with different text fields (dtype, kind).
+LABEL_DISTANCE: Final = 8.0  # doublings between shapes with different text fields (dtype, kind)
 
-TRUST: Final = 0.25  # Weight of the distance alone, where the neighbours agree.
+TRUST: Final = 0.25  # weight of the distance alone, where the neighbours agree
 
 
 @dataclass(slots=True)
@@ -40,12 +40,12 @@ class Queue:
 
     shapes: list[Shape]
     share: float
-    first: frozenset[int] = frozenset()  # Positions to measure before all others.
+    first: frozenset[int] = frozenset()  # positions to measure before all others
     spent_s: float = 0.0
     done: dict[int, float] = field(default_factory=dict)
     dropped: set[int] = field(default_factory=set)
     points: FloatArray = field(init=False)
-    words: npt.NDArray[np.int64] = field(init=False)  # Shapes with equal text fields have equal numbers.
+    words: npt.NDArray[np.int64] = field(init=False)  # shapes with equal text fields have equal numbers
     tie: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from calibration.profile.shapes.attention import attention, user_model_attention
 from calibration.profile.shapes.size_limits import SizeLimits
 from calibration.profile.shapes.sizes import Experts, Pair, Scan, Sizes, between, pick, spread, with_held_out
 
-SCANS: Final = 2  # Number of sizes of linear attention.
+SCANS: Final = 2  # number of sizes of linear attention
 
 LINEAR_PREFILLS: Final = (64, 512, 2048)
 
@@ -82,7 +82,7 @@ def deduplicated(shapes: Sequence[Shape]) -> list[Shape]:
     """Return the shapes without repeats, whatever their roles; the first of equal shapes stays."""
     found: dict[object, Shape] = {}
     for shape in shapes:
-        found.setdefault((shape.family, shape.fields), shape)  # Shapes to fit come first, so they are not held out.
+        found.setdefault((shape.family, shape.fields), shape)  # shapes to fit come first, so they are not held out
     return list(found.values())
 
 
@@ -130,7 +130,7 @@ def _kernel(kind: str, width: int, tokens: int, role: str = FIT) -> Shape:
 def small_experts(sizes: Sizes, limits: SizeLimits) -> list[Experts]:
     """Return expert layers that are within the limits, spread over those of the catalog."""
     fitting = {e: c for e, c in sizes.experts.items() if 6.0 * e[0] * e[1] * e[2] <= limits.expert_bytes}
-    if not fitting and sizes.experts:  # Measure the smallest; if it does not fit in memory, its row records that.
+    if not fitting and sizes.experts:  # measure the smallest; if it does not fit in memory, its row records that
         fitting = {min(sizes.experts, key=lambda e: e[0] * e[1] * e[2]): 1}
     return spread(Counter(fitting), limits.experts)
 
@@ -146,7 +146,7 @@ def _moes(experts: list[Experts], limits: SizeLimits) -> list[Shape]:
 
 def extra_shapes(sizes: Sizes, limits: SizeLimits, device: ProfiledDevice) -> list[Shape]:
     """Return the shapes of linear attention, sliding windows and the host for a device."""
-    role = CHECKS if device.is_cuda else FIT  # On a GPU, engines run a fused scan that plain torch does not have.
+    role = CHECKS if device.is_cuda else FIT  # on a GPU, engines run a fused scan that plain torch does not have
     scans = sorted(sizes.scans, key=lambda s: (-sizes.scans[s], s))[:SCANS]
     found = [s for scan in scans for s in _scans(scan, limits, role)]
     return found + windowed(sizes, limits) + host.shapes(device)

@@ -10,20 +10,20 @@ from typing import Final
 class SizeLimits:
     """Axes of batch and context, and the number of sizes of each family."""
 
-    rows: tuple[int, ...]  # Tokens of a step, for matrix products and elementwise kernels.
-    own_rows: tuple[int, ...]  # Further tokens of a step, for the products of the user's models.
+    rows: tuple[int, ...]  # tokens of a step, for matrix products and elementwise kernels
+    own_rows: tuple[int, ...]  # further tokens of a step, for the products of the user's models
     prompts: tuple[int, ...]
     contexts: tuple[int, ...]
     sequences: tuple[int, ...]
     products: int
     head_sizes: int
-    heads: int  # Group sizes of each head size that are taken from the catalog.
-    groups: tuple[int, ...]  # Further group sizes, because kernels may be slower between powers of two.
+    heads: int  # group sizes of each head size that are taken from the catalog
+    groups: tuple[int, ...]  # further group sizes, because kernels may be slower between powers of two
     experts: int
-    cache_bytes: float  # Limit of the keys and values of one attention shape.
-    expert_bytes: float  # Limit of the experts of one layer.
-    splits: tuple[int, ...]  # Tensor-parallel sizes.
-    kv_dtypes: tuple[str, ...]  # Dtypes of attention.
+    cache_bytes: float  # limit of the keys and values of one attention shape
+    expert_bytes: float  # limit of the experts of one layer
+    splits: tuple[int, ...]  # tensor-parallel sizes
+    kv_dtypes: tuple[str, ...]  # dtypes of attention
 
 
 def _doublings(first: int, last: int) -> tuple[int, ...]:

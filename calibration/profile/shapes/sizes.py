@@ -22,11 +22,11 @@ from catalogs.models.spec import ModelSpec
 
 Pair = tuple[int, int]
 
-Heads = tuple[int, int, int]  # Query heads, key-value heads, head size.
+Heads = tuple[int, int, int]  # query heads, key-value heads, head size
 
-Experts = tuple[int, int, int, int]  # Hidden size, intermediate size, experts, experts per token.
+Experts = tuple[int, int, int, int]  # hidden size, intermediate size, experts, experts per token
 
-Scan = tuple[int, int, int]  # Heads, key head size and value head size of linear attention.
+Scan = tuple[int, int, int]  # heads, key head size and value head size of linear attention
 
 Size = TypeVar("Size", bound=tuple[int, ...])
 
@@ -36,9 +36,9 @@ Item = TypeVar("Item")
 #: four query heads per key head, heads of size 64, and an intermediate size of 2.75 times the hidden size.
 SMALL_MODELS: Final = ((256, 8192), (512, 8192), (768, 32000))
 
-FIT_SHARE: Final = 0.9  # Share of a device's memory that weights may fill.
+FIT_SHARE: Final = 0.9  # share of a device's memory that weights may fill
 
-HELD_OUT_SHARE: Final = 0.2  # Held-out shapes per shape to fit.
+HELD_OUT_SHARE: Final = 0.2  # held-out shapes per shape to fit
 
 
 @dataclass(slots=True)
@@ -51,8 +51,8 @@ class Sizes:
     scans: Counter[Scan] = field(default_factory=Counter)
     hidden: Counter[tuple[int]] = field(default_factory=Counter)
     vocab: Counter[tuple[int]] = field(default_factory=Counter)
-    kernels: Counter[tuple[str, int]] = field(default_factory=Counter)  # Elementwise: (kind, values per token).
-    heads_of_vocab: set[Pair] = field(default_factory=set)  # Output projections, which run per sequence, not per token.
+    kernels: Counter[tuple[str, int]] = field(default_factory=Counter)  # elementwise: (kind, values per token)
+    heads_of_vocab: set[Pair] = field(default_factory=set)  # output projections, which run per sequence, not per token
 
 
 def catalog_sizes(memory_bytes: float, splits: tuple[int, ...], small: bool = False) -> Sizes:
@@ -132,7 +132,7 @@ class PartSizes:
     """The sizes that one part of a layer runs on one rank."""
 
     products: Sequence[Pair] = ()  # (n, k)
-    kernels: Sequence[tuple[str, int]] = ()  # Elementwise: (kind, values per token).
+    kernels: Sequence[tuple[str, int]] = ()  # elementwise: (kind, values per token)
     heads: Sequence[Heads] = ()
     scans: Sequence[Scan] = ()
     experts: Sequence[Experts] = ()
@@ -147,7 +147,7 @@ def _attention(a: Attention, hidden: int, tp: int) -> PartSizes:
 
 
 def _mla(a: MlaAttention, hidden: int, tp: int) -> PartSizes:  # noqa: ARG001 - signature of a kind
-    return PartSizes()  # An MLA block is measured as one module in its own family.
+    return PartSizes()  # an MLA block is measured as one module in its own family
 
 
 def _linear_attention(a: LinearAttention, hidden: int, tp: int) -> PartSizes:

@@ -34,9 +34,7 @@ def whatif(
     from planner.studies.whatif import what_if as change
 
     if not (rate or hw or workload or settings):
-        raise InputError(
-            "nothing is changed", None, hint="give --rate x2, --hw h200x8, --workload W or --set KEY=VALUE"
-        )
+        raise InputError("nothing is changed", hint="give --rate x2, --hw h200x8, --workload W or --set KEY=VALUE")
     read = read_answer(answer)
     plan = chosen("whatif", read, alternative)
     per_s = None if rate is None else parse_rate(rate, plan.requests_per_s or 0.0)

@@ -34,11 +34,15 @@ class PrefixRecord:
         """Return the number of leading keys that each replica has, by index; replicas without any are omitted."""
         found: dict[int, int] = {}
         high = len(keys)
-        while low := bisect_left(range(high), True, key=lambda i: not self._holders.get(keys[i])):  # leading keys held
-            for replica in self._holders[keys[low - 1]]:
-                found.setdefault(replica, low)
-            high = low - 1
+        while n_held := self._n_held(keys, high):
+            for replica in self._holders[keys[n_held - 1]]:
+                found.setdefault(replica, n_held)
+            high = n_held - 1
         return found
+
+    def _n_held(self, keys: Sequence[int], high: int) -> int:
+        """Return how many of the first `high` keys, counted from the start, some replica has."""
+        return bisect_left(range(high), True, key=lambda i: not self._holders.get(keys[i]))
 
     def add(self, keys: Sequence[int], request: Request, replica: Replica) -> None:
         """Record that a request with these keys is sent to a replica."""

@@ -161,7 +161,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["import"], "one source at a time"),
         (["import", "--bundle", str(out), "--from-package"], "one source at a time"),
         (["import", str(out)], "files without an option must follow --results"),
-        (["import", "--tables", str(tmp_path), "--hw", "h100"], "operator tables need"),
+        (["import", "--tables", str(tmp_path), "--hw", "h100"], "operator tables need a hardware name"),
         (["import", "--results", str(out)], "cannot be read"),
     ):
         code, err = run(*args)

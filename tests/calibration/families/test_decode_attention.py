@@ -10,7 +10,7 @@ import pytest
 
 from calibration.bundles.bundle import load_bundle
 from calibration.bundles.files import read_bundle
-from calibration.families.decode_attention import COLD, DecodeAttentionModel, bracket
+from calibration.families.decode_attention import COLD, DecodeAttentionModel, context_nodes
 from calibration.fitting.fit import fit_bundle
 from calibration.importers.public import import_public
 from calibration.operators.operators import DecodeAttention
@@ -92,9 +92,9 @@ def test_between_two_contexts_time_is_a_straight_line() -> None:
     assert middle == pytest.approx(0.5 * (low + high), rel=1e-3)
 
 
-def test_a_bracket_meets_its_context_and_clamps_what_is_shorter() -> None:
+def test_the_nodes_meet_their_context_and_clamps_what_is_shorter() -> None:
     axis = np.log(np.array([2.0, 4.0, 8.0]))
-    (low, high), share = bracket(axis, np.log(np.array([1.0, 3.0, 8.0])))
+    (low, high), share = context_nodes(axis, np.log(np.array([1.0, 3.0, 8.0])))
     np.testing.assert_allclose((1 - share) * np.exp(low) + share * np.exp(high), [2.0, 3.0, 8.0])
 
 

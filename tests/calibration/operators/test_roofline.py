@@ -18,7 +18,7 @@ from calibration.operators.operators import (
     PrefillAttention,
     window_pairs,
 )
-from calibration.operators.roofline import bytes_moved, dtype_bytes, flops, link_bytes, roofline_s
+from calibration.operators.roofline import bytes_moved, flops, link_bytes, roofline_s, stored_bytes
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
 
@@ -84,7 +84,7 @@ def test_bytes_over_the_link(kind: str, share: float) -> None:
 
 def test_unknown_dtype_and_cache_names() -> None:
     with pytest.raises(InputError, match="unknown dtype"):
-        dtype_bytes("bf17")
+        stored_bytes("bf17")
     assert TOY.cache_bytes == 0
 
 

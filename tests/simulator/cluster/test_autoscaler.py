@@ -217,7 +217,7 @@ def test_a_cold_start_is_the_sum_of_its_parts() -> None:
     assert start.seconds(16e9) == 90 + 80 + 8 + 30 + 5
     keys = {"metric": "queue", "target": 1, "max_replicas": 2, "cold_start": {"image_gb": 0, "weights_gb_per_s": 1.0}}
     fleet = compile_fleet(Deployment(model="llama3.1-8b", hardware="h100x2", autoscaling=keys))
-    assert cold_start_s(fleet.plants[0]) == pytest.approx(57 + 7 + 16.06, abs=0.1)  # 8.03 G weights of 2 bytes
+    assert cold_start_s(fleet.deployments[0]) == pytest.approx(57 + 7 + 16.06, abs=0.1)  # 8.03 G weights of 2 bytes
 
 
 def test_a_deployment_scales_and_pays_for_what_it_uses() -> None:

@@ -344,9 +344,11 @@ def test_slow_links_slow_what_ranks_say_to_each_other_only() -> None:
     two = compile_fleet(Deployment(model="llama3.1-8b", hardware="h100x2", tensor_parallel=2))
     one = compile_fleet(Deployment(model="llama3.1-8b", hardware="h100"))
     slowed = _slow_links(two)(0, 10.0).decode_segment(8, 8000, 1000)[0]
-    plain = two.plants[0].cost.decode_segment(8, 8000, 1000)[0]
+    plain = two.deployments[0].cost.decode_segment(8, 8000, 1000)[0]
     assert 1.2 * plain < slowed < 10.0 * plain
-    assert _slow_links(one)(0, 10.0).decode_segment(8, 8000, 1000) == one.plants[0].cost.decode_segment(8, 8000, 1000)
+    assert _slow_links(one)(0, 10.0).decode_segment(8, 8000, 1000) == one.deployments[0].cost.decode_segment(
+        8, 8000, 1000
+    )
 
 
 @pytest.mark.parametrize(

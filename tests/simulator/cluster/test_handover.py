@@ -245,7 +245,7 @@ def test_more_replicas_where_the_work_is_serve_it_sooner() -> None:
     assert outputs[0] < outputs[1] < outputs[2]
 
 
-# ---- with plants
+# ---- with compiled deployments
 
 
 def disaggregated(hardware: str = "2*h100x8", engine: str = "vllm", **apart: object) -> CompiledFleet:
@@ -257,7 +257,7 @@ def disaggregated(hardware: str = "2*h100x8", engine: str = "vllm", **apart: obj
 
 
 def path_of(fleet: CompiledFleet) -> RankPath:
-    prefill, decode = fleet.plants
+    prefill, decode = fleet.deployments
     return RankPath.between(prefill, decode, fleet)
 
 
@@ -366,7 +366,7 @@ def test_replicas_of_one_node_share_its_card() -> None:
     assert np.ptp(done.handovers[:, 3]) == 0.0
     took_s = done.handovers[:, 4] - done.handovers[:, 3]
     assert took_s == pytest.approx(4 * path.load(1000).in_s + path.latency_s)
-    assert fleet.plants[1].resolved.hardware.n_nodes == 2
+    assert fleet.deployments[1].resolved.hardware.n_nodes == 2
 
 
 def test_trays_of_a_rack_hand_over_by_nvlink() -> None:

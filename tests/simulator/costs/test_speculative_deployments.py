@@ -229,7 +229,7 @@ def test_what_travels_and_what_hybrid_caches_hold_counts_the_drafter() -> None:
     wire_s = []
     for asked in (None, EAGLE):
         fleet = compile_fleet(plant_of(asked, hardware="h100x2", disaggregation=apart))  # type: ignore[arg-type]
-        wire_s.append(RankPath.between(*fleet.plants, fleet).load(1000).out_s)
+        wire_s.append(RankPath.between(*fleet.deployments, fleet).load(1000).out_s)
     assert wire_s[1] / wire_s[0] == pytest.approx(33 / 32)  # a head of one layer beside 32
     keys = {"model": "gemma-3-12b", "speculative": EAGLE}
     plant = compile_deployment(plant_of(EAGLE, **keys))  # type: ignore[arg-type]
@@ -245,7 +245,7 @@ def test_pools_of_one_request_draft_alike() -> None:
     with pytest.raises(InputError, match="must use the same drafter"):
         compile_fleet(plant_of(None, hardware="h100x2", disaggregation=apart))  # type: ignore[arg-type]
     apart["decode"] = {"speculative": NGRAM}  # looks at the host's tokens only
-    assert compile_fleet(plant_of(None, hardware="h100x2", disaggregation=apart)).plants  # type: ignore[arg-type]
+    assert compile_fleet(plant_of(None, hardware="h100x2", disaggregation=apart)).deployments  # type: ignore[arg-type]
 
 
 def test_the_command_tells_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
