@@ -27,6 +27,22 @@ class KvCache:
     At all times free + held + cached = total, and `available` = free + cached.
     """
 
+    __slots__ = (
+        "_cache",
+        "_copies",
+        "_last",
+        "_queue",
+        "available",
+        "block_size",
+        "cached",
+        "enabled",
+        "insertions",
+        "min_available",
+        "total",
+        "unit_blocks",
+        "unit_tokens",
+    )
+
     def __init__(self, total_blocks: int, block_size: int, prefix_caching: bool, unit_blocks: int = 1) -> None:
         self.total = total_blocks
         self.block_size = block_size

@@ -32,6 +32,8 @@ class StepLog:
     The log of ranks that step together has 56 additional bytes per row and rank, for the share of each rank.
     """
 
+    __slots__ = ("_shares", "_values", "n_ranks")
+
     start_s = _Column()  # seconds, start of the (first) step
     steps = _Column()  # steps in this row; > 1 only for decode-only runs
     prefill_tokens = _Column()

@@ -48,6 +48,8 @@ class TokenStream:
     the loop without delaying the request itself.
     """
 
+    __slots__ = ("_free_s", "_request_s", "_step_s", "_token_s", "left_s")
+
     def __init__(self, host: HostTimes, processes: int) -> None:
         self._step_s = host.api_step_s
         self._token_s = host.api_token_s / processes

@@ -18,6 +18,8 @@ class CompletionRounds:
     is known when it begins to decode.
     """
 
+    __slots__ = ("_heap", "_live", "_serial", "due_round", "rounds")
+
     def __init__(self) -> None:
         self.rounds = 0  # scheduled rounds
         self.due_round = NEVER  # the first round that may contain a last token
