@@ -29,7 +29,7 @@ def main(folder: Path) -> None:
         return
     best = answer.best
     print("Recommended:", best.command)
-    print("Highest rate at 90 % confidence:", best.safe_requests_per_s, "requests/s")
+    print(f"Capacity with {request.confidence:.0%} confidence:", best.capacity_requests_per_s, "requests/s")
     print("Cost:", None if best.cost is None else best.cost.usd_per_hour, "USD per hour")
 
     front = pareto_front(request, axes="cost,ttft.p90")

@@ -35,7 +35,6 @@ from planner.problem.request import PlanRequest
 from planner.search.objectives import (
     TIE,
     CandidateTester,
-    CapacityRace,
     CountedAssess,
     Outcome,
     RunSizes,
@@ -150,12 +149,12 @@ def _tester(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candidate
     if request.objective == "latency" and rate is None and left:
         rate = min(evaluator.light_requests_per_s(c) for c in left)
     sizes = RunSizes.for_slos(request.slos)
-    plain = CandidateTester(evaluator, request.slos, sizes, request.seed, rate)
+    plain = CandidateTester(evaluator, request.slos, sizes, request.seed, request.confidence, rate)
     if request.users is None and not request.spare:
         return plain
 
     def run_e2e_s(candidate: Candidate, requests_per_s: float) -> float:
-        return plain.probe(candidate, requests_per_s, sizes.quick).mean_s(E2E.name)
+        return plain.simulated(candidate, requests_per_s, sizes.quick).mean_s(E2E.name)
 
     guess_e2e_s = partial(evaluator.guess_s, metric=E2E.name)
     return replace(plain, required=RequiredRates(request.demand, guess_e2e_s, run_e2e_s))
@@ -180,8 +179,9 @@ def _search(
     evaluator, tester, counter = plan_evaluator.evaluator, plan_evaluator.tester, RequestCounter()
     unit_cost = _unit_cost(request.objective, plan_evaluator.prices, left)
     counting = replace(tester, counter=counter)
-    assess = assess_for(request.objective, counting, lambda c: _distance(c, evaluator), unit_cost)
-    outclassed = assess.outclassed if isinstance(assess, CapacityRace) else None
+    carbon = plan_evaluator.prices.grid().gco2e_per_kwh
+    distance = partial(_distance, evaluator=evaluator)
+    assess = assess_for(request.objective, counting, distance, unit_cost, lambda _: carbon)
     groups = _groups(request, plan_evaluator, left)
     options, calibration = request.search, digest(evaluator.fingerprint)
     trials = options.trials if len(groups) < 2 else max(options.trials // GROUP_SHARE, 1)
@@ -190,8 +190,7 @@ def _search(
         for group in groups:
             name = study_name(request, group)
             settings = SearchSettings(trials, request.seed, name, options.journal, options.storage, calibration)
-            promising = _most_promising_first(group, evaluator, unit_cost)
-            result.join(search(promising, counted, settings, progress, outclassed, lookahead))
+            result.join(search(counted.in_order(group), counted, settings, progress, lookahead))
             best = result.best
             enough = 0.0 if best is None else HEADROOM * (tester.held_per_s(best.candidate) or 0.0)
             if result.interrupted or (best is not None and best.requests_per_s >= enough):
@@ -249,17 +248,6 @@ def _unit_cost(objective: str, prices: PriceList, left: Sequence[Candidate]) -> 
     return equal_unit_cost
 
 
-def _most_promising_first(
-    group: Sequence[Candidate], evaluator: Evaluator, unit_cost: Callable[[Candidate], float]
-) -> list[Candidate]:
-    """Return the candidates in order of promise: every layout with default limits, fastest first, then other limits."""
-    by_layout: dict[object, list[Candidate]] = {}
-    for c in group:
-        by_layout.setdefault(c.placement, []).append(c)
-    fastest = sorted(by_layout.values(), key=lambda cs: -evaluator.fluid_requests_per_s(cs[0]) / unit_cost(cs[0]))
-    return [cs[0] for cs in fastest] + [c for cs in fastest for c in cs[1:]]
-
-
 def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
     """Return the name of the study of a request, by which only a study of the same request is resumed."""
     text = json.dumps([request.search_identity(), request.search.trials, [c.as_dict() for c in group]], sort_keys=True)
@@ -277,7 +265,7 @@ def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: Search
     others = [] if result.interrupted else _others(best, outcomes, rank)
     rest = plan_evaluator.each(lambda o: plan_evaluator.entry(o.candidate, None, OTHER), others)
     held = [e for e in rest if e.capacity_requests_per_s is not None]
-    return [first, *(e for e in held if not request.demand.given or e.verdict.met)]
+    return [first, *(e for e in held if not request.demand.given or e.met)]
 
 
 def _winner(
@@ -288,7 +276,7 @@ def _winner(
     for _ in range(min(MOST_TRIES, len(left))):
         best = _best(request, plan_evaluator.evaluator, left)
         entry = plan_evaluator.entry(best.candidate, best.requests_per_s if races else None, BEST)
-        if entry.verdict.met and entry.survives and entry.capacity_requests_per_s is not None:
+        if entry.met and entry.survives and entry.capacity_requests_per_s is not None:
             return best, entry
         left.remove(best)
     return None, None

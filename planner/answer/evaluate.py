@@ -7,7 +7,7 @@ derives blocks of the answer from these plans: assumptions, prices and the Paret
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -19,8 +19,15 @@ from catalogs.hardware.specs import Hardware
 from planner.answer.plan_schema import CalibrationBlock, CurvePoint, Memory, Plan, SloResult, SloValue, Stats, Survival
 from planner.economics.money import PriceLine, Rates, energy, money, price_rows
 from planner.evaluation.capacity import TOLERANCE, find_capacity
-from planner.evaluation.confidence import LEVEL, SAFE, LatencyCurve, Spread, confidence, safe_rate_per_s
-from planner.evaluation.evaluator import Evaluator, Load, RunDetail, Verdict, judge
+from planner.evaluation.confidence import (
+    Confidence,
+    LatencyCurve,
+    Spread,
+    confidence,
+    interval_level,
+    sure_rate_per_s,
+)
+from planner.evaluation.evaluator import ErrorAllowance, Evaluator, Load, RunDetail, Verdict, judge
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.price_list import PriceList
@@ -33,11 +40,8 @@ _CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
 
 _WALK_STEPS: Final = 40
 
-#: Most reductions of the rate if the whole cluster is slightly worse than one replica under its share.
-_CLUSTER_STEPS: Final = 8
-
-#: Most reductions towards the rate with SAFE probability; each is simulated, which is more exact than the curve.
-_SAFE_STEPS: Final = 3
+#: Most reductions of the rate if the whole cluster, or the noise between seeds, makes it less sure than one replica.
+_SURE_STEPS: Final = 8
 
 #: Most replicas that are simulated together; of larger deployments one replica under its share is simulated.
 MOST_REPLICAS: Final = 64
@@ -47,6 +51,9 @@ MOST_REPLICAS: Final = 64
 QUANTILES: Final = (*(q / 100 for q in range(100)), 0.995, 0.999)
 
 _DIGITS: Final = 6
+
+#: Least seeds of figures with error bars.
+LEAST_SEEDS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,8 @@ OTHER: Final = SeedBudget(capacity=1, curve=1, figures=2, whole_cluster=False)
 class EvaluatedPlan:
     """A plan as simulated, with its candidate, its capacity and the verdict at its rate.
 
-    `survives` tells whether the plan meets the objectives after the loss that the request names.
+    `met` tells whether every objective is met with the confidence of the request, and `survives` whether it is also met
+    after the loss that the request names.
     """
 
     candidate: Candidate
@@ -79,6 +87,7 @@ class EvaluatedPlan:
     capacity_requests_per_s: float | None
     verdict: Verdict
     plan: Plan
+    met: bool
     survives: bool = True
 
 
@@ -95,47 +104,58 @@ class PlanEvaluator:
     each: Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]] = map
 
     def entry(self, candidate: Candidate, start_per_s: float | None, effort: SeedBudget) -> EvaluatedPlan:
-        """Return the plan at the required rate, or at the highest rate with SAFE probability.
-
-        The capacity itself is met with a probability of about one half.
+        """Return the plan at the required rate, or at its capacity: the highest rate with the required confidence.
 
         Args:
             candidate: The candidate.
             start_per_s: A rate near the capacity, if known.
             effort: The numbers of seeds.
         """
-        seen: list[Verdict] = []
-        capacity = self._capacity(candidate, start_per_s, effort.capacity, seen)
+        probes: list[Verdict] = []
+        capacity = self._capacity(candidate, start_per_s, effort.capacity, probes)
         required = self.tester.nominal_per_s(candidate)
         rate = required or capacity or self.tester.floor_per_s(candidate)
         details, verdict = self._figures(candidate, rate, effort)
-        for _ in range(_CLUSTER_STEPS if required is None and capacity is not None else 0):
-            if verdict.met:
+        near = (rate,) if capacity is None else (rate, capacity)
+        seen = [*probes, *self._around(candidate, near, effort.curve)]
+        bars = self._bars(verdict, seen, details[0].error)
+        for _ in range(_SURE_STEPS if required is None and capacity is not None else 0):
+            if self._sure(verdict, bars):
                 break
-            rate /= 1 + TOLERANCE
-            capacity = rate
+            surest = self._sure_rate(rate, verdict, seen, details[0].error)
+            rate = min(rate / (1 + TOLERANCE), surest or rate)
             details, verdict = self._figures(candidate, rate, effort)
-        if required is not None and capacity is not None and verdict.met:
-            # All replicas together carry a rate that one replica under its share just missed.
-            capacity = max(capacity, rate)
-        seen += [self._verdict(candidate, rate * step, effort.curve) for step in (*_CURVE_STEPS, 1.0)]
-        if capacity is not None and capacity > rate * max(_CURVE_STEPS):
-            seen += [self._verdict(candidate, capacity * step, effort.curve) for step in _CURVE_STEPS if step < 1]
-        for _ in range(_SAFE_STEPS if required is None and capacity is not None else 0):
-            curves, error = self._curves(seen), details[0].error
-            safe = self._safe_rate(capacity or rate, verdict, curves, error)
-            bars = (confidence(verdict, curves[slo.name], slo, error) for slo in self.tester.slos)
-            if safe is None or safe >= rate or all(bar.probability_met >= SAFE for bar in bars):
-                break
-            safe_details, safe_verdict = self._figures(candidate, safe, effort)
-            if not safe_verdict.met:
-                break
-            rate, details, verdict = safe, safe_details, safe_verdict
-        plan = self._plan(candidate, capacity, verdict, details, seen)
+            bars = self._bars(verdict, seen, details[0].error)
+        met = self._sure(verdict, bars)
+        if required is None:
+            capacity = rate if met else None
+        elif met:  # all replicas together may carry a rate that one replica under its share just missed
+            capacity = max(capacity or rate, rate)
+        elif capacity is not None and capacity >= rate:
+            capacity = self._sure_rate(rate / (1 + TOLERANCE), verdict, seen, details[0].error)
+        plan = self._plan(candidate, capacity, verdict, bars, details, seen)
+        if capacity is not None:
+            plan = plan.model_copy(update={"limited_by": _limit(capacity, probes)})
         survival = self._survival(candidate, rate, effort.capacity)
         if survival is not None:
             plan = plan.model_copy(update={"survival": survival})
-        return EvaluatedPlan(candidate, rate, capacity, verdict, plan, survival is None or survival.met)
+        return EvaluatedPlan(candidate, rate, capacity, verdict, plan, met, survival is None or survival.met)
+
+    def _around(self, candidate: Candidate, rates: Iterable[float], n_seeds: int) -> Iterator[Verdict]:
+        """Yield verdicts at rates from which the effect of slower and of faster steps is interpolated."""
+        speed = self.tester.allowance(candidate).speed
+        steps = sorted({*_CURVE_STEPS, 1.0, speed})
+        for rate in sorted({rate * step for rate in rates for step in steps}):
+            yield self._verdict(candidate, rate, n_seeds)
+
+    def _bars(self, verdict: Verdict, seen: Sequence[Verdict], error: StatedError) -> list[Confidence]:
+        """Return the error bars of every objective."""
+        level = interval_level(self.tester.confidence)
+        return [confidence(verdict, LatencyCurve.of(seen, slo), slo, error, level) for slo in self.tester.slos]
+
+    def _sure(self, verdict: Verdict, bars: Iterable[Confidence]) -> bool:
+        """Return whether every objective is met, in the simulation and with the required confidence."""
+        return verdict.met and all(bar.probability_met >= self.tester.confidence for bar in bars)
 
     def _survival(self, candidate: Candidate, rate: float, n_seeds: int) -> Survival | None:
         """Return the objectives under the same load after the loss that the request names; None if it names none."""
@@ -147,13 +167,10 @@ class PlanEvaluator:
         return Survival(
             replicas_left=left,
             requests_per_s=rate if left else None,
-            met=verdict is not None and verdict.met,
+            met=bool(left) and self._verdict(candidate, held, n_seeds, allow=True).met,
             stable=verdict is not None and verdict.stable,
             slo=[SloValue.of(slo, verdict.value_s(slo) if verdict else None) for slo in self.tester.slos],
         )
-
-    def _curves(self, seen: Sequence[Verdict]) -> dict[str, LatencyCurve]:
-        return {slo.name: LatencyCurve.of(seen, slo) for slo in self.tester.slos}
 
     def _figures(self, candidate: Candidate, rate: float, effort: SeedBudget) -> tuple[list[RunDetail], Verdict]:
         """Return the runs behind the figures of a plan, and their verdict.
@@ -161,25 +178,33 @@ class PlanEvaluator:
         The best plan is simulated as a whole cluster, which needs fewer seeds because it has many replicas.
         """
         whole = effort.whole_cluster and 1 < candidate.replicas <= MOST_REPLICAS
-        n_seeds = max(2, effort.figures // 2) if whole else effort.figures
+        n_seeds = max(LEAST_SEEDS, effort.figures // 2) if whole else effort.figures
         n = self.tester.sizes.full
         loads = [Load(rate, n, self.tester.seed + i, whole) for i in range(n_seeds)]
         details = list(self.each(partial(self.evaluator.detail, candidate), loads))
         return details, judge([d.observation for d in details], self.tester.slos)
 
     def holds(self, candidate: Candidate, rate_per_s: float) -> bool:
-        """Return whether the objectives are met at this rate, with independent seeds pooled."""
-        return self._verdict(candidate, rate_per_s, 1).met and self._verdict(candidate, rate_per_s, BEST.capacity).met
+        """Return whether the objectives are met with the required confidence, with independent seeds pooled."""
+        few, many = (partial(self._verdict, candidate, rate_per_s, n, allow=True) for n in (1, BEST.capacity))
+        return few().met and many().met
 
-    def _verdict(self, candidate: Candidate, rate: float, n_seeds: int) -> Verdict:
+    def _verdict(self, candidate: Candidate, rate: float, n_seeds: int, *, allow: bool = False) -> Verdict:
+        """Return the verdict at a rate as simulated; with `allow`, with the allowance for the required confidence."""
+        allowance = self.tester.allowance(candidate) if allow else ErrorAllowance.nothing(self.tester.slos)
+        rate *= allowance.speed
         loads = [Load(rate, self.tester.sizes.full, self.tester.seed + i) for i in range(n_seeds)]
-        return judge(list(self.each(partial(self.evaluator.observe, candidate), loads)), self.tester.slos)
+        seen = list(self.each(partial(self.evaluator.observe, candidate), loads))
+        return judge(seen, self.tester.slos, allowance)
 
     def _capacity(self, candidate: Candidate, start: float | None, n_seeds: int, seen: list[Verdict]) -> float | None:
-        """Return the highest rate that meets the objectives with all seeds pooled; None if a light load does not."""
+        """Return the highest rate that meets the objectives with the required confidence and all seeds pooled.
+
+        The result is None if a light load does not meet them.
+        """
 
         def probe(rate: float, n: int = 1) -> Verdict:
-            seen.append(self._verdict(candidate, rate, n))
+            seen.append(self._verdict(candidate, rate, n, allow=True))
             return seen[-1]
 
         if start is None:
@@ -204,20 +229,16 @@ class PlanEvaluator:
         candidate: Candidate,
         capacity: float | None,
         verdict: Verdict,
+        bars: Sequence[Confidence],
         details: Sequence[RunDetail],
         seen: list[Verdict],
     ) -> Plan:
         facts = self.evaluator.facts(candidate)
-        error = details[0].error
-        curves = self._curves(seen)
-        rows = []
-        for slo in self.tester.slos:
-            bars = confidence(verdict, curves[slo.name], slo, error)
-            rows.append(SloResult.of(slo, bars.value_s, bars, verdict.stable, ci_level=LEVEL))
-        safe = None if capacity is None else self._safe_rate(capacity, verdict, curves, error)
-        if safe is not None and all(row.probability_met >= SAFE for row in rows):
-            required = self.tester.nominal_per_s(candidate)  # a higher rate would only be an estimate from the curve
-            safe = verdict.requests_per_s if required is None else max(safe, verdict.requests_per_s)
+        sure = self.tester.confidence
+        rows = [
+            SloResult.of(slo, bar.value_s, bar, sure, verdict.stable, ci_level=bar.level)
+            for slo, bar in zip(self.tester.slos, bars, strict=True)
+        ]
         output, total, power = (_mean(details, f) for f in ("output_tokens_per_s", "total_tokens_per_s", "power_w"))
         rates = Rates(output, total, power, verdict.requests_per_s if verdict.stable else None)
         price, grid = self.prices.price(candidate.hardware), self.prices.grid()
@@ -226,11 +247,9 @@ class PlanEvaluator:
             requests_per_s=verdict.requests_per_s,
             metrics=_steady_metrics(details, verdict),
             slo=rows,
-            curve=curve_of([*seen, verdict]),
+            curve=curve_of([*seen, verdict], capacity),
             latency_cdf=cdf_of(verdict),
             capacity_requests_per_s=capacity,
-            limited_by=None if capacity is None else _limit(capacity, seen),
-            safe_requests_per_s=safe,
             cost=money(rates, price),
             energy=energy(rates, grid),
             memory=Memory.model_validate(facts.memory),
@@ -244,27 +263,28 @@ class PlanEvaluator:
             notices=list(dict.fromkeys((*details[0].notices, *facts.notices))),
         )
 
-    def _safe_rate(
-        self,
-        capacity: float,
-        verdict: Verdict,
-        curves: Mapping[str, LatencyCurve],
-        error: StatedError,
+    def _sure_rate(
+        self, highest_per_s: float, verdict: Verdict, seen: Sequence[Verdict], error: StatedError
     ) -> float | None:
-        """Return the highest rate that meets every objective with SAFE probability, or None.
+        """Return the highest rate up to `highest_per_s` that meets every objective with the required confidence.
 
-        It uses the same curves as the rows of the objectives, so that the two never contradict each other.
+        It uses the same curves as the rows of the objectives, so that the two never contradict each other. The result
+        is None if no rate meets them.
         """
         rates = []
         for slo in self.tester.slos:
+            if not math.isfinite(verdict.value_s(slo)):
+                continue
+            curve = LatencyCurve.of(seen, slo).through(verdict, slo)
             spread = Spread.of(verdict.observations, slo, error)
-            rates.append(safe_rate_per_s(curves[slo.name].through(verdict, slo), slo, capacity, spread))
-        return None if None in rates else min(rate for rate in rates if rate is not None)
+            rates.append(sure_rate_per_s(curve, slo, highest_per_s, spread, self.tester.confidence))
+        found = [rate for rate in rates if rate is not None]
+        return min(found) if found and len(found) == len(rates) else None
 
 
-def _limit(capacity: float, seen: Sequence[Verdict]) -> str | None:
+def _limit(capacity: float, probes: Sequence[Verdict]) -> str | None:
     """Return what limits the rate just above the capacity, or None if no higher rate was simulated."""
-    beyond = [v for v in seen if v.requests_per_s > capacity and not v.met]
+    beyond = [v for v in probes if v.requests_per_s > capacity * (1 + TOLERANCE / 4) and not v.met]
     if not beyond:
         return None
     first = min(beyond, key=lambda v: v.requests_per_s)
@@ -284,15 +304,15 @@ def _steady_metrics(details: Sequence[RunDetail], verdict: Verdict) -> dict[str,
     return metrics | {name: _mean(details, name) for name in ("output_tokens_per_s", "total_tokens_per_s")}
 
 
-def curve_of(seen: Iterable[Verdict]) -> list[CurvePoint]:
+def curve_of(seen: Iterable[Verdict], capacity_per_s: float | None) -> list[CurvePoint]:
     """Return one point per simulated rate, ascending, with latencies in seconds; the most seeds win at equal rates.
 
     A point is of the whole cluster (all replicas behind their router) or of one replica under its share of the
-    requests.
+    requests. Rates up to the capacity meet the objectives with the required confidence.
     """
     verdicts: dict[tuple[float, bool], Verdict] = {}
     for verdict in sorted(seen, key=lambda v: len(v.observations)):
-        verdicts[verdict.requests_per_s, verdict.observations[0].load.whole_cluster] = verdict
+        verdicts[verdict.simulated_per_s, verdict.observations[0].load.whole_cluster] = verdict
     points = []
     for (rate, whole_cluster), verdict in sorted(verdicts.items(), key=lambda item: item[0]):
         point: dict[str, object] = {
@@ -301,7 +321,7 @@ def curve_of(seen: Iterable[Verdict]) -> list[CurvePoint]:
             "n_seeds": len(verdict.observations),
             "n_measured": sum(o.n_measured for o in verdict.observations),
             "stable": verdict.stable,
-            "met": verdict.met,
+            "met": capacity_per_s is not None and rate <= capacity_per_s,
         }
         for metric in LATENCY_METRICS:
             if metric in verdict.observations[0].samples_s:

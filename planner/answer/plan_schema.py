@@ -35,18 +35,24 @@ class ObjectiveRow(JsonBlock):
 
     @classmethod
     def of(
-        cls, slo: Slo, value_s: float | None, bars: Confidence | None = None, stable: bool = True, **more: object
+        cls,
+        slo: Slo,
+        value_s: float | None,
+        bars: Confidence | None = None,
+        sure: float = 0.5,
+        stable: bool = True,
+        **more: object,
     ) -> Self:
         """Return the row of one objective, with the keys that this kind of row has.
 
-        The value is in seconds. `bars` adds its confidence interval, the probability that the limit is met (0 where
-        the value is infinite), and whether the value meets it in a run that is `stable`. `more` holds the keys that
-        only some rows have.
+        The value is in seconds. `bars` adds its interval, the probability that the limit is met, and whether this
+        probability reaches the confidence `sure` in a run that is `stable`. `more` holds the keys that only some rows
+        have.
         """
         row: dict[str, object] = {"name": slo.name, "metric": slo.metric, "stat": slo.stat, "limit_s": slo.limit_s}
         row |= {"value_s": value_s, **more}
         if bars is not None:
-            met = bool(stable and bars.value_s <= slo.limit_s)
+            met = bool(stable and not bars.value_s > slo.limit_s and bars.probability_met >= sure)
             row |= {"ci_low_s": bars.low_s, "ci_high_s": bars.high_s, "met": met}
             row["probability_met"] = bars.probability_met if math.isfinite(bars.probability_met) else 0.0
         return cls.model_validate({key: value for key, value in row.items() if key in cls.model_fields})
@@ -72,7 +78,10 @@ class SloValue(ObjectiveRow):
 
 
 class SloResult(SloValue):
-    """One objective against its simulated value, with the confidence interval of level `ci_level`."""
+    """One objective against its simulated value, with the interval of level `ci_level` around the value.
+
+    `met` tells whether the objective is met with the confidence of the request.
+    """
 
     ci_low_s: float | None
     ci_high_s: float | None
@@ -169,7 +178,6 @@ class Plan(JsonBlock):
     latency_cdf: dict[str, list[float | None]] = Field(default_factory=dict)
     capacity_requests_per_s: float | None
     limited_by: str | None = None
-    safe_requests_per_s: float | None = None
     cost: Money | None
     energy: Energy | None
     memory: Memory | None = None

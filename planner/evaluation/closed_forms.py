@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from catalogs.deployments.layout import Role
@@ -14,6 +14,7 @@ from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo
 from planner.space.bounds import Discard, latency_discard, memory_discard
 from planner.space.speculative import per_token
+from simulator.costs.totals import StepTotals
 
 CandidateQueueing = QueueingModel | DisaggregatedQueueing
 
@@ -87,6 +88,35 @@ class ClosedForms:
             variability=lengths.variability,
             input_quantile=lengths.input_at,
         )
+
+    def operator_error(self, candidate: Candidate) -> float:
+        """Return the expected relative error of the step times from the operators alone; of two pools, the larger."""
+        totals = (totals for _, totals in self._typical_seconds(candidate, self.saturation_per_s(candidate)))
+        return max(found.expected_error for found in totals)
+
+    def power_w(self, candidate: Candidate, requests_per_s: float) -> float:
+        """Return the estimated power of the whole deployment at a rate, watts, at the servers.
+
+        It counts what `simulator.analysis.energy` counts: steps, idle time, accelerators without a replica, and hosts.
+        """
+        used, watts, idle_w, host_w = 0, 0.0, 0.0, 0.0
+        hardware = candidate.hardware
+        for pool, totals in self._typical_seconds(candidate, requests_per_s):
+            batches = pool.microbatches / pool.replicas
+            busy = min(batches * totals.busy_s, 1.0)
+            accelerators = pool.replicas * pool.layout.accelerators
+            idle_w = totals.idle_w
+            watts += accelerators * (batches * totals.joules_per_accelerator + (1.0 - busy) * idle_w)
+            host_w += hardware.node.host_w_per_accelerator * accelerators * busy
+            used += accelerators
+        idle_host_w = hardware.node.host_idle_w * hardware.n_accelerators / hardware.node.max_accelerators
+        return watts + (hardware.n_accelerators - used) * idle_w + host_w + idle_host_w
+
+    def _typical_seconds(self, candidate: Candidate, requests_per_s: float) -> Iterator[tuple[Candidate, StepTotals]]:
+        """Yield each pool with the totals of one typical second of one of its microbatches."""
+        for role, pool in candidate.pools:
+            log = self._colocated(pool).second_of_work(requests_per_s, role)
+            yield pool, self.deployments.compiled(pool).cost.totals(log)
 
     def saturation_per_s(self, candidate: Candidate) -> float:
         """Return the requests per second of the whole deployment with a full batch; the result is cached."""

@@ -7,7 +7,8 @@ steps near saturation, where a plain factor on the latency would be far too opti
 The error of whole runs is known for each statistic (`calibration.accuracy.stated_error`). In closed loops, where it was
 measured, throughput is clients over end-to-end time: that error is the error of the speed, and changes the rate. The
 error of the objective's own statistic multiplies its latency. Both are taken at the same probability level: a system
-that is slower than simulated is slower in both.
+that is slower than simulated is slower in both. The probability that an objective is met is therefore at least c if the
+objective is met with both errors at level c (`allowance_for`): this is how one run decides at any confidence.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import FloatArray
-from planner.evaluation.evaluator import Observation, Verdict
+from planner.evaluation.evaluator import ErrorAllowance, Observation, Verdict
 from planner.problem.latency_metrics import E2E
 from planner.problem.slo import Slo
 
-LEVEL: Final = 0.9  # level of the printed intervals
+#: Level of the printed intervals where the answer's confidence does not set it (see `interval_level`).
+LEVEL: Final = 0.9
 
-SAFE: Final = 0.9  # the probability that a cautious operator requires
+#: Least level of the interval around the value of an objective.
+LEAST_LEVEL: Final = 0.8
 
 #: Probabilities of the equally likely errors over which a probability is averaged.
 _EQUALLY_LIKELY: Final = (np.arange(201) + 0.5) / 201
@@ -44,6 +47,12 @@ LEVELS: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 #: Independent seeds of a value with error bars from such runs.
 SEEDS: Final = 3
+
+#: The distribution of the noise is searched this many standard errors beyond the simulated values.
+_WIDEST_NOISE: Final = 100.0
+
+#: Halvings of the search for a quantile.
+_HALVINGS: Final = 60
 
 #: Seconds that replace an infinite latency when levels are interpolated: far beyond any limit.
 _ENDLESS_S: Final = 1e9
@@ -68,18 +77,18 @@ class LatencyCurve:
         """Return the curve through verdicts; of several at one rate the one with the most seeds counts."""
         by_rate: dict[float, Verdict] = {}
         for v in sorted(verdicts, key=lambda v: len(v.observations)):
-            by_rate[v.requests_per_s] = v
+            by_rate[v.simulated_per_s] = v
         ordered = [by_rate[rate] for rate in sorted(by_rate)]
         values = np.maximum.accumulate([v.value_s(slo) for v in ordered])
         stable = np.logical_and.accumulate([v.stable for v in ordered])
-        return cls(tuple(v.requests_per_s for v in ordered), tuple(map(float, values)), tuple(map(bool, stable)))
+        return cls(tuple(v.simulated_per_s for v in ordered), tuple(map(float, values)), tuple(map(bool, stable)))
 
     def through(self, verdict: Verdict, slo: Slo) -> LatencyCurve:
         """Return the curve scaled to the verdict's value at its rate.
 
         This turns a curve of one replica into that of the whole cluster.
         """
-        factor = verdict.value_s(slo) / self.value_s(verdict.requests_per_s)
+        factor = verdict.value_s(slo) / self.value_s(verdict.simulated_per_s)
         return replace(self, values_s=tuple(v * factor for v in self.values_s))
 
     def value_s(self, rate_per_s: float) -> float:
@@ -99,19 +108,21 @@ class LatencyCurve:
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """A value with its two-sided LEVEL interval, and the probability that the true value meets the limit.
+    """A value with its two-sided interval, and the probability that the true value meets the limit.
 
     Attributes:
         value_s: The simulated value, seconds.
         low_s: Lower end of the interval, seconds.
         high_s: Upper end, seconds; infinite if slower steps would let the queue grow without limit.
         probability_met: Probability that the true value meets the limit.
+        level: Level of the interval.
     """
 
     value_s: float
     low_s: float
     high_s: float
     probability_met: float
+    level: float = LEVEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +150,17 @@ class Spread:
     Attributes:
         factors: Equally likely ratios of true to simulated values, ascending.
         noise: Standard error of the statistic's logarithm.
+        seeds: Independent seeds behind the noise.
     """
 
     factors: Factors
     noise: float
+    seeds: int
 
     @classmethod
     def of(cls, observations: Sequence[Observation], slo: Slo, error: StatedError) -> Spread:
         """Return the uncertainty of an objective's statistic over independent seeds."""
-        return cls(Factors.at(_EQUALLY_LIKELY, slo, error), log_noise(observations, slo))
+        return cls(Factors.at(_EQUALLY_LIKELY, slo, error), log_noise(observations, slo), len(observations))
 
 
 def log_noise(observations: Sequence[Observation], slo: Slo) -> float:
@@ -157,52 +170,101 @@ def log_noise(observations: Sequence[Observation], slo: Slo) -> float:
     return float(np.std(np.log(values), ddof=1) / math.sqrt(len(values))) if known else 0.0
 
 
-def confidence(verdict: Verdict, curve: LatencyCurve, slo: Slo, error: StatedError) -> Confidence:
+def allowance_for(confidence: float, slos: Sequence[Slo], error: StatedError) -> ErrorAllowance:
+    """Return the allowance for the stated error at a confidence: the errors at that probability level."""
+    level = np.array([confidence])
+    latency = (float(error.factors(slo.latency.stated_error, level)[0]) for slo in slos)
+    return ErrorAllowance(float(error.factors(SPEED, level)[0]), tuple(latency))
+
+
+def interval_level(confidence: float) -> float:
+    """Return the level of the interval around a value whose upper end is the value at the answer's confidence.
+
+    The interval of an objective that is met therefore ends below its limit. The level is at least LEAST_LEVEL: the
+    default confidence of 90 % gives an interval from the 10 % to the 90 % level.
+    """
+    return max(LEAST_LEVEL, 2 * confidence - 1)
+
+
+def confidence(verdict: Verdict, curve: LatencyCurve, slo: Slo, error: StatedError, level: float = LEVEL) -> Confidence:
     """Return the error bars of a verdict; `curve` is the latency curve around its rate.
 
+    An objective on a metric that no request has, such as the time per token of one-token outputs, is met for certain.
     The interval may not contain `value_s`: if measured runs were nearly always slower than simulated ones, it lies
     above.
     """
-    rate, value_s = verdict.requests_per_s, verdict.value_s(slo)
+    value_s = verdict.value_s(slo)
+    if not math.isfinite(value_s):  # no sample has the metric, or a request was never answered
+        return Confidence(value_s, value_s, value_s, float(math.isnan(value_s)), level)
     spread = Spread.of(verdict.observations, slo, error)
-    t = _T90[min(max(len(verdict.observations) - 1, 1), len(_T90)) - 1]
-    levels = np.array([(1 - LEVEL) / 2, 0.5, (1 + LEVEL) / 2])
-    factors = Factors.at(levels, slo, error)
-    low, middle, high = (
-        math.log(latency * curve.value_s(rate * speed) / curve.value_s(rate))  # of the latency over the simulated one
-        if curve.is_stable(rate * speed) or not verdict.stable
-        else math.inf
-        for speed, latency in zip(factors.speed.tolist(), factors.latency.tolist(), strict=True)
-    )
-    if math.isinf(middle):
-        middle = low  # the queue grows at all higher levels
-    ends = [
-        value_s * math.exp(middle + sign * math.hypot(end - middle, t * spread.noise))
-        if math.isfinite(end)
-        else math.inf
-        for sign, end in ((-1, low), (1, high))
-    ]
-    sure = probability_met(curve.through(verdict, slo), slo, rate, spread) if verdict.stable else 0.0
-    return Confidence(value_s, ends[0], ends[1], sure)
+    at_rate = curve.through(verdict, slo)
+    values = PossibleValues.of(at_rate, verdict.simulated_per_s, spread, stable=verdict.stable)
+    low_s, high_s = values.quantile_s((1 - level) / 2), values.quantile_s((1 + level) / 2)
+    return Confidence(value_s, low_s, high_s, values.share_within(slo.limit_s) if verdict.stable else 0.0, level)
+
+
+@dataclass(frozen=True, slots=True)
+class PossibleValues:
+    """The distribution of the true value of a statistic: a mixture over the equally likely errors of the simulator.
+
+    The interval and the probability of an objective are both taken from it, so they cannot contradict each other.
+
+    Attributes:
+        log_values: Logarithm of the value with each error, seconds; infinite where the queue grows. Shape (errors,).
+        noise: Standard error of the logarithm of the simulated statistic, from `seeds` independent seeds.
+        seeds: Number of seeds; the noise has Student's t distribution with one degree of freedom less.
+    """
+
+    log_values: FloatArray
+    noise: float
+    seeds: int
+
+    @classmethod
+    def of(cls, curve: LatencyCurve, rate_per_s: float, spread: Spread, stable: bool = True) -> PossibleValues:
+        """Return the distribution at a rate. An unstable run has finite values: those of its length."""
+        rates = rate_per_s * spread.factors.speed
+        logs = np.log(spread.factors.latency) + np.log(curve.values_at(rates))
+        if stable:
+            logs = np.where([curve.is_stable(rate) for rate in rates.tolist()], logs, np.inf)
+        return cls(logs, spread.noise, spread.seeds)
+
+    def share_within(self, limit_s: float) -> float:
+        """Return the probability that the true value is at most a limit in seconds."""
+        return self._share(math.log(limit_s))
+
+    def quantile_s(self, share: float) -> float:
+        """Return the value in seconds that the true value exceeds with probability 1 - `share`; it may be infinite."""
+        finite = self.log_values[np.isfinite(self.log_values)]
+        if not len(finite) or share * len(self.log_values) > len(finite):
+            return math.inf
+        low, high = float(finite.min()), float(finite.max())
+        if self.noise > 0:
+            low, high = low - _WIDEST_NOISE * self.noise, high + _WIDEST_NOISE * self.noise
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._share(middle) >= share else (middle, high)
+        return math.exp(high)
+
+    def _share(self, log_limit: float) -> float:
+        margins = log_limit - self.log_values
+        if self.noise <= 0:
+            return float(np.mean(margins >= 0))
+        from scipy.special import stdtr  # imported here: it takes a quarter of a second
+
+        return float(np.mean(stdtr(self.seeds - 1, margins / self.noise)))
 
 
 def probability_met(curve: LatencyCurve, slo: Slo, rate_per_s: float, spread: Spread) -> float:
     """Return the probability that the statistic at this rate meets the limit, averaged over equally likely errors."""
-    normal = NormalDist()
-    factors = spread.factors
-    rates = rate_per_s * factors.speed
-    margins = math.log(slo.limit_s) - np.log(factors.latency) - np.log(curve.values_at(rates))
-    met = 0.0
-    for rate, margin in zip(rates.tolist(), margins.tolist(), strict=True):
-        if curve.is_stable(rate):
-            met += normal.cdf(margin / spread.noise) if spread.noise > 0 else float(margin >= 0)
-    return met / len(rates)
+    return PossibleValues.of(curve, rate_per_s, spread).share_within(slo.limit_s)
 
 
-def safe_rate_per_s(curve: LatencyCurve, slo: Slo, highest_per_s: float, spread: Spread) -> float | None:
-    """Return the highest rate up to `highest_per_s` that meets the limit with SAFE probability; None if none does."""
+def sure_rate_per_s(
+    curve: LatencyCurve, slo: Slo, highest_per_s: float, spread: Spread, confidence: float
+) -> float | None:
+    """Return the highest rate up to `highest_per_s` that meets the limit with this confidence; None if none does."""
     rates = np.linspace(highest_per_s, 0.2 * highest_per_s, 81)
-    return next((float(r) for r in rates if probability_met(curve, slo, float(r), spread) >= SAFE), None)
+    return next((float(r) for r in rates if probability_met(curve, slo, float(r), spread) >= confidence), None)
 
 
 def interval(value: float, moved: FloatArray, noise: float, levels: Sequence[float] = LEVELS) -> tuple[float, float]:

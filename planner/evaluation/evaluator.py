@@ -179,6 +179,12 @@ class Evaluator(Protocol):
     def light_requests_per_s(self, candidate: Candidate) -> float:
         """Return a rate of the whole deployment at which requests rarely overlap."""
 
+    def stated_error(self, candidate: Candidate) -> StatedError:
+        """Return the stated error of the candidate's simulated latencies, without simulation."""
+
+    def guess_w(self, candidate: Candidate, requests_per_s: float) -> float:
+        """Return the estimated power of the whole deployment at a rate, watts, at the servers."""
+
     def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
         """Return the estimated latency metric at a rate, seconds; infinite if overloaded.
 
@@ -233,13 +239,35 @@ class RequestCounter:
 
 
 @dataclass(frozen=True, slots=True)
+class ErrorAllowance:
+    """Factors on simulated times that allow for the error of the simulator at one confidence.
+
+    An objective is met with confidence c if it is met when every step takes as long, and every latency is as far off,
+    as at probability level c of the stated error. Steps that take `speed` times as long are simulated as a higher
+    rate: see `planner.evaluation.confidence`.
+
+    Attributes:
+        speed: Factor on the time of every step, and so on the rate of a run.
+        latency: Factor on the statistic of each objective, in the order of the objectives.
+    """
+
+    speed: float
+    latency: tuple[float, ...]
+
+    @classmethod
+    def nothing(cls, slos: Sequence[Slo]) -> ErrorAllowance:
+        """Return the allowance that takes simulated values as they are."""
+        return cls(1.0, (1.0,) * len(slos))
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """Comparison of the objectives of a request with one or more observations of the same load (seeds pooled).
 
     Attributes:
-        requests_per_s: The rate of the load.
+        requests_per_s: The rate that the verdict is about; with an allowance, the simulated load is another one.
         observations: One observation per seed.
-        value_ratio: The largest value / limit.
+        value_ratio: The largest value / limit, with the allowance for the error.
         worst: The objective with this ratio.
         stable: Whether the system kept up with every seed.
     """
@@ -275,8 +303,13 @@ class Verdict:
         """Return the mean of a metric over all seeds pooled, seconds."""
         return float(np.mean(np.concatenate([o.samples_s[metric] for o in self.observations])))
 
+    @property
+    def simulated_per_s(self) -> float:
+        """Return the rate of the simulated load, requests per second."""
+        return self.observations[0].load.requests_per_s
+
     def value_s(self, slo: Slo) -> float:
-        """Return the statistic of the objective over all seeds pooled, seconds."""
+        """Return the simulated statistic of the objective over all seeds pooled, seconds."""
         return pooled_value_s(self.observations, slo)
 
 
@@ -285,11 +318,15 @@ def pooled_value_s(observations: Sequence[Observation], slo: Slo) -> float:
     return slo.value_s(np.concatenate([o.samples_s[slo.metric] for o in observations]))
 
 
-def judge(observations: Iterable[Observation], slos: Sequence[Slo]) -> Verdict:
-    """Compare pooled statistics with the limits; without samples (one-token outputs have no tpot) a limit is met."""
+def judge(observations: Iterable[Observation], slos: Sequence[Slo], allowance: ErrorAllowance | None = None) -> Verdict:
+    """Compare pooled statistics with the limits; without samples (one-token outputs have no tpot) a limit is met.
+
+    With an allowance, the verdict is about the rate whose load was simulated with slower steps.
+    """
     seen = tuple(observations)
+    allowed = allowance or ErrorAllowance.nothing(slos)
     stable = all(o.stable for o in seen)
-    values_s = [pooled_value_s(seen, slo) for slo in slos]
+    values_s = [pooled_value_s(seen, slo) * factor for slo, factor in zip(slos, allowed.latency, strict=True)]
     ratios = [0.0 if np.isnan(v) else v / slo.limit_s for v, slo in zip(values_s, slos, strict=True)]
     worst = int(np.argmax(ratios))
-    return Verdict(seen[0].load.requests_per_s, seen, ratios[worst], slos[worst], stable)
+    return Verdict(seen[0].load.requests_per_s / allowed.speed, seen, ratios[worst], slos[worst], stable)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from calibration.accuracy.stated_error import StatedError
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.economics.prices import Price
 from catalogs.errors import InputError
@@ -114,6 +115,14 @@ class HardwareChoiceEvaluator:
     def light_requests_per_s(self, candidate: Candidate) -> float:
         """Return a rate of the whole deployment at which requests rarely overlap."""
         return self.of(candidate).light_requests_per_s(candidate)
+
+    def stated_error(self, candidate: Candidate) -> StatedError:
+        """Return the stated error of the candidate's simulated latencies, without simulation."""
+        return self.of(candidate).stated_error(candidate)
+
+    def guess_w(self, candidate: Candidate, requests_per_s: float) -> float:
+        """Return the estimated power of the whole deployment at a rate, watts, at the servers."""
+        return self.of(candidate).guess_w(candidate, requests_per_s)
 
     def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
         """Return the estimated latency metric at a rate, seconds; see Evaluator."""

@@ -13,9 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from catalogs.deployments.layout import Role
 from catalogs.engines.profile import HostTimes
 from planner.problem.latency_metrics import LATENCY_METRICS, ExpectedTimes
 from simulator.core.batch import BatchShape
+from simulator.core.step_log import StepLog
 
 #: Highest utilisation at which a queue is evaluated: its mean wait grows without bound.
 FULLEST: Final = 0.97
@@ -148,18 +150,45 @@ class QueueingModel:
 
     def step_s(self, batch: int) -> float:
         """Return the seconds of a step that decodes `batch` sequences half way through their outputs."""
+        return self.cycle_s(self._decodes(batch))
+
+    def _decodes(self, batch: int) -> BatchShape:
         context = int(self.input_tokens + self.output_tokens / 2)
-        return self.cycle_s(
-            BatchShape(decodes=batch, decode_context_sum=batch * context, decode_context_max=2 * context, logits=batch)
+        return BatchShape(
+            decodes=batch, decode_context_sum=batch * context, decode_context_max=2 * context, logits=batch
         )
 
     @property
     def prefill_s(self) -> float:
         """Return the engine time that one prompt of many adds to a step that runs anyway, seconds."""
+        shape = self._prompts
+        return self.cycle_s(shape) / shape.prefill_chunks
+
+    @property
+    def _prompts(self) -> BatchShape:
+        """Return a step full of whole prompts."""
         chunk = max(int(self.input_tokens), 1)
         n = max(1, self.max_num_batched_tokens // chunk)
-        shape = BatchShape(prefill_tokens=n * chunk, prefill_pairs=n * chunk**2 / 2, prefill_chunks=n, logits=n)
-        return self.cycle_s(shape) / n
+        return BatchShape(prefill_tokens=n * chunk, prefill_pairs=n * chunk**2 / 2, prefill_chunks=n, logits=n)
+
+    def second_of_work(self, requests_per_s: float, role: Role = "both") -> StepLog:
+        """Return the log of what one microbatch does in a second under a rate: steps of prompts, and of decodes.
+
+        Replicas of one `role` take only their kind of step. The number of steps is a fraction.
+        """
+        own_per_s = requests_per_s / self.microbatches
+        if role == "both":
+            own_per_s = min(own_per_s, self._own_saturation_per_s)
+        batch = max(int(self._in_flight(own_per_s) or self.seats), 1)
+        prompts, decodes, log = self._prompts, self._decodes(batch), StepLog()
+        for kind, shape, steps in (
+            ("prefill", prompts, own_per_s / prompts.prefill_chunks),
+            ("decode", decodes, own_per_s * self.output_tokens / batch),
+        ):
+            if role in (kind, "both"):
+                each_s = self.cycle_s(shape)
+                log.add(0.0, steps, shape, each_s, 0.0, steps * each_s)  # type: ignore[arg-type]
+        return log
 
     @property
     def saturation_per_s(self) -> float:

@@ -139,6 +139,6 @@ class SimulatedRuns:
         return done, replace(seen, growth_fraction=seen_alone.growth_fraction)
 
     def _once(self, candidate: Candidate, share: int, load: Load, n: int) -> tuple[Run, Observation]:
-        reading = WindowStatistics.of(self.request.slos, self.request.objective == "energy")
+        reading = WindowStatistics.of(self.request.slos, self.request.objective in ("energy", "carbon"))
         done = self.cache.simulate(self.deployments.part(candidate, share), share, load, n)
         return done, observe_run(done, load, reading)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from calibration.accuracy.stated_error import stated_errors_digest
+from calibration.accuracy.stated_error import StatedError, stated_errors_digest
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import Workload
@@ -43,6 +43,7 @@ class SimulatedEvaluator:
     workload: Workload
     cache: RunCache | None = None
     step_factor: float = 1.0
+    _errors: dict[tuple[object, ...], StatedError] = field(default_factory=dict, repr=False)
 
     @cached_property
     def runs(self) -> SimulatedRuns:
@@ -175,6 +176,17 @@ class SimulatedEvaluator:
     def light_requests_per_s(self, candidate: Candidate) -> float:
         """Return a rate of the whole deployment at which requests rarely overlap."""
         return self.closed_forms.queueing(candidate).light_per_s / self.step_factor
+
+    def stated_error(self, candidate: Candidate) -> StatedError:
+        """Return the stated error of the candidate's simulated latencies, without simulation."""
+        key = candidate.replica_choices
+        if key not in self._errors:
+            self._errors[key] = StatedError.of(self.request.engine, self.closed_forms.operator_error(candidate))
+        return self._errors[key]
+
+    def guess_w(self, candidate: Candidate, requests_per_s: float) -> float:
+        """Return the estimated power of the whole deployment at a rate, watts, at the servers."""
+        return self.closed_forms.power_w(candidate, requests_per_s * self.step_factor)
 
     def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
         """Return the estimated latency metric at a rate, seconds; see Evaluator."""

@@ -53,11 +53,16 @@ EXTENSIONS: Final = (DISAGGREGATED, PIPELINES, CONTEXT, WIDE_EXPERTS)
 
 DEFAULT_WORKLOAD: Final = "chat"
 
+DEFAULT_CONFIDENCE: Final = 0.9
+
+#: Beyond its outer levels the stated error is constant: measured runs reach no further.
+_CONFIDENCES: Final = (0.5, 0.98)
+
 MOST_SEED: Final = 2**31 - 1  # the sampler accepts this range, including the seeds that follow
 
 #: Keys that the request block of every answer has, also at their defaults.
 _ALWAYS_WRITTEN: Final = (
-    "model", "hardware", "slo", "workload", "rate", "objective", "precisions", "engine", "seed",
+    "model", "hardware", "slo", "workload", "rate", "confidence", "objective", "precisions", "engine", "seed",
 )  # fmt: skip
 
 #: Keys of the request block that do not change the search, or that identify it separately.
@@ -205,6 +210,10 @@ class PlanRequest(RequestModel):
             alias="survive",
         ),
     ] = NOTHING
+    confidence: Annotated[
+        Number,
+        key("Probability with which each objective must be met, from 0.5 to 0.98.", option="--confidence"),
+    ] = DEFAULT_CONFIDENCE
     max_usd_per_hour: Annotated[Number | None, key("Budget, US dollars per hour.", option="--max-usd-per-hour")] = None
     objective: Annotated[
         str, key("Quantity to optimise: cost, energy, carbon, throughput, goodput or latency.", CHOICE, "--objective")
@@ -261,6 +270,10 @@ class PlanRequest(RequestModel):
         need_one_of("an objective", self.objective, OBJECTIVES)
         engine_family(self.engine)  # refuses an engine that has no start command
         refuse_if(self.seed > MOST_SEED, f"a seed must be a whole number up to {MOST_SEED}", self.seed, "0")
+        least, most = _CONFIDENCES
+        rule = f"a confidence is a probability from {least:g} to {most:g}"
+        nearest = f"{min(max(self.confidence, least), most):g}" if math.isfinite(self.confidence) else "0.9"
+        refuse_if(not least <= self.confidence <= most, rule, self.confidence, nearest)
         self.demand  # noqa: B018 - refuses an invalid load
         self._check_space()
         self._check_money()

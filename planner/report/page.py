@@ -12,7 +12,9 @@ from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, cha
 from catalogs.ui.words import change, dollars, joules, percent, plan_name, rate, seconds
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import GOALS, Answer
+from planner.evaluation.confidence import LEVEL
 from planner.problem.candidate import deployment_words
+from planner.problem.request import PlanRequest
 from planner.report import evidence, machine_figures
 from planner.report.certainty import certainty
 from planner.report.material import ReportData, ReportSimulations
@@ -69,7 +71,7 @@ def _answer(answer: Answer, plan: Plan, s: ReportSimulations) -> PageSection:
         cards(_cards(plan, s)),
         paragraph(f"Run {deployment_words(plan.deployment)}."),
         _slo_table(answer, plan),
-        paragraph(_capacity_words(plan)),
+        paragraph(_capacity_words(plan, answer.request)),
         command(plan.command),
         bullets([*plan.command_notes, *plan.notices]),
         paragraph(_sources(answer, plan)),
@@ -96,7 +98,8 @@ def _cards(plan: Plan, s: ReportSimulations) -> list[tuple[str, str]]:
 
 
 def _slo_table(answer: Answer, plan: Plan) -> Markup:
-    head = ("Objective", "Limit", "Simulated", "90 % interval", "Met", "Probability")
+    level = next((row.ci_level for row in plan.slo if row.ci_level is not None), LEVEL)
+    head = ("Objective", "Limit", "Simulated", f"{percent(level)} interval", "Met", "Probability")
     rows = []
     for words, row in zip(answer.request.slo_words, plan.slo, strict=True):
         interval = f"{seconds(row.ci_low_s)} to {seconds(row.ci_high_s)}"
@@ -105,13 +108,11 @@ def _slo_table(answer: Answer, plan: Plan) -> Markup:
     return table(head, rows, f"Simulated at {rate(plan.requests_per_s)}.")
 
 
-def _capacity_words(plan: Plan) -> str:
-    capacity, safe = plan.capacity_requests_per_s, plan.safe_requests_per_s
-    why = f"; {plan.limited_by}" if plan.limited_by else ""
-    text = f"The highest rate that meets every objective with 50 % confidence is {rate(capacity)}{why}."
-    confident = f" With 90 % confidence in each objective it is {rate(safe)}." if safe is not None else ""
+def _capacity_words(plan: Plan, request: PlanRequest) -> str:
+    why, sure = f"; {plan.limited_by}" if plan.limited_by else "", percent(request.confidence)
+    text = f"The highest rate that meets each objective with {sure} confidence is {rate(plan.capacity_requests_per_s)}"
     tokens = plan.metric("output_tokens_per_s")
-    return text + confident + (f" At the planned rate it produces {tokens:,.0f} output tokens/s." if tokens else "")
+    return f"{text}{why}." + (f" At the planned rate it produces {tokens:,.0f} output tokens/s." if tokens else "")
 
 
 def _sources(answer: Answer, plan: Plan) -> str:
@@ -144,7 +145,7 @@ def _figures(plan: Plan, best: Plan | None) -> dict[str, str]:
     capacity = plan.capacity_requests_per_s
     found = {
         "Planned rate": rate(plan.requests_per_s),
-        "Highest rate with 50 % confidence": rate(capacity),
+        "Capacity": rate(capacity),
         "compared with the recommended plan": change(capacity, best.capacity_requests_per_s) if best else "",
         "Price per hour": dollars(plan.usd_per_hour),
         "Cost per million output tokens": dollars(usd),

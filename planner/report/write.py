@@ -120,7 +120,7 @@ def _plan(m: ReportData, i: int) -> Row:
     probabilities = {f"{r.name}_probability": r.probability_met for r in plan.slo}
     cost = {} if plan.cost is None else asdict(plan.cost)
     used = {} if plan.energy is None else asdict(plan.energy)
-    rates = {k: getattr(plan, k) for k in ("requests_per_s", "capacity_requests_per_s", "safe_requests_per_s")}
+    rates = {k: getattr(plan, k) for k in ("requests_per_s", "capacity_requests_per_s")}
     split = plan.deployment.get("disaggregation")
     deployment = plan.deployment | {"disaggregation": json.dumps(split) if split else None}  # Parquet has no {}
     return {"plan": i, "label": label(m.answer, i), **deployment, **rates, **values, **probabilities, **cost, **used}

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, Protocol
 
 from planner.evaluation.capacity import find_capacity
-from planner.evaluation.evaluator import SHORT_RUN_MARGIN, Evaluator, Load, RequestCounter, Verdict, judge
+from planner.evaluation.confidence import allowance_for
+from planner.evaluation.evaluator import (
+    SHORT_RUN_MARGIN,
+    ErrorAllowance,
+    Evaluator,
+    Load,
+    RequestCounter,
+    Verdict,
+    judge,
+)
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.demand import RequiredRates
@@ -18,6 +27,15 @@ TIE: Final = 0.02
 
 #: Added to value / limit if the system does not keep up, so that it ranks after all systems that do.
 UNSTABLE: Final = 1000.0
+
+#: A candidate whose estimated energy is above that of the best by this factor is taken to be unable to win.
+ESTIMATE_MARGIN: Final = 1.3
+
+#: Candidates up to this estimated value / limit may meet the objectives.
+LIKELY_RATIO: Final = 2.0
+
+#: The share of the saturation rate at which the energy of a candidate without a required load is estimated.
+FULL_LOAD: Final = 0.8
 
 Status = Literal["measured", "tied", "pruned", "infeasible"]
 
@@ -81,10 +99,37 @@ class Outcome:
 
 
 class Assess(Protocol):
-    """Measures a candidate, given the best outcome so far (None: nothing feasible yet)."""
+    """Measures candidates for one objective, and estimates without simulation which of them are promising."""
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
-        """Return the outcome of a candidate."""
+        """Return the outcome of a candidate, given the best outcome so far (None: nothing feasible yet)."""
+
+    def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
+        """Return whether a candidate is estimated so far behind the best outcome that it cannot win."""
+
+    def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates in order of promise by the objective's own estimate."""
+
+
+def most_promising_first(
+    candidates: Sequence[Candidate], estimate: Callable[[Candidate], float], default_limits_first: bool = False
+) -> list[Candidate]:
+    """Return the candidates by ascending estimate of the score.
+
+    With `default_limits_first`, every placement comes with its first limits before any other limits.
+    """
+    if not default_limits_first:
+        return sorted(candidates, key=estimate)
+    placements: dict[object, list[Candidate]] = {}
+    for c in candidates:
+        placements.setdefault(c.placement, []).append(c)
+    best = sorted(placements.values(), key=lambda cs: estimate(cs[0]))
+    return [cs[0] for cs in best] + [c for cs in best for c in cs[1:]]
+
+
+def interleaved(*orders: Sequence[Candidate]) -> list[Candidate]:
+    """Return the candidates of several orders in turn, each once."""
+    return list(dict.fromkeys(c for turn in zip(*orders, strict=True) for c in turn))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +145,14 @@ class CountedAssess:
         outcome = self.assess(candidate, best)
         return replace(outcome, n_requests=self.counter.n_requests)
 
+    def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
+        """Return whether a candidate cannot win."""
+        return self.assess.outclassed(candidate, best)
+
+    def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates in order of promise."""
+        return self.assess.in_order(candidates)
+
 
 def equal_unit_cost(_: Candidate) -> float:
     """Return the same unit cost, 1, for every candidate."""
@@ -110,11 +163,15 @@ def equal_unit_cost(_: Candidate) -> float:
 class CandidateTester:
     """Runs candidates with one seed against the objectives: every candidate gets the same requests.
 
+    An objective counts as met if it is met with the required confidence: the run has the steps, and the verdict the
+    latencies, that are as slow as the stated error has them at that probability level.
+
     Attributes:
         evaluator: Simulates the candidates.
         slos: The objectives.
         sizes: Requests of quick and full runs.
         seed: The seed of every run.
+        confidence: The probability with which each objective must be met.
         requests_per_s: The required rate; None: any.
         required: Determines the required rate if it depends on the candidate.
         counter: Counts the requests of every run.
@@ -124,6 +181,7 @@ class CandidateTester:
     slos: tuple[Slo, ...]
     sizes: RunSizes
     seed: int
+    confidence: float
     requests_per_s: float | None
     required: RequiredRates | None = None
     counter: RequestCounter | None = None
@@ -136,13 +194,33 @@ class CandidateTester:
         """Return the rate at which a candidate must meet the objectives: above nominal if replicas may be lost."""
         return self.requests_per_s if self.required is None else self.required.held_per_s(candidate)
 
+    def allowance(self, candidate: Candidate) -> ErrorAllowance:
+        """Return the allowance for the stated error of a candidate at the required confidence."""
+        return allowance_for(self.confidence, self.slos, self.evaluator.stated_error(candidate))
+
     def probe(self, candidate: Candidate, requests_per_s: float, n_requests: int) -> Verdict:
-        """Return the verdict of one run at a rate."""
-        load = Load(requests_per_s, n_requests, self.seed, patient=n_requests >= self.sizes.full)
+        """Return the verdict of one run on whether a rate meets the objectives with the required confidence."""
+        return self._judged(candidate, requests_per_s, n_requests, self.allowance(candidate))
+
+    def simulated(self, candidate: Candidate, requests_per_s: float, n_requests: int) -> Verdict:
+        """Return the verdict of one run at a rate without an allowance for errors: for its mean values."""
+        return self._judged(candidate, requests_per_s, n_requests, ErrorAllowance.nothing(self.slos))
+
+    def _judged(self, candidate: Candidate, requests_per_s: float, n: int, allowance: ErrorAllowance) -> Verdict:
+        load = Load(requests_per_s * allowance.speed, n, self.seed, patient=n >= self.sizes.full)
         seen = self.evaluator.observe(candidate, load)
         if self.counter is not None:
             self.counter.add(candidate, seen)
-        return judge([seen], self.slos)
+        return judge([seen], self.slos, allowance)
+
+    def guessed_ratio(self, candidate: Candidate, requests_per_s: float) -> float:
+        """Return the estimated largest value / limit at a rate, with the allowance; infinite if overloaded."""
+        allowance = self.allowance(candidate)
+        rate = requests_per_s * allowance.speed
+        return max(
+            self.evaluator.guess_s(candidate, rate, slo.metric, slo.quantile) * factor / slo.limit_s
+            for slo, factor in zip(self.slos, allowance.latency, strict=True)
+        )
 
     def floor_per_s(self, candidate: Candidate) -> float:
         """Return the least rate at which a candidate must meet the objectives: the required rate, or a light load."""
@@ -183,6 +261,21 @@ class CapacityRace:
         """Return the rate at which a candidate is as good as the best."""
         return best.requests_per_s * self.unit_cost(candidate) / self.unit_cost(best.candidate)
 
+    def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates by their estimated rate with a full batch per unit cost.
+
+        For a required load, every other candidate is the one with the smallest estimated latencies at the load.
+        """
+        fastest = most_promising_first(candidates, self._estimate, default_limits_first=True)
+        held = [(c, self.tester.held_per_s(c)) for c in fastest]
+        if any(rate is None for _, rate in held):
+            return fastest
+        ratios = {c: self.tester.guessed_ratio(c, rate or 0.0) for c, rate in held}
+        return interleaved(fastest, most_promising_first(fastest, lambda c: ratios[c]))
+
+    def _estimate(self, candidate: Candidate) -> float:
+        return -self.tester.evaluator.fluid_requests_per_s(candidate) / self.unit_cost(candidate)
+
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         """Return the outcome of a candidate against the best so far, or at the least rate if there is none."""
         tester = self.tester
@@ -216,45 +309,82 @@ class CapacityRace:
 
 @dataclass(frozen=True, slots=True)
 class LowestEnergy:
-    """Finds the fewest joules per output token, at the required rate or else at the candidate's own capacity."""
+    """Finds the fewest joules per output token, at the required rate or else at the candidate's own capacity.
+
+    Attributes:
+        tester: Runs the candidates.
+        weight: Returns the factor on a candidate's joules: 1, or for carbon the grams per kWh of its electricity.
+    """
 
     tester: CandidateTester
+    weight: Callable[[Candidate], float] = equal_unit_cost
+
+    def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
+        """Return whether the estimate is far above the score of the best outcome."""
+        return best.score is not None and self._estimate(candidate) > ESTIMATE_MARGIN * best.score
+
+    def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates by their estimated energy, those first that are estimated to meet the objectives.
+
+        Every third candidate is the one with the smallest estimated latencies, so that one that meets the objectives is
+        found soon.
+        """
+        tester = self.tester
+        ratios = {c: tester.guessed_ratio(c, tester.held_per_s(c) or tester.floor_per_s(c)) for c in candidates}
+        estimates = {c: self._estimate(c) for c in candidates}
+        likely = [c for c in candidates if ratios[c] <= LIKELY_RATIO]
+        thriftiest = most_promising_first(likely, lambda c: estimates[c])
+        safest = most_promising_first(candidates, lambda c: ratios[c])
+        return list(dict.fromkeys([*_two_to_one(thriftiest, safest), *safest]))
+
+    def _estimate(self, candidate: Candidate) -> float:
+        tester = self.tester
+        nominal = tester.nominal_per_s(candidate)
+        full_per_s = tester.evaluator.fluid_requests_per_s(candidate)
+        rate = FULL_LOAD * full_per_s if nominal is None else min(nominal, full_per_s)
+        watts = tester.evaluator.guess_w(candidate, rate)
+        return self.weight(candidate) * watts / (rate * tester.evaluator.mean_output_tokens)
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         """Return the outcome of a candidate against the best so far."""
         tester, sizes = self.tester, self.tester.sizes
         nominal, held = tester.nominal_per_s(candidate), tester.held_per_s(candidate)
         if nominal is not None and held is not None:
-            if held > nominal:
-                strained = tester.probe(candidate, held, sizes.full)
-                if not strained.met:
-                    return tester.refuse(candidate, best, strained)
-            return self._at(candidate, nominal, best)
+            quick = tester.probe(candidate, held, sizes.quick)
+            if quick.clearly_missed:
+                return tester.refuse(candidate, best, quick)
+            strained = tester.probe(candidate, held, sizes.full)
+            if not strained.met:
+                return tester.refuse(candidate, best, strained)
+            return self._scored(candidate, nominal, strained)
         guess = tester.evaluator.fluid_requests_per_s(candidate)
         if best is not None and best.score is not None:
-            full_load = tester.probe(candidate, guess, sizes.quick)  # batches are at least as full as at capacity
-            if full_load.joules_per_output_token > best.score * (1 + TIE):
+            full_load = tester.simulated(candidate, guess, sizes.quick)  # batches are at least as full as at capacity
+            if self.weight(candidate) * full_load.joules_per_output_token > best.score * (1 + TIE):
                 return tester.refuse(candidate, best, full_load)
         floor = tester.probe(candidate, tester.floor_per_s(candidate), sizes.quick)
         if floor.clearly_missed:
             return tester.refuse(candidate, None, floor)
         found = find_capacity(lambda r: tester.probe(candidate, r, sizes.quick), guess, floor, 0.05)
-        return self._at(candidate, found.requests_per_s, best)
-
-    def _at(self, candidate: Candidate, rate: float, best: Outcome | None) -> Outcome:
-        tester, sizes = self.tester, self.tester.sizes
-        verdict = tester.probe(candidate, rate, sizes.quick)
-        if verdict.clearly_missed:
-            return tester.refuse(candidate, best, verdict)
+        rate = found.requests_per_s
         verdict = tester.probe(candidate, rate, sizes.full)
-        any_rate = tester.nominal_per_s(candidate) is None
-        while not verdict.met and any_rate and rate > tester.floor_per_s(candidate):
+        while not verdict.met and rate > tester.floor_per_s(candidate):
             rate *= 1 - 2 * TIE  # the short runs were slightly too optimistic
             verdict = tester.probe(candidate, rate, sizes.full)
-        if not verdict.met:
-            return tester.refuse(candidate, best, verdict)
-        joules = verdict.joules_per_output_token
-        return Outcome(candidate, "measured", rate, float("inf"), verdict.ratio, verdict.worst.name, joules)
+        return self._scored(candidate, rate, verdict) if verdict.met else tester.refuse(candidate, best, verdict)
+
+    def _scored(self, candidate: Candidate, rate: float, verdict: Verdict) -> Outcome:
+        """Return the outcome of a candidate that meets the objectives, with the energy of a run without allowance."""
+        plain = self.tester.simulated(candidate, rate, self.tester.sizes.full)
+        score = self.weight(candidate) * plain.joules_per_output_token
+        return Outcome(candidate, "measured", rate, float("inf"), verdict.ratio, verdict.worst.name, score)
+
+
+def _two_to_one(first: Sequence[Candidate], second: Sequence[Candidate]) -> Iterator[Candidate]:
+    """Yield two candidates of the first order, then one of the second, until the first is used up."""
+    for i in range(0, len(first), 2):
+        yield from first[i : i + 2]
+        yield from second[i // 2 : i // 2 + 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +392,15 @@ class LowestLatency:
     """Finds the smallest worst value / limit at the required rate, or else under a light load common to all."""
 
     tester: CandidateTester
+
+    def outclassed(self, candidate: Candidate, best: Outcome) -> bool:  # noqa: ARG002
+        """Return False: estimates of percentiles are too uncertain to rule a candidate out."""
+        return False
+
+    def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates by their estimated largest value / limit; at equal estimates, the fastest first."""
+        fastest = most_promising_first(candidates, lambda c: -self.tester.evaluator.fluid_requests_per_s(c))
+        return most_promising_first(fastest, lambda c: self.tester.guessed_ratio(c, self.tester.floor_per_s(c)))
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         """Return the outcome of a candidate against the best so far."""
@@ -282,10 +421,11 @@ def assess_for(
     tester: CandidateTester,
     distance_from_defaults: Callable[[Candidate], tuple[int, ...]],
     unit_cost: Callable[[Candidate], float],
+    gco2e_per_kwh: Callable[[Candidate], float] = equal_unit_cost,
 ) -> Assess:
     """Return what measures the candidates of a search for an objective (see PlanRequest.objective)."""
     if objective in ("energy", "carbon"):
-        return LowestEnergy(tester)
+        return LowestEnergy(tester, gco2e_per_kwh if objective == "carbon" else equal_unit_cost)
     if objective == "latency":
         return LowestLatency(tester)
     with_load = tester.requests_per_s is not None or tester.required is not None

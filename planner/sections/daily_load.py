@@ -1,7 +1,7 @@
 """Fleet sizes for a load that changes with time: sized for the peak, sized for the mean, and autoscaled.
 
-The plan states the rate that one replica carries with the required confidence (`safe_requests_per_s`). The peak rate
-and the mean rate divided by it give the first two sizes. The target of the autoscaler is the number of unfinished
+The capacity of the plan gives the rate that one replica carries with the required confidence. The peak rate and the
+mean rate divided by it give the first two sizes. The target of the autoscaler is the number of unfinished
 requests per replica at that rate (Little's law), reduced by the growth of the load while a new replica starts. Each
 size is then simulated under the whole load, with the cold starts of catalogs/deployments/autoscaling.py. A size that
 misses the objectives is enlarged, or its autoscaler gets a lower target. Every reported figure is simulated.
@@ -26,7 +26,16 @@ from catalogs.ui.words import HOUR_S, hours_text, human_s, percent, seconds
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 from planner.answer.plan_schema import Plan, SloResult
-from planner.evaluation.confidence import LEVEL, LEVELS, SAFE, SPEED, Confidence, Factors, interval, probability
+from planner.evaluation.confidence import (
+    LEVEL,
+    LEVELS,
+    SPEED,
+    Confidence,
+    Factors,
+    allowance_for,
+    interval,
+    probability,
+)
 from planner.evaluation.deployments import with_replicas
 from planner.evaluation.evaluator import Load, judge
 from planner.problem.latency_metrics import E2E
@@ -63,9 +72,6 @@ _ERROR_LEVELS: Final = (LEVELS[0], 0.5, LEVELS[-1])
 _ERROR_LEVELS_OF_LONG_RUNS: Final = (LEVELS[0], LEVELS[-1])
 
 _LONG_RUN_REQUESTS: Final = 100_000
-
-#: Confidence of a capacity if no rate reaches SAFE.
-_DEFAULT_CONFIDENCE: Final = 0.5
 
 _OPTION_NAMES: Final = {"peak": "for the peak", "mean": "for the mean", "autoscaled": "autoscaled"}
 
@@ -216,8 +222,7 @@ def _cold_start_s(compiled: CompiledDeployment, cold: ColdStart) -> float:
 
 def _unit(chosen: ChosenPlan, cold_start_s: float) -> ReplicaUnit:
     request, candidate, best = chosen.request, chosen.candidate, chosen.evaluated
-    safe = chosen.plan.safe_requests_per_s
-    carries = (safe or best.capacity_requests_per_s or best.requests_per_s) / candidate.replicas
+    carries = (best.capacity_requests_per_s or best.requests_per_s) / candidate.replicas
     load = Load(carries * candidate.replicas, RunSizes.for_slos(request.slos).full, request.seed)
     verdict = judge([chosen.evaluator.observe(candidate, load)], request.slos)
     price = chosen.prices.price(candidate.hardware)
@@ -228,7 +233,7 @@ def _unit(chosen: ChosenPlan, cold_start_s: float) -> ReplicaUnit:
         spare=request.spare.lost(candidate),
         usd_per_hour=None if price is None else price.usd_per_hour / candidate.replicas,
         cold_start_s=cold_start_s,
-        sure=SAFE if safe else _DEFAULT_CONFIDENCE,
+        sure=request.confidence,
     )
 
 
@@ -243,7 +248,7 @@ class ReplicaUnit:
         spare: Number of replicas that may fail.
         usd_per_hour: Price of a replica; None if no price is known.
         cold_start_s: Seconds from the order of a replica to its first request.
-        sure: Confidence of `carries_per_s`.
+        sure: Confidence of `carries_per_s`, and with which a size must meet the objectives.
     """
 
     carries_per_s: float
@@ -252,7 +257,7 @@ class ReplicaUnit:
     spare: int
     usd_per_hour: float | None
     cold_start_s: float
-    sure: float = SAFE
+    sure: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,13 +348,20 @@ class OverTime:
         return replace(self.known[key], size=size)
 
     def _first_that_holds(self, sizes: Sequence[FleetSize]) -> tuple[FleetDay, int]:
-        """Return the first run that meets the objectives, else the last, with the number of equal parts."""
+        """Return the first size that meets the objectives, else the last, as its run and its number of equal parts."""
         for size in sizes:
             share = self._share(size)
-            day = self._day(size, share)
-            if day.holds(self.clock.slos):
+            if self._holds(size, share):
                 break
-        return day, share
+        return self._day(size, share), share
+
+    def _holds(self, size: FleetSize, share: int) -> bool:
+        """Return whether a size meets the objectives with the required confidence: with steps as slow as it allows."""
+        allowance = allowance_for(self.unit.sure, self.clock.slos, self.error)
+        pairs = zip(self.clock.slos, allowance.latency, strict=True)
+        # The run with slower steps has all its times longer, and the error of each statistic replaces that factor.
+        slos = tuple(replace(slo, limit_s=slo.limit_s * allowance.speed / factor) for slo, factor in pairs)
+        return self._day(size, share).holds(self.clock.slos) and self._day(size, share, allowance.speed).holds(slos)
 
     # ---- rows
 
@@ -357,6 +369,7 @@ class OverTime:
         """Return the row of a run, with intervals from runs as slow as at levels of the stated error."""
         slos, usd, scaling = self.clock.slos, self.unit.usd_per_hour, day.size.scaling
         levels = _ERROR_LEVELS if self.clock.requests.n <= _LONG_RUN_REQUESTS * share else _ERROR_LEVELS_OF_LONG_RUNS
+        levels = tuple(sorted({*levels, self.unit.sure}))
         speeds = self.error.factors(SPEED, np.array(levels)).tolist()
         moved = {level: self._day(day.size, share, speed) for level, speed in zip(levels, speeds, strict=True)}
         windows_met = [each.windows_met(slos) for each in moved.values()]
@@ -378,18 +391,19 @@ class OverTime:
             windows_met_ci_high=max(windows_met),
             n_windows=len(day.windows_s[slos[0].name]),
             slo=[self._slo_result(slo, day, moved) for slo in slos],
-            holds=day.holds(slos),
+            holds=self._holds(day.size, share),
             simulated_part=share,
         )
 
     def _slo_result(self, slo: Slo, day: FleetDay, moved: Mapping[float, FleetDay]) -> WindowedSloResult:
         """Return the row of an objective; `moved` holds the runs at levels of the stated error."""
         name, value_s, levels = slo.name, day.values_s[slo.name], tuple(moved)
-        factors = Factors.at(np.array(levels), slo, self.error).latency
-        values_s = factors * np.array([each.values_s[name] for each in moved.values()])
+        factors = Factors.at(np.array(levels), slo, self.error)
+        values_s = factors.latency / factors.speed * np.array([each.values_s[name] for each in moved.values()])
         span = interval(value_s, values_s, 0.0, levels)
         bars = Confidence(value_s, *span, probability(values_s, 0.0, slo.limit_s, levels))
         windows = np.nan_to_num(day.windows_s[name], nan=0.0)
         worst = int(np.argmax(windows))
         worst_at_s = worst * self.curve.duration_s / len(windows)
-        return WindowedSloResult.of(slo, value_s, bars, worst_window_s=float(windows[worst]), worst_at_s=worst_at_s)
+        worst_s, sure = float(windows[worst]), self.unit.sure
+        return WindowedSloResult.of(slo, value_s, bars, sure, worst_window_s=worst_s, worst_at_s=worst_at_s)

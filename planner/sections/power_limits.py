@@ -232,7 +232,7 @@ def _run(evaluator: SimulatedEvaluator, subject: EvaluatedPlan, cap_w: float | N
     verdict, tokens = judge([detail.observation], request.slos), detail.output_tokens_per_s
     power = detail.metrics["power"]
     assert isinstance(power, dict)
-    tester, capacity = CandidateTester(evaluator, request.slos, sizes, request.seed, None), None
+    tester, capacity = CandidateTester(evaluator, request.slos, sizes, request.seed, request.confidence, None), None
     floor = tester.probe(candidate, evaluator.light_requests_per_s(candidate), sizes.full)
     if floor.met:
         guess = subject.capacity_requests_per_s or evaluator.fluid_requests_per_s(candidate)
@@ -241,7 +241,7 @@ def _run(evaluator: SimulatedEvaluator, subject: EvaluatedPlan, cap_w: float | N
     return LimitedRun(
         cap_w=cap_w,
         note=None,
-        met=verdict.met,
+        met=tester.probe(candidate, subject.requests_per_s, sizes.full).met,
         stable=verdict.stable,
         slo=[NamedSloValue.of(slo, verdict.value_s(slo)) for slo in request.slos],
         latency_s={f"{m}.{stat}": verdict.value_s(Slo(m, stat, 1.0)) if m in known else None for m, stat in _SHOWN},

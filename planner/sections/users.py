@@ -100,7 +100,8 @@ class UsersSection(Section[UsersInClosedLoop]):
         n = RunSizes.for_slos(request.slos).full
         evaluator = ClosedLoopEvaluator(serve, chosen_evaluator.workload, request.slos, n, request.seed)
         all_users = Users(users, request.think_s)
-        return closed_loop(evaluator, all_users, chosen.evaluated.requests_per_s, chosen.error, share)
+        rate, sure = chosen.evaluated.requests_per_s, request.confidence
+        return closed_loop(evaluator, all_users, rate, chosen.error, sure, share)
 
     def screen(self, block: UsersInClosedLoop, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Yield the rate of the users, then every objective."""
@@ -161,7 +162,7 @@ def _window(done: Run, users: int) -> BoolArray:
 
 
 def closed_loop(
-    evaluator: ClosedLoopEvaluator, users: Users, open_per_s: float, error: StatedError, share: int = 1
+    evaluator: ClosedLoopEvaluator, users: Users, open_per_s: float, error: StatedError, sure: float, share: int = 1
 ) -> UsersInClosedLoop:
     """Return the rate and the objectives of the users with LEVEL intervals, from several seeds and error levels.
 
@@ -170,6 +171,7 @@ def closed_loop(
         users: All users.
         open_per_s: Derived rate of the plan, requests per second.
         error: Stated error of the simulator, which sets the speeds of slower steps.
+        sure: The confidence with which an objective must be met.
         share: Number of equal parts of the deployment; one is simulated with its part of the users.
     """
     part = Users(max(1, round(users.n / share)), users.think_s)
@@ -180,7 +182,7 @@ def closed_loop(
     moved = np.array([loop.load.requests_per_s for loop in slower]) / speeds
     mean = float(rates.mean())
     low, high = interval(mean, moved, float(np.std(np.log(rates), ddof=1) / math.sqrt(SEEDS)))
-    rows = [_slo_result(slo, loops, slower, error) for slo in evaluator.slos]
+    rows = [_slo_result(slo, loops, slower, error, sure) for slo in evaluator.slos]
     return UsersInClosedLoop(
         users=users.n,
         think_s=users.think_s,
@@ -196,9 +198,11 @@ def closed_loop(
     )
 
 
-def _slo_result(slo: Slo, loops: list[Observation], slower: list[Observation], error: StatedError) -> SloResult:
+def _slo_result(
+    slo: Slo, loops: list[Observation], slower: list[Observation], error: StatedError, sure: float
+) -> SloResult:
     value_s, noise = pooled_value_s(loops, slo), log_noise(loops, slo)
     factors = Factors.at(np.array(LEVELS), slo, error).latency
     moved = factors * np.array([slo.value_s(loop.samples_s[slo.metric]) for loop in slower])
     bars = Confidence(value_s, *interval(value_s, moved, noise), probability(moved, noise, slo.limit_s))
-    return SloResult.of(slo, value_s, bars)
+    return SloResult.of(slo, value_s, bars, sure)

@@ -102,8 +102,7 @@ def _words(value: object) -> str:
 #: Figures of plans before and after the latencies: name, unit, path of the value, and whether a lower value is better.
 _RATES: Final[tuple[tuple[str, Unit, str, bool | None], ...]] = (
     ("planned requests/s", "rate", "requests_per_s", None),
-    ("highest requests/s", "rate", "capacity_requests_per_s", False),
-    ("requests/s with 90 % confidence", "rate", "safe_requests_per_s", False),
+    ("capacity, requests/s", "rate", "capacity_requests_per_s", False),
 )
 
 _COSTS: Final[tuple[tuple[str, Unit, str, bool | None], ...]] = (

@@ -66,7 +66,7 @@ def _point(i: int, candidate: Candidate, rerun: Rerun, share: float, rate: float
         share=share,
         requests_per_s=rate,
         stable=verdict.stable,
-        met=verdict.met,
+        met=share <= 1,
         output_tokens_per_s=detail.output_tokens_per_s,
         usd_per_million_output_tokens=money(rates, prices.price(candidate.hardware)).usd_per_million_output_tokens,
         j_per_output_token=None if used is None else used.j_per_output_token,

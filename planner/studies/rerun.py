@@ -75,7 +75,8 @@ class Rerun:
         Short runs are enough, because they only compare loads and plans under the same requests.
         """
         request, sizes = self.request, RunSizes.for_slos(self.request.slos).at_most(MOST_REQUESTS)
-        return CandidateTester(self.evaluator, request.slos, sizes, request.seed, request.requests_per_s)
+        rate, confidence = request.requests_per_s, request.confidence
+        return CandidateTester(self.evaluator, request.slos, sizes, request.seed, confidence, rate)
 
 
 def without_load(request: PlanRequest) -> PlanRequest:

@@ -14,11 +14,10 @@ from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.yaml_files import validate_as
-from catalogs.ui.words import human_s
+from catalogs.ui.words import human_s, percent
 from planner.answer.evaluate import BEST, PlanEvaluator
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
-from planner.evaluation.confidence import SAFE
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate, DeploymentOverrides
@@ -169,7 +168,8 @@ def _candidate(resolved: ResolvedDeployment, keys: dict[str, Any]) -> Candidate:
 def _evaluated(evaluator: SimulatedEvaluator, prices: PriceList, candidate: Candidate) -> Plan:
     request, sizes = evaluator.request, RunSizes.for_slos(evaluator.request.slos)
     rates = RequiredRates(request.demand, _no_users, _no_users) if request.spare else None
-    tester = CandidateTester(evaluator, request.slos, sizes, request.seed, request.requests_per_s, rates)
+    load = request.confidence, request.requests_per_s, rates
+    tester = CandidateTester(evaluator, request.slos, sizes, request.seed, *load)
     return PlanEvaluator(evaluator, tester, prices).entry(candidate, None, BEST).plan
 
 
@@ -181,24 +181,26 @@ def _breaks(changed: Plan) -> Iterator[str]:
     """Yield a sentence for each objective that is missed at the simulated rate."""
     rate, capacity = changed.requests_per_s or 0.0, changed.capacity_requests_per_s
     for row in changed.slo:
-        if not row.met and row.share > 1:
-            value = "no value" if row.value_s is None else human_s(row.value_s)
-            yield f"{row.name} is {value}, limit {human_s(row.limit_s)}, at {rate:.3g} requests/s"
+        if row.met:
+            continue
+        value = "no value" if row.value_s is None else human_s(row.value_s)
+        found = f"{row.name} is {value}, limit {human_s(row.limit_s)}, at {rate:.3g} requests/s"
+        if row.share > 1:
+            yield found
+        elif row.probability_met:
+            yield f"{found}: met with only {percent(row.probability_met)} confidence"
+        else:
+            yield f"the queue grows at {rate:.3g} requests/s"
     if capacity is None:
         yield "no rate meets every objective"
     elif capacity < rate:
         limit = f" ({changed.limited_by})" if changed.limited_by else ""
         yield f"it carries {capacity:.3g} requests/s, not {rate:.3g}{limit}"
-    elif not all(row.met for row in changed.slo) and all(row.share <= 1 for row in changed.slo):
-        yield f"the queue grows at {rate:.3g} requests/s"
     if changed.survival is not None and not changed.survival.met:
         yield f"an objective is missed with {changed.survival.replicas_left} remaining replicas"
 
 
 def _notes(plan: Plan, changed: Plan, request: PlanRequest) -> Iterator[str]:
-    for row in changed.slo:
-        if row.met and row.probability_met < SAFE:
-            yield f"{row.name} is met with only {100 * row.probability_met:.0f} % confidence"
     if changed.capacity_requests_per_s is None or changed.capacity_requests_per_s < (changed.requests_per_s or 0.0):
         yield "latency, cost and energy of the changed plan refer to an overloaded run"
     if changed.usd_per_hour is None and plan.usd_per_hour is not None:

@@ -13,7 +13,7 @@ from planner.answer.hardware_ranking import HardwareRow
 from planner.answer.plan_schema import CalibrationBlock, Memory, Plan
 from planner.answer.schema import GOALS, Answer, SearchSummary
 from planner.economics.money import Energy
-from planner.evaluation.confidence import LEVEL, SAFE
+from planner.evaluation.confidence import LEVEL
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
 from planner.search.objectives import TIE
@@ -76,10 +76,10 @@ def _feasible(answer: Answer, best: Plan) -> Iterator[Line]:
     yield "Recommended", deployment_words(best.deployment)
     for words, row in zip(request.slo_words, best.slo, strict=True):
         yield "Objective", words
-        interval = f"{100 * LEVEL:.0f} % interval: {interval_words(row.ci_low_s, row.ci_high_s)}"
+        interval = f"{percent(row.ci_level or LEVEL)} interval: {interval_words(row.ci_low_s, row.ci_high_s)}"
         verdict = verdict_words(row.met, row.probability_met)
         yield "", f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict}"
-    yield from _capacity_lines(best)
+    yield from _capacity_lines(best, request)
     yield from _money_lines(best, request)
     yield from _machine_lines(best)
     survival = best.survival
@@ -116,19 +116,13 @@ def _question(request: PlanRequest) -> Line:
     return "Request", f"{request.model} on {request.hardware}, workload {request.workload}, {rate}, {goal}"
 
 
-def _capacity_lines(plan: Plan) -> Iterator[Line]:
-    capacity, safe = plan.capacity_requests_per_s, plan.safe_requests_per_s
+def _capacity_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
     why = f" ({plan.limited_by})" if plan.limited_by else ""
-    if capacity is None:
+    if plan.capacity_requests_per_s is None:
         yield "Capacity", "none"
-    elif safe is None:
-        found = f"{digits(capacity)} requests/s with 50 % confidence{why}"
-        yield "Capacity", f"{found}; no simulated rate reaches {percent(SAFE)}"
-    elif safe >= capacity:
-        yield "Capacity", f"{digits(capacity)} requests/s with {percent(SAFE)} confidence in each objective{why}"
     else:
-        confident = f"{digits(safe)} requests/s with {percent(SAFE)} confidence in each objective"
-        yield "Capacity", f"{confident}; {digits(capacity)} with 50 %{why}"
+        found = f"{digits(plan.capacity_requests_per_s)} requests/s"
+        yield "Capacity", f"{found} with {percent(request.confidence)} confidence in each objective{why}"
     tokens, rate = plan.metric("output_tokens_per_s") or 0.0, digits(plan.requests_per_s or 0.0)
     yield "", f"{tokens:,.0f} output tokens/s at {rate} requests/s; latency, cost and energy refer to this rate"
 
