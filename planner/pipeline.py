@@ -93,7 +93,9 @@ def make_plan(
     if result.interrupted and not entries:
         raise KeyboardInterrupt
     refusal = (
-        None if entries else Refuser(request, plan_evaluator, elsewhere).refuse(list(discards.items()), result.outcomes)
+        None
+        if entries
+        else Refuser(request, plan_evaluator, elsewhere).refuse(left, list(discards.items()), result.outcomes)
     )
     summary = SearchSummary(
         n_space=len(left) + len(discards),
@@ -190,7 +192,7 @@ def _search(
         for group in groups:
             name = study_name(request, group)
             settings = SearchSettings(trials, request.seed, name, options.journal, options.storage, calibration)
-            result.join(search(counted.in_order(group), counted, settings, progress, lookahead))
+            result.join(search(counted.in_order(group), counted, settings, progress, counted.outclassed, lookahead))
             best = result.best
             enough = 0.0 if best is None else HEADROOM * (tester.held_per_s(best.candidate) or 0.0)
             if result.interrupted or (best is not None and best.requests_per_s >= enough):

@@ -24,7 +24,6 @@ from planner.evaluation.confidence import (
     LatencyCurve,
     Spread,
     confidence,
-    interval_level,
     sure_rate_per_s,
 )
 from planner.evaluation.evaluator import ErrorAllowance, Evaluator, Load, RunDetail, Verdict, judge
@@ -150,8 +149,8 @@ class PlanEvaluator:
 
     def _bars(self, verdict: Verdict, seen: Sequence[Verdict], error: StatedError) -> list[Confidence]:
         """Return the error bars of every objective."""
-        level = interval_level(self.tester.confidence)
-        return [confidence(verdict, LatencyCurve.of(seen, slo), slo, error, level) for slo in self.tester.slos]
+        sure = self.tester.confidence
+        return [confidence(verdict, LatencyCurve.of(seen, slo), slo, error, sure) for slo in self.tester.slos]
 
     def _sure(self, verdict: Verdict, bars: Iterable[Confidence]) -> bool:
         """Return whether every objective is met, in the simulation and with the required confidence."""
@@ -188,6 +187,10 @@ class PlanEvaluator:
         """Return whether the objectives are met with the required confidence, with independent seeds pooled."""
         few, many = (partial(self._verdict, candidate, rate_per_s, n, allow=True) for n in (1, BEST.capacity))
         return few().met and many().met
+
+    def light_load(self, candidate: Candidate) -> Load:
+        """Return a short load under which requests rarely overlap."""
+        return Load(self.evaluator.light_requests_per_s(candidate), self.tester.sizes.quick, self.tester.seed)
 
     def _verdict(self, candidate: Candidate, rate: float, n_seeds: int, *, allow: bool = False) -> Verdict:
         """Return the verdict at a rate as simulated; with `allow`, with the allowance for the required confidence."""

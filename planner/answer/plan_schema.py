@@ -54,6 +54,7 @@ class ObjectiveRow(JsonBlock):
         if bars is not None:
             met = bool(stable and not bars.value_s > slo.limit_s and bars.probability_met >= sure)
             row |= {"ci_low_s": bars.low_s, "ci_high_s": bars.high_s, "met": met}
+            row["value_at_confidence_s"] = bars.sure_s
             row["probability_met"] = bars.probability_met if math.isfinite(bars.probability_met) else 0.0
         return cls.model_validate({key: value for key, value in row.items() if key in cls.model_fields})
 
@@ -80,7 +81,8 @@ class SloValue(ObjectiveRow):
 class SloResult(SloValue):
     """One objective against its simulated value, with the interval of level `ci_level` around the value.
 
-    `met` tells whether the objective is met with the confidence of the request.
+    `met` tells whether the objective is met with the confidence of the request. The true value does not exceed
+    `value_at_confidence_s` with this confidence; it is None if the queue might grow without limit.
     """
 
     ci_low_s: float | None
@@ -88,6 +90,7 @@ class SloResult(SloValue):
     ci_level: float | None = None  # None: the level stands once, in the block around the rows
     met: bool
     probability_met: float
+    value_at_confidence_s: float | None = None
 
 
 class RatePoint(JsonBlock):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -10,15 +11,17 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
-from catalogs.ui.words import human_s
+from catalogs.ui.words import digits, percent, seconds
 from planner.answer.evaluate import BEST, EvaluatedPlan, PlanEvaluator
-from planner.answer.plan_schema import Memory, Plan
+from planner.answer.plan_schema import Memory, Plan, SloResult
 from planner.answer.schema import Refusal, Suggestion
-from planner.evaluation.evaluator import Evaluator, Verdict
+from planner.evaluation.evaluator import Evaluator
+from planner.evaluation.queueing import FIRST_TOKEN_STAGES, OVERLOAD
 from planner.problem.candidate import Candidate
-from planner.problem.request import PlanRequest
+from planner.problem.latency_metrics import LATENCY_METRICS
+from planner.problem.request import LEAST_CONFIDENCE, PlanRequest
 from planner.problem.slo import Slo
-from planner.search.objectives import Outcome
+from planner.search.objectives import UNSTABLE, Outcome
 from planner.space.bounds import NOT_ADMITTED, Discard
 from planner.space.candidates import candidates, distance_from_defaults
 
@@ -28,12 +31,14 @@ NEIGHBOURS: Final = ("h100", "h200", "b200")
 #: Weight dtypes to try, widest first.
 NARROWER: Final = ("fp8", "int4")
 
-#: A relaxed limit is this multiple of the simulated value, rounded up to two digits.
+#: A relaxed limit is this multiple of the value at the required confidence, rounded up to two digits.
 MARGIN: Final = 1.1
 
 _MAX_HARDWARE: Final = 4
 
 _MAX_TRIES: Final = 4
+
+_BEYOND_TRIALS: Final = "not simulated: the search ended before them (a larger search.trials includes them)"
 
 Elsewhere = Callable[[Hardware], Evaluator]
 
@@ -46,46 +51,114 @@ class Refuser:
     plan_evaluator: PlanEvaluator
     elsewhere: Elsewhere
 
-    def refuse(self, discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome]) -> Refusal:
-        """Return the refusal, from the candidates ruled out by bounds and the outcomes of those simulated."""
+    def refuse(
+        self, left: Sequence[Candidate], discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome]
+    ) -> Refusal:
+        """Return the refusal, from the candidates left by the bounds, those ruled out, and the outcomes of runs."""
         evaluator = self.plan_evaluator.evaluator
         closest = _closest(discards, outcomes, evaluator)
         own = evaluator.names.hardware if closest is None else evaluator.names_of(closest[0]).hardware
         suggestions = [*self._hardware(own), *self._precision()]
+        reasons = self._reasons(left, discards, outcomes)
         if closest is None:
             limit = f"{self.request.model} cannot be split across {self.request.hardware}"
-            return Refusal(binding_constraint=limit, closest=None, what_would_meet_it=suggestions)
+            return Refusal(binding_constraint=limit, closest=None, what_would_meet_it=suggestions, reasons=reasons)
         candidate, discard = closest
+        stages: list[str] = []
         if discard is not None and discard.constraint == "memory":
             facts = evaluator.facts(candidate)
             binding, plan = discard.reason, Plan.unstarted(facts.deployment, Memory.model_validate(facts.memory))
         else:
             entry = self.plan_evaluator.entry(candidate, None, replace(BEST, whole_cluster=False))
             binding, plan = self._binding(entry) if discard is None else discard.reason, entry.plan
+            stages = [self._stages(candidate, entry)]
             if discard is None or discard.constraint != NOT_ADMITTED:  # no lower load or looser limit helps survival
                 suggestions = [*self._load(entry), *suggestions]
         budget = self.request.max_usd_per_hour
         if budget is not None:
             binding += f", on hardware within the budget of ${budget:g} per hour"
-        return Refusal(binding_constraint=binding, closest=plan, what_would_meet_it=suggestions)
+        return Refusal(
+            binding_constraint=binding,
+            closest=plan,
+            what_would_meet_it=suggestions,
+            stages=stages,
+            reasons=reasons,
+        )
+
+    def _reasons(
+        self, left: Sequence[Candidate], discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome]
+    ) -> dict[str, int]:
+        """Return the number of candidates by the reason why they are not the answer; each candidate counts once."""
+        evaluator, tester = self.plan_evaluator.evaluator, self.plan_evaluator.tester
+        found: Counter[str] = Counter()
+        mildest: dict[str, Discard] = {}
+        for _, discard in discards:
+            known = mildest.setdefault(discard.constraint, discard)
+            if discard.value / discard.limit < known.value / known.limit:
+                mildest[discard.constraint] = discard
+        for _, discard in discards:
+            found[f"ruled out without simulation; the closest: {mildest[discard.constraint].reason}"] += 1
+        missed: dict[str, float] = {}
+        for outcome in outcomes:
+            if outcome.ratio < UNSTABLE:
+                missed[outcome.binding] = min(missed.get(outcome.binding, math.inf), outcome.ratio)
+        for outcome in outcomes:
+            times = missed.get(outcome.binding, 0.0)
+            over = f"{outcome.binding} is missed; at best it is {times:.2g} times its limit"
+            found[
+                "simulated: the queue grows without limit" if outcome.ratio >= UNSTABLE else f"simulated: {over}"
+            ] += 1
+        simulated = {outcome.candidate for outcome in outcomes}
+        for candidate in left:
+            if candidate not in simulated:
+                full_per_s = evaluator.fluid_requests_per_s(candidate) * OVERLOAD
+                slow = full_per_s <= tester.floor_per_s(candidate)
+                found["not simulated: overloaded even with a full batch" if slow else _BEYOND_TRIALS] += 1
+        return dict(found.most_common())
 
     def _binding(self, entry: EvaluatedPlan) -> str:
-        verdict = entry.verdict
-        at = f"at {verdict.requests_per_s:.3g} requests/s"
+        """Return the objective that the closest plan misses, and by how much."""
+        verdict, sure = entry.verdict, percent(self.request.confidence)
+        at = f"at {digits(verdict.requests_per_s)} requests/s"
         if not verdict.stable:
             return f"the queue grows without limit {at}: even the closest plan is overloaded"
         load = at if self.request.requests_per_s is not None else f"{at}, a light load"
-        value = human_s(verdict.value_s(verdict.worst))
-        return f"{verdict.worst.name} is {value} > {human_s(verdict.worst.limit_s)} {load}"
+        row = max((row for row in entry.plan.slo if not row.met), key=_excess, default=None)
+        if row is None:
+            return f"the objectives are met {load}, but not after a failure that must be tolerated"
+        if row.value_s is None or row.value_s > row.limit_s:
+            return f"{row.name} is {seconds(row.value_s)}, above the limit of {seconds(row.limit_s)}, {load}"
+        most = row.value_at_confidence_s
+        high = "may grow without limit" if most is None else f"may be {seconds(most)} at {sure} confidence"
+        return f"{row.name} {high}, above the limit of {seconds(row.limit_s)}, {load}"
+
+    def _stages(self, candidate: Candidate, entry: EvaluatedPlan) -> str:
+        """Return what takes the time of the missed objective at a light load, where requests rarely wait."""
+        evaluator = self.plan_evaluator.evaluator
+        metric = LATENCY_METRICS[max(entry.plan.slo, key=_excess).metric]
+        rate = evaluator.light_requests_per_s(candidate)
+        if metric.is_only_of("prefill"):
+            parts = dict(zip(FIRST_TOKEN_STAGES, evaluator.utilisation(candidate, rate).first_s, strict=True))
+        else:
+            light = evaluator.detail(candidate, self.plan_evaluator.light_load(candidate))
+            parts = {kind.replace("_", " "): share for kind, share in light.time_breakdown.items() if kind != "idle"}
+        total = sum(parts.values()) or 1.0
+        largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
+        shares = ", ".join(f"{name} {percent(part / total)}" for name, part in largest if part > 0)
+        return f"at a light load of {digits(rate)} requests/s the {metric.words} is spent on: {shares}"
 
     def _load(self, entry: EvaluatedPlan) -> Iterator[Suggestion]:
-        """Yield looser objectives and a lower load that the closest plan meets."""
-        if entry.verdict.stable:
-            text = ",".join(_relaxed(slo, entry.verdict).text for slo in self.request.slos)
+        """Yield looser objectives, a lower confidence and a lower load that the closest plan meets."""
+        if entry.verdict.stable and all(row.value_at_confidence_s is not None for row in entry.plan.slo):
+            pairs = zip(self.request.slos, entry.plan.slo, strict=True)
+            text = ",".join(_relaxed(slo, row).text for slo, row in pairs)
             yield _simulated("slo", f"objectives of {text}", text)
+        sure = math.floor(100 * min((row.probability_met for row in entry.plan.slo), default=0.0)) / 100
+        if LEAST_CONFIDENCE <= sure < self.request.confidence and entry.verdict.met:
+            yield _simulated("confidence", f"a confidence of {percent(sure)} (--confidence {sure:g})", sure)
         rate = entry.capacity_requests_per_s
         if self.request.requests_per_s is not None and rate:
-            yield _simulated("rate", f"at most {rate:.3g} requests/s on the closest plan", rate)
+            yield _simulated("rate", f"at most {digits(rate)} requests/s on the closest plan", rate)
 
     def _precision(self) -> Iterator[Suggestion]:
         """Yield narrower weights than those searched, on the same hardware."""
@@ -156,9 +229,16 @@ def _closest(
     return candidate, discard
 
 
-def _relaxed(slo: Slo, verdict: Verdict) -> Slo:
-    value_s = verdict.value_s(slo)
-    if not value_s > slo.limit_s:
+def _excess(row: SloResult) -> float:
+    """Return the value at the required confidence over the limit; infinite if there is none."""
+    value_s = row.value_at_confidence_s
+    return math.inf if value_s is None else value_s / row.limit_s
+
+
+def _relaxed(slo: Slo, row: SloResult) -> Slo:
+    """Return an objective that its value at the required confidence meets, with a margin."""
+    value_s = row.value_at_confidence_s or math.nan
+    if row.met or not value_s > slo.limit_s:
         return slo
     relaxed_s = value_s * MARGIN
     digit = 10.0 ** (math.floor(math.log10(relaxed_s)) - 1)

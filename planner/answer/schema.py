@@ -43,11 +43,17 @@ class Suggestion(JsonBlock):
 
 
 class Refusal(JsonBlock):
-    """Why no plan meets the request: the binding constraint, the closest plan, and changes that would meet it."""
+    """Why no plan meets the request: the binding constraint, the closest plan, and changes that would meet it.
+
+    `stages` names what takes the time of the missed objective at the smallest load, one sentence each. `reasons` counts
+    all candidates by the reason why they are not the answer.
+    """
 
     binding_constraint: str
     closest: Plan | None
     what_would_meet_it: list[Suggestion]
+    stages: list[str] = Field(default_factory=list)
+    reasons: dict[str, int] = Field(default_factory=dict)
 
 
 class SearchSummary(JsonBlock):

@@ -116,6 +116,7 @@ class Confidence:
         high_s: Upper end, seconds; infinite if slower steps would let the queue grow without limit.
         probability_met: Probability that the true value meets the limit.
         level: Level of the interval.
+        sure_s: The value that the true value does not exceed with the answer's confidence, seconds; None if unknown.
     """
 
     value_s: float
@@ -123,6 +124,7 @@ class Confidence:
     high_s: float
     probability_met: float
     level: float = LEVEL
+    sure_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,21 +188,22 @@ def interval_level(confidence: float) -> float:
     return max(LEAST_LEVEL, 2 * confidence - 1)
 
 
-def confidence(verdict: Verdict, curve: LatencyCurve, slo: Slo, error: StatedError, level: float = LEVEL) -> Confidence:
-    """Return the error bars of a verdict; `curve` is the latency curve around its rate.
+def confidence(verdict: Verdict, curve: LatencyCurve, slo: Slo, error: StatedError, sure: float = LEVEL) -> Confidence:
+    """Return the error bars of a verdict; `curve` is the latency curve around its rate, `sure` the confidence.
 
     An objective on a metric that no request has, such as the time per token of one-token outputs, is met for certain.
     The interval may not contain `value_s`: if measured runs were nearly always slower than simulated ones, it lies
     above.
     """
-    value_s = verdict.value_s(slo)
+    value_s, level = verdict.value_s(slo), interval_level(sure)
     if not math.isfinite(value_s):  # no sample has the metric, or a request was never answered
-        return Confidence(value_s, value_s, value_s, float(math.isnan(value_s)), level)
+        return Confidence(value_s, value_s, value_s, float(math.isnan(value_s)), level, value_s)
     spread = Spread.of(verdict.observations, slo, error)
     at_rate = curve.through(verdict, slo)
     values = PossibleValues.of(at_rate, verdict.simulated_per_s, spread, stable=verdict.stable)
     low_s, high_s = values.quantile_s((1 - level) / 2), values.quantile_s((1 + level) / 2)
-    return Confidence(value_s, low_s, high_s, values.share_within(slo.limit_s) if verdict.stable else 0.0, level)
+    met = values.share_within(slo.limit_s) if verdict.stable else 0.0
+    return Confidence(value_s, low_s, high_s, met, level, values.quantile_s(sure))
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,17 @@ LIGHT: Final = 0.05
 #: A rate of this multiple of the estimated saturation rate is certainly an overload.
 OVERLOAD: Final = 1.15
 
+#: The parts of the time to first token, in the order of `Utilisation.first_s`.
+FIRST_TOKEN_STAGES: Final = (
+    "waiting for the API server",
+    "waiting for a place in the batch",
+    "the step that runs already",
+    "the queue of prompts",
+    "waiting for the API server's output",
+    "prefill of the prompt",
+    "work of the API server",
+)
+
 _ROUNDS: Final = 40
 
 #: A run has this many times the requests in flight, but at most `_MAX_LONGER` times the requests of its load.

@@ -55,8 +55,10 @@ DEFAULT_WORKLOAD: Final = "chat"
 
 DEFAULT_CONFIDENCE: Final = 0.9
 
-#: Beyond its outer levels the stated error is constant: measured runs reach no further.
-_CONFIDENCES: Final = (0.5, 0.98)
+LEAST_CONFIDENCE: Final = 0.5
+
+#: Beyond this level the stated error is constant: measured runs reach no further.
+MOST_CONFIDENCE: Final = 0.98
 
 MOST_SEED: Final = 2**31 - 1  # the sampler accepts this range, including the seeds that follow
 
@@ -270,7 +272,7 @@ class PlanRequest(RequestModel):
         need_one_of("an objective", self.objective, OBJECTIVES)
         engine_family(self.engine)  # refuses an engine that has no start command
         refuse_if(self.seed > MOST_SEED, f"a seed must be a whole number up to {MOST_SEED}", self.seed, "0")
-        least, most = _CONFIDENCES
+        least, most = LEAST_CONFIDENCE, MOST_CONFIDENCE
         rule = f"a confidence is a probability from {least:g} to {most:g}"
         nearest = f"{min(max(self.confidence, least), most):g}" if math.isfinite(self.confidence) else "0.9"
         refuse_if(not least <= self.confidence <= most, rule, self.confidence, nearest)

@@ -99,10 +99,14 @@ class Outcome:
 
 
 class Assess(Protocol):
-    """Measures candidates for one objective, and estimates without simulation which of them are promising."""
+    """Measures a candidate."""
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         """Return the outcome of a candidate, given the best outcome so far (None: nothing feasible yet)."""
+
+
+class ObjectiveAssess(Assess, Protocol):
+    """Measures candidates for one objective, and estimates without simulation which of them are promising."""
 
     def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
         """Return whether a candidate is estimated so far behind the best outcome that it cannot win."""
@@ -136,7 +140,7 @@ def interleaved(*orders: Sequence[Candidate]) -> list[Candidate]:
 class CountedAssess:
     """Measures a candidate and adds the simulated requests to its outcome; `counter` is that of the tester in use."""
 
-    assess: Assess
+    assess: ObjectiveAssess
     counter: RequestCounter
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
@@ -422,7 +426,7 @@ def assess_for(
     distance_from_defaults: Callable[[Candidate], tuple[int, ...]],
     unit_cost: Callable[[Candidate], float],
     gco2e_per_kwh: Callable[[Candidate], float] = equal_unit_cost,
-) -> Assess:
+) -> ObjectiveAssess:
     """Return what measures the candidates of a search for an objective (see PlanRequest.objective)."""
     if objective in ("energy", "carbon"):
         return LowestEnergy(tester, gco2e_per_kwh if objective == "carbon" else equal_unit_cost)

@@ -25,6 +25,8 @@ PROPOSALS_PER_TRIAL: Final = 4
 
 Progress = Callable[[int, int, Outcome | None], None]  # (done, planned, best so far)
 
+Outclassed = Callable[[Candidate, Outcome], bool]
+
 
 @dataclass(slots=True)
 class SearchResult:
@@ -76,15 +78,17 @@ def search(
     assess: Assess,
     settings: SearchSettings,
     progress: Progress | None = None,
+    outclassed: Outclassed | None = None,
     lookahead: Lookahead | None = None,
 ) -> SearchResult:
     """Assess candidates and return their outcomes; after Ctrl-C, the outcomes found so far.
 
     Args:
         candidates: The candidates in order of promise.
-        assess: Measures a candidate; candidates that cannot beat the best outcome so far are skipped.
+        assess: Measures a candidate.
         settings: The settings of the search.
         progress: Called after each candidate.
+        outclassed: Returns whether a candidate cannot beat the best outcome so far; such candidates are skipped.
         lookahead: Evaluates the candidates; by default this process does.
     """
     if not candidates:
@@ -95,7 +99,7 @@ def search(
     }
     names = ("layout", "max_num_seqs", "max_num_batched_tokens")
     study = CandidateStudy(names, by_params, settings, sampler)
-    run = _Run(candidates, lookahead or SerialLookahead(assess), study, assess.outclassed)
+    run = _Run(candidates, lookahead or SerialLookahead(assess), study, outclassed or (lambda _c, _b: False))
     run.planned = min(len(candidates), settings.n_trials)
     with storage_faults(settings):
         try:
@@ -112,7 +116,7 @@ class _Run:
     candidates: Sequence[Candidate]
     lookahead: Lookahead
     study: CandidateStudy[Candidate]
-    outclassed: Callable[[Candidate, Outcome], bool]
+    outclassed: Outclassed
     result: SearchResult = field(default_factory=SearchResult)
     planned: int = 0
     seen: dict[Candidate, Outcome] = field(default_factory=dict)

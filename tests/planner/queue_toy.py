@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from calibration.accuracy.stated_error import StatedError
 from catalogs.deployments.layout import Layout
 from catalogs.hardware.catalog import parse_hardware
 from planner.evaluation.evaluator import Load, Observation
@@ -38,6 +39,7 @@ class QueueToy:
 
     service_s: float = 0.1
     joules: float = 1.0
+    operator_error: float = 0.0
     n_observed: int = 0
     loads: list[tuple[Candidate, Load]] = field(default_factory=list)
 
@@ -55,6 +57,26 @@ class QueueToy:
     def light_requests_per_s(self, c: Candidate) -> float:
         return 0.01 * self.fluid_requests_per_s(c)
 
+    def stated_error(self, c: Candidate) -> StatedError:  # noqa: ARG002
+        return StatedError("toy", self.operator_error, {})
+
+    def guess_w(self, c: Candidate, requests_per_s: float) -> float:
+        return requests_per_s * self._joules(c, requests_per_s)
+
+    @property
+    def mean_output_tokens(self) -> float:
+        return 1.0
+
+    def guess_s(self, c: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:  # noqa: ARG002
+        """The mean of an M/D/1 queue (Pollaczek and Khinchine), whatever the quantile."""
+        service_s = self.candidate_service_s(c)
+        busy = requests_per_s / c.replicas * service_s
+        return service_s * (1 + busy / (2 * (1 - busy))) if busy < 1 else np.inf
+
+    def _joules(self, c: Candidate, requests_per_s: float) -> float:
+        service_s = self.candidate_service_s(c)
+        return self.joules * (0.2 + 1 / (requests_per_s * service_s)) * c.layout.tensor_parallel
+
     def observe(self, c: Candidate, load: Load) -> Observation:
         self.n_observed += 1
         self.loads.append((c, load))
@@ -68,6 +90,6 @@ class QueueToy:
         n = load.n_requests - skip
         in_system = [np.sum(arrival_s <= t) - np.sum(arrival_s + ttft_s <= t) for t in (arrival_s[skip], arrival_s[-1])]
         growth = float(in_system[1] - in_system[0]) / n if window_s > 0 else 1.0
-        energy = self.joules * (0.2 + 1 / (load.requests_per_s * service_s)) * c.layout.tensor_parallel
+        energy = self._joules(c, load.requests_per_s)
         samples = dict.fromkeys(("ttft", "tpot", "itl", "e2e"), ttft_s[skip:])
         return Observation(load, samples, n, growth, energy)

@@ -10,7 +10,7 @@ from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows
 from catalogs.ui.words import digits, dollars, percent, seconds
 from planner.answer.hardware_ranking import HardwareRow
-from planner.answer.plan_schema import CalibrationBlock, Memory, Plan
+from planner.answer.plan_schema import CalibrationBlock, Memory, Plan, SloResult
 from planner.answer.schema import GOALS, Answer, SearchSummary
 from planner.economics.money import Energy
 from planner.evaluation.confidence import LEVEL
@@ -237,8 +237,12 @@ def _refused(answer: Answer) -> Iterator[Line]:
         closest = refusal.closest
         yield "Closest", deployment_words(closest.deployment)
         for row in closest.slo:
-            found = f"{seconds(row.value_s)}, limit {seconds(row.limit_s)}"
-            yield "", f"{row.name} = {found}: {'met' if row.met else 'missed'}"
+            most = row.value_at_confidence_s
+            sure = f"{percent(answer.request.confidence)} confidence {'no bound' if most is None else seconds(most)}"
+            found = f"{seconds(row.value_s)}, with {sure}; limit {seconds(row.limit_s)}"
+            yield "", f"{row.name} = {found}: {_missed_words(row)}"
+        for sentence in refusal.stages:
+            yield "Time", sentence
         if closest.memory is not None:
             yield "Memory", memory_bar(closest.memory)
     changes = [] if refusal is None else refusal.what_would_meet_it
@@ -247,6 +251,15 @@ def _refused(answer: Answer) -> Iterator[Line]:
     if not changes:
         tried = "more of this hardware, similar hardware, narrower weights"
         yield "Would meet", f"no change that was tried meets the objectives ({tried})"
-    for reason, n in list(answer.search.bounded_out.items())[:3]:
-        yield "Ruled out", f"{n} candidates: {reason}"
+    for i, (reason, n) in enumerate([] if refusal is None else refusal.reasons.items()):
+        yield "" if i else "Candidates", f"{n} of {answer.search.n_space} {reason}"
     yield _search_line(answer.search)
+
+
+def _missed_words(row: SloResult) -> str:
+    """Return whether an objective is met, and otherwise by how much it is missed."""
+    if row.met:
+        return "met"
+    if row.value_at_confidence_s is None:
+        return "missed"
+    return f"missed by {percent(row.value_at_confidence_s / row.limit_s - 1)}"

@@ -19,7 +19,7 @@ MEAN = parse_slos(["ttft.mean=0.5s"])
 
 
 def bench(toy: QueueToy, slos: tuple[Slo, ...], n: int) -> CandidateTester:
-    return CandidateTester(toy, slos, RunSizes(n, n), 3, None)
+    return CandidateTester(toy, slos, RunSizes(n, n), 3, 0.9, None)
 
 
 def md1_rate(service_s: float, mean_s: float) -> float:

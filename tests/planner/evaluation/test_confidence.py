@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from calibration.accuracy.stated_error import Group, StatedError, fit_group
-from planner.evaluation.confidence import SAFE, LatencyCurve, Spread, confidence, probability_met, safe_rate_per_s
+from planner.evaluation.confidence import LatencyCurve, Spread, confidence, probability_met, sure_rate_per_s
 from planner.evaluation.evaluator import Load, Verdict, judge
 from planner.problem.slo import Slo, parse_slo
 from tests.planner.queue_toy import QueueToy, candidate
@@ -37,7 +37,7 @@ def test_no_latency_is_promised_where_slower_steps_would_overload() -> None:
     assert near.probability_met < 0.9
     assert math.isinf(near.high_s)
     far = confidence(verdict(0.5 * full, GENEROUS), curve(GENEROUS), GENEROUS, ERROR)
-    assert far.probability_met > SAFE
+    assert far.probability_met > 0.9
     assert math.isfinite(far.high_s)
 
 
@@ -92,7 +92,9 @@ def test_a_rate_that_is_sure_enough_is_safe() -> None:
     seen, around = verdict(0.8 * full, slo), curve(slo)
     pessimistic = scaled(around, 1.9)  # one replica alone does worse than its share of a cluster
     sure = confidence(seen, pessimistic, slo, ERROR).probability_met
-    safe = safe_rate_per_s(pessimistic.through(seen, slo), slo, 0.95 * full, Spread.of(seen.observations, slo, ERROR))
-    assert sure >= SAFE
+    safe = sure_rate_per_s(
+        pessimistic.through(seen, slo), slo, 0.95 * full, Spread.of(seen.observations, slo, ERROR), 0.9
+    )
+    assert sure >= 0.9
     assert safe is not None
     assert safe >= 0.8 * full * 0.98

@@ -75,7 +75,7 @@ def cluster(nodes: Any) -> Iterator[RayPool]:
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Watched:
-    return Watched(race_of(CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, None)), tmp_path)
+    return Watched(race_of(CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, 0.9, None)), tmp_path)
 
 
 def alone(watched: Watched, settings: SearchSettings = SETTINGS[0]) -> SearchResult:

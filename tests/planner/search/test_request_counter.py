@@ -33,7 +33,7 @@ class LooksThrice:
 
 
 def test_a_run_that_is_remembered_counts_once_and_every_candidate_afresh() -> None:
-    tester = CandidateTester(CountingToy(0.4), SLOS, SIZES, 0, None, counter=RequestCounter())
+    tester = CandidateTester(CountingToy(0.4), SLOS, SIZES, 0, 0.9, None, counter=RequestCounter())
     counted = CountedAssess(LooksThrice(tester), tester.counter)
     assert [counted(candidate(max_num_seqs=s), None).n_requests for s in (64, 256)] == [1800, 1800]
 
@@ -41,7 +41,7 @@ def test_a_run_that_is_remembered_counts_once_and_every_candidate_afresh() -> No
 def test_a_search_says_what_it_simulated() -> None:
     toy = CountingToy(0.4)
     counter = RequestCounter()
-    counted = CountedAssess(race_of(CandidateTester(toy, SLOS, SIZES, 0, None, counter=counter)), counter)
+    counted = CountedAssess(race_of(CandidateTester(toy, SLOS, SIZES, 0, 0.9, None, counter=counter)), counter)
     found = search(space(), counted, SearchSettings(100, 0))
     assert sum(o.n_requests for o in found.outcomes) == sum(load.n_requests for _, load in set(toy.loads))
     pruned = [o.n_requests for o in found.outcomes if o.status == "pruned"]

@@ -38,7 +38,7 @@ def race_of(tester: CandidateTester) -> CapacityRace:
 
 
 def brute_force(toy: QueueToy, candidates: list[Candidate]) -> dict[Candidate, float]:
-    tester = CandidateTester(toy, SLOS, SIZES, 0, None)
+    tester = CandidateTester(toy, SLOS, SIZES, 0, 0.9, None)
     rates = {}
     for c in candidates:
         floor = tester.probe(c, tester.floor_per_s(c), SIZES.full)
@@ -49,7 +49,7 @@ def brute_force(toy: QueueToy, candidates: list[Candidate]) -> dict[Candidate, f
 def test_search_equals_brute_force_on_a_small_space() -> None:
     toy, candidates = QueueToy(0.4), space()
     rates = brute_force(toy, candidates)
-    result = search(candidates, race_of(CandidateTester(toy, SLOS, SIZES, 0, None)), SearchSettings(100, 0))
+    result = search(candidates, race_of(CandidateTester(toy, SLOS, SIZES, 0, 0.9, None)), SearchSettings(100, 0))
     assert result.enumerated
     assert len(result.outcomes) == len(candidates)
     assert result.best is not None
@@ -60,7 +60,7 @@ def test_search_equals_brute_force_on_a_small_space() -> None:
 def test_the_race_costs_far_fewer_requests_than_brute_force() -> None:
     brute, raced, candidates = QueueToy(0.4), QueueToy(0.4), space()
     brute_force(brute, candidates)
-    search(candidates, race_of(CandidateTester(raced, SLOS, SIZES, 0, None)), SearchSettings(100, 0))
+    search(candidates, race_of(CandidateTester(raced, SLOS, SIZES, 0, 0.9, None)), SearchSettings(100, 0))
     brute_cost = sum(load.n_requests for _, load in brute.loads)
     assert sum(load.n_requests for _, load in raced.loads) < brute_cost / 4
 
@@ -68,7 +68,7 @@ def test_the_race_costs_far_fewer_requests_than_brute_force() -> None:
 def test_sampling_finds_a_near_best_plan_with_few_trials() -> None:
     toy, candidates = QueueToy(0.4), space()
     best = max(brute_force(toy, candidates).values())
-    result = search(candidates, race_of(CandidateTester(toy, SLOS, SIZES, 0, None)), SearchSettings(18, 0))
+    result = search(candidates, race_of(CandidateTester(toy, SLOS, SIZES, 0, 0.9, None)), SearchSettings(18, 0))
     assert not result.enumerated
     assert result.best is not None
     assert result.best.requests_per_s >= 0.9 * best
@@ -78,7 +78,7 @@ def test_sampling_finds_a_near_best_plan_with_few_trials() -> None:
 def test_equal_seeds_give_equal_searches(trials: int) -> None:
     def once() -> list[Outcome]:
         return search(
-            space(), race_of(CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, None)), SearchSettings(trials, 7)
+            space(), race_of(CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, 0.9, None)), SearchSettings(trials, 7)
         ).outcomes
 
     assert once() == once()
@@ -87,7 +87,7 @@ def test_equal_seeds_give_equal_searches(trials: int) -> None:
 @pytest.mark.parametrize("trials", [12, 100])
 def test_no_candidate_is_assessed_twice(trials: int) -> None:
     seen: Counter[Candidate] = Counter()
-    race = race_of(CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, None))
+    race = race_of(CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, 0.9, None))
 
     def assess(c: Candidate, best: Outcome | None) -> Outcome:
         seen[c] += 1
@@ -100,7 +100,7 @@ def test_no_candidate_is_assessed_twice(trials: int) -> None:
 
 def test_a_journal_resumes_where_it_was_interrupted(tmp_path: Path) -> None:
     candidates = space()[:12]
-    race = race_of(CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, None))
+    race = race_of(CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, 0.9, None))
     settings = SearchSettings(50, 0, "request", tmp_path / "study.log")
 
     def interrupted(c: Candidate, best: Outcome | None) -> Outcome:
@@ -126,7 +126,7 @@ def test_a_journal_resumes_where_it_was_interrupted(tmp_path: Path) -> None:
 
 def test_energy_and_latency_objectives_equal_brute_force() -> None:
     candidates, rate = space(), 4.0
-    tester = CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, rate)
+    tester = CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, 0.9, rate)
     for assess in (LowestEnergy(tester), LowestLatency(tester)):
         scores = [assess(c, None) for c in candidates]
         best = min(o.score for o in scores if o.score is not None)
@@ -137,7 +137,9 @@ def test_energy_and_latency_objectives_equal_brute_force() -> None:
 
 def test_nothing_feasible_is_an_answer_and_ends() -> None:
     tight = parse_slos(["ttft.p90=1ms"])
-    result = search(space(), race_of(CandidateTester(QueueToy(0.4), tight, SIZES, 0, None)), SearchSettings(100, 0))
+    result = search(
+        space(), race_of(CandidateTester(QueueToy(0.4), tight, SIZES, 0, 0.9, None)), SearchSettings(100, 0)
+    )
     assert result.best is None
     assert {o.status for o in result.outcomes} == {"infeasible"}
 
@@ -160,7 +162,7 @@ def holds_its_slo(outcome: Outcome, toy: QueueToy) -> bool:
 
 def test_a_search_that_ignores_the_slo_is_caught() -> None:
     toy = QueueToy(0.4)
-    tester = CandidateTester(toy, SLOS, SIZES, 0, None)
+    tester = CandidateTester(toy, SLOS, SIZES, 0, 0.9, None)
     honest = search(space(), race_of(tester), SearchSettings(100, 0)).best
     faulty = search(space(), IgnoresSlo(tester), SearchSettings(100, 0)).best
     assert honest is not None

@@ -45,7 +45,7 @@ REPEATED = 18
 
 
 def race():  # type: ignore[no-untyped-def]
-    return race_of(CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, None))
+    return race_of(CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, 0.9, None))
 
 
 def settings_of(journal: str | None, storage: str | None, calibration: str = "one") -> SearchSettings:

@@ -62,7 +62,7 @@ def interrupts() -> Iterator[None]:
 
 @pytest.fixture
 def race() -> CapacityRace:
-    return race_of(CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, None))
+    return race_of(CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, 0.9, None))
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
