@@ -18,7 +18,16 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import status_line
-from planner.answer.evaluate import BEST, OTHER, EvaluatedPlan, PlanEvaluator, assumptions, pareto, prices_of
+from planner.answer.evaluate import (
+    BEST,
+    OTHER,
+    EvaluatedPlan,
+    PlanEvaluator,
+    assumptions,
+    objective_value,
+    pareto,
+    prices_of,
+)
 from planner.answer.hardware_ranking import RankingTerms, rank_hardware
 from planner.answer.refusal import Refuser
 from planner.answer.schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary
@@ -88,7 +97,7 @@ def make_plan(
     left, discards = apply_bounds(request, evaluator)
     prices = PriceList(request.tariff, evaluator.names.hardware)
     plan_evaluator = PlanEvaluator(evaluator, _tester(request, evaluator, left), prices, workers.map)
-    result = _search(request, plan_evaluator, left, workers, progress)
+    result = search_candidates(request, plan_evaluator, left, workers, progress)
     entries = _entries(request, plan_evaluator, result)
     if result.interrupted and not entries:
         raise KeyboardInterrupt
@@ -162,7 +171,7 @@ def _tester(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candidate
     return replace(plain, required=RequiredRates(request.demand, guess_e2e_s, run_e2e_s))
 
 
-def _search(
+def search_candidates(
     request: PlanRequest,
     plan_evaluator: PlanEvaluator,
     left: Sequence[Candidate],
@@ -266,8 +275,33 @@ def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: Search
     rank = partial(_rank, plan_evaluator.evaluator, races, unit_cost)
     others = [] if result.interrupted else _others(best, outcomes, rank)
     rest = plan_evaluator.each(lambda o: plan_evaluator.entry(o.candidate, None, OTHER), others)
-    held = [e for e in rest if e.capacity_requests_per_s is not None]
-    return [first, *(e for e in held if not request.demand.given or e.met)]
+    held = [e for e in rest if e.capacity_requests_per_s is not None and (not request.demand.given or e.met)]
+    return _best_first(request, plan_evaluator, [first, *held])
+
+
+def _best_first(
+    request: PlanRequest, plan_evaluator: PlanEvaluator, entries: Sequence[EvaluatedPlan]
+) -> list[EvaluatedPlan]:
+    """Return the plans with an alternative in the first place if it is better than the winner by more than a tie.
+
+    The search uses one seed. With several seeds an alternative may turn out better; it is then evaluated with as many
+    seeds as a winner before it takes the first place.
+    """
+    first, *others = entries
+    for other in sorted(others, key=lambda e: objective_value(request.objective, request.given, e)):
+        if objective_value(request.objective, request.given, other) >= _tied(request, first):
+            break
+        again = plan_evaluator.entry(other.candidate, other.requests_per_s, BEST)
+        better = objective_value(request.objective, request.given, again) < _tied(request, first)
+        if again.met and again.survives and again.capacity_requests_per_s is not None and better:
+            return [again, first, *(e for e in others if e is not other)]
+    return list(entries)
+
+
+def _tied(request: PlanRequest, entry: EvaluatedPlan) -> float:
+    """Return the value below which another plan is better than this one by more than a tie."""
+    value = objective_value(request.objective, request.given, entry)
+    return value - TIE * abs(value)
 
 
 def _winner(

@@ -372,6 +372,26 @@ def prices_of(plan: Plan, hardware: Hardware) -> list[PriceLine]:
     return price_rows(hardware, output or 0.0, total or 0.0)
 
 
+def objective_value(objective: str, with_load: bool, entry: EvaluatedPlan) -> float:
+    """Return the quantity that an objective minimises, of a plan as evaluated.
+
+    Without a required load, cost is US dollars for each unit of capacity. The value is infinite where it is unknown.
+    """
+    plan, capacity = entry.plan, entry.capacity_requests_per_s or 0.0
+    unknown = math.inf
+    if objective == "cost":
+        usd = unknown if plan.usd_per_hour is None else plan.usd_per_hour
+        return usd if with_load else usd / capacity if capacity else unknown
+    if objective in ("energy", "carbon"):
+        used = plan.energy
+        name = "j_per_output_token" if objective == "energy" else "gco2e_per_million_output_tokens"
+        value = None if used is None else getattr(used, name)
+        return unknown if value is None else float(value)
+    if objective == "latency":
+        return plan.tightest.share
+    return -capacity / (entry.candidate.hardware.n_accelerators if objective == "goodput" else 1)
+
+
 def pareto(entries: Sequence[EvaluatedPlan]) -> list[Plan]:
     """Return the plans that are Pareto-optimal in cost, energy and latency; capacity replaces an unknown cost."""
     axes = []

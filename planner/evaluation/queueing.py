@@ -312,8 +312,11 @@ class QueueingModel:
         if own_per_s > OVERLOAD * self._own_saturation_per_s:
             return None
         free = max(1.0 - own_per_s * self.prefill_s, 0.02)
-        batch = 1.0
+        batch, before = 1.0, 0.0
         for _ in range(_ROUNDS):
+            if batch == before:
+                break
+            before = batch
             batch = min(own_per_s * self.output_tokens * self.step_s(max(int(batch), 1)) / free, float(self.seats))
         return batch
 

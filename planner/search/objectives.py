@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, Protocol
@@ -33,6 +34,9 @@ ESTIMATE_MARGIN: Final = 1.3
 
 #: Candidates up to this estimated value / limit may meet the objectives.
 LIKELY_RATIO: Final = 2.0
+
+#: Halvings of the search for an estimated capacity, on a logarithmic scale.
+_GUESS_STEPS: Final = 7
 
 #: The share of the saturation rate at which the energy of a candidate without a required load is estimated.
 FULL_LOAD: Final = 0.8
@@ -226,6 +230,16 @@ class CandidateTester:
             for slo, factor in zip(self.slos, allowance.latency, strict=True)
         )
 
+    def guessed_capacity_per_s(self, candidate: Candidate) -> float:
+        """Return the estimated highest rate that meets the objectives; 0 if a light load is estimated to miss one."""
+        low, high = self.evaluator.light_requests_per_s(candidate), self.evaluator.fluid_requests_per_s(candidate)
+        if self.guessed_ratio(candidate, low) > 1:
+            return 0.0
+        for _ in range(_GUESS_STEPS):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if self.guessed_ratio(candidate, middle) <= 1 else (low, middle)
+        return low
+
     def floor_per_s(self, candidate: Candidate) -> float:
         """Return the least rate at which a candidate must meet the objectives: the required rate, or a light load."""
         return self.held_per_s(candidate) or self.evaluator.light_requests_per_s(candidate)
@@ -268,12 +282,14 @@ class CapacityRace:
     def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates by their estimated rate with a full batch per unit cost.
 
-        For a required load, every other candidate is the one with the smallest estimated latencies at the load.
+        Every other candidate is the one with the smallest estimated latencies at the required load, or without one the
+        one with the highest estimated capacity: latency objectives may leave little of the rate of a full batch.
         """
         fastest = most_promising_first(candidates, self._estimate, default_limits_first=True)
         held = [(c, self.tester.held_per_s(c)) for c in fastest]
         if any(rate is None for _, rate in held):
-            return fastest
+            estimates = {c: -self.tester.guessed_capacity_per_s(c) / self.unit_cost(c) for c in fastest}
+            return interleaved(fastest, most_promising_first(fastest, lambda c: estimates[c]))
         ratios = {c: self.tester.guessed_ratio(c, rate or 0.0) for c, rate in held}
         return interleaved(fastest, most_promising_first(fastest, lambda c: ratios[c]))
 
