@@ -20,7 +20,7 @@ from planner.evaluation.queueing import FIRST_TOKEN_STAGES, OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.request import LEAST_CONFIDENCE, PlanRequest
-from planner.problem.slo import Slo
+from planner.problem.slo import Slo, seconds_text
 from planner.search.objectives import UNSTABLE, Outcome
 from planner.space.bounds import NOT_ADMITTED, Discard
 from planner.space.candidates import candidates, distance_from_defaults
@@ -37,6 +37,9 @@ MARGIN: Final = 1.1
 _MAX_HARDWARE: Final = 4
 
 _MAX_TRIES: Final = 4
+
+#: Steps in which a lower confidence is tried.
+_LESS_SURE: Final = 0.03
 
 _BEYOND_TRIALS: Final = "not simulated: the search ended before them (a larger search.trials includes them)"
 
@@ -151,14 +154,34 @@ class Refuser:
         """Yield looser objectives, a lower confidence and a lower load that the closest plan meets."""
         if entry.verdict.stable and all(row.value_at_confidence_s is not None for row in entry.plan.slo):
             pairs = zip(self.request.slos, entry.plan.slo, strict=True)
-            text = ",".join(_relaxed(slo, row).text for slo, row in pairs)
+            text = ",".join(_relaxed(slo, row) for slo, row in pairs)
             yield _simulated("slo", f"objectives of {text}", text)
-        sure = math.floor(100 * min((row.probability_met for row in entry.plan.slo), default=0.0)) / 100
-        if LEAST_CONFIDENCE <= sure < self.request.confidence and entry.verdict.met:
+        sure = self._lower_confidence(entry)
+        if sure is not None:
             yield _simulated("confidence", f"a confidence of {percent(sure)} (--confidence {sure:g})", sure)
         rate = entry.capacity_requests_per_s
-        if self.request.requests_per_s is not None and rate:
-            yield _simulated("rate", f"at most {digits(rate)} requests/s on the closest plan", rate)
+        for _ in range(_MAX_TRIES if self.request.requests_per_s is not None else 0):
+            if not rate:
+                break
+            lower = self._entry(entry.candidate, requests_per_s=rate)
+            if lower.met:
+                yield _simulated("rate", f"at most {digits(rate)} requests/s on the closest plan", rate)
+                break
+            rate = lower.capacity_requests_per_s
+
+    def _entry(self, candidate: Candidate, **changes: float) -> EvaluatedPlan:
+        """Return the closest plan under another load or with another confidence."""
+        tester = replace(self.plan_evaluator.tester, **changes)  # type: ignore[arg-type]
+        return replace(self.plan_evaluator, tester=tester).entry(candidate, None, BEST)
+
+    def _lower_confidence(self, entry: EvaluatedPlan) -> float | None:
+        """Return the confidence with which the closest plan meets the objectives, a whole per cent; None below even."""
+        sure = math.floor(100 * min((row.probability_met for row in entry.plan.slo), default=0.0)) / 100
+        while entry.verdict.met and LEAST_CONFIDENCE <= sure < self.request.confidence:
+            if self._entry(entry.candidate, confidence=sure).met:
+                return sure
+            sure = round(sure - _LESS_SURE, 2)
+        return None
 
     def _precision(self) -> Iterator[Suggestion]:
         """Yield narrower weights than those searched, on the same hardware."""
@@ -235,14 +258,15 @@ def _excess(row: SloResult) -> float:
     return math.inf if value_s is None else value_s / row.limit_s
 
 
-def _relaxed(slo: Slo, row: SloResult) -> Slo:
-    """Return an objective that its value at the required confidence meets, with a margin."""
+def _relaxed(slo: Slo, row: SloResult) -> str:
+    """Return the text of an objective that its value at the required confidence meets, with a margin."""
     value_s = row.value_at_confidence_s or math.nan
-    if row.met or not value_s > slo.limit_s:
-        return slo
-    relaxed_s = value_s * MARGIN
-    digit = 10.0 ** (math.floor(math.log10(relaxed_s)) - 1)
-    return replace(slo, limit_s=float(f"{math.ceil(relaxed_s / digit) * digit:.3g}"), metric_given=True)
+    limit_s = slo.limit_s
+    if not row.met and value_s > slo.limit_s:
+        relaxed_s = value_s * MARGIN
+        digit = 10.0 ** (math.floor(math.log10(relaxed_s)) - 1)
+        limit_s = float(f"{math.ceil(relaxed_s / digit) * digit:.3g}")
+    return f"{slo.name}={seconds_text(limit_s)}"
 
 
 def _other_hardware(hardware: Hardware) -> Iterator[tuple[Hardware, bool]]:

@@ -238,8 +238,9 @@ def _refused(answer: Answer) -> Iterator[Line]:
         yield "Closest", deployment_words(closest.deployment)
         for row in closest.slo:
             most = row.value_at_confidence_s
-            sure = f"{percent(answer.request.confidence)} confidence {'no bound' if most is None else seconds(most)}"
-            found = f"{seconds(row.value_s)}, with {sure}; limit {seconds(row.limit_s)}"
+            sure = f"{percent(answer.request.confidence)} confidence"
+            high = "without limit" if most is None else f"at most {seconds(most)}"
+            found = f"{seconds(row.value_s)}, {high} with {sure}; limit {seconds(row.limit_s)}"
             yield "", f"{row.name} = {found}: {_missed_words(row)}"
         for sentence in refusal.stages:
             yield "Time", sentence

@@ -48,13 +48,15 @@ def test_every_kind_of_objective_row_has_its_own_keys() -> None:
         "ci_high_s": None,
         "met": True,
         "probability_met": 0.8,
+        "value_at_confidence_s": None,
     }
+    assert not SloResult.of(SLO, 1.5, Confidence(1.5, 1.0, math.inf, 0.8), 0.9).met
     assert SloResult.of(SLO, 1.5, Confidence(1.5, 1.0, 2.0, 0.8), ci_level=0.9).document()["ci_level"] == 0.9
 
 
 @pytest.mark.parametrize(("value_s", "stable"), [(2.5, True), (1.5, False), (math.inf, True), (math.nan, True)])
 def test_a_limit_that_is_missed_or_a_growing_queue_is_not_met(value_s: float, stable: bool) -> None:
-    row = SloResult.of(SLO, value_s, Confidence(value_s, math.nan, math.nan, math.nan), stable)
+    row = SloResult.of(SLO, value_s, Confidence(value_s, math.nan, math.nan, math.nan), stable=stable)
     assert not row.met
     assert row.probability_met == 0.0
 

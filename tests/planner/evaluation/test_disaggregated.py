@@ -117,6 +117,7 @@ def test_a_plan_apart_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """Decoding alone fits the time per token at a higher rate; what reads no such plan says so in one line."""
     target = tmp_path / "a.json"
     asked = ["--model", MODEL, "--hw", "l4x2", "--slo", "tpot.p99=12ms,ttft.p90=5s", "--precision", "native"]
+    asked += ["--confidence", "0.5"]
     wide = [
         "--set",
         "also=disaggregated",
