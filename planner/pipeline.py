@@ -28,7 +28,7 @@ from planner.answer.evaluate import (
     pareto,
     prices_of,
 )
-from planner.answer.hardware_ranking import RankingTerms, rank_hardware
+from planner.answer.hardware_ranking import HardwareRanking
 from planner.answer.refusal import Refuser
 from planner.answer.schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary
 from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
@@ -45,6 +45,7 @@ from planner.search.objectives import (
     TIE,
     CandidateTester,
     CountedAssess,
+    ObjectiveAssess,
     Outcome,
     RunSizes,
     assess_for,
@@ -120,13 +121,12 @@ def make_plan(
         interrupted=result.interrupted,
         left_out=list(evaluator.notices),
     )
-    terms = RankingTerms(
-        _unit_cost(request.objective, prices, left),
-        evaluator.fluid_requests_per_s,
-        lambda c: prices.usd_per_hour(c.hardware),
-        request.demand.given,
-    )
-    several = not is_one(request.hardware)
+    ranked = []
+    if not is_one(request.hardware) and not result.interrupted:
+        sizes = _sizes(prices, [*left, *discards])
+        in_order = _assess(request, plan_evaluator, plan_evaluator.tester, left).in_order
+        ranking = HardwareRanking(request, plan_evaluator, in_order, lambda hardware: sizes[hardware])
+        ranked = ranking.rows(left, list(discards.items()), result.outcomes, entries)
     plans = [entry.plan for entry in entries]
     sections = compute_sections(request, entries[0], evaluator) if plans and not result.interrupted else {}
     return FullAnswer(
@@ -138,7 +138,7 @@ def make_plan(
         pareto=pareto(entries),
         infeasible=refusal,
         search=summary,
-        hardware=rank_hardware(left, list(discards.items()), result.outcomes, terms) if several else [],
+        hardware=ranked,
         assumptions=assumptions(request),
         prices=prices_of(plans[0], entries[0].candidate.hardware) if plans else [],
         reproduce=Reproduce(**reproduce_block(request, evaluator.fingerprint)),
@@ -188,11 +188,7 @@ def search_candidates(
     if not left:
         return result
     evaluator, tester, counter = plan_evaluator.evaluator, plan_evaluator.tester, RequestCounter()
-    unit_cost = _unit_cost(request.objective, plan_evaluator.prices, left)
-    counting = replace(tester, counter=counter)
-    carbon = plan_evaluator.prices.grid().gco2e_per_kwh
-    distance = partial(_distance, evaluator=evaluator)
-    assess = assess_for(request.objective, counting, distance, unit_cost, lambda _: carbon)
+    assess = _assess(request, plan_evaluator, replace(tester, counter=counter), left)
     groups = _groups(request, plan_evaluator, left)
     options, calibration = request.search, digest(evaluator.fingerprint)
     trials = options.trials if len(groups) < 2 else max(options.trials // GROUP_SHARE, 1)
@@ -207,6 +203,16 @@ def search_candidates(
             if result.interrupted or (best is not None and best.requests_per_s >= enough):
                 break
     return result
+
+
+def _assess(
+    request: PlanRequest, plan_evaluator: PlanEvaluator, tester: CandidateTester, left: Sequence[Candidate]
+) -> ObjectiveAssess:
+    """Return what measures the candidates for the objective of the request."""
+    carbon = plan_evaluator.prices.grid().gco2e_per_kwh
+    distance = partial(_distance, evaluator=plan_evaluator.evaluator)
+    unit_cost = _unit_cost(request.objective, plan_evaluator.prices, left)
+    return assess_for(request.objective, tester, distance, unit_cost, lambda _: carbon)
 
 
 def _groups(request: PlanRequest, plan_evaluator: PlanEvaluator, left: Sequence[Candidate]) -> list[list[Candidate]]:

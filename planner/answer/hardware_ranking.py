@@ -1,113 +1,198 @@
-"""Rank the hardware of the choice by what it carries, as far as the search measured it."""
+"""Compare the kinds of accelerator of a hardware choice: one row for each, with the best plan on it.
+
+The search ends when it knows the answer, so most kinds have no plan then. For each of them the smallest part of the
+hardware that carries the load is sought among the most promising candidates, and evaluated like an alternative.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 
+from catalogs.hardware.specs import Hardware
+from catalogs.io.json_block import JsonBlock
+from planner.answer.evaluate import OTHER, EvaluatedPlan, PlanEvaluator, objective_value
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
+from planner.problem.request import PlanRequest
 from planner.search.objectives import UNSTABLE, Outcome
-from planner.space.bounds import Discard
+from planner.space.bounds import NOT_ADMITTED, Discard
 
-#: Results of a hardware choice, best first.
-State = Literal["holds", "worse", "fails", "ruled out"]
+#: Results of a kind of accelerator, best first.
+State = Literal["holds", "fails", "ruled out"]
+
+#: Most candidates that are simulated on each part of the hardware, and most parts of each kind.
+_MOST_TRIES: Final = 3
+
+_MOST_PARTS: Final = 4
+
+_HOURS_PER_MONTH: Final = 730.0
 
 
-@dataclass(frozen=True, slots=True)
-class HardwareRow:
-    """One hardware of the choice.
+class HardwareRow(JsonBlock):
+    """One kind of accelerator of the choice, with the figures of the best plan on it.
 
-    Attributes:
-        hardware: The hardware as `--hw` names it.
-        state: The result for this hardware.
-        candidate: Its best candidate, in words.
-        requests_per_s: The highest rate that met the objectives in the search (one seed); None if none is known.
-        at_most_requests_per_s: A rate that it does not carry, by simulation or by the estimate with a full batch.
-        usd_per_hour: The price of an hour, if known.
-        why: The reason for the state.
+    Latencies are at `requests_per_s`: the required rate or, without one, the plan's own capacity. `capacity` is at the
+    confidence of the request. A kind without a plan has a `why`.
     """
 
     hardware: str
     state: State
-    candidate: str | None
-    requests_per_s: float | None
-    at_most_requests_per_s: float | None
-    usd_per_hour: float | None
-    why: str
+    candidate: str | None = None
+    requests_per_s: float | None = None
+    at_most_requests_per_s: float | None = None
+    usd_per_hour: float | None = None
+    why: str = ""
+    accelerators: int | None = None
+    instance: str | None = None
+    usd_per_month: float | None = None
+    usd_per_million_output_tokens: float | None = None
+    j_per_output_token: float | None = None
+    capacity_requests_per_s: float | None = None
+    ttft_s: float | None = None
+    ttft_stat: str | None = None
+    tpot_s: float | None = None
+    tpot_stat: str | None = None
+    limited_by: str | None = None
+    weight_dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RankingTerms:
-    """The terms on which hardware is compared.
+class HardwareRanking:
+    """Ranks the kinds of accelerator of a request.
 
     Attributes:
-        unit_cost: Returns the unit cost by which capacity is divided.
-        fluid_per_s: Returns the estimated saturation rate of a candidate.
-        usd_per_hour: Returns the price of a candidate's hardware.
-        with_load: Whether the request has a load.
+        request: The request.
+        plan_evaluator: Evaluates the plans.
+        in_order: Returns candidates in order of promise.
+        size: Returns the size of hardware: US dollars per hour, or accelerators.
     """
 
-    unit_cost: Callable[[Candidate], float]
-    fluid_per_s: Callable[[Candidate], float]
-    usd_per_hour: Callable[[Candidate], float | None]
-    with_load: bool
+    request: PlanRequest
+    plan_evaluator: PlanEvaluator
+    in_order: Callable[[Sequence[Candidate]], list[Candidate]]
+    size: Callable[[Hardware], float]
+
+    def rows(
+        self,
+        left: Sequence[Candidate],
+        discards: Sequence[tuple[Candidate, Discard]],
+        outcomes: Sequence[Outcome],
+        entries: Sequence[EvaluatedPlan],
+    ) -> list[HardwareRow]:
+        """Return one row for each kind of accelerator, best first; [] if there is only one.
+
+        Args:
+            left: The candidates that the bounds leave.
+            discards: The candidates that they rule out.
+            outcomes: The outcomes of the search.
+            entries: The plans of the answer.
+        """
+        kinds = list(dict.fromkeys(c.hardware.accelerator.name for c in (*left, *(c for c, _ in discards))))
+        if len(kinds) < 2:
+            return []
+        known = {_kind(entry.candidate): entry for entry in reversed(entries)}
+        unknown = [kind for kind in kinds if kind not in known]
+        own = {kind: [c for c in left if _kind(c) == kind] for kind in unknown}
+        score = {o.candidate: o.score for o in outcomes if o.feasible and o.score is not None}
+        found = self.plan_evaluator.each(lambda kind: self._best(own[kind], score), unknown)
+        known |= {kind: entry for kind, entry in zip(unknown, found, strict=True) if entry is not None}
+        ranked = []
+        for kind in kinds:
+            entry = known.get(kind)
+            if entry is not None:
+                ranked.append((0.0, self._value(entry), _plan_row(entry)))
+                continue
+            reasons = [discard for c, discard in discards if _kind(c) == kind]
+            missed = [outcome for outcome in outcomes if _kind(outcome.candidate) == kind]
+            ranked.append((1.0, 0.0, self._without_plan(kind, own.get(kind, []), reasons, missed)))
+        return [row for _, _, row in sorted(ranked, key=lambda item: item[:2])]
+
+    def _value(self, entry: EvaluatedPlan) -> float:
+        return objective_value(self.request.objective, self.request.given, entry)
+
+    def _best(self, own: Sequence[Candidate], score: dict[Candidate, float]) -> EvaluatedPlan | None:
+        """Return the plan of the smallest part of one kind that meets the request, or None."""
+        tester, evaluator = self.plan_evaluator.tester, self.plan_evaluator.evaluator
+        measured = [c for c in own if c in score]
+        parts: dict[Hardware, list[Candidate]] = {}
+        for c in own:
+            if evaluator.fluid_requests_per_s(c) * OVERLOAD > tester.floor_per_s(c):
+                parts.setdefault(c.hardware, []).append(c)
+        sizes = sorted(parts, key=self.size, reverse=not self.request.given)
+        chosen = [min(measured, key=lambda c: score[c])] if measured else []
+        for hardware in sizes[:_MOST_PARTS]:
+            chosen += self.in_order(parts[hardware])[:_MOST_TRIES]
+        for candidate in dict.fromkeys(chosen):
+            rate = tester.floor_per_s(candidate)
+            quick = tester.probe(candidate, rate, tester.sizes.quick)
+            if quick.clearly_missed or not tester.probe(candidate, rate, tester.sizes.full).met:
+                continue
+            entry = self.plan_evaluator.entry(candidate, None, OTHER)
+            if entry.met and entry.survives and entry.capacity_requests_per_s is not None:
+                return entry
+        return None
+
+    def _without_plan(
+        self, kind: str, own: Sequence[Candidate], reasons: Sequence[Discard], missed: Sequence[Outcome]
+    ) -> HardwareRow:
+        """Return the row of a kind without a plan, with the reason in a few words."""
+        evaluator = self.plan_evaluator.evaluator
+        if not own:
+            constraint = reasons[0].constraint if reasons else "memory"
+            words = {"memory": "model does not fit in memory", NOT_ADMITTED: "no replica would survive"}
+            why = words.get(constraint, f"{constraint} is missed when idle")
+            return HardwareRow(hardware=kind, state="ruled out", why=why)
+        best = max(own, key=evaluator.fluid_requests_per_s)
+        most = OVERLOAD * evaluator.fluid_requests_per_s(best)
+        if self.request.given and most <= self.plan_evaluator.tester.floor_per_s(best):
+            return HardwareRow(
+                hardware=best.hardware.text,
+                state="fails",
+                why="overloaded with full batches",
+                at_most_requests_per_s=most,
+            )
+        nearest = min(missed, key=lambda outcome: outcome.ratio, default=None)
+        why = "misses an objective at the load" if nearest is None else f"misses {nearest.binding} at the load"
+        why = "queue grows without limit" if nearest is not None and nearest.ratio >= UNSTABLE else why
+        return HardwareRow(hardware=best.hardware.text, state="fails", why=why)
 
 
-def rank_hardware(
-    left: Sequence[Candidate],
-    discards: Sequence[tuple[Candidate, Discard]],
-    outcomes: Sequence[Outcome],
-    terms: RankingTerms,
-) -> list[HardwareRow]:
-    """Return one row per hardware of the space, best first; [] if there is only one."""
-    by_text: dict[str, list[Candidate]] = {}
-    for c in (*left, *(c for c, _ in discards)):
-        by_text.setdefault(c.hardware.text, []).append(c)
-    if len(by_text) < 2:
-        return []
-    reasons = {c.hardware.text: d.reason for c, d in reversed(discards)}
-    remaining, ranked = set(left), []
-    for text, own in by_text.items():
-        simulated = [o for o in outcomes if o.candidate.hardware.text == text]
-        open_ = [c for c in own if c in remaining]
-        row = HardwareRow(text, "ruled out", None, None, None, terms.usd_per_hour(own[0]), reasons.get(text, ""))
-        if simulated:
-            ranked.append(_simulated(simulated, terms, row))
-        elif open_:
-            ranked.append(_passed_over(open_, terms, row))
-        else:
-            ranked.append(((4.0, 0.0), row))
-    return [row for _, row in sorted(ranked, key=lambda item: item[0])]
+def _kind(candidate: Candidate) -> str:
+    return candidate.hardware.accelerator.name
 
 
-#: The key by which rows are sorted, and the row.
-Ranked = tuple[tuple[float, float], HardwareRow]
+def _plan_row(entry: EvaluatedPlan) -> HardwareRow:
+    """Return the row of a kind with a plan."""
+    plan, candidate = entry.plan, entry.candidate
+    usd, cost, used = plan.usd_per_hour, plan.cost, plan.energy
+    stats = {row.metric: row.stat for row in plan.slo}
+    ttft, tpot = stats.get("ttft", "p99"), stats.get("tpot", "p99")
+    return HardwareRow(
+        hardware=candidate.hardware.text,
+        state="holds",
+        candidate=candidate.words,
+        requests_per_s=entry.requests_per_s,
+        usd_per_hour=usd,
+        accelerators=candidate.hardware.n_accelerators,
+        instance=None if cost is None else cost.instance,
+        usd_per_month=None if usd is None else usd * _HOURS_PER_MONTH,
+        usd_per_million_output_tokens=None if cost is None else cost.usd_per_million_output_tokens,
+        j_per_output_token=None if used is None else used.j_per_output_token,
+        capacity_requests_per_s=entry.capacity_requests_per_s,
+        ttft_s=plan.latency_s("ttft", ttft),
+        ttft_stat=ttft,
+        tpot_s=plan.latency_s("tpot", tpot),
+        tpot_stat=tpot,
+        limited_by=_limit_words(plan.limited_by),
+        weight_dtype=candidate.weight_dtype,
+    )
 
 
-def _simulated(simulated: Sequence[Outcome], terms: RankingTerms, row: HardwareRow) -> Ranked:
-    """Return the row of hardware with simulated candidates."""
-    held = [(o.score, o) for o in simulated if o.feasible and o.score is not None]
-    if held:
-        score, best = min(held, key=lambda item: item[0])
-        row = replace(row, state="holds", candidate=best.candidate.words, requests_per_s=best.requests_per_s)
-        return (0.0, score), replace(row, why="")
-    nearest = max(simulated, key=lambda o: o.upper_requests_per_s / terms.unit_cost(o.candidate))
-    upper, key = nearest.upper_requests_per_s, -nearest.upper_requests_per_s / terms.unit_cost(nearest.candidate)
-    row = replace(row, candidate=nearest.candidate.words, at_most_requests_per_s=upper)
-    if nearest.status == "pruned":
-        return (1.0, key), replace(row, state="worse", why="beaten by a better choice")
-    missed = f"{nearest.binding} is {nearest.ratio:.2g} times its limit"
-    return (3.0, key), replace(row, state="fails", why="it does not keep up" if nearest.ratio >= UNSTABLE else missed)
-
-
-def _passed_over(open_: Sequence[Candidate], terms: RankingTerms, row: HardwareRow) -> Ranked:
-    """Return the row of hardware that was not simulated."""
-    best = max(open_, key=terms.fluid_per_s)
-    at_most = OVERLOAD * terms.fluid_per_s(best)
-    if terms.with_load:
-        why = "more expensive than a sufficient one, or too slow even with a full batch"
-        return (2.0, row.usd_per_hour or 0.0), replace(row, state="worse", why=why)
-    row = replace(row, state="worse", candidate=best.words, at_most_requests_per_s=at_most)
-    return (1.0, -at_most / terms.unit_cost(best)), replace(row, why="even with a full batch")
+def _limit_words(limited_by: str | None) -> str | None:
+    """Return what limits the capacity as a name: an objective, or "queue"."""
+    if limited_by is None:
+        return None
+    words = limited_by.removeprefix("beyond it ").removesuffix(" is missed")
+    return "queue" if words == "the queue grows" else words

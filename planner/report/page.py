@@ -164,15 +164,23 @@ def _hardware(answer: Answer) -> list[PageSection]:
     """Return the section of the ranking of the hardware, if there was a choice."""
     if not answer.hardware:
         return []
-    rows = []
-    for place, row in enumerate(answer.hardware, 1):
-        held, words = row.requests_per_s is not None, row.why
-        highest = "unknown" if row.at_most_requests_per_s is None else f"less than {rate(row.at_most_requests_per_s)}"
-        if held:
-            highest, words = rate(row.requests_per_s), row.candidate or row.why
-        rows.append((f"{place}. {row.hardware}", row.state, words, dollars(row.usd_per_hour), highest))
-    text = "Ranked by the objective. Rates are from the search with one seed; 'less than' marks an unsustainable rate."
-    head = ("Hardware", "Result", "Best deployment, or reason", "Per hour", "Highest rate")
+    head = ("Hardware", "Best deployment, or reason", "Instance", "Per hour", "Per month", "Per million output tokens",
+            "Energy per output token", "Capacity", "Limited by")  # fmt: skip
+    rows = [
+        (
+            f"{place}. {row.hardware}",
+            row.candidate or row.why,
+            row.instance or "",
+            dollars(row.usd_per_hour),
+            dollars(row.usd_per_month),
+            dollars(row.usd_per_million_output_tokens),
+            joules(row.j_per_output_token),
+            rate(row.capacity_requests_per_s),
+            row.limited_by or "",
+        )
+        for place, row in enumerate(answer.hardware, 1)
+    ]
+    text = "The best plan on each kind of accelerator, best first. Alternatives are simulated with fewer seeds."
     left_out = [bullets(answer.search.left_out)] if answer.search.left_out else []
     return [PageSection("Hardware to choose from", [paragraph(text), table(head, rows, words=3), *left_out])]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from io import StringIO
 from typing import Final
 
 from calibration.accuracy.stated_error import in_words
-from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows
+from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows, text_table
 from catalogs.ui.words import digits, dollars, percent, seconds
 from planner.answer.hardware_ranking import HardwareRow
 from planner.answer.plan_schema import CalibrationBlock, Memory, Plan, SloResult
@@ -22,16 +23,42 @@ from planner.sections.section import interval_words, verdict_words
 
 _BAR: Final = 40
 
-#: Maximum number of rows of the hardware ranking on the screen.
-_MAX_HARDWARE: Final = 12
-
 
 def render(answer: Answer, width: int = PIPED) -> str:
     """Return the screen of an answer as plain text of about 32 lines, each at most `width` columns wide."""
     rows: list[str] = []
     for label, text in _refused(answer) if answer.best is None else _feasible(answer, answer.best):
         rows += _command_rows(text, width) if label == "Start" else labelled_rows(label, text, width)
-    return "\n".join(rows)
+    return "\n".join([*rows, *_hardware_table(answer.hardware, width)])
+
+
+def _hardware_table(hardware: Sequence[HardwareRow], width: int) -> list[str]:
+    """Return the rows of the table of all kinds of accelerator, best first; [] if there was no choice."""
+    if not hardware:
+        return []
+    from rich.console import Console
+
+    first = next((row for row in hardware if row.state == "holds"), hardware[0])
+    stats = [f"{name} {stat}" for name, stat in (("TTFT", first.ttft_stat), ("TPOT", first.tpot_stat)) if stat]
+    head = ("hardware", "weights", "limited by", "$/h", "$/month", "$/Mtok", "J/token", "req/s", *stats)
+    held = [_figures(row) for row in hardware if row.state == "holds"]
+    lines = StringIO()
+    console = Console(file=lines, width=width, highlight=False, markup=False, no_color=True)
+    console.print(text_table(head, held, 3, "")) if held else None
+    notes = [f"{row.hardware}: {row.why}" for row in hardware if row.state != "holds"]
+    text = [line.rstrip() for line in lines.getvalue().split("\n") if line.strip()]
+    return (
+        [*([""] if text else []), *text, *labelled_rows("No plan", "; ".join(notes), width)] if notes else ["", *text]
+    )
+
+
+def _figures(row: HardwareRow) -> tuple[str, ...]:
+    month = "unknown" if row.usd_per_month is None else f"${row.usd_per_month:,.0f}"
+    joules = "unknown" if row.j_per_output_token is None else digits(row.j_per_output_token)
+    money = (dollars(row.usd_per_hour), month, dollars(row.usd_per_million_output_tokens))
+    latencies = [seconds(value) for value, stat in ((row.ttft_s, row.ttft_stat), (row.tpot_s, row.tpot_stat)) if stat]
+    names = (row.hardware, row.weight_dtype or "", row.limited_by or "")
+    return (*names, *money, joules, digits(row.capacity_requests_per_s or 0.0), *latencies)
 
 
 def show(answer: Answer) -> None:
@@ -90,11 +117,7 @@ def _feasible(answer: Answer, best: Plan) -> Iterator[Line]:
     yield from section_lines(answer)
     for other in answer.alternatives:
         yield "Alternative", f"{deployment_words(other.deployment)}: {_difference(best, other)}"
-    ranking = [
-        f"{place}. {row.hardware}{'' if row.usd_per_hour is None else f', {dollars(row.usd_per_hour)}/h'}: {_rank(row)}"
-        for place, row in enumerate(answer.hardware[:_MAX_HARDWARE], 1)
-    ]
-    for i, text in enumerate([*ranking, *answer.search.left_out]):
+    for i, text in enumerate(answer.search.left_out):
         yield "" if i else "Hardware", text
     if best.calibration is not None:
         yield from _calibration_lines(best.calibration)
@@ -125,14 +148,6 @@ def _capacity_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
         yield "Capacity", f"{found} with {percent(request.confidence)} confidence in each objective{why}"
     tokens, rate = plan.metric("output_tokens_per_s") or 0.0, digits(plan.requests_per_s or 0.0)
     yield "", f"{tokens:,.0f} output tokens/s at {rate} requests/s; latency, cost and energy refer to this rate"
-
-
-def _rank(row: HardwareRow) -> str:
-    if row.state == "holds":
-        return f"carries {digits(row.requests_per_s or 0.0)} requests/s in the search: {row.candidate}"
-    if row.at_most_requests_per_s is not None:
-        return f"less than {digits(row.at_most_requests_per_s)} requests/s ({row.why})"
-    return f"{row.state}: {row.why}"
 
 
 def _money_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
