@@ -81,7 +81,7 @@ def throughput(users: int, think_s: float) -> float:
 
 @pytest.mark.parametrize(("users", "think_s"), [(4, 4.0), (3, 12.0)])
 def test_a_few_users_of_one_server(users: int, think_s: float) -> None:
-    block = closed_loop(desk(), Users(users, think_s), 0.9, StatedError("none", 0.05, {}))
+    block = closed_loop(desk(), Users(users, think_s), 0.9, StatedError("none", 0.05, {}), 0.9)
     expected = throughput(users, think_s)
     assert block.requests_per_s == pytest.approx(expected, rel=0.04)
     assert block.ci_low_per_s is not None
@@ -111,7 +111,7 @@ def span(block: UsersInClosedLoop) -> tuple[float, float, float]:
 
 def test_the_greater_the_error_the_wider_the_interval() -> None:
     narrow, wide = (
-        closed_loop(desk(n=500), Users(4, 4.0), 0.9, StatedError("none", error, {})) for error in (0.01, 0.3)
+        closed_loop(desk(n=500), Users(4, 4.0), 0.9, StatedError("none", error, {}), 0.9) for error in (0.01, 0.3)
     )
     for block in (narrow, wide):
         low, value, high = span(block)

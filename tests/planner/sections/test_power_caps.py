@@ -36,7 +36,7 @@ def known(value: float | None) -> float:
 def planned(found: SimulatedEvaluator, requests_per_s: float, capacity_per_s: float) -> EvaluatedPlan:
     """The first candidate as a plan; its verdict has no part in the section."""
     verdict = Verdict(requests_per_s, (), 0.5, SLOS[0], True)
-    return EvaluatedPlan(found.space()[0], requests_per_s, capacity_per_s, verdict, PLAN)
+    return EvaluatedPlan(found.space()[0], requests_per_s, capacity_per_s, verdict, PLAN, met=True)
 
 
 @pytest.fixture(scope="module")

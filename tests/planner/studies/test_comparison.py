@@ -48,7 +48,7 @@ def test_what_differs_and_who_is_better() -> None:
     assert ("rate", "free", "3") in found.differs
     assert ("tensor_parallel", str(mine["best"]["deployment"]["tensor_parallel"]), "2") in found.differs
     assert not any(what == "kv_blocks" for what, *_ in found.differs)
-    assert found.better_at("A") == ["highest requests/s"]
+    assert found.better_at("A") == ["capacity, requests/s"]
     assert found.better_at("B") == ["$ per hour"]
 
 
@@ -77,7 +77,7 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     b.write_text(json.dumps(other(capacity_requests_per_s=1.0)))
     assert run_command("plan", app, ["compare", str(a), str(b)]) == 0
     screen = capsys.readouterr().out
-    assert "A is better at: highest requests/s" in screen
+    assert "A is better at: capacity, requests/s" in screen
     assert max(map(len, screen.splitlines())) <= PIPED
     assert run_command("plan", app, ["compare", str(a), str(tmp_path / "c.json")]) == 2
     out, err = capsys.readouterr()

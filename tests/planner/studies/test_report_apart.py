@@ -23,6 +23,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An answer whose best plan is 1 prefill + 1 decode: the search's own, put first."""
     target = tmp_path_factory.mktemp("apart") / "a.json"
     asked = ["--model", "llama3.2-1b", "--hw", "l4x2", "--slo", "tpot.p99=12ms,ttft.p90=5s", "--precision", "native"]
+    asked += ["--confidence", "0.5"]
     wide = [
         "--set",
         "also=disaggregated",
