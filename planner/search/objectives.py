@@ -282,16 +282,17 @@ class CapacityRace:
     def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates by their estimated rate with a full batch per unit cost.
 
-        Every other candidate is the one with the smallest estimated latencies at the required load, or without one the
-        one with the highest estimated capacity: latency objectives may leave little of the rate of a full batch.
+        In turn come those with the highest estimated capacity, because latency objectives may leave little of the rate
+        of a full batch, and those with the smallest estimated latencies at a required load.
         """
         fastest = most_promising_first(candidates, self._estimate, default_limits_first=True)
+        estimates = {c: -self.tester.guessed_capacity_per_s(c) / self.unit_cost(c) for c in fastest}
+        largest = most_promising_first(fastest, lambda c: estimates[c])
         held = [(c, self.tester.held_per_s(c)) for c in fastest]
         if any(rate is None for _, rate in held):
-            estimates = {c: -self.tester.guessed_capacity_per_s(c) / self.unit_cost(c) for c in fastest}
-            return interleaved(fastest, most_promising_first(fastest, lambda c: estimates[c]))
+            return interleaved(fastest, largest)
         ratios = {c: self.tester.guessed_ratio(c, rate or 0.0) for c, rate in held}
-        return interleaved(fastest, most_promising_first(fastest, lambda c: ratios[c]))
+        return interleaved(fastest, largest, most_promising_first(fastest, lambda c: ratios[c]))
 
     def _estimate(self, candidate: Candidate) -> float:
         return -self.tester.evaluator.fluid_requests_per_s(candidate) / self.unit_cost(candidate)
@@ -353,7 +354,9 @@ class LowestEnergy:
         ratios = {c: tester.guessed_ratio(c, tester.held_per_s(c) or tester.floor_per_s(c)) for c in candidates}
         estimates = {c: self._estimate(c) for c in candidates}
         likely = [c for c in candidates if ratios[c] <= LIKELY_RATIO]
-        thriftiest = most_promising_first(likely, lambda c: estimates[c])
+        thriftiest = interleaved(
+            *(most_promising_first(likely, lambda c: estimates[c], first) for first in (False, True)),
+        )
         safest = most_promising_first(candidates, lambda c: ratios[c])
         return list(dict.fromkeys([*_two_to_one(thriftiest, safest), *safest]))
 
@@ -418,9 +421,14 @@ class LowestLatency:
         return False
 
     def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates by their estimated largest value / limit; at equal estimates, the fastest first."""
+        """Return the candidates by their estimated largest value / limit; at equal estimates, the fastest first.
+
+        Every other candidate is the first of its placement, so that many limits of one placement do not come first.
+        """
         fastest = most_promising_first(candidates, lambda c: -self.tester.evaluator.fluid_requests_per_s(c))
-        return most_promising_first(fastest, lambda c: self.tester.guessed_ratio(c, self.tester.floor_per_s(c)))
+        ratios = {c: self.tester.guessed_ratio(c, self.tester.floor_per_s(c)) for c in fastest}
+        orders = (most_promising_first(fastest, lambda c: ratios[c], first) for first in (False, True))
+        return interleaved(*orders)
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         """Return the outcome of a candidate against the best so far."""
