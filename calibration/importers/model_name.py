@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from calibration.importers.results import read_documents
 from catalogs.errors import InputError
+from catalogs.io.json_files import load_json
 
 #: Number of requests to read: all requests of a run name the same model.
 _INSPECTED = 3
@@ -48,7 +48,7 @@ def _named(body: Any) -> str | None:
     """Return the model of a request as it was sent; GuideLLM wraps the body."""
     if isinstance(body, str):
         try:
-            body = json.loads(body)
+            body = load_json(body)
         except ValueError:
             return None
     if not isinstance(body, dict):

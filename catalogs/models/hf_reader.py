@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from catalogs.errors import InputError
+from catalogs.io.input_files import is_file, is_folder
+from catalogs.io.json_files import read_json
 
 #: Keys under which a multimodal checkpoint holds the config of its language model.
 TEXT_KEYS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -126,15 +127,10 @@ def read_reader(path: Path) -> ConfigReader:
     Raises:
         InputError: The file is missing, unreadable, truncated or not a JSON object.
     """
-    found = path / "config.json" if path.is_dir() else path
-    if not found.is_file():
+    found = path / "config.json" if is_folder(path) else path
+    if not is_file(found):
         raise InputError("there is no config.json at this path", str(path))
-    try:
-        raw = json.loads(found.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {found}: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{found} is not valid JSON ({error})") from error
+    raw = read_json(found, finite=False)  # time_step_limit of Nemotron-H is infinite
     if not isinstance(raw, dict):
         raise InputError(f"{found} must hold a JSON object", type(raw).__name__)
     return merged_reader(raw, str(found))

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import PositiveFloat
 
 from catalogs.errors import InputError
+from catalogs.io.input_files import exists, is_file
 from catalogs.io.yaml_files import Seed, YamlBlock, check_keys
 from catalogs.workloads.arrivals import Arrivals, Count, parse_arrivals
 from catalogs.workloads.lengths import Quantiles, QuantilesByInput, parse_lengths
@@ -78,7 +79,7 @@ def parse_workload_file(
         return written, _recipe(written, where), ()
     _refuse(given & RECIPE_KEYS, f"{where}: a trace has its own arrivals and lengths; remove this key")
     path = folder / written.trace
-    if not path.is_file():
+    if not is_file(path):
         raise InputError(f"{where}: trace file not found", str(path))
     trace = read_trace(path, written.hash_block_tokens, _tokenizer(written.tokenizer, folder))
     n = written.requests or len(trace.input_tokens)
@@ -91,7 +92,7 @@ def _refuse(keys: set[str], rule: str) -> None:
 
 
 def _tokenizer(text: str | None, folder: Path) -> str | None:
-    return str(folder / text) if text and (folder / text).exists() else text
+    return str(folder / text) if text and exists(folder / text) else text
 
 
 def _recipe(written: WorkloadFile, where: str) -> SyntheticWorkload:

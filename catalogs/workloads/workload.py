@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from catalogs.errors import InputError, nearest_name
+from catalogs.io.input_files import is_file
 from catalogs.io.yaml_files import DATA, read_yaml
 from catalogs.workloads.files import parse_workload_file
 from catalogs.workloads.replay import Replay
@@ -120,7 +121,7 @@ def load_workload(text: str) -> Workload:
         name = names[text.lower()]
         return _from_mapping(read_yaml(DATA / "workloads" / f"{name}.yaml"), name, DATA, f"workload {name}")
     path = Path(text)
-    if not path.is_file():
+    if not is_file(path):
         looks_like_path = path.suffix or len(path.parts) > 1
         nearest = nearest_name(text, names.values()) or (None if looks_like_path else ", ".join(names.values()))
         raise InputError("workload is neither a catalog name nor a file", text, nearest)

@@ -40,9 +40,10 @@ def _raising(error: BaseException) -> object:
 SCRIPTS = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text())["project"]["scripts"]
 
 
+@pytest.mark.usefixtures("state")
 @pytest.mark.parametrize(("name", "target"), SCRIPTS.items())
 def test_every_console_script_ends_a_crash_with_its_status(
-    name: str, target: str, state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    name: str, target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module_name, _, function = target.partition(":")
     module = importlib.import_module(module_name)

@@ -113,7 +113,7 @@ def requests(draw: st.DrawFn) -> PlanRequest:
     )
 
 
-class Heard(Exception):
+class Heard(BaseException):
     """The request that the command would have planned."""
 
 
