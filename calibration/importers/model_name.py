@@ -37,11 +37,15 @@ def _names(document: Any) -> list[str]:
     if isinstance(document, list):
         bodies = [entry.get("request") for entry in document[:_INSPECTED] if isinstance(entry, dict)]
     elif isinstance(document, dict):
-        for benchmark in document.get("benchmarks") or ():
+        for benchmark in _items(document.get("benchmarks")):
             requests = benchmark.get("requests") if isinstance(benchmark, dict) else None
-            done = (requests.get("successful") if isinstance(requests, dict) else None) or []
+            done = _items(requests.get("successful") if isinstance(requests, dict) else None)
             bodies += [entry.get("request_args") for entry in done[:_INSPECTED] if isinstance(entry, dict)]
     return [name for body in bodies if (name := _named(body)) is not None]
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _named(body: Any) -> str | None:

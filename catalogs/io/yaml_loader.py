@@ -72,6 +72,8 @@ def load_yaml(text: str) -> Any:
     """
     if len(text) > MOST_CHARACTERS:
         raise yaml.YAMLError(f"longer than {MOST_CHARACTERS:,} characters")
+    if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
+        raise yaml.YAMLError("half of a character (a lone surrogate)")
     _check_events(text)
     return yaml.load(text, Loader=_StrictLoader)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from catalogs.errors import InputError
+from catalogs.errors import InputError, nearest_name
 from catalogs.models.hf_reader import ConfigReader
 from catalogs.models.layers import LayerGroup
 from catalogs.models.mixers import Part
@@ -25,6 +25,13 @@ PROBES: Final[dict[Part, tuple[str, ...]]] = {
         "mixer.experts.0.up_proj",
     ),
     "shared_experts": ("mlp.shared_experts.up_proj", "mlp.shared_expert.up_proj", "feed_forward.shared_expert.up_proj"),
+}
+
+#: Served dtype by the names of `torch_dtype`; engines serve fp32 checkpoints in 16 bits by default.
+DTYPES: Final = {
+    **dict.fromkeys(("bfloat16", "bf16", "float32", "fp32", "float", "float64", "auto"), "bf16"),
+    **dict.fromkeys(("float16", "fp16", "half"), "fp16"),
+    "float8_e4m3fn": "fp8",
 }
 
 PREFIXES: Final = ("model.layers", "language_model.model.layers", "model.language_model.layers", "backbone.layers")
@@ -180,8 +187,10 @@ def read_weight_format(config: ConfigReader, layers: list[LayerGroup], hidden: i
     section = config.section("quantization_config") or config.section("compression_config")
     if section is None:
         name = config.text("torch_dtype", "dtype", default="bfloat16").removeprefix("torch.")
-        # engines serve fp32 checkpoints in 16 bits by default
-        return WeightFormat({"float16": "fp16", "half": "fp16"}.get(name, "bf16"))
+        if name not in DTYPES:
+            rule = f"{config.where}: unknown torch_dtype"
+            raise InputError(rule, name, nearest_name(name, DTYPES, 0.7) or "bfloat16, float16 or float32")
+        return WeightFormat(DTYPES[name])
     nested = section.section("quantization")  # modelopt's hf_quant_config.json, inlined
     section = nested or section
     dtype, size = _dtype_and_bytes(section)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field, create_model, field_validator
+from pydantic import Field, PositiveFloat, create_model, field_validator
 
+from calibration.accuracy.stated_error import in_words
 from catalogs.deployments.schema import Deployment
 from catalogs.io.json_block import JsonBlock
 from planner.economics.money import Energy, Money
@@ -113,7 +114,7 @@ else:
 class Memory(JsonBlock):
     """The memory of one accelerator, bytes; `why` explains what does not fit."""
 
-    device_bytes: float
+    device_bytes: PositiveFloat
     usable_bytes: float
     weights_bytes: float
     activation_bytes: float
@@ -136,6 +137,15 @@ class CalibrationBlock(JsonBlock):
     operator_error: float | None = None
     expected_error: float
     stated_error: dict[str, Any] = Field(default_factory=dict)  # intervals by metric; coverage, n, source
+
+    @field_validator("stated_error")
+    @classmethod
+    def _readable(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            in_words(value) if value else ""
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            raise ValueError("must hold coverage, source, n and one interval for each metric") from None
+        return value
 
     @property
     def of_operators(self) -> float:
