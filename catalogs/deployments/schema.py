@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from catalogs.deployments.layout import ROLES, All2All, Role
 from catalogs.deployments.speculation import Speculative
@@ -15,6 +15,21 @@ from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
 
 #: Keys that belong to the whole deployment and cannot be set for one pool.
 SHARED_KEYS: Final = ("disaggregation", "pools", "router", "router_staleness_s", "faults", "retries")
+
+
+#: Shortest age of a router's view; a simulation has an event for each update.
+LEAST_STALENESS_S: Final = 1e-4
+
+
+def check_staleness(value_s: float) -> float:
+    """Return the age of a router's view, which is 0 (always current) or at least LEAST_STALENESS_S.
+
+    Raises:
+        ValueError: The age is negative, not finite, or shorter.
+    """
+    if value_s != 0.0 and not LEAST_STALENESS_S <= value_s < float("inf"):
+        raise ValueError(f"must be 0 (always current) or at least {LEAST_STALENESS_S:g} seconds")
+    return value_s
 
 
 class KvOffload(StrictYamlBlock):
@@ -104,7 +119,7 @@ class Deployment(StrictYamlBlock):
     speculative: Speculative | None = None  # catalogs/deployments/speculation.py
     pools: list[dict[str, object]] | None = None  # kinds of replica behind one router: the keys that differ
     router: str | dict[str, object] = "round_robin"  # catalogs/deployments/routing.py
-    router_staleness_s: NonNegativeFloat = 0.0  # age of the router's view of replicas
+    router_staleness_s: Annotated[float, AfterValidator(check_staleness)] = 0.0  # age of the router's view of replicas
     autoscaling: dict[str, object] | None = None  # catalogs/deployments/autoscaling.py
     queue: dict[str, object] | None = None  # catalogs/deployments/queueing.py
     faults: list[dict[str, object]] | None = None  # catalogs/deployments/faults.py

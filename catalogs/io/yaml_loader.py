@@ -7,6 +7,7 @@ the line.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, NoReturn
 
 import yaml
@@ -62,6 +63,11 @@ def _integer(loader: Any, node: yaml.ScalarNode) -> Any:
 
 _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 _StrictLoader.add_constructor("tag:yaml.org,2002:int", _integer)
+
+#: Numbers such as 1e-6 and 1.5e3, which YAML 1.2 and JSON have and YAML 1.1 reads as text.
+_EXPONENT: Final = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
+
+_StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, [*"-+0123456789"])
 
 
 def load_yaml(text: str) -> Any:

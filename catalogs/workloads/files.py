@@ -10,7 +10,7 @@ from pydantic import PositiveFloat
 from catalogs.errors import InputError
 from catalogs.io.input_files import exists, is_file
 from catalogs.io.yaml_files import Seed, YamlBlock, check_keys
-from catalogs.workloads.arrivals import Arrivals, Count, parse_arrivals
+from catalogs.workloads.arrivals import Arrivals, Count, Weight, parse_arrivals
 from catalogs.workloads.lengths import Quantiles, QuantilesByInput, parse_lengths
 from catalogs.workloads.replay import Replay
 from catalogs.workloads.service_classes import parse_classes
@@ -35,7 +35,7 @@ class WorkloadFile(YamlBlock):
     arrivals: Any = None
     requests: Count | None = None
     duration_s: PositiveFloat | None = None
-    models: dict[str, PositiveFloat] | None = None
+    models: dict[str, Weight] | None = None
     classes: Any = None
     adapters: Any = None
     seed: Seed = 0

@@ -13,6 +13,7 @@ from pydantic import Field, PositiveFloat
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import YamlBlock, check_keys
+from catalogs.workloads.arrivals import Weight
 
 #: Columns of a trace, and keys of a service class.
 COLUMNS: Final = ("priority", "deadline_s", "timeout_s")
@@ -77,7 +78,7 @@ def number_or_nan(value: Any) -> float:
 class ServiceClass(YamlBlock):
     """A class of requests; `share` is its fraction of all requests, relative to the shares of the other classes."""
 
-    share: PositiveFloat
+    share: Weight
     priority: Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
     deadline_s: PositiveFloat | None = None
     timeout_s: PositiveFloat | None = None

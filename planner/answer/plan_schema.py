@@ -10,8 +10,10 @@ from pydantic import Field, PositiveFloat, create_model, field_validator
 from calibration.accuracy.stated_error import in_words
 from catalogs.deployments.schema import Deployment
 from catalogs.io.json_block import JsonBlock
+from catalogs.io.yaml_files import validate_as
 from planner.economics.money import Energy, Money
 from planner.evaluation.confidence import Confidence
+from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
 
@@ -193,8 +195,14 @@ class Plan(JsonBlock):
     @field_validator("deployment")
     @classmethod
     def with_defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Fill in the defaults of keys that were added to deployments since the answer was written."""
-        return Deployment(model="", hardware="").model_dump() | given
+        """Check the keys of deployment.yaml, and fill in those that were added since the answer was written."""
+        complete = Deployment(model="", hardware="").model_dump() | given
+        validate_as(Deployment, {key: complete[key] for key in Deployment.model_fields}, "deployment")
+        try:
+            deployment_words(complete)
+        except (LookupError, TypeError):
+            raise ValueError("must hold the layout of every pool") from None
+        return complete
 
     @classmethod
     def unstarted(cls, deployment: dict[str, object], memory: Memory | None) -> Self:

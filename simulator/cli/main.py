@@ -99,15 +99,17 @@ def simulate(
 
 def _with_router(written: Deployment, router: str | None, staleness_s: float | None) -> Deployment:
     """Return the deployment with another router."""
+    from catalogs.deployments.schema import check_staleness
     from catalogs.io.yaml_files import parse_yaml
 
     changes: dict[str, object] = {}
     if router is not None:
         changes["router"] = parse_yaml(router, "--router") if router.lstrip().startswith("{") else router
     if staleness_s is not None:
-        if not staleness_s < float("inf"):
-            raise InputError("--router-staleness must be finite", staleness_s, "0.05")
-        changes["router_staleness_s"] = staleness_s
+        try:
+            changes["router_staleness_s"] = check_staleness(staleness_s)
+        except ValueError as error:
+            raise InputError(f"--router-staleness {error}", staleness_s, "0.05") from None
     return written.model_copy(update=changes)
 
 
