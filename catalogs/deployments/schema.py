@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
 from catalogs.deployments.layout import ROLES, All2All, Role
 from catalogs.deployments.speculation import Speculative
@@ -16,6 +16,9 @@ from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
 #: Keys that belong to the whole deployment and cannot be set for one pool.
 SHARED_KEYS: Final = ("disaggregation", "pools", "router", "router_staleness_s", "faults", "retries")
 
+
+#: Largest memory or disk of a node (1,000 TiB), so that sizes in bytes stay exact.
+MOST_GIB: Final = 1_024_000
 
 #: Shortest age of a router's view; a simulation has an event for each update.
 LEAST_STALENESS_S: Final = 1e-4
@@ -38,8 +41,8 @@ class KvOffload(StrictYamlBlock):
     Sizes are per replica, as with `--kv-offloading-size`. Rates that are null are those of the node.
     """
 
-    host_gib: PositiveFloat
-    disk_gib: NonNegativeFloat = 0.0
+    host_gib: Annotated[float, Field(gt=0, le=MOST_GIB)]
+    disk_gib: Annotated[float, Field(ge=0, le=MOST_GIB)] = 0.0
     host_gib_per_s: PositiveFloat | None = None  # per accelerator, one direction
     disk_gib_per_s: PositiveFloat | None = None  # per replica, one direction
 
@@ -114,7 +117,9 @@ class Deployment(StrictYamlBlock):
     sampling: Literal["random", "top_p", "greedy"] = "random"  # sampling in requests; random: temperature only
     kv_offload: KvOffload | None = None  # KV blocks are also kept in host memory and on disk
     preemption: Literal["recompute", "swap"] | None = None
-    swap_space_gib: NonNegativeFloat | None = None  # host memory of each accelerator for swapped requests
+    swap_space_gib: Annotated[float, Field(ge=0, le=MOST_GIB)] | None = (
+        None  # host memory of each accelerator for swapped requests
+    )
     lora: Lora | None = None
     speculative: Speculative | None = None  # catalogs/deployments/speculation.py
     pools: list[dict[str, object]] | None = None  # kinds of replica behind one router: the keys that differ

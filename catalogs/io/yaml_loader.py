@@ -101,7 +101,8 @@ def _check_events(text: str) -> None:
         elif isinstance(event, yaml.CollectionStartEvent):
             levels.append((event.anchor, values))
             values += 1
-            sizes.pop(event.anchor, None)
+            if event.anchor is not None:
+                sizes.pop(event.anchor, None)
         elif isinstance(event, yaml.CollectionEndEvent):
             anchor, before = levels.pop()
             if anchor is not None:
@@ -112,5 +113,5 @@ def _check_events(text: str) -> None:
             _refuse_event(f"more than {MOST_VALUES:,} values, counting what aliases stand for", event)
 
 
-def _refuse_event(problem: str, event: yaml.Event) -> NoReturn:
+def _refuse_event(problem: str, event: Any) -> NoReturn:
     raise ConstructorError(None, None, problem, event.start_mark)

@@ -318,10 +318,9 @@ def is_moe_layer(config: ConfigReader, layer: int) -> bool:
     if (chosen := config.numbers("moe_layers")) is not None:
         return layer in chosen
     if isinstance(config.get("moe_layer_freq"), list):
-        pattern = config.numbers("moe_layer_freq")
-        return bool(pattern and pattern[layer % len(pattern)])
-    frequency = config.maybe_count("moe_layer_freq")
-    if frequency is not None:
+        if pattern := config.numbers("moe_layer_freq"):
+            return bool(pattern[layer % len(pattern)])
+    elif (frequency := config.maybe_count("moe_layer_freq")) is not None:
         return layer % max(frequency, 1) == 0
     step = config.maybe_count("interleave_moe_layer_step", "decoder_sparse_step") or 1
     return (layer + 1) % step == 0

@@ -248,7 +248,7 @@ def _id_lists(hashes: Sequence[Any], where: str) -> list[list[int]]:
         valid = whole and (not row or 0 <= min(row) <= max(row) < 2**64)
         if not valid and not is_empty(row):
             raise InputError(f"{where}: hash_ids of row {i} must be a list of whole numbers from 0 to 2^64", row)
-    return [row or [] for row in hashes]
+    return [row if isinstance(row, list) else [] for row in hashes]
 
 
 def _blocks(tokens: IntArray, size: int) -> IntArray:
