@@ -67,7 +67,22 @@ _StrictLoader.add_constructor("tag:yaml.org,2002:int", _integer)
 #: Numbers such as 1e-6 and 1.5e3, which YAML 1.2 and JSON have and YAML 1.1 reads as text.
 _EXPONENT: Final = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
 
-_StrictLoader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, [*"-+0123456789"])
+_FLOAT: Final = ("tag:yaml.org,2002:float", _EXPONENT, [*"-+0123456789"])
+
+_StrictLoader.add_implicit_resolver(*_FLOAT)
+
+
+class StrictDumper(yaml.SafeDumper):
+    """The writer for the loader: a text that the loader would read as a number is quoted."""
+
+
+StrictDumper.add_implicit_resolver(*_FLOAT)
+
+
+def dump_yaml(value: Any) -> str:
+    """Return a value as YAML text that `load_yaml` reads back, with the keys in their order."""
+    text: str = yaml.dump(value, Dumper=StrictDumper, sort_keys=False)
+    return text
 
 
 def load_yaml(text: str) -> Any:

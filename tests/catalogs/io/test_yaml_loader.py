@@ -16,7 +16,7 @@ from catalogs.errors import LONGEST_VALUE, InputError
 from catalogs.io.input_files import MOST_LEVELS, read_limited, read_text
 from catalogs.io.json_files import parse_json
 from catalogs.io.yaml_files import parse_yaml
-from catalogs.io.yaml_loader import MOST_VALUES, load_yaml
+from catalogs.io.yaml_loader import MOST_VALUES, dump_yaml, load_yaml
 
 texts = st.text(st.characters(exclude_categories=("Cs", "Cc"), exclude_characters="\ufeff\ufffe\uffff"), max_size=8)
 documents = st.recursive(
@@ -90,3 +90,8 @@ def test_long_values_are_shortened_in_messages(value: object) -> None:
 
 def test_messages_are_printable() -> None:
     assert str(InputError("cannot read \x1b[31mred\udcff", "a\x07")) == r"cannot read \x1b[31mred\udcff: got 'a\x07'"
+
+
+@given(st.dictionaries(texts | st.just("1e5"), documents | st.from_regex(r"[0-9]e[0-9]", fullmatch=True), max_size=4))
+def test_written_values_are_read_back(document: dict[str, Any]) -> None:
+    assert load_yaml(dump_yaml(document)) == document
