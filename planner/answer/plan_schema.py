@@ -197,7 +197,8 @@ class Plan(JsonBlock):
     def with_defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Check the keys of deployment.yaml, and fill in those that were added since the answer was written."""
         complete = Deployment(model="", hardware="").model_dump() | given
-        validate_as(Deployment, {key: complete[key] for key in Deployment.model_fields}, "deployment")
+        own = {key: complete[key] for key in Deployment.model_fields if key != "kv_blocks"}  # 0 where nothing fits
+        validate_as(Deployment, own, "deployment")
         try:
             deployment_words(complete)
         except (LookupError, TypeError):
