@@ -21,6 +21,9 @@ MOST_CHARACTERS: Final = 1_000_000
 #: Values that a file may have, where each alias counts with everything that it stands for.
 MOST_VALUES: Final = 300_000
 
+#: Keys of one mapping.
+MOST_KEYS: Final = 5_000
+
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -43,6 +46,8 @@ def _refuse(problem: str, node: yaml.Node) -> NoReturn:
 def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
     """Return a mapping whose keys are single values, each written once."""
     written: set[str] = set()
+    if len(node.value) > MOST_KEYS:
+        _refuse(f"more than {MOST_KEYS:,} keys in one mapping", node)
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
             _refuse("a key must be a single value", key)
