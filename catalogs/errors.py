@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
 
 
 class InputError(ValueError):
@@ -17,14 +18,43 @@ class InputError(ValueError):
         self.value = value
         self.nearest = nearest
         self.hint = hint
-        line = rule if value is None else f"{rule}: got {value!r}"
+        line = rule if value is None else f"{rule}: got {shown_value(value)}"
         line += f"; nearest valid choice: {nearest}" if nearest else ""
         line += f"; hint: {hint}" if hint else ""
-        super().__init__(" ".join(line.split()))
+        super().__init__(printable(" ".join(line.split())))
+
+
+#: Longest value that a message repeats, in characters.
+LONGEST_VALUE: Final = 160
+
+#: Longest name that is compared with the valid names, in characters; longer ones are similar to none.
+LONGEST_NAME: Final = 200
+
+
+def shown_value(value: object) -> str:
+    """Return a value as a message repeats it: its literal, shortened where it is long.
+
+    Args:
+        value: Any value, also one that cannot be written out (an integer of 5,000 digits, a very deep list).
+    """
+    if isinstance(value, str | bytes):
+        value = value[: LONGEST_VALUE + 1]
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError, OverflowError):  # more digits than Python prints, or too deep
+        return f"a value of type {type(value).__name__} that is too large to print"
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+
+
+def printable(text: str) -> str:
+    """Return text with control characters and lone surrogates as escapes, since a file name may contain them."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def nearest_name(name: str, valid: Iterable[str], cutoff: float = 0.4) -> str | None:
     """Return the valid name most similar to `name`, or None where none is similar."""
+    if len(name) > LONGEST_NAME:
+        return None
     by_folded = {v.lower(): v for v in valid}
     found = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=cutoff)
     return by_folded[found[0]] if found else None

@@ -36,7 +36,6 @@ SHORT = {
     "catalogs/arrays.py": "public types",
     "catalogs/deployments/layout.py": "public types",
     "catalogs/deployments/queueing.py": "public types",
-    "catalogs/errors.py": "public types",
     "catalogs/io/json_block.py": "public types",
     "catalogs/models/catalog.py": "the lookup by name, above the files it reads",
     "catalogs/units.py": "public constants",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -140,7 +141,7 @@ def bundle_folder(text: str) -> Path:
     Raises:
         InputError: There is neither a path nor a bundle of that name.
     """
-    if Path(text).exists():
+    if os.path.exists(text):
         return Path(text)
     for folder in (user_folder() / text.lower(), shipped_folder() / text.lower()):
         if (folder / JSON_NAME).is_file():  # the user's folder may hold host times alone

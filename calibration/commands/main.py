@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -236,7 +237,7 @@ def show(
     from calibration.bundles.files import read_bundle
     from catalogs.hardware.catalog import parse_hardware
 
-    path = Path(name) if (Path(name) / "bundle.json").is_file() else None
+    path = Path(name) if os.path.isfile(Path(name) / "bundle.json") else None
     hardware = read_bundle(path)[0].hardware if path else name
     bundle = load_bundle(parse_hardware(hardware).accelerator, path)
     notices = [*bundle.notices, *bundle.uncalibrated]

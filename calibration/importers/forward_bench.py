@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from calibration.bundles.files import first_fault
 from calibration.importers.parsing import EngineSteps, Foreign
 from catalogs.errors import InputError
+from catalogs.io.input_files import MOST_DATA_BYTES, read_limited
 
 #: Spread of the sample medians above which vLLM itself warns, in %.
 UNSTABLE_PERCENT: Final = 0.5
@@ -65,9 +66,9 @@ def read_forward_bench(path: Path) -> EngineSteps:
     import pandas as pd
 
     try:
-        cases = TypeAdapter(list[_Case]).validate_json(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"forward benchmark cannot be read ({type(error).__name__})", str(path)) from None
+        cases = TypeAdapter(list[_Case]).validate_json(
+            read_limited(path, "forward benchmark cannot be read", MOST_DATA_BYTES)
+        )
     except ValidationError as error:
         raise InputError(f"not a valid vllm bench forward result ({first_fault(error, 'file')})", str(path)) from None
     faults = [_fault(case) for case in cases]

@@ -29,6 +29,9 @@ _COUNTS: Final = ("index", "context_requests", "context_tokens", "generation_req
 
 COLUMNS: Final = ("at_s", "engine", *_COUNTS, "seconds", "kv_usage_fraction")
 
+#: Digits of a count, so that it fits arrays of 64-bit integers; also of milliseconds.
+MOST_DIGITS: Final = 18
+
 _START: Final = re.compile(r"Iteration\(\d*")
 
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
@@ -94,6 +97,8 @@ def _take(line: str, rows: list[dict[str, float]], left_out: Counter[str]) -> No
 def _fault(match: re.Match[str]) -> str | None:
     if match["dummy"]:
         return "dummy steps"
+    if any(len(match[name]) > MOST_DIGITS for name in (*_COUNTS, "ms")) or len(match["engine"] or "") > MOST_DIGITS:
+        return "steps with a number that no counter reaches"
     if float(match["ms"]) <= 0:
         return "steps that took no time"
     context, generation = int(match["context_requests"]), int(match["generation_requests"])

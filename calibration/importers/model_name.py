@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from calibration.importers.results import read_documents
 from catalogs.errors import InputError
+from catalogs.io.json_files import load_json
 
 #: Number of requests to read: all requests of a run name the same model.
 _INSPECTED = 3
@@ -37,18 +37,22 @@ def _names(document: Any) -> list[str]:
     if isinstance(document, list):
         bodies = [entry.get("request") for entry in document[:_INSPECTED] if isinstance(entry, dict)]
     elif isinstance(document, dict):
-        for benchmark in document.get("benchmarks") or ():
+        for benchmark in _items(document.get("benchmarks")):
             requests = benchmark.get("requests") if isinstance(benchmark, dict) else None
-            done = (requests.get("successful") if isinstance(requests, dict) else None) or []
+            done = _items(requests.get("successful") if isinstance(requests, dict) else None)
             bodies += [entry.get("request_args") for entry in done[:_INSPECTED] if isinstance(entry, dict)]
     return [name for body in bodies if (name := _named(body)) is not None]
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _named(body: Any) -> str | None:
     """Return the model of a request as it was sent; GuideLLM wraps the body."""
     if isinstance(body, str):
         try:
-            body = json.loads(body)
+            body = load_json(body)
         except ValueError:
             return None
     if not isinstance(body, dict):

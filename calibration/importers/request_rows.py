@@ -23,6 +23,8 @@ SLACK_S: Final = 0.01
 
 LONGEST_S: Final = 1e9  # 30 years: too long for a load test, typical of a run in nanoseconds
 
+MOST_TOKENS: Final = 1e9  # of a prompt or an answer
+
 NAN: Final = float("nan")
 
 
@@ -93,6 +95,8 @@ def measured_run(facts: RunFacts, rows: Sequence[RequestRow]) -> MeasuredRun:
 
 def _fault(row: RequestRow, duration_s: float) -> str | None:
     """Return the rule that a request breaks; comparisons with NaN (no value) break none."""
+    if row.output_tokens > MOST_TOKENS or row.input_tokens > MOST_TOKENS:
+        return "more tokens than any context"
     times = (row.arrival_s, row.ttft_s, row.e2e_s, row.tpot_s, *row.itl_s)
     left_s = SLACK * (row.e2e_s - row.ttft_s) + SLACK_S
     rules = {

@@ -5,7 +5,6 @@ The format is recognised by the contents.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +14,8 @@ from calibration.importers.forward_bench import read_forward_bench
 from calibration.importers.iteration_log import read_iteration_log
 from calibration.importers.parsing import EngineSteps
 from catalogs.errors import InputError
+from catalogs.io.input_files import MOST_DATA_BYTES, read_text
+from catalogs.io.json_files import load_json
 
 
 def read_steps(path: Path) -> EngineSteps:
@@ -26,7 +27,7 @@ def read_steps(path: Path) -> EngineSteps:
     try:
         with path.open("rb") as file:
             start = file.read(64).lstrip()
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"file of engine steps cannot be read ({type(error).__name__})", str(path)) from None
     if start[:1] == b"[" and start[1:].lstrip()[:1] in (b"{", b"]", b""):
         return read_forward_bench(path)
@@ -81,24 +82,16 @@ def read_documents(path: Path) -> list[Any]:
     Raises:
         InputError: The file cannot be read or is not JSON.
     """
+    text = read_text(path, "result cannot be read", MOST_DATA_BYTES)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"result cannot be read ({type(error).__name__})", str(path)) from None
-    try:
-        return [json.loads(text, parse_int=_whole)]
+        return [load_json(text)]
     except ValueError as error:
         whole = str(error)
     lines = [line for line in text.splitlines() if line.strip()]
     try:
-        documents = [json.loads(line, parse_int=_whole) for line in lines]
+        documents = [load_json(line) for line in lines]
     except ValueError:
         raise InputError(f"result is cut short or not JSON ({whole})", str(path)) from None
     if not documents:
         raise InputError("result file is empty", str(path))
     return documents
-
-
-def _whole(text: str) -> float:
-    """Return an integer; as a float, perhaps infinite, where it is longer than any counter or clock."""
-    return int(text) if len(text) < 30 else float(text)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from catalogs.errors import InputError
+from catalogs.io.input_files import exists, user_path
 from catalogs.io.yaml_files import DATA
 from catalogs.models.catalog import load_model
 from catalogs.models.hf_reader import read_reader
@@ -50,12 +50,12 @@ def load_subject(text: str) -> RandomWeightModel:
         InputError: If the name is unknown, the file is damaged, or the configuration of a catalog model does not follow
             from its sizes.
     """
-    path, spec = Path(text).expanduser(), load_model(text)
+    path, spec = user_path(text), load_model(text)
     known = DATA / "hf_configs" / f"{spec.name}.yaml"
     if known.is_file():
         facts = yaml.safe_load(known.read_text(encoding="utf-8"))
         return RandomWeightModel(spec.name, spec, facts["config"], facts["source"])
-    if spec.name == text.strip() and path.exists():
+    if spec.name == text.strip() and exists(path):
         folder = path.resolve().parent if path.is_file() else path.resolve()
         return RandomWeightModel(folder.name, spec, dict(read_reader(path).values), spec.source)
     return RandomWeightModel(spec.name, spec, config_of(spec), spec.source)

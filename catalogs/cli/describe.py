@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from catalogs.engines.files import engine_file_names, load_engine, read_engine_f
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import list_hardware, list_mig_profiles, parse_hardware
 from catalogs.hardware.files import find_hardware_file, read_hardware_file
+from catalogs.io.json_files import read_json
 from catalogs.io.yaml_files import DATA, user_folder
 from catalogs.models.catalog import list_models, load_model
 from catalogs.units import GIB, GIGA, TERA
@@ -164,8 +164,8 @@ def _calibration(name: str) -> Record:
         raise InputError("no calibration of this hardware", name, nearest_name(name, folders))
     folder = folders[name]
     try:
-        data = dict(json.loads((folder / "bundle.json").read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        data = dict(read_json(folder / "bundle.json"))
+    except (InputError, ValueError, TypeError):
         raise InputError("calibration bundle is not valid; remove its folder to ignore it", str(folder)) from None
     head = {key: data.get(key) for key in ("engine", "engine_version", "driver", "sources", "arrays_sha256")}
     place = "shipped" if folder.is_relative_to(DATA) else str(folder)

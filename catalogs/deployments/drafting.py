@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, get_args
 from catalogs.deployments.speculation import HEADS, Speculation, Speculative
 from catalogs.engines.profile import EngineProfile, Method
 from catalogs.errors import InputError, nearest_name
+from catalogs.io.input_files import is_file, is_folder, user_path
+from catalogs.models.hf_reader import read_reader
 from catalogs.models.layers import LayerGroup
 from catalogs.models.spec import ModelSpec
 
@@ -180,9 +181,9 @@ def _head(name: str, target: ModelSpec) -> ModelSpec:
         if read.hidden_size != target.hidden_size:
             rule = f"an EAGLE head must have the hidden size of its target, {target.hidden_size}"
             raise InputError(rule, f"{name}: {read.hidden_size}")
-        vocabulary = json.loads(config.read_text(encoding="utf-8")).get("draft_vocab_size") or target.vocab_size
+        vocabulary = read_reader(config).count("draft_vocab_size", default=target.vocab_size)
         head = replace(target, name=name, hf_id=name, groups=read.groups, other_params=0.0, formats=())
-        return replace(head, vocab_size=int(vocabulary))
+        return replace(head, vocab_size=vocabulary)
     layer = _last_attention(target)
     if layer.plain_attention is None or layer.dense_block is None:
         rule = f"{target.name} has no dense layer to take as the EAGLE head: give the head's config.json"
@@ -192,9 +193,9 @@ def _head(name: str, target: ModelSpec) -> ModelSpec:
 
 def _config_of(name: str) -> Path | None:
     """Return the path of the config.json that `name` refers to, as a file or as its folder, or None."""
-    path = Path(name).expanduser()
-    path = path / "config.json" if path.is_dir() else path
-    return path if path.is_file() else None
+    path = user_path(name)
+    path = path / "config.json" if is_folder(path) else path
+    return path if is_file(path) else None
 
 
 def _last_attention(target: ModelSpec) -> LayerGroup:

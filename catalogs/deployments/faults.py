@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
+from pydantic import AfterValidator, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import Seed, Share, YamlBlock, check_keys
+
+#: Shortest mean time between faults, and of a fault; a simulation has an event for each.
+LEAST_S: Final = 1e-3
+
+#: A coefficient of variation whose square is neither zero nor infinite; 0 means constant.
+Variation = Annotated[float, Field(ge=0, le=1e3), AfterValidator(lambda cv: cv if cv >= 1e-6 else 0.0)]
 
 
 class Fault(YamlBlock):
@@ -29,10 +35,10 @@ class Fault(YamlBlock):
     #: The index of the pool; null: the first pool for a scripted fault, all pools for a random one.
     pool: NonNegativeInt | None = None
     factor: Annotated[float, Field(gt=1)] | None = None
-    mtbf_s: PositiveFloat | None = None
-    mttr_s: PositiveFloat | None = None
-    mtbf_cv: NonNegativeFloat = 1.0
-    mttr_cv: NonNegativeFloat = 1.0
+    mtbf_s: Annotated[float, Field(ge=LEAST_S)] | None = None
+    mttr_s: Annotated[float, Field(ge=LEAST_S)] | None = None
+    mtbf_cv: Variation = 1.0
+    mttr_cv: Variation = 1.0
     seed: Seed = 0
 
     @property

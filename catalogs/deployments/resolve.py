@@ -128,7 +128,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     if speculation is not None:
         deployment, names = _speculating(deployment, speculation, names)
     names = replace(names, engine=features.engine_for_model(names.model, names.engine, deployment))
-    own = names.hardware.notices + (speculation.notices if speculation else ())
+    own = names.model.notices + names.hardware.notices + (speculation.notices if speculation else ())
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
     replicas, layout, layout_notices = parallelism.resolve_layout(deployment, names.model, names.hardware)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
 
 from catalogs.deployments.layout import ROLES, All2All, Role
 from catalogs.deployments.speculation import Speculative
@@ -17,14 +17,32 @@ from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
 SHARED_KEYS: Final = ("disaggregation", "pools", "router", "router_staleness_s", "faults", "retries")
 
 
+#: Largest memory or disk of a node (1,000 TiB), so that sizes in bytes stay exact.
+MOST_GIB: Final = 1_024_000
+
+#: Shortest age of a router's view; a simulation has an event for each update.
+LEAST_STALENESS_S: Final = 1e-4
+
+
+def check_staleness(value_s: float) -> float:
+    """Return the age of a router's view, which is 0 (always current) or at least LEAST_STALENESS_S.
+
+    Raises:
+        ValueError: The age is negative, not finite, or shorter.
+    """
+    if value_s != 0.0 and not LEAST_STALENESS_S <= value_s < float("inf"):
+        raise ValueError(f"must be 0 (always current) or at least {LEAST_STALENESS_S:g} seconds")
+    return value_s
+
+
 class KvOffload(StrictYamlBlock):
     """The `kv_offload` block of deployment.yaml: host memory and disk as further tiers for KV blocks.
 
     Sizes are per replica, as with `--kv-offloading-size`. Rates that are null are those of the node.
     """
 
-    host_gib: PositiveFloat
-    disk_gib: NonNegativeFloat = 0.0
+    host_gib: Annotated[float, Field(gt=0, le=MOST_GIB)]
+    disk_gib: Annotated[float, Field(ge=0, le=MOST_GIB)] = 0.0
     host_gib_per_s: PositiveFloat | None = None  # per accelerator, one direction
     disk_gib_per_s: PositiveFloat | None = None  # per replica, one direction
 
@@ -99,12 +117,14 @@ class Deployment(StrictYamlBlock):
     sampling: Literal["random", "top_p", "greedy"] = "random"  # sampling in requests; random: temperature only
     kv_offload: KvOffload | None = None  # KV blocks are also kept in host memory and on disk
     preemption: Literal["recompute", "swap"] | None = None
-    swap_space_gib: NonNegativeFloat | None = None  # host memory of each accelerator for swapped requests
+    swap_space_gib: Annotated[float, Field(ge=0, le=MOST_GIB)] | None = (
+        None  # host memory of each accelerator for swapped requests
+    )
     lora: Lora | None = None
     speculative: Speculative | None = None  # catalogs/deployments/speculation.py
     pools: list[dict[str, object]] | None = None  # kinds of replica behind one router: the keys that differ
     router: str | dict[str, object] = "round_robin"  # catalogs/deployments/routing.py
-    router_staleness_s: NonNegativeFloat = 0.0  # age of the router's view of replicas
+    router_staleness_s: Annotated[float, AfterValidator(check_staleness)] = 0.0  # age of the router's view of replicas
     autoscaling: dict[str, object] | None = None  # catalogs/deployments/autoscaling.py
     queue: dict[str, object] | None = None  # catalogs/deployments/queueing.py
     faults: list[dict[str, object]] | None = None  # catalogs/deployments/faults.py

@@ -138,8 +138,8 @@ def read_hardware_file(name: str) -> HardwareFile:
     """
     stem = find_hardware_file(name)
     if stem is None:
-        nearest = nearest_name(name, [*hardware_spellings(), "local"]) or ", ".join(hardware_file_names())
-        raise InputError("unknown hardware", name, nearest)
+        nearest = nearest_name(name, [*hardware_spellings(), "local"])
+        raise InputError("unknown hardware", name, nearest, None if nearest else "`catalog list hardware` lists all")
     return _read_file(stem)
 
 

@@ -19,6 +19,7 @@ from catalogs.hardware import files
 from catalogs.hardware.specs import Accelerator, Hardware, Node
 from catalogs.io.output_files import make_folder, write_atomically
 from catalogs.io.yaml_files import YamlBlock, read_yaml, user_folder, validate_as
+from catalogs.io.yaml_loader import dump_yaml
 from catalogs.units import GIGA, KIB, MEGA, MIB, TERA
 
 #: Dense tensor flops per cycle and multiprocessor by compute capability, fp16/bf16 with fp32 accumulation
@@ -249,9 +250,7 @@ def save_measured_peaks(peaks: MeasuredPeaks) -> Path:
     Raises:
         InputError: The file cannot be written.
     """
-    import yaml
-
     path = measured_peaks_path()
     make_folder(path.parent)
-    write_atomically(path, [yaml.safe_dump(peaks.model_dump(), sort_keys=False)])
+    write_atomically(path, [dump_yaml(peaks.model_dump())])
     return path

@@ -13,6 +13,8 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from catalogs.errors import InputError, nearest_name
+from catalogs.io.input_files import read_text
+from catalogs.io.yaml_loader import MOST_CHARACTERS, load_yaml
 
 #: The folder of the shipped data.
 DATA: Path = Path(__file__).resolve().parents[1] / "data"
@@ -24,8 +26,6 @@ def user_folder(kind: str) -> Path:
 
     return Path(platformdirs.user_data_dir("llm-capacity-planner", appauthor=False)) / kind
 
-
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 #: A fraction.
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -51,22 +51,6 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 
 
-class _StrictLoader(_Loader):  # type: ignore[misc]
-    """A safe YAML loader (JSON is valid YAML) that refuses duplicate keys; plain YAML silently keeps the last."""
-
-
-def _mapping_once(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
-    keys = [k.value for k, _ in node.value if k.tag != "tag:yaml.org,2002:merge"]
-    twice = next((k for i, k in enumerate(keys) if k in keys[:i]), None)
-    if twice is not None:
-        raise yaml.constructor.ConstructorError(None, None, f"key {twice!r} is written twice", node.start_mark)
-    loader.flatten_mapping(node)
-    return {loader.construct_object(k, deep=True): loader.construct_object(v, deep=True) for k, v in node.value}
-
-
-_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_once)
-
-
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
     """Return the mapping in a YAML (or JSON) text.
 
@@ -74,7 +58,7 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
         InputError: The text is not a valid mapping; the message names `where` and the line.
     """
     try:
-        found = yaml.load(text, Loader=_StrictLoader)
+        found = load_yaml(text)
     except yaml.YAMLError as e:
         mark = getattr(e, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark is not None else ""
@@ -92,11 +76,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         InputError: The file cannot be read or is not a valid mapping.
     """
-    try:
-        return parse_yaml(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as e:
-        reason = e.strerror if isinstance(e, OSError) and e.strerror else "is not a readable text file"
-        raise InputError(f"cannot read {path}: {reason}") from None
+    return parse_yaml(read_text(path, f"cannot read {path.name}", MOST_CHARACTERS), str(path))
 
 
 def validate_as(cls: type[M], data: dict[str, Any], where: str) -> M:

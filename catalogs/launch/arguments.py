@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from catalogs.io.input_files import exists, user_path
 from catalogs.models.spec import ModelSpec
 
 _NEGATED = "--no-"
@@ -54,10 +54,10 @@ def weights_at(model: ModelSpec) -> str:
 
     The path is absolute because scripts and servers run in other folders.
     """
-    path = Path(model.name).expanduser()
-    if model.hf_id or not path.exists():
+    path = user_path(model.name)
+    if model.hf_id or not exists(path):
         return model.hf_id or model.name
-    return str((path.parent if path.is_file() else path).resolve())
+    return str((path if path.is_dir() else path.parent).resolve())
 
 
 def folder_notes(model: ModelSpec) -> list[str]:

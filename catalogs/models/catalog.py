@@ -5,9 +5,8 @@ The classes are in layers.py (the parts of a layer) and spec.py (the whole model
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from catalogs.errors import InputError
+from catalogs.io.input_files import exists, user_path
 from catalogs.models.files import load_entry
 from catalogs.models.hf_config import load_config
 from catalogs.models.names import load_names
@@ -32,8 +31,8 @@ def load_model(text: str) -> ModelSpec:
     wanted = text.strip()
     alias = names.exact(wanted)
     if alias is None and wanted:
-        path = Path(wanted).expanduser()
-        if path.exists():
+        path = user_path(wanted)
+        if exists(path):
             return load_config(path, wanted)
         if wanted.startswith((".", "/", "~")) or wanted.endswith(".json"):
             raise InputError("no such model file or directory", wanted)

@@ -8,12 +8,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from catalogs.errors import InputError
+from catalogs.errors import InputError, nearest_name
+from catalogs.models.hf_families import family_notices
 from catalogs.models.hf_quantization import read_weight_format
 from catalogs.models.hf_reader import ConfigReader, read_reader
 from catalogs.models.layers import FeedForward, LayerGroup, Mlp, Moe
 from catalogs.models.mixers import Attention, LinearAttention, Mixer, MlaAttention
 from catalogs.models.spec import ModelSpec
+
+#: Kinds of layer in `layer_types`.
+LAYER_KINDS: Final = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention")
 
 MAX_LAYERS: Final = 10_000  # more than any model has; larger values are typing errors
 
@@ -38,10 +42,6 @@ QK_NORMED: Final = frozenset(
 #: Families with a learned table of positions, and its number of extra rows.
 LEARNED_POSITIONS: Final = {"opt": 2, "gpt2": 0, "gpt_bigcode": 0, "bart": 2, "mbart": 2, "whisper": 0}
 
-NOT_GENERATIVE: Final = frozenset(
-    ["bert", "roberta", "xlm-roberta", "albert", "distilbert", "electra", "deberta", "deberta-v2", "clip", "vit"]
-)
-
 
 def load_config(path: Path, name: str | None = None) -> ModelSpec:
     """Return the model of a config.json file, or of the one in a folder.
@@ -59,19 +59,20 @@ def model_from_config(config: ConfigReader, name: str) -> ModelSpec:
         InputError: A size is missing or invalid, or the model does not generate text.
     """
     kind = config.text("model_type")
-    if kind in NOT_GENERATIVE:
-        raise InputError(f"{config.where}: this model_type is not a generative language model", kind)
+    notices = family_notices(config)
     layers = decoder_layers(config)
     hidden = config.count("hidden_size", "n_embd", "d_model")
     weights = read_weight_format(config, layers, hidden)
     architectures = config.items("architectures") or [""]
+    if not isinstance(architectures[0], str):
+        raise InputError(f"{config.where}: architectures must be a list of names", architectures[0])
     keys = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "max_target_positions")
     positions = config.count(*keys, default=2048)
     embedding = config.maybe_count("word_embed_proj_dim") or hidden
     return ModelSpec(
         name=name,
         hf_id=config.text("_name_or_path"),
-        architecture=str(architectures[0]),
+        architecture=architectures[0],
         hidden_size=hidden,
         vocab_size=config.count("vocab_size", "padded_vocab_size"),
         groups=group_layers(layers),
@@ -87,6 +88,7 @@ def model_from_config(config: ConfigReader, name: str) -> ModelSpec:
         other_params=vision_params(config) + _sound_params(config, hidden),
         mtp_layers=config.maybe_count("num_nextn_predict_layers", "mtp_num_hidden_layers") or 0,
         source=f"config.json at {config.where}",
+        notices=notices,
     )
 
 
@@ -167,11 +169,15 @@ def layer_kind(config: ConfigReader, layer: int) -> str:
     It is taken from `layer_types`, or follows the rule of the model family.
     """
     if kinds := config.items("layer_types"):
-        return str(kinds[layer % len(kinds)])
-    if (pattern := config.items("hybrid_layer_pattern")) is not None:
+        kind = kinds[layer % len(kinds)]
+        if kind not in LAYER_KINDS:
+            nearest = nearest_name(str(kind), LAYER_KINDS, 0.7) or ", ".join(LAYER_KINDS)
+            raise InputError(f"{config.where}: layer_types holds a kind of layer that is not modelled", kind, nearest)
+        return str(kind)
+    if pattern := config.numbers("hybrid_layer_pattern"):
         return "sliding_attention" if pattern[layer % len(pattern)] else "full_attention"
     if linear := config.section("linear_attn_config"):
-        return "linear_attention" if layer + 1 in (linear.items("kda_layers") or []) else "full_attention"
+        return "linear_attention" if layer + 1 in (linear.numbers("kda_layers") or []) else "full_attention"
     if interval := config.maybe_count("full_attention_interval"):
         return "full_attention" if (layer + 1) % interval == 0 else "linear_attention"
     if config.text("model_type") == "llama4_text":
@@ -184,7 +190,7 @@ def _llama4_kind(config: ConfigReader, layer: int) -> str:
 
     `no_rope_layers` holds 1 for rotary layers, which attend within a chunk, and 0 for the others (every 4th).
     """
-    if rotary := config.items("no_rope_layers"):
+    if rotary := config.numbers("no_rope_layers"):
         return "chunked_attention" if rotary[layer % len(rotary)] else "full_attention"
     interval = config.count("no_rope_layer_interval", default=4)
     return "full_attention" if (layer + 1) % interval == 0 else "chunked_attention"
@@ -307,14 +313,14 @@ def is_moe_layer(config: ConfigReader, layer: int) -> bool:
     """Return whether decoder layer `layer` is a mixture of experts."""
     if not _n_experts(config):
         return False
-    if layer < (config.maybe_count("first_k_dense_replace") or 0) or layer in (config.items("mlp_only_layers") or []):
+    if layer < (config.maybe_count("first_k_dense_replace") or 0) or layer in (config.numbers("mlp_only_layers") or []):
         return False
-    if (chosen := config.items("moe_layers")) is not None:
+    if (chosen := config.numbers("moe_layers")) is not None:
         return layer in chosen
-    frequency = config.get("moe_layer_freq")
-    if isinstance(frequency, list):
-        return bool(frequency[layer % len(frequency)])
-    if isinstance(frequency, int) and not isinstance(frequency, bool):
+    if isinstance(config.get("moe_layer_freq"), list):
+        if pattern := config.numbers("moe_layer_freq"):
+            return bool(pattern[layer % len(pattern)])
+    elif (frequency := config.maybe_count("moe_layer_freq")) is not None:
         return layer % max(frequency, 1) == 0
     step = config.maybe_count("interleave_moe_layer_step", "decoder_sparse_step") or 1
     return (layer + 1) % step == 0

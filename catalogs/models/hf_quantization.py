@@ -5,9 +5,9 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
-from catalogs.errors import InputError
+from catalogs.errors import InputError, nearest_name
 from catalogs.models.hf_reader import ConfigReader
 from catalogs.models.layers import LayerGroup
 from catalogs.models.mixers import Part
@@ -26,6 +26,16 @@ PROBES: Final[dict[Part, tuple[str, ...]]] = {
     ),
     "shared_experts": ("mlp.shared_experts.up_proj", "mlp.shared_expert.up_proj", "feed_forward.shared_expert.up_proj"),
 }
+
+#: Served dtype by the names of `torch_dtype`; engines serve fp32 checkpoints in 16 bits by default.
+DTYPES: Final = {
+    **dict.fromkeys(("bfloat16", "bf16", "float32", "fp32", "float", "float64", "auto"), "bf16"),
+    **dict.fromkeys(("float16", "fp16", "half"), "fp16"),
+    "float8_e4m3fn": "fp8",
+}
+
+#: Names of `kv_cache_quant_algo`; only FP8 is a default of engines.
+KV_ALGORITHMS: Final = ("FP8", "INT8", "NVFP4", "NONE")
 
 PREFIXES: Final = ("model.layers", "language_model.model.layers", "model.language_model.layers", "backbone.layers")
 
@@ -97,27 +107,32 @@ def unquantized_shares(ignored: IgnoreList, layers: list[LayerGroup], hidden: in
     return tuple((part, sum(shares) / len(shares)) for part, shares in seen.items() if any(shares))
 
 
-def _group_weights(config: ConfigReader) -> Mapping[str, Any]:
-    """Return the `weights` entry of the first group of a compressed-tensors or modelopt config, or {}."""
-    groups = config.get("config_groups")
-    first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
-    weights = first.get("weights") if isinstance(first, dict) else None
-    return weights if isinstance(weights, dict) else {}
+def _group_weights(config: ConfigReader) -> ConfigReader | None:
+    """Return the `weights` entry of the first group of a compressed-tensors or modelopt config, or None."""
+    groups = config.section("config_groups")
+    first = groups.section(next(iter(groups.values))) if groups is not None and groups.values else None
+    return None if first is None else first.section("weights")
 
 
-def _bits_format(bits: object, kind: object, group_size: object, symmetric: object) -> tuple[str, float | None]:
+def _group_size(config: ConfigReader) -> int:
+    """Return the weights that share a scale; -1 in the config stands for a whole channel."""
+    return 128 if config.get("group_size") == -1 else config.maybe_count("group_size") or 128
+
+
+def _bits_format(config: ConfigReader, kind: str, bits_keys: tuple[str, ...]) -> tuple[str, float | None]:
     """Return the dtype and the bytes per weight of an 8- or 4-bit format.
 
     Groups of int4 add 2 bytes each for scale and zero.
     """
-    group = group_size if isinstance(group_size, int) and not isinstance(group_size, bool) and group_size > 0 else 128
+    bits, group = config.maybe_count(*bits_keys), _group_size(config)
+    symmetric = config.flag("symmetric", "sym")
     if bits == 8:
         return ("fp8" if kind == "float" else "int8"), None
     if bits == 4 and kind == "float":
         return "fp4", (0.5 + 1 / 32 if group == 32 else 0.5 + 1 / 16)
     if bits == 4:
-        return "int4", 0.5 + (2 if symmetric is True else 4) / group
-    raise InputError("weights with this number of bits are not supported", bits, "4 or 8")
+        return "int4", 0.5 + (2 if symmetric else 4) / group
+    raise InputError(f"{config.where}: weights with this number of bits are not supported", bits, "4 or 8")
 
 
 def _algorithm_format(name: str) -> tuple[str, float | None] | None:
@@ -136,11 +151,10 @@ def _dtype_and_bytes(config: ConfigReader) -> tuple[str, float | None]:
             return named
     method = config.text("quant_method").lower()
     weights = _group_weights(config)
-    if weights:
-        size, symmetric = weights.get("group_size"), weights.get("symmetric")
-        return _bits_format(weights.get("num_bits"), weights.get("type"), size, symmetric)
+    if weights is not None:
+        return _bits_format(weights, weights.text("type", default="int"), ("num_bits",))
     if method in ("awq", "gptq", "auto-round", "autoround", "hqq"):
-        return _bits_format(config.get("bits", "w_bit", "nbits"), "int", config.get("group_size"), config.get("sym"))
+        return _bits_format(config, "int", ("bits", "w_bit", "nbits"))
     if method == "bitsandbytes" or config.get("load_in_4bit") is not None:
         return ("int4", None) if config.flag("load_in_4bit", "_load_in_4bit") else ("int8", None)
     algorithm = config.text("quant_algo")
@@ -154,11 +168,15 @@ def _kv_dtype(section: ConfigReader) -> str | None:
 
     ModelOpt declares it as kv_cache_quant_algo, compressed-tensors as kv_cache_scheme.
     """
-    scheme = section.values.get("kv_cache_scheme")
+    scheme = section.get("kv_cache_scheme")
     if isinstance(scheme, Mapping):
-        return "fp8" if (scheme.get("num_bits"), scheme.get("type")) == (8, "float") else None
-    declared = scheme or section.values.get("kv_cache_quant_algo")
-    return "fp8" if isinstance(declared, str) and declared.upper() == "FP8" else None
+        reader = section.section("kv_cache_scheme")
+        assert reader is not None
+        return "fp8" if (reader.maybe_count("num_bits"), reader.text("type")) == (8, "float") else None
+    name = section.text("kv_cache_scheme", "kv_cache_quant_algo", default="none").upper()
+    if name not in KV_ALGORITHMS:
+        raise InputError(f"{section.where}: unknown quantisation of the KV cache", name, ", ".join(KV_ALGORITHMS))
+    return "fp8" if name == "FP8" else None
 
 
 def _block_size(section: ConfigReader) -> int | None:
@@ -166,9 +184,13 @@ def _block_size(section: ConfigReader) -> int | None:
 
     They are in `weight_block_size`, or in the block_structure of compressed-tensors.
     """
-    shape = section.get("weight_block_size") or _group_weights(section).get("block_structure")
-    rows = shape[0] if isinstance(shape, list) and shape else None
-    return rows if isinstance(rows, int) and not isinstance(rows, bool) and rows > 0 else None
+    weights = _group_weights(section)
+    shape = section.numbers("weight_block_size") or (weights.numbers("block_structure") if weights else None)
+    if not shape:
+        return None
+    if shape[0] < 1:
+        raise InputError(f"{section.where}: a block has at least one row", shape[0], "128")
+    return shape[0]
 
 
 def read_weight_format(config: ConfigReader, layers: list[LayerGroup], hidden: int) -> WeightFormat:
@@ -180,8 +202,10 @@ def read_weight_format(config: ConfigReader, layers: list[LayerGroup], hidden: i
     section = config.section("quantization_config") or config.section("compression_config")
     if section is None:
         name = config.text("torch_dtype", "dtype", default="bfloat16").removeprefix("torch.")
-        # engines serve fp32 checkpoints in 16 bits by default
-        return WeightFormat({"float16": "fp16", "half": "fp16"}.get(name, "bf16"))
+        if name not in DTYPES:
+            rule = f"{config.where}: unknown torch_dtype"
+            raise InputError(rule, name, nearest_name(name, DTYPES, 0.7) or "bfloat16, float16 or float32")
+        return WeightFormat(DTYPES[name])
     nested = section.section("quantization")  # modelopt's hf_quant_config.json, inlined
     section = nested or section
     dtype, size = _dtype_and_bytes(section)

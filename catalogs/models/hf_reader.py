@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from catalogs.errors import InputError
+from catalogs.io.input_files import is_file, is_folder
+from catalogs.io.json_files import read_json
 
 #: Keys under which a multimodal checkpoint holds the config of its language model.
 TEXT_KEYS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -79,9 +80,9 @@ class ConfigReader:
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise InputError(f"{self.where}: {keys[0]} must be a whole number >= 0", value)
+            raise InputError(f"{self.where}: {self._present(keys)} must be a whole number >= 0", value)
         if value > LARGEST:
-            raise InputError(f"{self.where}: {keys[0]} is larger than any model's", value)
+            raise InputError(f"{self.where}: {self._present(keys)} is larger than any model's", value)
         return value
 
     def count(self, *keys: str, default: int | None = None) -> int:
@@ -100,24 +101,65 @@ class ConfigReader:
         return value
 
     def flag(self, *keys: str, default: bool = False) -> bool:
-        """Return the truth value of the first key that is present."""
+        """Return the truth value of the first key that is present.
+
+        Raises:
+            InputError: The value is neither true nor false.
+        """
         value = self.get(*keys)
-        return default if value is None else bool(value)
+        if value is None:
+            return default
+        if value not in (True, False):
+            raise InputError(f"{self.where}: {self._present(keys)} must be true or false", value)
+        return bool(value)
 
     def text(self, *keys: str, default: str = "") -> str:
-        """Return the string under the first key that is present, else `default`."""
+        """Return the string under the first key that is present, else `default`.
+
+        Raises:
+            InputError: The value is not a string.
+        """
         value = self.get(*keys)
-        return value if isinstance(value, str) else default
+        if value is not None and not isinstance(value, str):
+            raise InputError(f"{self.where}: {self._present(keys)} must be a text", value)
+        return default if value is None else value
 
     def items(self, key: str) -> list[Any] | None:
-        """Return the list under `key`, or None."""
+        """Return the list under `key`, or None.
+
+        Raises:
+            InputError: The value is not a list.
+        """
         value = self.get(key)
-        return value if isinstance(value, list) else None
+        if value is not None and not isinstance(value, list):
+            raise InputError(f"{self.where}: {key} must be a list", value)
+        return value
+
+    def numbers(self, key: str) -> list[int] | None:
+        """Return the list of whole numbers under `key`, or None; true and false count as 1 and 0.
+
+        Raises:
+            InputError: The value is not a list, or an item is not a whole number.
+        """
+        found = self.items(key)
+        wrong = next((item for item in found or () if not isinstance(item, int)), None)
+        if wrong is not None:
+            raise InputError(f"{self.where}: {key} must be a list of whole numbers", wrong)
+        return found
 
     def section(self, key: str) -> ConfigReader | None:
-        """Return a reader of the object under `key`, or None."""
+        """Return a reader of the object under `key`, or None.
+
+        Raises:
+            InputError: The value is not an object.
+        """
         value = self.get(key)
-        return ConfigReader(value, f"{self.where}: {key}") if isinstance(value, dict) else None
+        if value is not None and not isinstance(value, dict):
+            raise InputError(f"{self.where}: {key} must be an object", value)
+        return None if value is None else ConfigReader(value, f"{self.where}: {key}")
+
+    def _present(self, keys: tuple[str, ...]) -> str:
+        return next((key for key in keys if self.values.get(key) is not None), keys[0])
 
 
 def read_reader(path: Path) -> ConfigReader:
@@ -126,15 +168,10 @@ def read_reader(path: Path) -> ConfigReader:
     Raises:
         InputError: The file is missing, unreadable, truncated or not a JSON object.
     """
-    found = path / "config.json" if path.is_dir() else path
-    if not found.is_file():
+    found = path / "config.json" if is_folder(path) else path
+    if not is_file(found):
         raise InputError("there is no config.json at this path", str(path))
-    try:
-        raw = json.loads(found.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read {found}: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{found} is not valid JSON ({error})") from error
+    raw = read_json(found, finite=False)  # time_step_limit of Nemotron-H is infinite
     if not isinstance(raw, dict):
         raise InputError(f"{found} must hold a JSON object", type(raw).__name__)
     return merged_reader(raw, str(found))

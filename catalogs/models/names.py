@@ -69,13 +69,14 @@ class ModelNames:
             return found.pop()
         if found:
             raise InputError(f"model name could mean {', '.join(sorted(found))}", text, sorted(found)[0])
-        raise InputError("unknown model", text, self.nearest(text))
+        nearest = self.nearest(text)
+        raise InputError("unknown model", text, nearest, hint=None if nearest else "`catalog list models` lists all")
 
     def nearest(self, text: str) -> str | None:
-        """Return the most likely alias: the shortest that begins like `text`, else the most similar."""
+        """Return the shortest alias that begins like `text`, else the most similar one; None if none is similar."""
         wanted = normalised_name(text)
         begins = [a for a in sorted(self.aliases) if wanted and normalised_name(a).startswith(wanted)]
-        return min(begins, key=len, default=None) or nearest_name(text.rsplit("/", 1)[-1], self.aliases, cutoff=0.0)
+        return min(begins, key=len, default=None) or nearest_name(text.rsplit("/", 1)[-1], self.aliases, cutoff=0.55)
 
 
 @lru_cache(maxsize=1)

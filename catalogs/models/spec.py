@@ -67,6 +67,7 @@ class ModelSpec:
     published_params: float | None = None  # the publisher's count, for tests
     published_active_params: float | None = None
     source: str = ""
+    notices: tuple[str, ...] = ()  # what was assumed about the model, one sentence each
 
     # ---- shape
 

@@ -1,31 +1,65 @@
 """The entry point of every console script, and its exit codes.
 
 Invalid input prints one line and exits with status 2, Ctrl-C (or SIGTERM) with 130, and a closed pipe silently with 0.
+An output that cannot be written exits with 74. Any other exception is an internal error: one line names the file with
+its traceback, and the status is 70. So a crash is never mistaken for the answer "no", which is 1.
 """
 
 from __future__ import annotations
 
+import errno
+import io
+import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, Final, TextIO
 
 import typer
 
 from catalogs.errors import InputError
+from catalogs.ui.crash_report import show_on_stderr, summary, write_crash_report
 
-DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+#: Exit codes; 70 (EX_SOFTWARE) and 74 (EX_IOERR) are those of BSD's sysexits.h.
+DONE, BAD_INPUT, INTERNAL_ERROR, OUTPUT_ERROR, INTERRUPTED = 0, 2, 70, 74, 130
 
 OUR_PACKAGES = ("catalogs", "calibration", "simulator", "planner")
+
+#: Errors of an output device: full, over quota or limit, failing, or closed.
+_OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 
 #: The base of every usage error (unknown option, missing argument), wherever typer keeps its click.
 _USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
 
 def run_command(name: str, command: Callable[..., Any], args: list[str] | None = None) -> int:
-    """Run a typer app and return its exit status."""
+    """Run a typer app and return its exit status.
+
+    Every exception ends here, also those that are defects of this program.
+    """
+    _open_streams()
+    try:
+        status = _run(name, command, args)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        _discard(sys.stdout)
+        return DONE
+    except OSError as error:
+        if error.errno in _OUTPUT_ERRORS:
+            _discard(sys.stdout)
+            show_on_stderr(f"{name}: cannot write the output: {error.strerror or error}")
+            _discard(sys.stderr)
+            return OUTPUT_ERROR
+        return _internal_error(name, args, error)
+    except Exception as error:
+        return _internal_error(name, args, error)
+
+
+def _run(name: str, command: Callable[..., Any], args: list[str] | None) -> int:
+    """Return the status of a command that ends, or that ends with an error of its user or its machine."""
     try:
         with _termination_as_interrupt():
             status = command(args, standalone_mode=False, prog_name=name)
@@ -34,7 +68,7 @@ def run_command(name: str, command: Callable[..., Any], args: list[str] | None =
     except _USAGE_ERROR as error:
         return _refuse(name, _usage(error))
     except (KeyboardInterrupt, typer.Abort):
-        print(f"{name}: interrupted", file=sys.stderr)
+        show_on_stderr(f"{name}: interrupted")
         return INTERRUPTED
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
@@ -44,10 +78,44 @@ def run_command(name: str, command: Callable[..., Any], args: list[str] | None =
         return _refuse(name, f"this needs a package that is not installed: {package}; {extras}")
     except MemoryError as error:
         return _refuse(name, f"not enough memory: {error or 'out of memory'}")
-    except (BrokenPipeError, SystemExit):
+    except SystemExit:
         # the reader (head, less) closed the pipe; click would exit with 1, which means "no" here
         return DONE
     return status if isinstance(status, int) else DONE
+
+
+def _internal_error(name: str, args: list[str] | None, error: Exception) -> int:
+    """Write the traceback to a file, print one line that names it, and return the status."""
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+    try:
+        path = write_crash_report(name, sys.argv[1:] if args is None else args, error)
+    except Exception:  # the line and the status matter more than the file
+        path = None
+    where = f"the traceback is in {path}" if path else "no folder for the traceback is writable"
+    show_on_stderr(f"{name}: internal error ({summary(error)}); this is a defect of {name}, {where}")
+    return INTERNAL_ERROR
+
+
+def _open_streams() -> None:
+    """Open the streams that the caller has closed on the null device, and let both print any text.
+
+    A character that the terminal cannot show (a path that is not UTF-8, an ASCII locale) is printed as an escape.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (open until the end)
+        elif mode == "w" and isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _discard(stream: TextIO) -> None:
+    """Send what a stream still holds to the null device, so that the interpreter does not fail when it ends."""
+    with suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
 
 
 @contextmanager
@@ -78,5 +146,5 @@ def _usage(error: Exception) -> str:
 
 
 def _refuse(name: str, line: str) -> int:
-    print(f"{name}: {' '.join(line.split())}", file=sys.stderr)
+    show_on_stderr(f"{name}: {' '.join(line.split())}")
     return BAD_INPUT

@@ -24,6 +24,11 @@ def rate(per_s: float | None) -> str:
     return "none" if per_s is None else f"{digits(per_s)} requests/s"
 
 
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun in the singular or the plural: "1 request", "2,000 requests"."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
 def plan_name(i: int) -> str:
     """Return the name of the i-th plan of an answer."""
     return f"Alternative {i}" if i else "Best"

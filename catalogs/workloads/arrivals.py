@@ -61,10 +61,23 @@ class RateCurve:
         return RateCurve(self.edges_s, self.rates * (requests_per_s / self.mean))
 
 
+#: A count of anything in a workload. The limit is far above any use, and still fits arrays of 64-bit numbers.
+Count = Annotated[int, Field(ge=1, le=1_000_000_000, strict=True)]
+
+#: A rate in requests per second. The limits are far beyond any use, and keep times finite in double precision.
+Rate = Annotated[float, Field(ge=1e-6, le=1e9)]
+
+#: A coefficient of variation whose square neither vanishes nor overflows.
+Variation = Annotated[float, Field(ge=1e-6, le=1e3)]
+
+#: The share of a class or a model, relative to the others.
+Weight = Annotated[float, Field(ge=1e-9, le=1e9)]
+
+
 class Arrivals(YamlBlock):
     """Base class of arrival processes, Poisson by default; `requests_per_s` is None where there is no own rate."""
 
-    requests_per_s: PositiveFloat | None = None
+    requests_per_s: Rate | None = None
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
         """Return non-decreasing arrival times at a mean of one request per second. Shape (n,)."""
@@ -105,7 +118,7 @@ class Spike(YamlBlock):
 
     at_s: NonNegativeFloat
     lasts_s: PositiveFloat
-    factor: PositiveFloat
+    factor: Annotated[float, Field(gt=0, le=1e6)]
 
 
 class Diurnal(VaryingRate):
@@ -114,7 +127,7 @@ class Diurnal(VaryingRate):
     requests_per_s is the mean without spikes. The times of spikes count from the start of each period.
     """
 
-    requests_per_s: PositiveFloat
+    requests_per_s: Rate
     swing: Share = 0.6  # peak over mean, minus one
     period_s: PositiveFloat = 86400.0
     peak_at_s: NonNegativeFloat = 50400.0  # 14:00
@@ -133,10 +146,10 @@ class Diurnal(VaryingRate):
 class Spikes(VaryingRate):
     """A constant rate with a burst of `factor` times that rate in every period."""
 
-    requests_per_s: PositiveFloat  # between the bursts
+    requests_per_s: Rate  # between the bursts
     every_s: PositiveFloat
     lasts_s: PositiveFloat
-    factor: PositiveFloat
+    factor: Annotated[float, Field(gt=0, le=1e6)]
 
     @model_validator(mode="after")
     def _short(self) -> Spikes:
@@ -182,10 +195,6 @@ def _raised(edges: FloatArray, spikes: tuple[Spike, ...]) -> FloatArray:
     return factor
 
 
-#: A count of anything in a workload. The limit is far above any use, and still fits arrays of 64-bit numbers.
-Count = Annotated[int, Field(ge=1, le=1_000_000_000, strict=True)]
-
-
 class Poisson(Arrivals):
     """Poisson arrivals: independent exponential gaps."""
 
@@ -193,7 +202,7 @@ class Poisson(Arrivals):
 class Gamma(Arrivals):
     """Independent gamma-distributed gaps with coefficient of variation `cv` (1 is Poisson, above 1 is bursty)."""
 
-    cv: PositiveFloat
+    cv: Variation
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
         """Return arrival times with gamma-distributed gaps of mean one second. Shape (n,)."""
@@ -204,7 +213,7 @@ class Gamma(Arrivals):
 class ConstantRate(Arrivals):
     """Equal gaps between requests, with the first request at time zero."""
 
-    requests_per_s: PositiveFloat
+    requests_per_s: Rate
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:  # noqa: ARG002 - one signature for all
         """Return arrival times one second apart. Shape (n,)."""

@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import PositiveFloat
 
 from catalogs.errors import InputError
+from catalogs.io.input_files import exists, is_file
 from catalogs.io.yaml_files import Seed, YamlBlock, check_keys
-from catalogs.workloads.arrivals import Arrivals, Count, parse_arrivals
+from catalogs.workloads.arrivals import Arrivals, Count, Weight, parse_arrivals
 from catalogs.workloads.lengths import Quantiles, QuantilesByInput, parse_lengths
 from catalogs.workloads.replay import Replay
 from catalogs.workloads.service_classes import parse_classes
@@ -34,7 +35,7 @@ class WorkloadFile(YamlBlock):
     arrivals: Any = None
     requests: Count | None = None
     duration_s: PositiveFloat | None = None
-    models: dict[str, PositiveFloat] | None = None
+    models: dict[str, Weight] | None = None
     classes: Any = None
     adapters: Any = None
     seed: Seed = 0
@@ -78,7 +79,7 @@ def parse_workload_file(
         return written, _recipe(written, where), ()
     _refuse(given & RECIPE_KEYS, f"{where}: a trace has its own arrivals and lengths; remove this key")
     path = folder / written.trace
-    if not path.is_file():
+    if not is_file(path):
         raise InputError(f"{where}: trace file not found", str(path))
     trace = read_trace(path, written.hash_block_tokens, _tokenizer(written.tokenizer, folder))
     n = written.requests or len(trace.input_tokens)
@@ -91,7 +92,7 @@ def _refuse(keys: set[str], rule: str) -> None:
 
 
 def _tokenizer(text: str | None, folder: Path) -> str | None:
-    return str(folder / text) if text and (folder / text).exists() else text
+    return str(folder / text) if text and exists(folder / text) else text
 
 
 def _recipe(written: WorkloadFile, where: str) -> SyntheticWorkload:

@@ -7,12 +7,12 @@ from itertools import pairwise
 from typing import Annotated, Final
 
 import numpy as np
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, model_validator
 
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import Share, YamlBlock, choose_kind
-from catalogs.workloads.arrivals import Count
+from catalogs.workloads.arrivals import Count, Variation
 
 Tokens = Annotated[float, Field(ge=1, le=1e9)]
 
@@ -65,7 +65,7 @@ class Lognormal(Lengths):
     """
 
     mean: Tokens
-    cv: PositiveFloat
+    cv: Variation
     high: Count | None = None
 
     def sample(self, rng: np.random.Generator, n: int) -> IntArray:

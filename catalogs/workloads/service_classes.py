@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
-from pydantic import PositiveFloat
+from pydantic import Field, PositiveFloat
 
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import YamlBlock, check_keys
+from catalogs.workloads.arrivals import Weight
 
 #: Columns of a trace, and keys of a service class.
 COLUMNS: Final = ("priority", "deadline_s", "timeout_s")
+
+#: Largest priority, so that it fits arrays of 64-bit integers.
+MOST_PRIORITY: Final = 10**12
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,28 +53,33 @@ class ServiceLevels:
 
 def _numbers(values: Sequence[Any], name: str, where: str) -> FloatArray:
     default = 0.0 if name == "priority" else inf
-    found = np.array([default if v in (None, "") else number_or_nan(v) for v in values])
-    wrong = ~np.isfinite(found) | (found != np.floor(found)) if name == "priority" else ~(found > 0)
+    found = np.array([default if is_empty(v) else number_or_nan(v) for v in values])
+    wrong = ~(np.abs(found) <= MOST_PRIORITY) | (found != np.floor(found)) if name == "priority" else ~(found > 0)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
-        rule = "a whole number" if name == "priority" else "positive seconds"
+        rule = f"a whole number of at most {MOST_PRIORITY:,}" if name == "priority" else "positive seconds"
         raise InputError(f"{where}: {name} of row {row + 1} must be {rule}", values[row])
     return found
 
 
+def is_empty(cell: Any) -> bool:
+    """Return whether a cell holds nothing: null, only spaces, or NaN (the null of tables in parquet)."""
+    return cell is None or (isinstance(cell, str) and not cell.strip()) or bool(cell != cell)
+
+
 def number_or_nan(value: Any) -> float:
-    """Return the number in a cell of a trace, or NaN where it holds none."""
+    """Return the number in a cell of a trace, or NaN where it holds none; true and false are no numbers."""
     try:
-        return float(value)
-    except (ValueError, TypeError):
+        return float("nan") if isinstance(value, bool) else float(value)
+    except (ValueError, TypeError, OverflowError):
         return float("nan")
 
 
 class ServiceClass(YamlBlock):
     """A class of requests; `share` is its fraction of all requests, relative to the shares of the other classes."""
 
-    share: PositiveFloat
-    priority: int = 0
+    share: Weight
+    priority: Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
     deadline_s: PositiveFloat | None = None
     timeout_s: PositiveFloat | None = None
 

@@ -9,12 +9,22 @@ import numpy as np
 from pydantic import NonNegativeFloat, field_validator
 
 from catalogs.arrays import IntArray
+from catalogs.errors import InputError
 from catalogs.io.yaml_files import YamlBlock
 from catalogs.workloads.arrivals import Count
 from catalogs.workloads.lengths import Lengths, parse_lengths
 
 #: Tokens per block of the ids drawn here; also the default block size of engines.
 BLOCK_TOKENS: Final = 16
+
+#: Most tokens of one conversation with block ids; the longest published context has as many.
+MOST_CONTEXT_TOKENS: Final = 10_000_000
+
+#: Most block ids of a workload; each takes 36 bytes of memory.
+MOST_BLOCKS: Final = 100_000_000
+
+#: Most turns of the sessions of a workload, which are drawn whole.
+MOST_TURNS: Final = 20_000_000
 
 
 class SharedPrefix(YamlBlock):
@@ -68,10 +78,17 @@ class Sessions:
 
     @classmethod
     def drawn(cls, turns: Turns, rng: np.random.Generator, n: int) -> Sessions:
-        """Return the fewest whole sessions that together have at least n turns."""
+        """Return the fewest whole sessions that together have at least n turns.
+
+        Raises:
+            InputError: They have more than MOST_TURNS turns.
+        """
         counts = turns.per_session.sample(rng, n)
         ends = np.cumsum(counts)
-        counts = counts[: int(np.searchsorted(ends, n)) + 1]
+        last = min(int(np.searchsorted(ends, n)), len(ends) - 1)
+        if ends[last] > MOST_TURNS:
+            raise InputError(f"sessions have at most {MOST_TURNS:,} turns together", int(ends[last]))
+        counts = counts[: last + 1]
         starts = np.repeat(np.cumsum(counts) - counts, counts)
         session = np.repeat(np.arange(len(counts)), counts)
         return cls(session, np.arange(len(starts)) - starts, starts)
@@ -93,7 +110,16 @@ def block_ids(
         known_tokens: Tokens of each request whose content is known. Shape (requests,).
         prefix: The prefix that sessions of a group share, if there is one.
         groups: The group of each session. Shape (sessions,).
+
+    Raises:
+        InputError: A conversation has more tokens than any context, or all have too many blocks for the memory.
     """
+    if known_tokens.max(initial=0) > MOST_CONTEXT_TOKENS:
+        rule = f"a conversation with shared content has at most {MOST_CONTEXT_TOKENS:,} tokens"
+        raise InputError(rule, int(known_tokens.max()))
+    if known_tokens.sum() // BLOCK_TOKENS > MOST_BLOCKS:
+        rule = f"a workload has at most {MOST_BLOCKS:,} blocks of {BLOCK_TOKENS} tokens with shared content"
+        raise InputError(rule, int(known_tokens.sum()) // BLOCK_TOKENS, hint="draw fewer requests")
     shared = prefix.tokens // BLOCK_TOKENS if prefix else 0
     n_shared_ids = shared * (prefix.groups if prefix else 0)
     blocks = known_tokens // BLOCK_TOKENS

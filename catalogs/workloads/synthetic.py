@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
-from pydantic import NonNegativeFloat
+from pydantic import Field, NonNegativeFloat
 
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import Share, YamlBlock
-from catalogs.workloads.arrivals import AllAtOnce, Arrivals, ClosedLoopArrivals, Count, Rateless
+from catalogs.workloads.arrivals import AllAtOnce, Arrivals, ClosedLoopArrivals, Rateless
 from catalogs.workloads.lengths import Lengths, sample_pairs
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.service_classes import ServiceClass, draw_service_levels
@@ -31,7 +31,7 @@ class Adapters(YamlBlock):
     sessions, uses no adapter.
     """
 
-    count: Count
+    count: Annotated[int, Field(ge=1, le=1_000_000, strict=True)]
     skew: NonNegativeFloat = 0.0
     base_fraction: Share = 0.0
 

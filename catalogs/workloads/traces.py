@@ -7,8 +7,9 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,11 +17,27 @@ import numpy as np
 
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
+from catalogs.io.input_files import MOST_DATA_BYTES, read_limited
+from catalogs.io.json_files import load_json
 from catalogs.workloads.block_hashes import BlockIds, chained_hashes
-from catalogs.workloads.service_classes import ServiceLevels, number_or_nan
+from catalogs.workloads.service_classes import ServiceLevels, is_empty
+from catalogs.workloads.trace_cells import (
+    SESSION_COLUMNS,
+    adapters,
+    arrivals,
+    conversations,
+    datetimes,
+    empty_cell_notices,
+    numbered,
+    numbers,
+    token_counts,
+)
 from catalogs.workloads.trace_formats import TraceFormat, count_tokens, is_text_dataset, recognise_format
 
 Columns = dict[str, Sequence[Any]]
+
+#: Largest ratio of a trace to its gzip data; measured traces have ratios of 3 to 20.
+MOST_EXPANSION: Final = 200
 
 #: Block sizes tried, in this order, where a file with `hash_ids` states none; the first is Mooncake's.
 USUAL_BLOCK_TOKENS: Final = (512, 16, 32, 64, 128, 256, 1024)
@@ -64,41 +81,55 @@ def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str 
     if is_text_dataset(columns):
         inputs, outputs, notices = count_tokens(columns, tokenizer, where)
         return Trace(None, inputs, outputs, None, 16, "text", notices)
-    trace = _trace(columns, recognise_format(columns, where), hash_block_tokens, where)
-    labels = trace_labels(columns, where)
-    complete = len(trace.input_tokens) == len(next(iter(columns.values())))  # otherwise rows were left out
-    return replace(trace, **labels, terms=ServiceLevels.of(columns, where)) if complete else trace
+    kind = recognise_format(columns, where)
+    trace = _trace(columns, kind, hash_block_tokens, where)
+    labels = trace_labels(columns, where) | {"terms": ServiceLevels.of(columns, where)}
+    if kind.drops_failed:  # the labels of the requests that are left
+        keep = numbers(columns[kind.output_tokens], kind.output_tokens, where) != 0
+        labels = {name: label if name == "models" or label is None else label[keep] for name, label in labels.items()}
+    return replace(trace, **labels, notices=(*trace.notices, *empty_cell_notices(columns, where)))
 
 
 def trace_labels(columns: Mapping[str, Sequence[Any]], where: str) -> dict[str, Any]:
     """Return the conversations, models and adapters in the columns of a trace, as fields of `Trace`.
 
     Raises:
-        InputError: A row has no model although the trace has models.
+        InputError: A row has no model although the trace has models, or a label is not a text or a number.
     """
-    sessions = next((_numbered(columns[c])[0] for c in SESSION_COLUMNS if c in columns), None)
+    sessions = next((numbered(columns[c], c, where)[0] for c in SESSION_COLUMNS if c in columns), None)
     if sessions is None and "chat_id" in columns and "parent_chat_id" in columns:
-        sessions = _chains(columns["chat_id"], columns["parent_chat_id"])
-    found = {"sessions": sessions, "adapters": _adapters(columns["adapter"]) if "adapter" in columns else None}
+        sessions = conversations(columns["chat_id"], columns["parent_chat_id"], where)
+    found = {"sessions": sessions, "adapters": adapters(columns["adapter"], where) if "adapter" in columns else None}
     if "model" not in columns:
         return found
-    missing = next((i for i, name in enumerate(columns["model"], 1) if not name), None)
+    missing = next((i for i, name in enumerate(columns["model"], 1) if is_empty(name)), None)
     if missing is not None:
         raise InputError(f"{where}: model of row {missing} is missing")
-    wanted, names = _numbered([str(name) for name in columns["model"]])
+    wrong = next((i for i, name in enumerate(columns["model"], 1) if not isinstance(name, str | int)), None)
+    if wrong is not None:
+        raise InputError(f"{where}: model of row {wrong} must be a name", columns["model"][wrong - 1])
+    wanted, names = numbered([str(name) for name in columns["model"]], "model", where)
     return found | {"requested_models": wanted, "models": tuple(map(str, names))}
 
 
 def _content(path: Path, where: str) -> bytes:
-    try:
-        raw = path.read_bytes()
-        content = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
-    except (EOFError, zlib.error, gzip.BadGzipFile):
-        raise InputError(f"{where}: gzip data is cut short or damaged") from None
-    except OSError as e:
-        raise InputError(f"{where}: cannot be read ({e.strerror})") from None
+    raw = read_limited(path, f"{where}: cannot be read", MOST_DATA_BYTES)
+    content = _unzipped(raw, where) if raw[:2] == b"\x1f\x8b" else raw
     if not content.strip():
         raise InputError(f"{where} is empty")
+    return content
+
+
+def _unzipped(raw: bytes, where: str) -> bytes:
+    """Return the content of gzip data; data that expands like no trace is refused before it fills the memory."""
+    most = min(MOST_DATA_BYTES, max(MOST_EXPANSION * len(raw), 2**20))
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(raw)) as file:
+            content = file.read(most + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise InputError(f"{where}: gzip data is cut short or damaged") from None
+    if len(content) > most:
+        raise InputError(f"{where}: gzip data expands to over {most / 2**20:.0f} MiB, which no trace of its size does")
     return content
 
 
@@ -122,20 +153,27 @@ def _parquet_columns(content: bytes, where: str) -> Columns:
 
     try:
         table = pq.read_table(io.BytesIO(content))
-    except (pa.ArrowException, OSError) as e:
-        raise InputError(f"{where} is not readable parquet ({str(e).splitlines()[0]})") from None
+    except (pa.ArrowException, OSError, ValueError) as e:
+        raise InputError(f"{where} is not readable parquet ({[*str(e).splitlines(), type(e).__name__][0]})") from None
+    if len(set(table.column_names)) < len(table.column_names):
+        raise InputError(f"{where}: two columns have the same name")
     return {name: table.column(name).to_pylist() for name in table.column_names}
 
 
 def _csv_columns(text: str, where: str) -> Columns:
     try:
-        header, *rows = [row for row in csv.reader(io.StringIO(text)) if row]
+        lines = [row for row in csv.reader(io.StringIO(text)) if row]
     except csv.Error as e:
         raise InputError(f"{where} is not valid CSV ({e})") from None
+    header, rows = (lines[0], lines[1:]) if lines else ([], [])
+    names = [name.strip() for name in header]
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
+    if twice is not None:
+        raise InputError(f"{where}: two columns have the same name", twice)
     ragged = next((i for i, row in enumerate(rows, 1) if len(row) != len(header)), None)
     if ragged is not None:
         raise InputError(f"{where}: row {ragged} needs {len(header)} columns", ",".join(rows[ragged - 1]))
-    return dict(zip([name.strip() for name in header], zip(*rows, strict=True), strict=False)) if rows else {}
+    return dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else {}
 
 
 def _json_columns(text: str, where: str) -> Columns:
@@ -143,7 +181,7 @@ def _json_columns(text: str, where: str) -> Columns:
     for i, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise InputError(f"{where}: row {i} must be a JSON object", row)
-    names = dict.fromkeys(name for row in rows[:100] for name in row)
+    names = dict.fromkeys(chain.from_iterable(rows))
     return {name: [row.get(name) for row in rows] for name in names}
 
 
@@ -151,14 +189,14 @@ def _json_rows(text: str, where: str) -> list[Any]:
     lines = [line for line in text.split("\n") if line.strip()]
     whole = text if text.lstrip().startswith("[") else f"[{','.join(lines)}]"
     try:
-        rows: list[Any] = json.loads(whole)
+        rows: list[Any] = load_json(whole)
         return rows
     except json.JSONDecodeError as e:
         if whole is text:
             raise InputError(f"{where}: line {e.lineno} is not valid JSON ({e.msg})") from None
     for i, line in enumerate(lines, 1):
         try:
-            json.loads(line)
+            load_json(line)
         except json.JSONDecodeError as e:
             raise InputError(f"{where}: row {i} is not valid JSON ({e.msg})", line[-60:]) from None
     raise InputError(f"{where} must hold one JSON object per line")
@@ -166,7 +204,7 @@ def _json_rows(text: str, where: str) -> list[Any]:
 
 def _trace(columns: Columns, kind: TraceFormat, block_tokens: int | None, where: str) -> Trace:
     notices: list[str] = []
-    lengths = [_numbers(columns, name, where) for name in (kind.input_tokens, kind.output_tokens)]
+    lengths = [numbers(columns[name], name, where) for name in (kind.input_tokens, kind.output_tokens)]
     arrivals = _arrivals(columns, kind, where)
     hashes = columns.get("hash_ids")
     if kind.drops_failed and (keep := lengths[1] != 0).sum() < len(keep):
@@ -174,12 +212,16 @@ def _trace(columns: Columns, kind: TraceFormat, block_tokens: int | None, where:
         lengths = [tokens[keep] for tokens in lengths]
         arrivals = arrivals[keep] if arrivals is not None else None
         hashes = None
-    inputs, outputs = _whole(lengths[0], kind.input_tokens, where), _whole(lengths[1], kind.output_tokens, where)
-    if not len(inputs):
+    if not len(lengths[0]):
         raise InputError(f"{where} holds no completed requests")
-    if hashes is None or not any(hashes):
+    inputs = token_counts(lengths[0], kind.input_tokens, where)
+    outputs = token_counts(lengths[1], kind.output_tokens, where)
+    if hashes is None or all(map(is_empty, hashes)):
         return Trace(arrivals, inputs, outputs, None, 16, kind.name, tuple(notices))
     ids = _id_lists(hashes, where)
+    without = sum(map(is_empty, hashes))
+    if without:
+        notices.append(f"{where}: hash_ids are missing in {without:,} of {len(ids):,} rows: these share no prefix")
     counts = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
     size = block_tokens or kind.hash_block_tokens or _usual_size(counts, inputs, outputs, where)
     if size not in (block_tokens, kind.hash_block_tokens, USUAL_BLOCK_TOKENS[0]):
@@ -189,69 +231,24 @@ def _trace(columns: Columns, kind: TraceFormat, block_tokens: int | None, where:
     return Trace(arrivals, inputs, outputs, chained_hashes(ids), size, kind.name, tuple(notices))
 
 
-def _numbers(columns: Columns, name: str, where: str) -> FloatArray:
-    try:
-        found = np.array(columns[name], dtype=np.float64)
-    except (ValueError, TypeError):
-        found = np.array([number_or_nan(v) for v in columns[name]])
-    bad = np.flatnonzero(~np.isfinite(found))
-    if bad.size:
-        value = columns[name][bad[0]]
-        raise InputError(f"{where}: {name} of row {bad[0] + 1} must be a number", "missing" if value is None else value)
-    return found
-
-
-def _whole(tokens: FloatArray, name: str, where: str) -> IntArray:
-    bad = np.flatnonzero((tokens < 1) | (tokens != np.floor(tokens)) | (tokens > 2**53))
-    if bad.size:
-        raise InputError(f"{where}: {name} of row {bad[0] + 1} must be a whole number >= 1", float(tokens[bad[0]]))
-    return tokens.astype(np.int64)
-
-
 def _arrivals(columns: Columns, kind: TraceFormat, where: str) -> FloatArray | None:
     if kind.arrival is None:
         return None
+    cells = columns[kind.arrival]
     if kind.clock == "datetime":
-        times = _datetimes(columns[kind.arrival], kind.arrival, where)
+        times = datetimes(cells, kind.arrival, where)
     else:
-        times = _numbers(columns, kind.arrival, where) * (1e-3 if kind.clock == "ms" else 1.0)
-    times = times - times[0] if kind.absolute else times
-    back = np.flatnonzero(np.diff(times) < 0)
-    if back.size:
-        row = int(back[0]) + 2
-        rule = f"{where}: {kind.arrival} must not decrease, but row {row} is earlier than row {row - 1}"
-        raise InputError(rule, columns[kind.arrival][row - 1])
-    if times[0] < 0:
-        raise InputError(f"{where}: {kind.arrival} of row 1 must not be negative", columns[kind.arrival][0])
-    return times
-
-
-def _datetimes(values: Sequence[Any], name: str, where: str) -> FloatArray:
-    """Return seconds after the first time. Shape (n,).
-
-    Time zones are dropped, since a trace is written in one zone.
-    """
-    text = [str(v).strip().removesuffix("Z").removesuffix("+00:00") for v in values]
-    try:
-        stamps = np.array(text, dtype="datetime64[ns]")
-    except ValueError:
-        bad = next(i for i, value in enumerate(text) if not _is_datetime(value))
-        raise InputError(f"{where}: {name} of row {bad + 1} must be a date and time", values[bad]) from None
-    return np.asarray((stamps - stamps[0]).astype(np.int64) / 1e9)
-
-
-def _is_datetime(value: str) -> bool:
-    try:
-        return not np.isnat(np.datetime64(value, "ns"))
-    except ValueError:
-        return False
+        times = numbers(cells, kind.arrival, where) * (1e-3 if kind.clock == "ms" else 1.0)
+    return arrivals(times - times[0] if kind.absolute else times, cells, kind.arrival, where)
 
 
 def _id_lists(hashes: Sequence[Any], where: str) -> list[list[int]]:
     for i, row in enumerate(hashes, 1):
-        if row and not (isinstance(row, list) and set(map(type, row)) == {int} and min(row) >= 0):
-            raise InputError(f"{where}: hash_ids of row {i} must be a list of whole numbers >= 0", row)
-    return [row or [] for row in hashes]
+        whole = isinstance(row, list) and set(map(type, row)) <= {int}
+        valid = whole and (not row or 0 <= min(row) <= max(row) < 2**64)
+        if not valid and not is_empty(row):
+            raise InputError(f"{where}: hash_ids of row {i} must be a list of whole numbers from 0 to 2^64", row)
+    return [row if isinstance(row, list) else [] for row in hashes]
 
 
 def _blocks(tokens: IntArray, size: int) -> IntArray:
@@ -280,29 +277,3 @@ def _full_blocks(counts: IntArray, inputs: IntArray, outputs: IntArray, size: in
         raise InputError(rule + f"{outputs[row]} tokens; hash_block_tokens is too large", int(counts[row]))
     names_answers = bool(np.any(counts > _blocks(inputs, size)))
     return (inputs + outputs if names_answers else inputs) // size
-
-
-#: Columns with the conversation of a request: of plain traces and of BurstGPT.
-SESSION_COLUMNS: Final = ("session", "session_id", "Session ID")
-
-
-def _numbered(values: Sequence[Any]) -> tuple[IntArray, list[Hashable]]:
-    """Return values as numbers by first appearance, and the distinct values; each missing value gets its own number."""
-    known: dict[Hashable, int] = {}
-    named = ((v if v not in (None, "") else ("row", i)) for i, v in enumerate(values))
-    return np.array([known.setdefault(v, len(known)) for v in named], dtype=np.int64), list(known)
-
-
-def _adapters(values: Sequence[Any]) -> IntArray:
-    """Return adapter names as numbers by first appearance; -1 where there is no name."""
-    known: dict[str, int] = {}
-    named = [str(v) if v not in (None, "") and v == v else "" for v in values]
-    return np.array([known.setdefault(name, len(known)) if name else -1 for name in named], dtype=np.int64)
-
-
-def _chains(ids: Sequence[Any], parents: Sequence[Any]) -> IntArray:
-    """Return the conversation of each request, where turns refer to the previous turn (Bailian; none: -1)."""
-    root: dict[Hashable, Hashable] = {}
-    for own, parent in zip(ids, parents, strict=True):
-        root[own] = root.get(parent, own)
-    return _numbered([root[own] for own in ids])[0]

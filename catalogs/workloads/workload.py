@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from catalogs.errors import InputError, nearest_name
+from catalogs.io.input_files import is_file
 from catalogs.io.yaml_files import DATA, read_yaml
 from catalogs.workloads.files import parse_workload_file
 from catalogs.workloads.replay import Replay
@@ -72,8 +73,8 @@ class Workload:
         Raises:
             InputError: The rate is not positive or the workload cannot have one, n_requests < 1, or seed < 0.
         """
-        seed = _whole("seed", self.content.seed if seed is None else seed, 0)
-        n = _whole("n_requests", self.content.n_requests if n_requests is None else n_requests, 1)
+        seed = _whole("the seed", self.content.seed if seed is None else seed, 0)
+        n = _whole("the number of requests", self.content.n_requests if n_requests is None else n_requests, 1)
         if n > MOST_REQUESTS:
             raise InputError(f"a simulation holds at most {MOST_REQUESTS:,} requests", n, str(MOST_REQUESTS))
         drawn = self.content.draw(seed, n, self._rate(requests_per_s))
@@ -94,13 +95,13 @@ class Workload:
         if requested is None:
             return self.requests_per_s or DEFAULT_REQUESTS_PER_S
         if isinstance(requested, bool) or not isinstance(requested, int | float | np.number) or not requested > 0:
-            raise InputError("requests_per_s must be a positive number", requested)
+            raise InputError("a rate is a number of requests per second above zero", requested, "1")
         if not math.isfinite(requested):
-            raise InputError("requests_per_s must be finite", requested)
+            raise InputError("a rate in requests per second must be finite", requested, "1")
         if requested < LEAST_REQUESTS_PER_S:
-            raise InputError(f"requests_per_s must be at least {LEAST_REQUESTS_PER_S:g}", requested)
+            raise InputError(f"a rate in requests per second must be at least {LEAST_REQUESTS_PER_S:g}", requested)
         if not self.content.has_rate:
-            raise InputError(f"workload {self.name} has no arrival rate to set; leave requests_per_s out", requested)
+            raise InputError(f"workload {self.name} has no arrival rate to set; leave the rate out", requested)
         return float(requested)
 
 
@@ -120,7 +121,7 @@ def load_workload(text: str) -> Workload:
         name = names[text.lower()]
         return _from_mapping(read_yaml(DATA / "workloads" / f"{name}.yaml"), name, DATA, f"workload {name}")
     path = Path(text)
-    if not path.is_file():
+    if not is_file(path):
         looks_like_path = path.suffix or len(path.parts) > 1
         nearest = nearest_name(text, names.values()) or (None if looks_like_path else ", ".join(names.values()))
         raise InputError("workload is neither a catalog name nor a file", text, nearest)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field, create_model, field_validator
+from pydantic import Field, PositiveFloat, create_model, field_validator
 
+from calibration.accuracy.stated_error import in_words
 from catalogs.deployments.schema import Deployment
 from catalogs.io.json_block import JsonBlock
+from catalogs.io.yaml_files import validate_as
 from planner.economics.money import Energy, Money
 from planner.evaluation.confidence import Confidence
+from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
 
@@ -125,7 +128,7 @@ else:
 class Memory(JsonBlock):
     """The memory of one accelerator, bytes; `why` explains what does not fit."""
 
-    device_bytes: float
+    device_bytes: PositiveFloat
     usable_bytes: float
     weights_bytes: float
     activation_bytes: float
@@ -148,6 +151,15 @@ class CalibrationBlock(JsonBlock):
     operator_error: float | None = None
     expected_error: float
     stated_error: dict[str, Any] = Field(default_factory=dict)  # intervals by metric; coverage, n, source
+
+    @field_validator("stated_error")
+    @classmethod
+    def _readable(cls, value: dict[str, Any]) -> dict[str, Any]:
+        try:
+            in_words(value) if value else ""
+        except (ArithmeticError, LookupError, TypeError, ValueError):
+            raise ValueError("must hold coverage, source, n and one interval for each metric") from None
+        return value
 
     @property
     def of_operators(self) -> float:
@@ -194,8 +206,15 @@ class Plan(JsonBlock):
     @field_validator("deployment")
     @classmethod
     def with_defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Fill in the defaults of keys that were added to deployments since the answer was written."""
-        return Deployment(model="", hardware="").model_dump() | given
+        """Check the keys of deployment.yaml, and fill in those that were added since the answer was written."""
+        complete = Deployment(model="", hardware="").model_dump() | given
+        own = {key: complete[key] for key in Deployment.model_fields if key != "kv_blocks"}  # 0 where nothing fits
+        validate_as(Deployment, own, "deployment")
+        try:
+            deployment_words(complete)
+        except (LookupError, TypeError):
+            raise ValueError("must hold the layout of every pool") from None
+        return complete
 
     @classmethod
     def unstarted(cls, deployment: dict[str, object], memory: Memory | None) -> Self:

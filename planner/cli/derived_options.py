@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -141,7 +142,7 @@ class ScenarioGroup(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Pass the scenario file on as the value of the hidden option `--scenario`."""
         rest = self.make_parser(ctx).parse_args(list(args))[1]
-        if not rest or rest[0] in self.commands or not (rest[0].endswith(_SCENARIO_ENDS) or Path(rest[0]).is_file()):
+        if not rest or rest[0] in self.commands or not (rest[0].endswith(_SCENARIO_ENDS) or os.path.isfile(rest[0])):
             return super().parse_args(ctx, args)
         before, after = args[: len(args) - len(rest)], rest[1:]
         beyond = self.make_parser(ctx).parse_args(list(after))[1]

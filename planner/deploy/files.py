@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 
 from catalogs.errors import InputError
+from catalogs.io.yaml_loader import StrictDumper
 
 #: File that marks a deployment folder; only such a folder is ever replaced.
 MARK: Final = "prediction.json"
@@ -97,7 +98,7 @@ def to_yaml(*documents: dict[str, Any]) -> str:
     return text
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(StrictDumper):
     """Writes multi-line strings as blocks, and no anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from catalogs.io.json_files import read_json
 from planner.answer.capabilities import chosen
 from planner.answer.schema import Answer
 from planner.deploy.benchmark import benchmark_files
@@ -105,7 +106,7 @@ def write_deployment(
 
 def _only(source: Path, alternative: int) -> str:
     """Return the answer with the deployed plan as the recommended one, for `plan verify`."""
-    data = json.loads(source.read_text(encoding="utf-8"))
+    data = read_json(source)
     plans = [data["best"], *data["alternatives"]]
     data |= {"best": plans.pop(alternative), "alternatives": plans}
     return json.dumps(data, indent=1, allow_nan=False) + "\n"

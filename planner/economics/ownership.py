@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from catalogs.economics.electricity import DEFAULT_PUE, Grid
 from catalogs.errors import InputError
+from catalogs.io.input_files import is_file
 from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import read_yaml, validate_as
 from planner.economics.money import SECONDS_PER_HOUR, per_million
@@ -60,7 +61,7 @@ def parse_owned(text: str) -> OwnedHardware:
     Raises:
         InputError: A key is missing or unknown (the error names the nearest one), or a value is not valid.
     """
-    if text.endswith((".yaml", ".yml")) or Path(text).is_file():
+    if text.endswith((".yaml", ".yml")) or is_file(text):
         data = read_yaml(Path(text))
     else:
         data = {}

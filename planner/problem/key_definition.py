@@ -80,7 +80,7 @@ def need_one_of(what: str, value: str, choices: Sequence[str]) -> None:
     """
     if value not in choices:
         rule = f"{what} is one of {', '.join(choices)}"
-        raise InputError(rule, value, nearest_name(value, choices) or choices[0])
+        raise InputError(rule, value, nearest_name(value, choices, 0.6) or choices[0])
 
 
 class RequestModel(BaseModel):

@@ -12,7 +12,9 @@ import yaml
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name
+from catalogs.io.json_files import check_values, load_json
 from catalogs.io.yaml_files import validate_as
+from catalogs.io.yaml_loader import load_yaml
 from planner.problem.candidate import DeploymentOverrides
 
 #: Keys that follow from others or have their own option, and what to use instead.
@@ -66,9 +68,11 @@ def parse_value(text: str) -> object:
         yaml.YAMLError: The text is neither.
     """
     try:
-        return json.loads(text, parse_constant=int)  # fails for NaN and Infinity
-    except ValueError:
-        return yaml.safe_load(text)
+        found: object = load_json(text)
+        check_values(found, "a value")
+        return found
+    except ValueError:  # not JSON, or not finite
+        return load_yaml(text)
 
 
 def check_key(key: str, elsewhere: Mapping[str, str]) -> None:

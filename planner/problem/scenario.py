@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 
 from catalogs.errors import InputError, nearest_name
+from catalogs.io.json_files import read_json
 from catalogs.io.yaml_files import read_yaml
 from planner.problem.load_curve import peak_of
 from planner.problem.overrides import PLAN_ELSEWHERE, parse_keys, parse_value, settable
@@ -85,12 +86,7 @@ def _read(path: Path) -> dict[str, Any]:
     """Return the mapping in a YAML file, or in a .json file (YAML would read its 1e-05 as text)."""
     if path.suffix != ".json":
         return read_yaml(path)
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from None
+    found = read_json(path)
     if not isinstance(found, dict):
         raise InputError(f"{path} must hold key: value pairs", type(found).__name__)
     return found

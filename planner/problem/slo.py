@@ -116,7 +116,11 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
     Raises:
         InputError: There is no objective, one is not valid, or a statistic has two limits.
     """
-    parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    given = list(texts)
+    wrong = next((text for text in given if not isinstance(text, str)), None)
+    if wrong is not None:
+        raise InputError("an SLO is a text", wrong, "ttft.p99=2s")
+    parts = [part.strip() for text in given for part in text.split(",") if part.strip()]
     if not parts:
         raise InputError("an SLO is needed, written METRIC.STAT=LIMIT", None, "ttft.p99=2s")
     slos = tuple(parse_slo(part) for part in parts)

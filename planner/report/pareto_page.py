@@ -6,6 +6,7 @@ model, the workload and the engine of the answer.
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from catalogs.errors import InputError
+from catalogs.io.json_files import read_json
 from catalogs.ui.charts import COLOURS, MARKS, logarithmic_axis, number_text
 from catalogs.ui.html_page import Markup, Page, PageSection, bullets, chart, command, note, paragraph, table
 from planner.answer.plan_schema import Plan
@@ -48,12 +50,10 @@ def read_front(path: Path, answer: Answer) -> FrontFile:
             another calibration of the same hardware.
     """
     try:
-        found = FrontFile.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read the front ({error.strerror})", str(path), hint=HOW) from None
+        found = FrontFile.model_validate_json(json.dumps(read_json(path, "cannot read the front")))
+    except InputError as error:
+        raise InputError(error.rule, error.value, hint=HOW) from None
     except ValidationError as error:
-        if error.errors()[0]["type"] == "json_invalid":
-            raise InputError("a front must be a JSON file", str(path), hint=HOW) from None
         raise input_error(FrontFile, error, f"{path} is not a front of `plan front --json`") from None
     if found.schema_version != SCHEMA_VERSION:
         raise InputError(f"a front of schema_version {SCHEMA_VERSION} is needed", found.schema_version, hint=HOW)

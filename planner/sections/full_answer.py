@@ -9,6 +9,7 @@ from typing import Any, Final
 from pydantic import ValidationError, create_model
 
 from catalogs.errors import InputError
+from catalogs.io.json_files import read_json
 from planner.answer.schema import SCHEMA_VERSION, Answer
 from planner.problem.key_definition import input_error
 from planner.problem.scenario import known_keys
@@ -32,11 +33,9 @@ def read_answer(path: Path) -> Answer:
         InputError: The file cannot be read, is not an answer, or has another schema version.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read the answer ({error.strerror})", str(path), hint=HOW) from None
-    except ValueError:
-        raise InputError("an answer must be a JSON file", str(path), hint=HOW) from None
+        data = read_json(path, "cannot read the answer")
+    except InputError as error:
+        raise InputError(error.rule, error.value, hint=HOW) from None
     return parse_answer(data, str(path))
 
 

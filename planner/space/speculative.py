@@ -15,6 +15,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.deployments.speculation import Speculative
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import validate_as
+from catalogs.io.yaml_loader import load_yaml
 from planner.problem.candidate import Candidate
 from simulator.core.batch import BatchShape
 
@@ -42,7 +43,7 @@ def parse_drafts(text: str) -> dict[str, Any]:
             near = nearest_name(key, Speculative.model_fields) if equals else _EXAMPLE
             raise InputError("speculative takes KEY=VALUE pairs with commas", part, near or _EXAMPLE)
         try:
-            found[key] = value if key in ("method", "model") else yaml.safe_load(value)
+            found[key] = value if key in ("method", "model") else load_yaml(value)
         except yaml.YAMLError:
             raise InputError(f"the value of {key} is not a number", value, _EXAMPLE) from None
     if "acceptance" not in found and "acceptance_length" not in found:

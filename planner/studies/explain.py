@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from catalogs.ui.terminal import ProgressCallback
-from catalogs.ui.words import human_s, seconds
+from catalogs.ui.words import counted, human_s, seconds
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.problem.candidate import deployment_words
@@ -46,14 +46,24 @@ def explain(answer: Answer, tell: ProgressCallback = lambda _: None) -> Explanat
     """
     best = answer.best
     if best is None:
-        binding = answer.infeasible.binding_constraint if answer.infeasible else "unknown"
-        return Explanation([f"No plan: {binding}"], [], [], binding, None)
+        return _explain_refusal(answer)
     rerun = Rerun.of(answer, "explain")
     tell("the plan itself")
     found = resource_uses(best, pool_uses(rerun, best))
     grown = growth(rerun, best, tell) if best.capacity_requests_per_s else None
     others = [(deployment_words(p.deployment), why_not(answer, best, p)) for p in answer.alternatives]
     return Explanation(list(_why(answer, best)), others, found, binding_words(best, found), grown)
+
+
+def _explain_refusal(answer: Answer) -> Explanation:
+    """Return what rules every candidate out, and what would meet the request."""
+    refusal, search = answer.infeasible, answer.search
+    if refusal is None:
+        return Explanation(["No deployment meets the request."], [], [], "unknown", None)
+    why = [f"No deployment of {counted(search.n_space, 'candidate')} meets the request."]
+    why += [f"{n:,} ruled out: {reason}." for reason, n in search.bounded_out.items()]
+    why += [f"It would be met by {s.change} (checked by {s.verified_by})." for s in refusal.what_would_meet_it]
+    return Explanation(why, [], [], refusal.binding_constraint, None)
 
 
 #: What the search optimised, by objective; an objective that is not listed is maximised.

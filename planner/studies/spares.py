@@ -23,6 +23,7 @@ from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
 from catalogs.ui.terminal import ProgressCallback
+from catalogs.ui.words import HOUR_S, exact_duration
 from planner.answer.capabilities import chosen
 from planner.answer.schema import Answer
 from planner.evaluation.confidence import LEVEL, LEVELS, SPEED
@@ -219,10 +220,16 @@ class SpareObjective:
             raise InputError("the share of windows must be between 0 and 1", self.held, "0.9")
         if self.mtbf_s < _LONGER * self.restart_s:
             rule = f"the mean time between failures must be at least {_LONGER} times the restart time"
-            raise InputError(rule, f"{self.mtbf_s:g} s", f"--mtbf {_LONGER * self.restart_s / 3600:g}h")
+            raise InputError(rule, _option_text(self.mtbf_s), f"--mtbf {_option_text(_LONGER * self.restart_s)}")
         if self.window_s < 10 * self.restart_s:
             rule = "a window must be at least ten times as long as a restart"
-            raise InputError(rule, f"{self.window_s:g} s", f"--window {10 * self.restart_s / 3600:g}h")
+            raise InputError(rule, _option_text(self.window_s), f"--window {_option_text(10 * self.restart_s)}")
+
+
+def _option_text(value_s: float) -> str:
+    """Return a duration as an option takes it, in days where it is whole days: "30d", "36h"."""
+    days = value_s / (24 * HOUR_S)
+    return f"{days:g}d" if days >= 1 and days == round(days) else exact_duration(value_s)
 
 
 def spares(

@@ -52,22 +52,24 @@ def simulate(
     time_series: Annotated[Path | None, option("FILE", _SERIES)] = None,
     time_step: Annotated[float, option("S", "Seconds between rows of the time series.")] = 1.0,
     explain: Annotated[bool, typer.Option("--explain", help="Show where time went and what limited the run.")] = False,
-    seed: Annotated[int | None, option("N", "Random seed; default: that of the workload.")] = None,
+    seed: Annotated[int | None, option("N", "Random seed; default: that of the workload.", min=0)] = None,
     rate: Annotated[float | None, option("R", "Requests per second; default: those of the workload.")] = None,
-    requests: Annotated[int | None, option("N", "Number of requests; default: that of the workload.")] = None,
+    requests: Annotated[int | None, option("N", "Number of requests; default: that of the workload.", min=1)] = None,
     router: Annotated[str | None, option("NAME", _ROUTER)] = None,
     router_staleness: Annotated[float | None, option("S", _STALENESS, min=0.0)] = None,
     processes: Annotated[int | None, option("N", "Processes to use where replicas do not interact.", min=1)] = None,
 ) -> None:
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
     from catalogs.deployments.schema import load_deployment
-    from catalogs.workloads.workload import load_workload
+    from catalogs.workloads.workload import LEAST_REQUESTS_PER_S, load_workload
     from simulator.cli import outputs
     from simulator.cli.outputs import RequestedOutputs
     from simulator.cluster.compiled import compile_fleet
     from simulator.cluster.serving import serving_options
     from simulator.cluster.simulate import simulate as run
 
+    if rate is not None and not LEAST_REQUESTS_PER_S <= rate < float("inf"):
+        raise InputError(f"--rate is a number of requests per second of at least {LEAST_REQUESTS_PER_S:g}", rate, "1")
     check_targets(json_file, requests_out, chrome_trace, time_series)
     views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain)
     written = _with_router(load_deployment(deployment), router, router_staleness)
@@ -99,31 +101,39 @@ def simulate(
 
 def _with_router(written: Deployment, router: str | None, staleness_s: float | None) -> Deployment:
     """Return the deployment with another router."""
+    from catalogs.deployments.schema import check_staleness
     from catalogs.io.yaml_files import parse_yaml
 
     changes: dict[str, object] = {}
     if router is not None:
         changes["router"] = parse_yaml(router, "--router") if router.lstrip().startswith("{") else router
     if staleness_s is not None:
-        if not staleness_s < float("inf"):
-            raise InputError("--router-staleness must be finite", staleness_s, "0.05")
-        changes["router_staleness_s"] = staleness_s
+        try:
+            changes["router_staleness_s"] = check_staleness(staleness_s)
+        except ValueError as error:
+            raise InputError(f"--router-staleness {error}", staleness_s, "0.05") from None
     return written.model_copy(update=changes)
 
 
 def _caveats(run: Run) -> list[str]:
     """Return notices on requests without latencies, and on too few requests for a percentile."""
+    from catalogs.ui.words import counted
     from simulator.core.outcomes import STATUS
 
     counts = {text: int((run.status == code).sum()) for code, text in enumerate(STATUS)}
     lost = {text: n for text, n in counts.items() if text.startswith(("rejected", "failed", "timed out"))}
     lost["truncated to max_model_len"] = run.n_truncated
-    lines = [f"{n} of {run.requests.n} requests {text}" for text, n in lost.items() if n]
+    lines = [f"{n} of {counted(run.requests.n, 'request')} {text}" for text, n in lost.items() if n]
     n_done = int(run.completed.sum())
     if not n_done:
         lines.append("no request was completed, so there are no latencies")
     elif n_done < 100:
-        lines.append(f"the p99 of {n_done} requests is close to their maximum; simulate more requests")
+        few = (
+            f"the p99 of {n_done} requests is close to their maximum"
+            if n_done > 1
+            else "one request has no percentiles"
+        )
+        lines.append(f"{few}; simulate more requests")
     return lines
 
 

@@ -54,10 +54,10 @@ def plan(
         print(f"interrupted{kept_words(request)}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     if deployment_out is not None and answer.best is not None:
-        import yaml
+        from catalogs.io.yaml_loader import dump_yaml
 
         deployment = answer.best.deployment | {"kv_blocks": None}  # `simulate` computes it from the memory model
-        write_atomically(deployment_out, [yaml.safe_dump(deployment, sort_keys=False)])
+        write_atomically(deployment_out, [dump_yaml(deployment)])
     write_result(answer.document(), json, lambda: show(answer))
     if html is not None:
         from planner.report.write import write_report

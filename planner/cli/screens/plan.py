@@ -204,7 +204,7 @@ def memory_bar(memory: Memory) -> str:
         ("+", "activations", memory.activation_bytes + memory.non_torch_bytes),
         ("=", "KV", memory.kv_bytes),
     ]
-    bar = "".join(mark * round(_BAR * size / total) for mark, _, size in parts)[:_BAR]
+    bar = "".join(mark * round(_BAR * min(size / total, 1.0)) for mark, _, size in parts)[:_BAR]
     free = max(total - sum(size for *_, size in parts), 0.0)
     named = ", ".join(f"{mark} {name} {size / 1e9:.1f}" for mark, name, size in parts)
     return f"[{bar:.<{_BAR}}] GB per accelerator: {named}, . free {free / 1e9:.1f}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from catalogs.deployments.faults import Fault
+from catalogs.errors import InputError
 from simulator.core.batch import BatchShape
 from simulator.core.clock import Process
 from simulator.core.step_timer import Segment, StepTimer, segment_of
@@ -219,9 +220,14 @@ class Faults:
             yield self._cluster.timetable.after(lasts_s)
 
     def _check_progress(self) -> None:
-        """Raise RuntimeError if faults keep happening and no request is answered."""
+        """Check that requests are answered between faults.
+
+        Raises:
+            InputError: Faults keep happening and no request is answered.
+        """
         answered = self._cluster.n_answered
         self._in_vain = self._in_vain + 1 if answered == self._answered else 0
         self._answered = answered
         if self._in_vain > MOST_IN_VAIN:
-            raise RuntimeError(f"no progress: {MOST_IN_VAIN} consecutive faults during which no request was answered")
+            rule = f"no progress: {MOST_IN_VAIN} consecutive faults during which no request was answered"
+            raise InputError(rule, hint="give faults a larger mtbf_s")

@@ -153,13 +153,13 @@ def test_finding_a_model_reads_only_its_own_files(monkeypatch: pytest.MonkeyPatc
     load_entry.cache_clear()
     load_names.cache_clear()
     opened: list[str] = []
-    original = Path.read_text
+    original = Path.open
 
-    def counted(path: Path, *args: object, **kwargs: object) -> str:
+    def counted(path: Path, *args: object, **kwargs: object) -> object:
         opened.append(path.name)
         return original(path, *args, **kwargs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Path, "read_text", counted)
+    monkeypatch.setattr(Path, "open", counted)
     load_model("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8")
     chain = ["qwen3-235b-a22b-2507-fp8.yaml", "qwen3-235b-a22b-2507.yaml", "qwen3-235b-a22b.yaml"]
     assert opened == ["names.yaml", *chain]

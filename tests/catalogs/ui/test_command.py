@@ -5,10 +5,16 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
 
 import pytest
 
-from catalogs.ui.entry_point import run_command
+from catalogs.ui.crash_report import KEPT_REPORTS, write_crash_report
+from catalogs.ui.entry_point import INTERNAL_ERROR, OUTPUT_ERROR, run_command
 
 
 def _importing(name: str) -> object:
@@ -24,9 +30,133 @@ def test_a_package_that_is_not_installed_is_one_line(capsys: pytest.CaptureFixtu
     assert "not installed: no_such_package; pip install" in line
 
 
-def test_a_module_of_ours_that_is_not_there_is_our_fault() -> None:
-    with pytest.raises(ModuleNotFoundError):
-        run_command("calibrate", _importing("catalogs.no_such_module"))  # type: ignore[arg-type]
+def _raising(error: BaseException) -> object:
+    def command(*_: object, **__: object) -> None:
+        raise error
+
+    return command
+
+
+SCRIPTS = tomllib.loads((Path(__file__).resolve().parents[3] / "pyproject.toml").read_text())["project"]["scripts"]
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize(("name", "target"), SCRIPTS.items())
+def test_every_console_script_ends_a_crash_with_its_status(
+    name: str, target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module_name, _, function = target.partition(":")
+    module = importlib.import_module(module_name)
+    monkeypatch.setattr(module, "app", _raising(ValueError("planted")))
+    monkeypatch.setattr(sys, "argv", [name, "show", "x"])
+    with pytest.raises(SystemExit) as ended:
+        getattr(module, function)()
+    assert ended.value.code == INTERNAL_ERROR
+    assert capsys.readouterr().err.startswith(f"{name}: internal error (ValueError: planted)")
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of state files; the crash reports are below it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(ValueError("two\nlines"), RecursionError(), KeyError("k"), OverflowError(), AssertionError("a" * 9999)),
+        *(OSError(13, "Permission denied"), ZeroDivisionError("\ud800"), StopIteration(), NotImplementedError()),
+    ],
+    ids=lambda e: type(e).__name__,
+)
+def test_a_crash_is_one_line_that_names_the_file_of_its_traceback(
+    error: BaseException, state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command("plan", _raising(error), ["--rate", "1"]) == INTERNAL_ERROR == 70  # type: ignore[arg-type]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"plan: internal error ({type(error).__name__}")
+    assert len(line) < 600
+    (report,) = state.glob("**/*.txt")
+    assert line.endswith(str(report))
+    text = report.read_text(encoding="utf-8")
+    assert text.startswith("plan --rate 1\n")
+    assert "Traceback (most recent call last)" in text
+    assert "in command" in text
+
+
+def test_a_module_of_ours_that_is_not_there_is_an_internal_error(
+    state: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command("calibrate", _importing("catalogs.no_such_module"), []) == 70  # type: ignore[arg-type]
+    assert "ModuleNotFoundError" in capsys.readouterr().err
+    assert len(list(state.glob("**/*.txt"))) == 1
+
+
+def test_reports_go_elsewhere_where_the_state_folder_cannot_be_written(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (state / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(state / "file"))
+    assert run_command("plan", _raising(ValueError("x")), []) == 70  # type: ignore[arg-type]
+    (report,) = state.glob("plan-*.txt")
+    assert capsys.readouterr().err.strip().endswith(str(report))
+
+
+def test_old_reports_are_removed(state: Path) -> None:
+    folder = state / "state" / "llm-capacity-planner" / "crashes"
+    folder.mkdir(parents=True)
+    for i in range(50):
+        (folder / f"plan-old-{i}.txt").touch()
+        os.utime(folder / f"plan-old-{i}.txt", (i, i))
+    path = write_crash_report("plan", [], ValueError("x"))
+    kept = sorted(file.name for file in folder.iterdir())
+    assert path is not None
+    assert len(kept) == KEPT_REPORTS
+    assert path.name in kept
+    assert "plan-old-0.txt" not in kept
+
+
+CODE = """
+import sys
+from catalogs.ui.entry_point import run_command
+def command(*_, **__):
+    {body}
+sys.exit(run_command("plan", command, []))
+"""
+
+
+def _process(body: str, redirect: str) -> tuple[int, str]:
+    """Return the exit status and stderr of a command whose output a shell redirects."""
+    code = CODE.format(body=body)
+    shell = ["bash", "-o", "pipefail", "-c", f'"$0" -c "$1" {redirect}', sys.executable, code]
+    done = subprocess.run(shell, capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full on this system")
+@pytest.mark.parametrize("body", ["print('x')", "print('x' * 100_000)", "sys.stdout.write('x'); sys.stdout.flush()"])
+def test_a_full_output_is_one_line_and_its_own_status(body: str) -> None:
+    status, err = _process(body, ">/dev/full")
+    assert status == OUTPUT_ERROR == 74
+    assert err == "plan: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("body", ["print('x' * 1_000_000)", "print('x')"])
+def test_a_closed_pipe_is_silent(body: str) -> None:
+    assert _process(body, "| true") == (0, "")
+
+
+def test_closed_streams_are_no_crash() -> None:
+    assert _process("print('x'); print('y', file=sys.stderr)", ">&- 2>&-") == (0, "")
+
+
+def test_text_that_the_locale_cannot_show_is_printed_as_escapes() -> None:
+    code = CODE.format(body="print(chr(0xdc80) + chr(0xe9))")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stdout) == (0, "\\udc80\\xe9\n")
 
 
 def test_told_to_end_is_interrupted_and_handlers_are_given_back(capsys: pytest.CaptureFixture[str]) -> None:

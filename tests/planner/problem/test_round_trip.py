@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from catalogs.economics.prices import COMMITMENTS, ON_DEMAND
 from catalogs.errors import InputError
+from catalogs.io.yaml_loader import dump_yaml
 from catalogs.ui.entry_point import run_command
 from planner.answer.schema import Answer
 from planner.cli.main import app
@@ -113,7 +113,7 @@ def requests(draw: st.DrawFn) -> PlanRequest:
     )
 
 
-class Heard(Exception):
+class Heard(BaseException):
     """The request that the command would have planned."""
 
 
@@ -144,7 +144,7 @@ def test_the_scenario_file_asks_the_same(
 ) -> None:
     file = tmp_path / f"scenario.{'yaml' if as_yaml else 'json'}"
     for written in (request.scenario(), request.as_dict()):
-        file.write_text(yaml.safe_dump(written) if as_yaml else json.dumps(written))
+        file.write_text(dump_yaml(written) if as_yaml else json.dumps(written))
         assert request_of_keys(read_scenario(file)) == request
     assert heard([str(file), "--seed", "123"], monkeypatch) == request.replace(seed=123)
 
@@ -303,7 +303,7 @@ def test_a_bad_scenario_is_one_line(
     change: dict[str, Any], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "scenario.yaml"
-    file.write_text(yaml.safe_dump(PLAIN.scenario() | change))
+    file.write_text(dump_yaml(PLAIN.scenario() | change))
     assert run_command("plan", app, [str(file)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line
@@ -311,9 +311,7 @@ def test_a_bad_scenario_is_one_line(
 
 def test_options_come_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "scenario.yaml"
-    file.write_text(
-        yaml.safe_dump(PLAIN.scenario() | {"rate": 3, "tariff": {"cloud": "aws"}, "fixed": {"block_size": 32}})
-    )
+    file.write_text(dump_yaml(PLAIN.scenario() | {"rate": 3, "tariff": {"cloud": "aws"}, "fixed": {"block_size": 32}}))
     args = ["--set", "rate=null", str(file), "--users", "4", "--set", "tariff.region=x", "--set", "kv_dtype=fp8"]
     found = heard(args, monkeypatch)
     assert (found.requests_per_s, found.users, found.tariff) == (None, 4, Tariff(cloud="aws", region="x"))
@@ -344,7 +342,7 @@ def test_a_front_takes_a_scenario_and_its_own_number_of_points(tmp_path: Path, m
 
     monkeypatch.setattr("planner.evaluation.multi_hardware.open_evaluator", world)
     file = tmp_path / "scenario.yaml"
-    file.write_text(yaml.safe_dump({"model": "llama3.2-1b", "hardware": "h100x2", "tariff": {"cloud": "aws"}}))
+    file.write_text(dump_yaml({"model": "llama3.2-1b", "hardware": "h100x2", "tariff": {"cloud": "aws"}}))
     for more, trials in ([], 60), (["--set", "search.trials=9"], 9):
         with pytest.raises(Heard) as caught:
             run_command("plan", app, ["front", str(file), "--axes", "energy,tpot.mean", "--slo", "e2e.p90=9s", *more])

@@ -144,7 +144,7 @@ def test_spares_of_a_plan_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         (["--mtbf", "often", "--restart", "2min"], "10min"),
         (["--mtbf", "9d", "--restart", "1h", "--window", "2h"], "--window 10h"),
-        (["--mtbf", "1h", "--restart", "10min"], "--mtbf 3.33"),
+        (["--mtbf", "1h", "--restart", "10min"], "--mtbf 200min"),
         (["--mtbf", "1d", "--restart", "1min", "--held", "2"], "0.9"),
     ],
 )

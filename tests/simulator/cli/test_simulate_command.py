@@ -210,7 +210,7 @@ def test_an_unwritable_target_is_bad_input(files: dict[str, Path], capsys: pytes
         (("--requests-out", "-"), "only --json"),
         (("--requests-out", "/tmp"), "folder"),
         (("--json", "same", "--requests-out", "same"), "a different name"),
-        (("--router-staleness", "inf"), "must be finite"),
+        (("--router-staleness", "inf"), "must be 0 (always current) or at least"),
         (("--time-series", "t.csv", "--time-step", "inf"), "finite step"),
     ],
 )

@@ -181,7 +181,7 @@ def test_random_numbers_of_a_replica_do_not_depend_on_others() -> None:
 
 def test_a_fleet_that_only_breaks_says_so() -> None:
     fault = {"kind": "crash", "mtbf_s": 0.01, "mttr_s": 0.01}
-    with pytest.raises(RuntimeError, match="no request was answered"):
+    with pytest.raises(InputError, match="no request was answered"):
         struck([Pool(rules(), Linear())], requests([0.0], [4], [9]), [fault])
 
 

@@ -1,0 +1,107 @@
+"""Which configs are read, which carry a notice, and which are refused; every key that is read has a checked type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalogs.deployments.resolve import resolve
+from catalogs.deployments.schema import Deployment
+from catalogs.errors import InputError
+from catalogs.models.hf_config import load_config
+from catalogs.models.hf_families import KNOWN, NOT_GENERATIVE, NOT_MODELLED
+
+CORPUS = Path(__file__).resolve().parents[2] / "fuzz" / "corpus"
+CONFIGS = {name: json.loads((CORPUS / f"{name}.config.json").read_text()) for name in ("dense", "moe", "hybrid")}
+#: Keys that describe the file and no size, time or memory.
+DESCRIPTIVE = {"_name_or_path", "targets", "strategy", "fmt", "format"}
+#: Keys that these files hold and that do not apply: to 8-bit weights, quantised files, latent attention, experts only.
+UNREAD = {
+    *(("dense", "torch_dtype"), ("moe", "torch_dtype"), ("moe", "num_key_value_heads"), ("moe", "moe_layer_freq")),
+    *(("hybrid", "intermediate_size"), ("hybrid", "sliding_window"), ("hybrid", "use_sliding_window")),
+    ("hybrid", "max_window_layers"),
+}
+
+
+def read(config: dict[str, Any], folder: Path) -> Any:
+    (folder / "config.json").write_text(json.dumps(config))
+    return load_config(folder)
+
+
+def test_a_family_is_in_one_list() -> None:
+    assert not KNOWN & NOT_MODELLED
+    assert not KNOWN & NOT_GENERATIVE
+    assert not NOT_MODELLED & NOT_GENERATIVE
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_known_families_carry_no_notice(name: str, tmp_path: Path) -> None:
+    assert read(CONFIGS[name], tmp_path).notices == ()
+
+
+@pytest.mark.parametrize("kind", ["llamba", "", None])
+def test_an_unknown_family_is_read_with_a_notice_that_reaches_the_user(kind: str | None, tmp_path: Path) -> None:
+    (notice,) = read(CONFIGS["dense"] | {"model_type": kind}, tmp_path).notices
+    assert "is read as a decoder in the form of Llama" in notice
+    assert (f"model_type {kind!r}" if kind else "no model_type") in notice
+    assert notice in resolve(Deployment(model=str(tmp_path), hardware="h100")).notices
+
+
+@pytest.mark.parametrize("kind", sorted(NOT_MODELLED | NOT_GENERATIVE))
+def test_families_without_a_model_here_are_refused(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="model_type"):
+        read(CONFIGS["dense"] | {"model_type": kind}, tmp_path)
+
+
+@pytest.mark.parametrize("key", ["state_size", "ssm_cfg", "mamba_d_state", "block_types"])
+def test_state_space_keys_of_an_unknown_family_are_refused(key: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"layers that are not modelled: got '{key}'"):
+        read(CONFIGS["dense"] | {"model_type": "new", key: {"x": 1}}, tmp_path)
+
+
+def test_a_kind_of_layer_that_is_not_modelled_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not modelled: got 'conv'"):
+        read(CONFIGS["hybrid"] | {"layer_types": ["conv", "full_attention"]}, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["float3", "int7", "bfloat61", ""])
+def test_an_unknown_dtype_is_refused(name: str, tmp_path: Path) -> None:
+    config = {k: v for k, v in CONFIGS["dense"].items() if k != "quantization_config"}
+    with pytest.raises(InputError, match="unknown torch_dtype"):
+        read(config | {"torch_dtype": name}, tmp_path)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else ()
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+def read_keys(name: str) -> list[tuple[Any, ...]]:
+    return [path for path in places(CONFIGS[name]) if path[-1] not in DESCRIPTIVE]
+
+
+@pytest.mark.parametrize(("name", "path"), [(n, p) for n in CONFIGS for p in read_keys(n)], ids=str)
+def test_a_key_of_another_type_is_refused_or_has_no_effect(name: str, path: tuple[Any, ...], tmp_path: Path) -> None:
+    """A wrong type is never taken for a default: the result is a refusal, or the model of a key that is not read."""
+    plain = read(CONFIGS[name], tmp_path)
+    for value in ("x", [], 1.5, {"a": 1}, -7):
+        changed = json.loads(json.dumps(CONFIGS[name]))
+        inner = changed
+        for key in path[:-1]:
+            inner = inner[key]
+        if type(inner[path[-1]]) is type(value):
+            continue
+        inner[path[-1]] = value
+        try:
+            found = read(changed, tmp_path)
+        except InputError:
+            continue
+        assert found == plain, value
+        assert (name, path[-1]) in UNREAD, value
