@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, cast
 
-from pydantic import ConfigDict, InstanceOf, model_validator
+from pydantic import BeforeValidator, ConfigDict, InstanceOf, model_validator
 
+from catalogs.hardware.catalog import canonical_order
 from catalogs.launch.command import engine_family
 from catalogs.units import DTYPE_BYTES
 from planner.problem.accounting import NO_ACCOUNTING, SPOT, Accounting
@@ -70,6 +71,11 @@ def _slos(value: object) -> object:
     if not isinstance(items, list | tuple) or all(isinstance(slo, Slo) for slo in items):
         return tuple(items) if isinstance(items, list) else items
     return parse_slos([slo.text if isinstance(slo, Slo) else str(slo) for slo in items])
+
+
+def _hardware(value: object) -> object:
+    """Return the names of hardware in their canonical order, so that equal choices make equal requests."""
+    return ",".join(map(canonical_order, value.split(","))) if isinstance(value, str) else value
 
 
 def _spare(value: object) -> object:
@@ -162,7 +168,12 @@ class PlanRequest(RequestModel):
 
     model: Annotated[str, key("Model: alias, Hugging Face id, or path of a config.json.", option="--model")]
     hardware: Annotated[
-        str, key("Hardware to choose from: h100x8, 2*h100x8, local; several with commas; or any.", option="--hw")
+        str,
+        BeforeValidator(_hardware),
+        key(
+            "Hardware: h100x8 (or 8xh100), two nodes of it 2xh100x8 (or '2*h100x8'), local; several with commas; any.",
+            option="--hw",
+        ),
     ]
     slos: Annotated[
         tuple[InstanceOf[Slo], ...],
