@@ -21,7 +21,7 @@ from catalogs.ui.terminal import status_line
 from planner.answer.evaluate import BEST, OTHER, EvaluatedPlan, PlanEvaluator, assumptions, pareto, prices_of
 from planner.answer.hardware_ranking import RankingTerms, rank_hardware
 from planner.answer.refusal import Refuser
-from planner.answer.schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary
+from planner.answer.schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary, WorkloadBlock
 from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.queueing import OVERLOAD
@@ -129,9 +129,10 @@ def make_plan(
         infeasible=refusal,
         search=summary,
         hardware=rank_hardware(left, list(discards.items()), result.outcomes, terms) if several else [],
-        assumptions=assumptions(request),
+        assumptions=assumptions(request, evaluator.workload.lengths().words),
         prices=prices_of(plans[0], entries[0].candidate.hardware) if plans else [],
         reproduce=Reproduce(**reproduce_block(request, evaluator.fingerprint)),
+        workload=WorkloadBlock.of(evaluator.workload),
         **sections,
     )
 

@@ -24,6 +24,11 @@ def rate(per_s: float | None) -> str:
     return "none" if per_s is None else f"{digits(per_s)} requests/s"
 
 
+def counted(n: float, noun: str) -> str:
+    """Return a number of things in words: "1 request", "1,000 requests"."""
+    return f"{n:,.0f} {noun}{'' if n == 1 else 's'}"
+
+
 def plan_name(i: int) -> str:
     """Return the name of the i-th plan of an answer."""
     return f"Alternative {i}" if i else "Best"

@@ -17,8 +17,15 @@ import numpy as np
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
 from catalogs.workloads.block_hashes import BlockIds, chained_hashes
+from catalogs.workloads.service_classes import COLUMNS as SERVICE_COLUMNS
 from catalogs.workloads.service_classes import ServiceLevels, number_or_nan
-from catalogs.workloads.trace_formats import TraceFormat, count_tokens, is_text_dataset, recognise_format
+from catalogs.workloads.trace_formats import (
+    TraceFormat,
+    count_tokens,
+    is_text_dataset,
+    recognise_clock,
+    recognise_format,
+)
 
 Columns = dict[str, Sequence[Any]]
 
@@ -64,10 +71,22 @@ def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str 
     if is_text_dataset(columns):
         inputs, outputs, notices = count_tokens(columns, tokenizer, where)
         return Trace(None, inputs, outputs, None, 16, "text", notices)
-    trace = _trace(columns, recognise_format(columns, where), hash_block_tokens, where)
+    kind = recognise_format(columns, where)
+    trace = _trace(columns, kind, hash_block_tokens, where)
+    trace = replace(trace, notices=(*trace.notices, *_unused(columns, kind, where)))
     labels = trace_labels(columns, where)
     complete = len(trace.input_tokens) == len(next(iter(columns.values())))  # otherwise rows were left out
     return replace(trace, **labels, terms=ServiceLevels.of(columns, where)) if complete else trace
+
+
+def _unused(columns: Mapping[str, Sequence[Any]], kind: TraceFormat, where: str) -> tuple[str, ...]:
+    """Return a notice that names the columns which are not read, if there are any."""
+    session = next((name for name in SESSION_COLUMNS if name in columns), None)
+    chain = ("chat_id", "parent_chat_id")
+    used = {*kind.columns, "hash_ids", "model", "adapter", *SERVICE_COLUMNS, session}
+    used |= set(chain) if session is None and set(chain) <= set(columns) else set()
+    unused = [name for name in columns if name not in used]
+    return (f"{where}: columns that are not used: {', '.join(unused)}",) if unused else ()
 
 
 def trace_labels(columns: Mapping[str, Sequence[Any]], where: str) -> dict[str, Any]:
@@ -143,8 +162,17 @@ def _json_columns(text: str, where: str) -> Columns:
     for i, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise InputError(f"{where}: row {i} must be a JSON object", row)
+    rows = [_flat(row) for row in rows]
     names = dict.fromkeys(name for row in rows[:100] for name in row)
     return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a row in which `{"usage": {"prompt_tokens": 5}}` is the column `usage.prompt_tokens`."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found
 
 
 def _json_rows(text: str, where: str) -> list[Any]:
@@ -167,7 +195,8 @@ def _json_rows(text: str, where: str) -> list[Any]:
 def _trace(columns: Columns, kind: TraceFormat, block_tokens: int | None, where: str) -> Trace:
     notices: list[str] = []
     lengths = [_numbers(columns, name, where) for name in (kind.input_tokens, kind.output_tokens)]
-    arrivals = _arrivals(columns, kind, where)
+    arrivals, clock_notice = _arrivals(columns, kind, where)
+    notices += [clock_notice] if clock_notice else []
     hashes = columns.get("hash_ids")
     if kind.drops_failed and (keep := lengths[1] != 0).sum() < len(keep):
         notices.append(f"{where}: left out {int((~keep).sum())} failed requests (0 output tokens)")
@@ -208,14 +237,21 @@ def _whole(tokens: FloatArray, name: str, where: str) -> IntArray:
     return tokens.astype(np.int64)
 
 
-def _arrivals(columns: Columns, kind: TraceFormat, where: str) -> FloatArray | None:
+def _arrivals(columns: Columns, kind: TraceFormat, where: str) -> tuple[FloatArray | None, str]:
+    """Return the arrival times in seconds, and a notice where their unit is a guess. Shape (n,)."""
     if kind.arrival is None:
-        return None
-    if kind.clock == "datetime":
+        return None, ""
+    unit: str | float
+    if kind.clock == "recognised":
+        unit, absolute, notice = recognise_clock(kind.arrival, columns[kind.arrival], where)
+    else:
+        unit, absolute, notice = {"s": 1.0, "ms": 1e-3}.get(kind.clock, "datetime"), kind.absolute, ""
+    if isinstance(unit, str):
         times = _datetimes(columns[kind.arrival], kind.arrival, where)
     else:
-        times = _numbers(columns, kind.arrival, where) * (1e-3 if kind.clock == "ms" else 1.0)
-    times = times - times[0] if kind.absolute else times
+        times = _numbers(columns, kind.arrival, where)
+        times = (times - times[0] if absolute else times) * unit  # first the difference, which is exact
+    times = times - times[0] if absolute else times
     back = np.flatnonzero(np.diff(times) < 0)
     if back.size:
         row = int(back[0]) + 2
@@ -223,7 +259,7 @@ def _arrivals(columns: Columns, kind: TraceFormat, where: str) -> FloatArray | N
         raise InputError(rule, columns[kind.arrival][row - 1])
     if times[0] < 0:
         raise InputError(f"{where}: {kind.arrival} of row 1 must not be negative", columns[kind.arrival][0])
-    return times
+    return times, notice
 
 
 def _datetimes(values: Sequence[Any], name: str, where: str) -> FloatArray:

@@ -16,10 +16,11 @@ from planner.answer.plan_schema import Memory, Plan
 from planner.answer.schema import Refusal, Suggestion
 from planner.evaluation.evaluator import Evaluator, Verdict
 from planner.problem.candidate import Candidate
+from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import Outcome
-from planner.space.bounds import NOT_ADMITTED, Discard
+from planner.space.bounds import MEMORY, NOT_ADMITTED, REQUEST_LENGTH, Discard
 from planner.space.candidates import candidates, distance_from_defaults
 
 #: Other hardware to try if the requested hardware is not sufficient, in addition to more of the same.
@@ -51,12 +52,15 @@ class Refuser:
         evaluator = self.plan_evaluator.evaluator
         closest = _closest(discards, outcomes, evaluator)
         own = evaluator.names.hardware if closest is None else evaluator.names_of(closest[0]).hardware
-        suggestions = [*self._hardware(own), *self._precision()]
+        if closest is not None and closest[1] is not None and closest[1].constraint == REQUEST_LENGTH:
+            suggestions = list(self._length(closest[1]))  # no other hardware admits longer requests
+        else:
+            suggestions = [*self._hardware(own), *self._precision()]
         if closest is None:
             limit = f"{self.request.model} cannot be split across {self.request.hardware}"
             return Refusal(binding_constraint=limit, closest=None, what_would_meet_it=suggestions)
         candidate, discard = closest
-        if discard is not None and discard.constraint == "memory":
+        if discard is not None and discard.constraint in (MEMORY, REQUEST_LENGTH):
             facts = evaluator.facts(candidate)
             binding, plan = discard.reason, Plan.unstarted(facts.deployment, Memory.model_validate(facts.memory))
         else:
@@ -72,6 +76,8 @@ class Refuser:
     def _binding(self, entry: EvaluatedPlan) -> str:
         verdict = entry.verdict
         at = f"at {verdict.requests_per_s:.3g} requests/s"
+        if verdict.rejection:
+            return verdict.rejection
         if not verdict.stable:
             return f"the queue grows without limit {at}: even the closest plan is overloaded"
         load = at if self.request.requests_per_s is not None else f"{at}, a light load"
@@ -86,6 +92,15 @@ class Refuser:
         rate = entry.capacity_requests_per_s
         if self.request.requests_per_s is not None and rate:
             yield _simulated("rate", f"at most {rate:.3g} requests/s on the closest plan", rate)
+
+    def _length(self, discard: Discard) -> Iterator[Suggestion]:
+        """Yield a max_model_len (a power of two) that admits the longest request, if it meets the request."""
+        evaluator = self.plan_evaluator.evaluator
+        tokens = min(2 ** math.ceil(math.log2(discard.value)), evaluator.names.model.max_position_tokens)
+        fixed = Overrides.of({**self.request.fixed.values, REQUEST_LENGTH: tokens})
+        found = self._try(self.request.replace(fixed=fixed), evaluator) if tokens >= discard.value else None
+        if found is not None:
+            yield _simulated(REQUEST_LENGTH, f"max_model_len {tokens}: {found.words}", tokens)
 
     def _precision(self) -> Iterator[Suggestion]:
         """Yield narrower weights than those searched, on the same hardware."""
@@ -143,13 +158,15 @@ def _closest(
     discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome], evaluator: Evaluator
 ) -> tuple[Candidate, Discard | None] | None:
     """Return the candidate closest to its limit: simulated candidates first, then latency bounds, then memory."""
+
+    def own_distance(candidate: Candidate) -> tuple[int, ...]:
+        return distance_from_defaults(candidate, evaluator.names_of(candidate))
+
     if outcomes:
         strong = {o.candidate: -evaluator.fluid_requests_per_s(o.candidate) for o in outcomes}
         return min(outcomes, key=lambda o: (o.ratio, strong[o.candidate], o.candidate)).candidate, None
-    over = [
-        (d.constraint == "memory", round(d.value / d.limit, 2), distance_from_defaults(c, evaluator.names_of(c)), c, d)
-        for c, d in discards
-    ]
+    never_started = (MEMORY, REQUEST_LENGTH)
+    over = [(d.constraint in never_started, round(d.value / d.limit, 2), own_distance(c), c, d) for c, d in discards]
     if not over:
         return None
     *_, candidate, discard = min(over, key=lambda item: item[:4])

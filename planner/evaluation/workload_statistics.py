@@ -11,7 +11,7 @@ import numpy.typing as npt
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
-from catalogs.workloads.workload import Workload, load_workload
+from catalogs.workloads.workload import Workload
 from planner.problem.load_curve import steady
 from planner.problem.request import PlanRequest
 
@@ -79,5 +79,5 @@ def workload_of(request: PlanRequest, given: Workload | None = None) -> Workload
     Raises:
         InputError: The workload is unknown or has no rate.
     """
-    found = given or open_loop(load_workload(request.workload))
+    found = given or open_loop(request.read_workload())
     return steady(found) if request.over_time else found

@@ -15,7 +15,9 @@ from pydantic import BeforeValidator, ConfigDict, InstanceOf, model_validator
 
 from catalogs.hardware.catalog import canonical_order
 from catalogs.launch.command import engine_family
+from catalogs.ui.shared_options import DEFAULT_WORKLOAD, INPUT_TOKENS_HELP, OUTPUT_TOKENS_HELP, WORKLOAD_HELP
 from catalogs.units import DTYPE_BYTES
+from catalogs.workloads.workload import Workload, load_workload, with_constant_lengths
 from planner.problem.accounting import NO_ACCOUNTING, SPOT, Accounting
 from planner.problem.candidate import Candidate
 from planner.problem.demand import NOTHING, Demand, FailureTolerance
@@ -51,8 +53,6 @@ CONTEXT: Final = "context"
 WIDE_EXPERTS: Final = "wide-experts"
 
 EXTENSIONS: Final = (DISAGGREGATED, PIPELINES, CONTEXT, WIDE_EXPERTS)
-
-DEFAULT_WORKLOAD: Final = "chat"
 
 MOST_SEED: Final = 2**31 - 1  # the sampler accepts this range, including the seeds that follow
 
@@ -180,7 +180,9 @@ class PlanRequest(RequestModel):
         *_SLOS,
         key("Objective METRIC.STAT=LIMIT, e.g. ttft.p99=2s; repeat or use commas.", option="--slo", alias="slo"),
     ]
-    workload: Annotated[str, key("Workload: name, trace file or YAML file.", option="--workload")] = DEFAULT_WORKLOAD
+    workload: Annotated[str, key(WORKLOAD_HELP, option="--workload")] = DEFAULT_WORKLOAD
+    input_tokens: Annotated[int | None, key(INPUT_TOKENS_HELP, LOAD, "--input-tokens", "N")] = None
+    output_tokens: Annotated[int | None, key(OUTPUT_TOKENS_HELP, LOAD, "--output-tokens", "N")] = None
     requests_per_s: Annotated[
         Number | None,
         key("Required requests per second (default: the highest sustainable rate).", LOAD, "--rate", alias="rate"),
@@ -273,6 +275,8 @@ class PlanRequest(RequestModel):
         engine_family(self.engine)  # refuses an engine that has no start command
         refuse_if(self.seed > MOST_SEED, f"a seed must be a whole number up to {MOST_SEED}", self.seed, "0")
         self.demand  # noqa: B018 - refuses an invalid load
+        for name, tokens in (("input_tokens", self.input_tokens), ("output_tokens", self.output_tokens)):
+            refuse_if(tokens is not None and tokens < 1, f"{name} must be a whole number of at least 1", tokens, "1")
         self._check_space()
         self._check_money()
         return self
@@ -313,6 +317,14 @@ class PlanRequest(RequestModel):
             InputError: The load is not valid.
         """
         return Demand(self.requests_per_s, self.users, self.think_s, self.spare)
+
+    def read_workload(self) -> Workload:
+        """Return the workload, with constant lengths where the request gives them.
+
+        Raises:
+            InputError: The workload is unknown, or its lengths cannot be replaced.
+        """
+        return with_constant_lengths(load_workload(self.workload), self.input_tokens, self.output_tokens)
 
     @property
     def given(self) -> bool:

@@ -24,7 +24,6 @@ from catalogs.io.json_block import JsonBlock, every_key_set
 from catalogs.ui.terminal import Line, status_line
 from catalogs.ui.words import HOUR_S, hours_text, human_s, percent, seconds
 from catalogs.workloads.request_set import RequestSet
-from catalogs.workloads.workload import load_workload
 from planner.answer.plan_schema import Plan, SloResult
 from planner.evaluation.confidence import LEVEL, LEVELS, SAFE, SPEED, Confidence, Factors, interval, probability
 from planner.evaluation.deployments import with_replicas
@@ -143,7 +142,7 @@ class DailyLoadSection(Section[DailyLoad]):
             InputError: The autoscaling of the request does not fit on the hardware.
         """
         request = chosen.request
-        workload = load_workload(request.workload)
+        workload = request.read_workload()
         curve = LoadCurve.of(workload, request.seed)
         requests = workload.materialise(request.seed, curve.n_requests)
         given: dict[str, Any] = dict(request.fixed.values.get("autoscaling") or {})  # type: ignore[call-overload]

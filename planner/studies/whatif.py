@@ -28,7 +28,7 @@ from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
 from planner.search.objectives import CandidateTester, RunSizes
-from planner.space.bounds import memory_discard
+from planner.space.bounds import length_discard, memory_discard
 from planner.studies.comparison import PlanComparison, deployment_differs, figures
 from planner.studies.rerun import without_load
 from simulator.memory.plan import size_memory
@@ -112,6 +112,8 @@ def what_if(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
         differs.append(("workload", answer.request.workload, request.workload))
     differs += deployment_differs(plan.deployment, block)
     found = memory_discard(size_memory(resolved), evaluator.statistics.longest)
+    if found is None and resolved.queueing.too_long != "truncate":
+        found = length_discard(resolved.limits.max_model_len, evaluator.statistics.sample, request.slos)
     if found is not None:
         return WhatIf(PlanComparison(tuple(differs), ()), (found.reason,), None)
     changed = _evaluated(evaluator, prices, _candidate(resolved, keys))
@@ -126,10 +128,13 @@ def _request(answer: Answer, plan: Plan, changes: Changes) -> PlanRequest:
     tariff = request.tariff if same else request.tariff.replace(usd_per_hour=None)
     if same and tariff.usd_per_hour is not None and plan.usd_per_hour is not None:
         tariff = tariff.replace(usd_per_hour=plan.usd_per_hour)  # the price of the chosen part of the hardware
+    own_lengths = changes.workload is not None  # another workload has other lengths
     return without_load(request).replace(
         hardware=changes.hardware or str(plan.deployment["hardware"]),
         requests_per_s=changes.requests_per_s or plan.requests_per_s,
         workload=changes.workload or request.workload,
+        input_tokens=None if own_lengths else request.input_tokens,
+        output_tokens=None if own_lengths else request.output_tokens,
         engine=str(changes.keys.get("engine", request.engine)),
         tariff=tariff,
         spare=request.spare,

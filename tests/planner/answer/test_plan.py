@@ -28,6 +28,7 @@ TIGHT = "ttft.p90=50ms"
 
 def answer_to(model: str, hardware: str, slo: str, **asked: Any) -> dict[str, Any]:
     search = SearchOptions(trials=asked.pop("trials", 6))
+    asked = {"workload": "lmsys-turns"} | asked
     request = PlanRequest(model=model, hardware=hardware, slos=parse_slos([slo]), search=search, **asked)
     world = open_evaluator(request)
     return make_plan(request, world, world.elsewhere).document()
@@ -90,7 +91,7 @@ def test_the_safe_rate_does_not_contradict_the_probabilities(rate: float, sure: 
 def simulated_p90_s(plan: dict[str, Any]) -> float:
     """The plan's deployment at its capacity, by the simulator's own door, other requests."""
     deployment = Deployment(**{k: v for k, v in plan["deployment"].items() if k in Deployment.model_fields})
-    requests = load_workload("chat").materialise(
+    requests = load_workload("lmsys-turns").materialise(
         seed=99, n_requests=4000, requests_per_s=plan["capacity_requests_per_s"]
     )
     return float(summarise(simulate(compile_deployment(deployment), requests))["metrics"]["ttft_s"]["p90"])

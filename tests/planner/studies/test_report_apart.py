@@ -24,6 +24,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("apart") / "a.json"
     asked = ["--model", "llama3.2-1b", "--hw", "l4x2", "--slo", "tpot.p99=12ms,ttft.p90=5s", "--precision", "native"]
     wide = [
+        "--workload",
+        "lmsys-turns",
         "--set",
         "also=disaggregated",
         "--set",
