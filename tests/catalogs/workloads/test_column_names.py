@@ -18,7 +18,8 @@ CSVS = {
     "OpenAI usage": "created,model,prompt_tokens,completion_tokens\n1700000000,m,374,44\n1700000001.5,m,396,109\n",
     "Azure without arrivals": "ContextTokens,GeneratedTokens\n374,44\n396,109\n",
     "InferenceX": "ISL,OSL\n374,44\n396,109\n",
-    "Gemini": "promptTokenCount,candidatesTokenCount,timestamp\n374,44,2026-01-01T00:00:00Z\n396,109,2026-01-01T00:00:01.5Z\n",
+    "Gemini": "promptTokenCount,candidatesTokenCount,timestamp\n"
+    "374,44,2026-01-01T00:00:00Z\n396,109,2026-01-01T00:00:01.5Z\n",
     "milliseconds": "timestamp_ms,prompt_len,output_len\n0,374,44\n1500,396,109\n",
     "seconds": "Arrival Time (s),Input Tokens,Output Tokens\n0,374,44\n1.5,396,109\n",
     "nanoseconds": "ts,n_prompt_tokens,n_output_tokens\n1700000000000000000,374,44\n1700000001500000000,396,109\n",
