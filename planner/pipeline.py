@@ -21,10 +21,11 @@ from catalogs.ui.terminal import status_line
 from planner.answer.evaluate import BEST, OTHER, EvaluatedPlan, PlanEvaluator, assumptions, pareto, prices_of
 from planner.answer.hardware_ranking import RankingTerms, rank_hardware
 from planner.answer.refusal import Refuser
-from planner.answer.schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary, WorkloadBlock
+from planner.answer.schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary
 from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.queueing import OVERLOAD
+from planner.evaluation.workload_statistics import WorkloadBlock
 from planner.problem.candidate import Candidate
 from planner.problem.demand import RequiredRates
 from planner.problem.hardware_choice import is_one

@@ -10,7 +10,7 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
-from catalogs.ui.words import human_s
+from catalogs.ui.words import human_s, rate
 from planner.answer.evaluate import BEST, EvaluatedPlan, PlanEvaluator
 from planner.answer.plan_schema import Memory, Plan
 from planner.answer.schema import Refusal, Suggestion
@@ -75,7 +75,7 @@ class Refuser:
 
     def _binding(self, entry: EvaluatedPlan) -> str:
         verdict = entry.verdict
-        at = f"at {verdict.requests_per_s:.3g} requests/s"
+        at = f"at {rate(verdict.requests_per_s)}"
         if verdict.rejection:
             return verdict.rejection
         if not verdict.stable:
@@ -89,9 +89,9 @@ class Refuser:
         if entry.verdict.stable:
             text = ",".join(_relaxed(slo, entry.verdict).text for slo in self.request.slos)
             yield _simulated("slo", f"objectives of {text}", text)
-        rate = entry.capacity_requests_per_s
-        if self.request.requests_per_s is not None and rate:
-            yield _simulated("rate", f"at most {rate:.3g} requests/s on the closest plan", rate)
+        carried = entry.capacity_requests_per_s
+        if self.request.requests_per_s is not None and carried:
+            yield _simulated("rate", f"at most {rate(carried)} on the closest plan", carried)
 
     def _length(self, discard: Discard) -> Iterator[Suggestion]:
         """Yield a max_model_len (a power of two) that admits the longest request, if it meets the request."""

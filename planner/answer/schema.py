@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from pydantic import Field, field_serializer
 
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
-from catalogs.workloads.length_statistics import LengthStatistics, TokenStatistics
-from catalogs.workloads.workload import Workload
 from planner.answer.hardware_ranking import HardwareRow
 from planner.answer.plan_schema import Plan
 from planner.economics.money import PriceLine
+from planner.evaluation.workload_statistics import WorkloadBlock
 from planner.problem.request import PlanRequest
 from planner.problem.tariff import Tariff
 
@@ -74,36 +73,6 @@ class SearchSummary(JsonBlock):
     n_requests: int = 0
     interrupted: bool = False
     left_out: list[str] = Field(default_factory=list)
-
-
-class TokenBlock(JsonBlock):
-    """Statistics of prompt lengths or of output lengths, tokens."""
-
-    mean: float
-    p50: float
-    p95: float
-    p99: float
-    max: float
-
-
-class WorkloadBlock(JsonBlock):
-    """The workload of a request, with the statistics of its lengths."""
-
-    name: str
-    source: str
-    input_tokens: TokenBlock
-    output_tokens: TokenBlock
-
-    @classmethod
-    def of(cls, workload: Workload) -> Self:
-        """Return the block of a workload."""
-        return cls.model_validate({"name": workload.name, "source": workload.source, **workload.lengths().block()})
-
-    @property
-    def words(self) -> str:
-        """Return the name and the lengths in words: "azure-conv (mean 1,150 in, 211 out; p95 4,083 in, 451 out)"."""
-        sides = (TokenStatistics(**side.model_dump()) for side in (self.input_tokens, self.output_tokens))
-        return f"{self.name} ({LengthStatistics(*sides).words})"
 
 
 class Reproduce(JsonBlock):

@@ -14,7 +14,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.yaml_files import validate_as
-from catalogs.ui.words import human_s
+from catalogs.ui.words import counted, digits, human_s
 from planner.answer.evaluate import BEST, PlanEvaluator
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
@@ -107,7 +107,7 @@ def what_if(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
     prices.check()
     block = resolved.filled_in(written) | {"model": resolved.model.hf_id or resolved.model.name}
     planned, now = plan.requests_per_s or 0.0, evaluator.request.requests_per_s or 0.0
-    differs = [("requests/s", f"{planned:.4g}", f"{now:.4g}")] if planned != now else []
+    differs = [("requests/s", digits(planned), digits(now))] if digits(planned) != digits(now) else []
     if answer.request.workload != request.workload:
         differs.append(("workload", answer.request.workload, request.workload))
     differs += deployment_differs(plan.deployment, block)
@@ -188,16 +188,16 @@ def _breaks(changed: Plan) -> Iterator[str]:
     for row in changed.slo:
         if not row.met and row.share > 1:
             value = "no value" if row.value_s is None else human_s(row.value_s)
-            yield f"{row.name} is {value}, limit {human_s(row.limit_s)}, at {rate:.3g} requests/s"
+            yield f"{row.name} is {value}, limit {human_s(row.limit_s)}, at {digits(rate)} requests/s"
     if capacity is None:
         yield "no rate meets every objective"
     elif capacity < rate:
         limit = f" ({changed.limited_by})" if changed.limited_by else ""
-        yield f"it carries {capacity:.3g} requests/s, not {rate:.3g}{limit}"
+        yield f"it carries {digits(capacity)} requests/s, not {digits(rate)}{limit}"
     elif not all(row.met for row in changed.slo) and all(row.share <= 1 for row in changed.slo):
-        yield f"the queue grows at {rate:.3g} requests/s"
+        yield f"the queue grows at {digits(rate)} requests/s"
     if changed.survival is not None and not changed.survival.met:
-        yield f"an objective is missed with {changed.survival.replicas_left} remaining replicas"
+        yield f"an objective is missed with {counted(changed.survival.replicas_left, 'remaining replica')}"
 
 
 def _notes(plan: Plan, changed: Plan, request: PlanRequest) -> Iterator[str]:

@@ -95,6 +95,8 @@ def requests(draw: st.DrawFn) -> PlanRequest:
         hardware="2*h100x8",
         slos=parse_slos([draw(SLOS)]),
         workload=draw(NAMES),
+        input_tokens=draw(maybe(st.integers(1, 10**6))),
+        output_tokens=draw(maybe(st.integers(1, 10**6))),
         requests_per_s=rate,
         users=users,
         think_s=0.0 if users is None else draw(st.just(0.0) | ABOVE_ZERO),
