@@ -102,6 +102,7 @@ class TraceFormat:
         hash_block_tokens: Tokens per entry of `hash_ids`, where the format defines it.
         drops_failed: The publisher logs failed requests as zero tokens; they are left out and counted in a notice.
         mark: A further column that distinguishes this format from another one with the same columns.
+        names_models: The column `model` names the served model; in logs of other services it names theirs.
     """
 
     name: str
@@ -113,6 +114,7 @@ class TraceFormat:
     hash_block_tokens: int | None = None
     drops_failed: bool = False
     mark: str | None = None
+    names_models: bool = True
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -208,7 +210,7 @@ def _by_other_names(columns: Iterable[str]) -> TraceFormat | None:
     inputs, outputs = found["input tokens"], found["output tokens"]
     if inputs is None or outputs is None:
         return None
-    return TraceFormat("table", found["arrival"], inputs, outputs, "recognised", drops_failed=True)
+    return TraceFormat("table", found["arrival"], inputs, outputs, "recognised", drops_failed=True, names_models=False)
 
 
 def recognise_format(columns: Iterable[str], where: str) -> TraceFormat:

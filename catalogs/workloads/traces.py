@@ -72,20 +72,22 @@ def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str 
         inputs, outputs, notices = count_tokens(columns, tokenizer, where)
         return Trace(None, inputs, outputs, None, 16, "text", notices)
     kind = recognise_format(columns, where)
+    columns, sorted_notice = _by_arrival(columns, kind, where)
+    known = {name: column for name, column in columns.items() if name != "model" or kind.names_models}
     trace = _trace(columns, kind, hash_block_tokens, where)
-    trace = replace(trace, notices=(*trace.notices, *_unused(columns, kind, where)))
-    labels = trace_labels(columns, where)
+    trace = replace(trace, notices=(*trace.notices, *sorted_notice, *_unused(known, columns, kind, where)))
+    labels = trace_labels(known, where)
     complete = len(trace.input_tokens) == len(next(iter(columns.values())))  # otherwise rows were left out
     return replace(trace, **labels, terms=ServiceLevels.of(columns, where)) if complete else trace
 
 
-def _unused(columns: Mapping[str, Sequence[Any]], kind: TraceFormat, where: str) -> tuple[str, ...]:
-    """Return a notice that names the columns which are not read, if there are any."""
-    session = next((name for name in SESSION_COLUMNS if name in columns), None)
+def _unused(known: Columns, columns: Columns, kind: TraceFormat, where: str) -> tuple[str, ...]:
+    """Return a notice that names the columns which are not read, if there are any; `known` may be read."""
+    session = next((name for name in SESSION_COLUMNS if name in known), None)
     chain = ("chat_id", "parent_chat_id")
     used = {*kind.columns, "hash_ids", "model", "adapter", *SERVICE_COLUMNS, session}
     used |= set(chain) if session is None and set(chain) <= set(columns) else set()
-    unused = [name for name in columns if name not in used]
+    unused = [name for name in columns if name not in used or name not in known]
     return (f"{where}: columns that are not used: {', '.join(unused)}",) if unused else ()
 
 
@@ -241,17 +243,7 @@ def _arrivals(columns: Columns, kind: TraceFormat, where: str) -> tuple[FloatArr
     """Return the arrival times in seconds, and a notice where their unit is a guess. Shape (n,)."""
     if kind.arrival is None:
         return None, ""
-    unit: str | float
-    if kind.clock == "recognised":
-        unit, absolute, notice = recognise_clock(kind.arrival, columns[kind.arrival], where)
-    else:
-        unit, absolute, notice = {"s": 1.0, "ms": 1e-3}.get(kind.clock, "datetime"), kind.absolute, ""
-    if isinstance(unit, str):
-        times = _datetimes(columns[kind.arrival], kind.arrival, where)
-    else:
-        times = _numbers(columns, kind.arrival, where)
-        times = (times - times[0] if absolute else times) * unit  # first the difference, which is exact
-    times = times - times[0] if absolute else times
+    times, notice = _times(columns, kind, kind.arrival, where)
     back = np.flatnonzero(np.diff(times) < 0)
     if back.size:
         row = int(back[0]) + 2
@@ -260,6 +252,37 @@ def _arrivals(columns: Columns, kind: TraceFormat, where: str) -> tuple[FloatArr
     if times[0] < 0:
         raise InputError(f"{where}: {kind.arrival} of row 1 must not be negative", columns[kind.arrival][0])
     return times, notice
+
+
+def _times(columns: Columns, kind: TraceFormat, name: str, where: str) -> tuple[FloatArray, str]:
+    """Return the times in a column in seconds, in the order of the rows, and a notice as `_arrivals`. Shape (n,)."""
+    unit: str | float
+    if kind.clock == "recognised":
+        unit, absolute, notice = recognise_clock(name, columns[name], where)
+    else:
+        unit, absolute, notice = {"s": 1.0, "ms": 1e-3}.get(kind.clock, "datetime"), kind.absolute, ""
+    if isinstance(unit, str):
+        times = _datetimes(columns[name], name, where)
+    else:
+        times = _numbers(columns, name, where)
+        times = (times - times[0] if absolute else times) * unit  # first the difference, which is exact
+    return times - times[0] if absolute else times, notice
+
+
+def _by_arrival(columns: Columns, kind: TraceFormat, where: str) -> tuple[Columns, tuple[str, ...]]:
+    """Return the rows of a log in the order of their arrival, and a notice where they were not.
+
+    Logs are often written in the order in which requests end, or newest first. In a public trace another order is a
+    fault of the file.
+    """
+    if kind.arrival is None or kind.clock != "recognised":
+        return columns, ()
+    times, _ = _times(columns, kind, kind.arrival, where)
+    if not (np.diff(times) < 0).any():
+        return columns, ()
+    order = np.argsort(times, kind="stable").tolist()
+    ordered = {name: [values[i] for i in order] for name, values in columns.items()}
+    return ordered, (f"{where}: rows are sorted by {kind.arrival}",)
 
 
 def _datetimes(values: Sequence[Any], name: str, where: str) -> FloatArray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
@@ -75,6 +76,13 @@ def test_columns_that_are_not_read_are_named(tmp_path: Path) -> None:
     assert any("user" in notice for notice in load_workload(str(tmp_path / "w.csv")).notices)
 
 
+def test_the_model_of_another_service_is_not_the_served_model(tmp_path: Path) -> None:
+    trace = read(tmp_path, "prompt_tokens,completion_tokens,model\n3,4,gpt-x\n")
+    assert trace.requested_models is None
+    assert trace.notices == ("trace t.csv: columns that are not used: model",)
+    assert read(tmp_path, "input_tokens,output_tokens,model\n3,4,llama3.1-8b\n").models == ("llama3.1-8b",)
+
+
 def test_a_unit_that_is_guessed_is_stated(tmp_path: Path) -> None:
     (notice,) = read(tmp_path, "time,prompt_tokens,completion_tokens\n0,3,4\n2,3,4\n").notices
     assert notice == "trace t.csv: time is read as seconds"
@@ -87,6 +95,19 @@ def test_a_unit_that_is_guessed_is_stated(tmp_path: Path) -> None:
 def test_times_since_1970_tell_their_unit(start_s: int, unit: tuple[int, float]) -> None:
     times, factor = unit
     assert recognise_clock("created", [start_s * times], "t") == (factor, True, "")
+
+
+@given(order=st.permutations(range(6)))
+def test_a_log_in_any_order_is_sorted_by_arrival(order: list[int]) -> None:
+    with TemporaryDirectory() as folder:
+        rows = "".join(f"{1_700_000_000 + i},{10 + i},{20 + i},s{i}\n" for i in order)
+        trace = read(Path(folder), f"created,prompt_tokens,completion_tokens,session\n{rows}")
+    assert trace.arrival_s is not None
+    assert trace.arrival_s.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert trace.input_tokens.tolist() == [10, 11, 12, 13, 14, 15]
+    assert trace.sessions is not None
+    assert trace.sessions.tolist() == [0, 1, 2, 3, 4, 5]
+    assert bool(trace.notices) == (order != sorted(order))
 
 
 def test_failed_requests_of_a_log_are_left_out_and_counted(tmp_path: Path) -> None:
