@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -121,12 +121,13 @@ def with_constant_lengths(workload: Workload, input_tokens: int | None, output_t
     if contents is not None:
         rule = f"the lengths of workload {workload.name} belong to its conversations or shared prompts, so they stay"
         raise InputError(rule, ", ".join(changed), "another --workload, or a workload file with these lengths")
-    fields = {f"{side}_tokens": n for side, n in changed.items()}
+    fields: dict[str, Any]
     if isinstance(content, SyntheticWorkload):
-        content = replace(content, **{key: ConstantLength(tokens=n) for key, n in fields.items()})
+        fields = {f"{side}_tokens": ConstantLength(tokens=n) for side, n in changed.items()}
+        content = replace(content, **fields)
     else:
-        columns = {key: np.full_like(content.trace.input_tokens, n) for key, n in fields.items()}
-        content = replace(content, trace=replace(content.trace, **columns))
+        fields = {f"{side}_tokens": np.full_like(content.trace.input_tokens, n) for side, n in changed.items()}
+        content = replace(content, trace=replace(content.trace, **fields))
     exact = " and ".join(f"{n:,} {side} tokens" for side, n in changed.items())
     notice = f"every request has exactly {exact}; real lengths vary, which makes latencies at high percentiles longer"
     return replace(workload, content=content, notices=(*workload.notices, notice))

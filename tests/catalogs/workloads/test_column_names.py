@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -43,7 +44,13 @@ def test_files_of_common_tools_are_read(name: str, tmp_path: Path) -> None:
 
 def test_every_other_name_is_read_in_any_spelling() -> None:
     inputs, outputs, arrivals = (OTHER_NAMES[role] for role in ("input tokens", "output tokens", "arrival"))
-    for spelled in (str, str.upper, lambda name: name.replace("_", " "), lambda name: f"usage.{name}"):
+    spellings: list[Callable[[str], str]] = [
+        str.lower,
+        str.upper,
+        lambda name: name.replace("_", " "),
+        lambda name: f"usage.{name}",
+    ]
+    for spelled in spellings:
         for name in inputs:
             found = recognise_format([spelled(name), spelled(outputs[0])], "t")
             assert (found.input_tokens, found.output_tokens) == (spelled(name), spelled(outputs[0]))
