@@ -59,7 +59,7 @@ class Space:
     model: str
     hardware: str
     axes: str
-    workload: str = "chat"
+    workload: str = "lmsys-turns"
     seqs: tuple[int, ...] = (128, 1024)
     tokens: tuple[int, ...] = (2048, 8192)
     ladder: tuple[float, ...] = COARSE

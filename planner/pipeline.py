@@ -34,6 +34,7 @@ from planner.answer.schema import SCHEMA_VERSION, Answer, Reproduce, SearchSumma
 from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.queueing import OVERLOAD
+from planner.evaluation.workload_statistics import WorkloadBlock
 from planner.problem.candidate import Candidate
 from planner.problem.demand import RequiredRates
 from planner.problem.hardware_choice import is_one
@@ -139,9 +140,10 @@ def make_plan(
         infeasible=refusal,
         search=summary,
         hardware=ranked,
-        assumptions=assumptions(request),
+        assumptions=assumptions(request, evaluator.workload.lengths().words),
         prices=prices_of(plans[0], entries[0].candidate.hardware) if plans else [],
         reproduce=Reproduce(**reproduce_block(request, evaluator.fingerprint)),
+        workload=WorkloadBlock.of(evaluator.workload),
         **sections,
     )
 

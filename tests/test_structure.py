@@ -38,6 +38,7 @@ SHORT = {
     "catalogs/deployments/queueing.py": "public types",
     "catalogs/io/json_block.py": "public types",
     "catalogs/models/catalog.py": "the lookup by name, above the files it reads",
+    "catalogs/ui/shared_options.py": "shared by all commands",
     "catalogs/units.py": "public constants",
     "calibration/accuracy/reliability.py": "public types",
     "calibration/families/nonnegative.py": "shared by families and simulator.verify",

@@ -67,7 +67,9 @@ FITTED: Final = (
         as_of="2023-11-16",
         input_classes=8,
         own_arrivals=True,
-        notes="Gaps are drawn independently: slow swings of the real rate within the hour are not kept.",
+        notes="The default: whole prompts of a conversation service, with system prompt and history. Prompts share no "
+        "prefix, so nothing is saved by a prefix cache. Gaps are drawn independently: slow swings of the real rate "
+        "within the hour are not kept.",
     ),
     FittedWorkload(
         name="azure-code",
@@ -79,12 +81,13 @@ FITTED: Final = (
         notes="Gaps are drawn independently: bursts of minutes are not kept; replay the trace where they matter.",
     ),
     FittedWorkload(
-        name="chat",
+        name="lmsys-turns",
         file="lmsys_lengths.csv",
         source="LMSYS-Chat-1M lengths, 1,024 requests as published by microsoft/apex_plus (MIT)",
         as_of="2023-09",
         input_classes=4,
-        notes="First turns of a public chat demo: short prompts. The file's arrivals are synthetic and were left out.",
+        notes="Single turns of a public chat demo, without system prompt and history; chat services see longer "
+        "prompts. The file's arrivals are synthetic and were left out.",
     ),
     FittedWorkload(
         name="creation",

@@ -217,8 +217,10 @@ def in_words(stated: dict[str, Any]) -> str:
     """Return StatedError.block as a sentence about the values of an answer."""
     if stated["coverage"] is None:
         return str(stated["source"])
-    ranges = [f"{stated[m][0]:+.0%} to {stated[m][1]:+.0%} ({m})" for m in ("ttft", "tpot", "e2e") if m in stated]
+    ranges = [
+        f"{1 + stated[m][0]:.2g} to {1 + stated[m][1]:.2g} ({m})" for m in ("ttft", "tpot", "itl", "e2e") if m in stated
+    ]
     return (
-        f"in {stated['coverage']:.0%} of cases the true value is {', '.join(ranges)} off the value above; "
+        f"in {100 * stated['coverage']:.0f} % of cases the true value is {', '.join(ranges)} times the simulated one; "
         f"from {max(stated['n'].values())} measured runs of this engine"
     )

@@ -16,6 +16,7 @@ from calibration.commands.options import Budget, BundleName, Device, Hardware, J
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.entry_point import run_command
+from catalogs.ui.shared_options import takes_version
 
 if TYPE_CHECKING:
     from calibration.profile.local_run import ProfileOptions, ProfileResult
@@ -28,6 +29,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.callback()(takes_version)
 
 app.command("import")(import_)
 

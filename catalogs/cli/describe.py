@@ -117,10 +117,17 @@ def _engine_rows() -> list[Record]:
 def _workload_rows() -> list[Record]:
     from catalogs.workloads.workload import list_workloads, load_workload
 
-    return [
-        {"name": w.name, "requests": w.n_requests, "requests_per_s": w.requests_per_s, "source": w.source}
-        for w in map(load_workload, list_workloads())
-    ]
+    def row(name: str) -> Record:
+        w = load_workload(name)
+        lengths = w.lengths().block()
+        means = {f"{side}_mean_tokens": lengths[f"{side}_tokens"]["mean"] for side in ("input", "output")}
+        return (
+            {"name": w.name}
+            | means
+            | {"requests_per_s": w.requests_per_s, "requests": w.n_requests, "source": w.source}
+        )
+
+    return [row(name) for name in list_workloads()]
 
 
 def _workload(name: str) -> Record:

@@ -9,6 +9,7 @@ import typer
 
 from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.entry_point import run_command
+from catalogs.ui.shared_options import takes_version
 from catalogs.ui.terminal import PIPED_LIST, open_console
 
 app = typer.Typer(
@@ -18,6 +19,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.callback()(takes_version)
 
 KindName = Annotated[
     str,

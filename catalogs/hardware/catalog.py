@@ -1,9 +1,20 @@
-"""Hardware by name; the grammar of `--hw` is [NODES*]NAME[:MIG][xCOUNT] or local."""
+"""Hardware by name, and the grammar of `--hw`.
+
+The canonical form is `[NODES*]NAME[:MIG][xCOUNT]` or `local`. Three other orders mean the same, where they are
+unambiguous:
+
+- the count first: `8xh100`, `8 x H100`, `8 H100` and `2*8xh100`;
+- the count after a colon or an asterisk: `h100:8`, `h100*8`;
+- the nodes without an asterisk, which some shells expand: `2xh100x8`, `2:h100x8`, `2x8xh100`.
+
+A number before the name is the number of nodes if a count follows the name, or if `*` or `:` follows the number.
+Otherwise it is the number of accelerators.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from catalogs.errors import InputError, nearest_name
@@ -19,16 +30,17 @@ def parse_hardware(text: str) -> Hardware:
     Raises:
         InputError: The name is unknown, or the count is not between 1 and the node's maximum.
     """
-    plain = "".join(text.split()).lower()
+    plain = _compact(text)
     if not plain:
         raise InputError("hardware must be NAME, NAMExCOUNT or NODES*NAMExCOUNT", text, "h100x8")
     if plain == "local":
         from catalogs.hardware.local import local_hardware
 
         return local_hardware()
-    found = _NODES.match(plain)
-    nodes, rest = (int(found["nodes"]), found["rest"]) if found else (1, plain)
-    name, count = _split_count(rest)
+    parts = _split(plain)
+    nodes, name = 1 if parts.nodes is None else parts.nodes, parts.name
+    count = 1 if parts.count is None else parts.count
+    rest = name if parts.count is None else f"{name}x{count}"
     _check_nodes(text, nodes, rest)
     if ":" in name:
         return _slices(plain, nodes, name, count)
@@ -38,7 +50,27 @@ def parse_hardware(text: str) -> Hardware:
         whole = _of(file.name, most, count // most)
         return replace(whole, notices=(f"a {file.name} node holds {most}: {plain} is read as {whole.text}",))
     _check_count(text, file.name, count, most, f"a {file.name} node")
-    return _of(file.name, count, nodes)
+    found = _of(file.name, count, nodes)
+    if nodes > 1 and parts.count is None and nodes <= most > 1:  # easily confused with the other order
+        notice = f"{plain} is {nodes} nodes of one {file.name} each; one node of {nodes} is {file.name}x{nodes}"
+        return replace(found, notices=(notice,))
+    return found
+
+
+def canonical_order(text: str) -> str:
+    """Return the text of hardware in the canonical order: "8 x H100" -> "h100x8".
+
+    Text that is in this order already, and text that names no hardware, is returned unchanged.
+    """
+    plain = _compact(text)
+    if not any(c.isdigit() for c in plain) or _CANONICAL.match(plain) or plain == "local":
+        return text
+    parts = _split(plain)
+    known = files.find_hardware_file(parts.name.partition(":")[0]) is not None
+    if not known or (parts.nodes is None and parts.count is None):
+        return text
+    nodes = "" if parts.nodes is None else f"{parts.nodes}*"
+    return f"{nodes}{parts.name}" + ("" if parts.count is None else f"x{parts.count}")
 
 
 def with_count(hardware: Hardware, count: int) -> Hardware:
@@ -93,22 +125,54 @@ def list_mig_profiles(name: str) -> list[str]:
     return list(files.read_hardware_file(name).mig)
 
 
-_NODES = re.compile(r"^(?P<nodes>-?\d+)\s*\*\s*(?P<rest>.+)$")
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The parts of the text of hardware; None for a number that the text does not have."""
 
-_COUNT = re.compile(r"^(?P<name>.+?)x(?P<count>-?\d+)$")
+    nodes: int | None
+    name: str  # with the MIG profile
+    count: int | None
 
 
-def _split_count(rest: str) -> tuple[str, int]:
-    """Split `h100x8` into h100 and 8.
+#: Text in the canonical order, whatever its name is.
+_CANONICAL = re.compile(r"^(-?\d+\*)?[a-z][^*:]*(:\d*g\.[^:*]*)?$")
 
-    A whole name takes precedence, since some names end in x and digits (rtx4090, mi300x).
-    """
-    if files.find_hardware_file(rest) is not None:
-        return rest, 1
-    found = _COUNT.match(rest)
+_NODES = re.compile(r"^(?P<nodes>-?\d+)[*:](?P<rest>.+)$")
+
+_FIRST = re.compile(r"^(?P<number>-?\d+)x(?P<rest>.+)$")
+
+_COUNT = re.compile(r"^(?P<name>.+?)(?:x|[*:](?=-?\d+$))(?P<count>-?\d+)$")
+
+
+def _compact(text: str) -> str:
+    """Return the text in lower case without white space; "8 h100" becomes "8xh100"."""
+    spaced = re.sub(r"^(\d+)\s+(?!x\b)(?=[a-z])", r"\1x", text.strip().lower().replace("×", "x"))
+    return "".join(spaced.split())
+
+
+def _split(plain: str) -> _Parts:
+    """Split compact text into its parts; a whole name takes precedence, since names may hold x and digits (mi300x)."""
+    if files.find_hardware_file(plain) is not None:
+        return _Parts(None, plain, None)
+    found = _NODES.match(plain)
+    if found:
+        inner = _split(found["rest"])
+        if inner.nodes is None:
+            return replace(inner, nodes=int(found["nodes"]))
+        return _Parts(None, plain, None)  # two numbers of nodes: no hardware has this name
+    found = _FIRST.match(plain)
+    if found:
+        inner, number = _split(found["rest"]), int(found["number"])
+        if inner.count is None and inner.nodes is None:
+            return replace(inner, count=number)
+        return replace(inner, nodes=number) if inner.nodes is None else _Parts(None, plain, None)
+    found = _COUNT.match(plain)
     if found is None or found["name"] == "rt":  # an unknown rtxNNNN is a name, not a count
-        return rest, 1
-    return found["name"], int(found["count"])
+        return _Parts(None, plain, None)
+    name, ends_in_x = found["name"], f"{found['name']}x"
+    if files.find_hardware_file(name) is None and files.find_hardware_file(ends_in_x) is not None:
+        name = ends_in_x  # mi300x8: eight MI300X
+    return _Parts(None, name, int(found["count"]))
 
 
 def _slices(plain: str, nodes: int, name: str, count: int) -> Hardware:

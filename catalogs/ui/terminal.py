@@ -6,11 +6,12 @@ terminal only.
 
 from __future__ import annotations
 
+import io
 import sys
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Final, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,14 +65,39 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int, t
 PIPED_LIST: Final = 200
 
 
+class TrimmedLines(io.TextIOBase):
+    """A text stream that passes lines on without trailing spaces, which tables are padded with."""
+
+    def __init__(self, target: TextIO) -> None:
+        self._target = target
+        self._begun = ""  # a line that has not ended yet
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The encoding of the target, from which tables choose their characters."""
+        return self._target.encoding or "utf-8"
+
+    def write(self, text: str) -> int:
+        """Write the lines that end in `text`, and keep the rest."""
+        *lines, self._begun = (self._begun + text).split("\n")
+        self._target.write("".join(f"{line.rstrip(' ')}\n" for line in lines))
+        return len(text)
+
+    def flush(self) -> None:
+        """Pass on what was written."""
+        self._target.flush()
+
+
 def open_console(piped: int = PIPED) -> Console:
     """Return a console for plain text and tables, without markup.
 
-    `piped` is its width where stdout is not a terminal.
+    `piped` is its width where stdout is not a terminal; lines then end without spaces.
     """
     from rich.console import Console
 
-    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else piped)
+    if sys.stdout.isatty():
+        return Console(highlight=False, markup=False)
+    return Console(highlight=False, markup=False, width=piped, file=cast(IO[str], TrimmedLines(sys.stdout)))
 
 
 ProgressCallback = Callable[[str], None]  # called with a description of the next simulation

@@ -24,9 +24,9 @@ def rate(per_s: float | None) -> str:
     return "none" if per_s is None else f"{digits(per_s)} requests/s"
 
 
-def counted(n: int, noun: str) -> str:
-    """Return a number with its noun in the singular or the plural: "1 request", "2,000 requests"."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+def counted(n: float, noun: str) -> str:
+    """Return a number of things in words: "1 request", "1,000 requests"."""
+    return f"{n:,.0f} {noun}{'' if n == 1 else 's'}"
 
 
 def plan_name(i: int) -> str:

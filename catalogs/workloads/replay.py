@@ -64,6 +64,11 @@ class Replay:
             **columns,
         )
 
+    def draw_lengths(self, seed: int, n: int) -> tuple[IntArray, IntArray]:  # noqa: ARG002 - as SyntheticWorkload
+        """Return the input and output lengths of the first n requests. Shape (n,) each."""
+        row = np.arange(n) % len(self.trace.input_tokens)
+        return self.trace.input_tokens[row], self.trace.output_tokens[row]
+
     def _arrival_s(self, seed: int, row: IntArray, lap: IntArray, requests_per_s: float) -> FloatArray:
         times, own = self.trace.arrival_s, self.requests_per_s
         if times is None:

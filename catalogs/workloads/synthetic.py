@@ -24,6 +24,11 @@ def _drawn(rng: np.random.Generator, weights: FloatArray, n: int) -> IntArray:
     return rng.choice(len(weights), n, p=weights / weights.sum())
 
 
+def _streams(seed: int) -> list[np.random.Generator]:
+    """Return the ten independent streams of a seed."""
+    return [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(10)]
+
+
 class Adapters(YamlBlock):
     """The `adapters` block of a workload file: the LoRA adapters of requests.
 
@@ -85,12 +90,8 @@ class SyntheticWorkload:
         Arrivals, inputs, outputs, prefix groups, turns, think times, models, classes and adapters come from ten
         independent streams of the seed, so that changing one distribution leaves the draws of the others unchanged.
         """
-        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(10)]
-        sessions = Sessions.drawn(self.turns, streams[4], n) if self.turns else Sessions.single(n)
-        drawn = len(sessions.session)
-        inputs, outputs = sample_pairs(self.input_tokens, self.output_tokens, (streams[1], streams[2]), drawn)
-        if self.turns:
-            inputs = inputs + sessions.context_tokens(inputs, outputs)
+        streams = _streams(seed)
+        sessions, inputs, outputs = self._sessions(streams, n)
         arrival_s = self._arrival_s(sessions, streams, requests_per_s)
         order = self._order(sessions, arrival_s)[:n]
         hashes = self._block_hashes(sessions, inputs, outputs, streams[3])
@@ -112,6 +113,18 @@ class SyntheticWorkload:
             think_s=streams[9].standard_exponential(len(order)) * think_s if think_s else None,
             seed=seed,
         )
+
+    def draw_lengths(self, seed: int, n: int) -> tuple[IntArray, IntArray]:
+        """Return the input and output lengths of n requests, without their arrivals and contents. Shape (n,) each."""
+        _, inputs, outputs = self._sessions(_streams(seed), n)
+        return inputs[:n], outputs[:n]
+
+    def _sessions(self, streams: list[np.random.Generator], n: int) -> tuple[Sessions, IntArray, IntArray]:
+        """Return sessions with at least n requests in all, and the lengths of these requests. Shape (requests,)."""
+        sessions = Sessions.drawn(self.turns, streams[4], n) if self.turns else Sessions.single(n)
+        drawn = len(sessions.session)
+        inputs, outputs = sample_pairs(self.input_tokens, self.output_tokens, (streams[1], streams[2]), drawn)
+        return sessions, inputs + sessions.context_tokens(inputs, outputs) if self.turns else inputs, outputs
 
     def _arrival_s(self, sessions: Sessions, streams: list[np.random.Generator], rate: float) -> FloatArray:
         """Return arrival times in seconds; sessions start such that turns arrive at `rate` on average. Shape (n,)."""

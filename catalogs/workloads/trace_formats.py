@@ -1,6 +1,7 @@
 """The public trace formats, recognised by their columns (CSV, JSON lines, parquet), and text datasets.
 
-ShareGPT and Alpaca datasets hold texts whose lengths are counted in tokens.
+A file of no public format is read by the names that tools give to the same columns (`OTHER_NAMES`). ShareGPT and Alpaca
+datasets hold texts whose lengths are counted in tokens.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def _guess(text: str) -> int:
     return round(len(text) / CHARACTERS_PER_TOKEN)
 
 
-Clock = Literal["s", "ms", "datetime"]
+Clock = Literal["s", "ms", "datetime", "recognised"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,12 @@ class TraceFormat:
     """The column names of a trace format; `arrival` is None for traces with lengths only.
 
     Attributes:
+        clock: The unit of arrivals; "recognised" means that the values tell it, see `recognise_clock`.
         absolute: The clock does not start with the trace, so the first arrival becomes time zero.
         hash_block_tokens: Tokens per entry of `hash_ids`, where the format defines it.
         drops_failed: The publisher logs failed requests as zero tokens; they are left out and counted in a notice.
         mark: A further column that distinguishes this format from another one with the same columns.
+        names_models: The column `model` names the served model; in logs of other services it names theirs.
     """
 
     name: str
@@ -111,6 +114,7 @@ class TraceFormat:
     hash_block_tokens: int | None = None
     drops_failed: bool = False
     mark: str | None = None
+    names_models: bool = True
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -137,21 +141,95 @@ FORMATS: Final[tuple[TraceFormat, ...]] = (
 )
 
 
+#: Names that tools give to the columns of a trace, the preferred ones first. They are compared without case, white
+#: space and punctuation, and by the last part of a dotted name: `usage.prompt_tokens` is `prompt_tokens`. To read the
+#: files of a further tool, add its names here.
+#: Sources: OpenAI and LiteLLM usage logs (prompt_tokens), Anthropic and OpenTelemetry gen_ai.usage (input_tokens),
+#: Gemini (promptTokenCount), Amazon Bedrock (inputTokenCount), AIPerf and GenAI-Perf (input_sequence_length), NVIDIA
+#: Dynamo and InferenceX (isl, osl), vLLM and SGLang benchmarks (prompt_len, input_len).
+OTHER_NAMES: Final[dict[str, tuple[str, ...]]] = {
+    "input tokens": (
+        *("input_tokens", "prompt_tokens", "context_tokens", "isl", "input_length", "input_len", "input_toks"),
+        *("prompt_len", "prompt_length", "prompt_toks", "num_input_tokens", "num_prompt_tokens", "n_prompt_tokens"),
+        *("num_prefill_tokens", "prefill_tokens", "prefill_len", "request_tokens", "input_sequence_length"),
+        *("input_token_count", "prompt_token_count", "tokens_in", "in_tokens", "query_tokens", "n_input_tokens"),
+    ),
+    "output tokens": (
+        *("output_tokens", "completion_tokens", "generated_tokens", "generation_tokens", "osl", "output_length"),
+        *("output_len", "output_toks", "completion_len", "completion_length", "num_output_tokens", "n_output_tokens"),
+        *("num_completion_tokens", "num_generated_tokens", "num_decode_tokens", "decode_tokens", "decode_len"),
+        *("response_tokens", "response_length", "response_len", "answer_tokens", "output_sequence_length"),
+        *("output_token_count", "completion_token_count", "candidates_token_count", "generated_len"),
+        *("generated_length", "tokens_out", "out_tokens"),
+    ),
+    "arrival": (
+        *("arrival_s", "arrival_time_s", "arrived_at", "arrival_time", "arrival", "arrival_ts", "request_time"),
+        *("start_time", "start_ts", "sent_at", "submit_time", "submitted_at", "created_at", "created", "timestamp"),
+        *("timestamp_s", "time_s", "timestamp_ms", "arrival_ms", "arrival_time_ms", "time_ms", "datetime", "date"),
+        *("time", "ts"),
+    ),
+}
+
+#: Times since 1970 from these values on, in seconds and with the factor to seconds; smaller values are relative times.
+_EPOCHS: Final = ((1e17, 1e-9), (1e14, 1e-6), (1e11, 1e-3), (1e8, 1.0))
+
+
+def recognise_clock(name: str, values: Sequence[Any], where: str) -> tuple[Literal["datetime"] | float, bool, str]:
+    """Return the unit of arrival times, whether they are absolute, and a notice where the unit is a guess.
+
+    The unit is "datetime" for dates, or the factor to seconds. It follows from the name of the column (`..._ms`) or
+    from the size of the values: recent times since 1970 have 10, 13, 16 or 19 digits in seconds, ms, us or ns.
+    """
+    try:
+        first = float(values[0])
+    except (TypeError, ValueError):
+        return "datetime", True, ""
+    if _folded(name).endswith("ms"):
+        return 1e-3, first >= _EPOCHS[2][0], ""
+    factor = next((factor for least, factor in _EPOCHS if first >= least), None)
+    if factor is not None:
+        return factor, True, ""
+    stated = _folded(name) in ("arrivals", "arrivaltimes", "timestamps", "times", "arrivedat")
+    return 1.0, False, "" if stated else f"{where}: {name} is read as seconds"
+
+
+def _folded(name: str) -> str:
+    """Return the last part of a dotted name in lower case without white space and punctuation."""
+    return "".join(c for c in name.rpartition(".")[2].lower() if c.isalnum())
+
+
+def _by_other_names(columns: Iterable[str]) -> TraceFormat | None:
+    """Return a format for columns under names of `OTHER_NAMES`; None where input or output tokens are missing."""
+    present: dict[str, str] = {}
+    for column in columns:
+        present.setdefault(_folded(column), column)
+    found = {
+        role: next((present[_folded(name)] for name in names if _folded(name) in present), None)
+        for role, names in OTHER_NAMES.items()
+    }
+    inputs, outputs = found["input tokens"], found["output tokens"]
+    if inputs is None or outputs is None:
+        return None
+    return TraceFormat("table", found["arrival"], inputs, outputs, "recognised", drops_failed=True, names_models=False)
+
+
 def recognise_format(columns: Iterable[str], where: str) -> TraceFormat:
-    """Return the format with these columns; further columns are ignored.
+    """Return the format with these columns, or one by other names of the same columns; further columns are ignored.
 
     Raises:
         InputError: No format matches; the message names the column that the nearest format lacks.
     """
     present = set(columns)
     fitting = next((f for f in FORMATS if present.issuperset(f.columns)), None)
+    fitting = fitting or _by_other_names(columns)
     if fitting is not None:
         return fitting
     closest = max(FORMATS, key=lambda f: _likeness(f, present))
     missing = next(c for c in closest.columns if c not in present)
     spare = nearest_name(missing, present - set(closest.columns))
     rule = f"{where}: no column {missing!r} ({closest.name} traces have {', '.join(closest.columns)})"
-    raise InputError(rule, spare or sorted(present), missing)
+    also = "; ".join(f"{role}: {', '.join(names[:4])}, ..." for role, names in OTHER_NAMES.items())
+    raise InputError(rule, spare or sorted(present), missing, hint=f"columns may have other names ({also})")
 
 
 def _likeness(candidate: TraceFormat, present: set[str]) -> float:

@@ -20,6 +20,7 @@ from catalogs.errors import InputError
 from catalogs.io.input_files import MOST_DATA_BYTES, read_limited
 from catalogs.io.json_files import load_json
 from catalogs.workloads.block_hashes import BlockIds, chained_hashes
+from catalogs.workloads.service_classes import COLUMNS as SERVICE_COLUMNS
 from catalogs.workloads.service_classes import ServiceLevels, is_empty
 from catalogs.workloads.trace_cells import (
     SESSION_COLUMNS,
@@ -32,7 +33,13 @@ from catalogs.workloads.trace_cells import (
     numbers,
     token_counts,
 )
-from catalogs.workloads.trace_formats import TraceFormat, count_tokens, is_text_dataset, recognise_format
+from catalogs.workloads.trace_formats import (
+    TraceFormat,
+    count_tokens,
+    is_text_dataset,
+    recognise_clock,
+    recognise_format,
+)
 
 Columns = dict[str, Sequence[Any]]
 
@@ -82,12 +89,25 @@ def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str 
         inputs, outputs, notices = count_tokens(columns, tokenizer, where)
         return Trace(None, inputs, outputs, None, 16, "text", notices)
     kind = recognise_format(columns, where)
+    columns, sorted_notice = _by_arrival(columns, kind, where)
+    known = {name: column for name, column in columns.items() if name != "model" or kind.names_models}
     trace = _trace(columns, kind, hash_block_tokens, where)
-    labels = trace_labels(columns, where) | {"terms": ServiceLevels.of(columns, where)}
+    labels = trace_labels(known, where) | {"terms": ServiceLevels.of(columns, where)}
     if kind.drops_failed:  # the labels of the requests that are left
         keep = numbers(columns[kind.output_tokens], kind.output_tokens, where) != 0
         labels = {name: label if name == "models" or label is None else label[keep] for name, label in labels.items()}
-    return replace(trace, **labels, notices=(*trace.notices, *empty_cell_notices(columns, where)))
+    notices = (*trace.notices, *sorted_notice, *_unused(known, columns, kind, where))
+    return replace(trace, **labels, notices=(*notices, *empty_cell_notices(columns, where)))
+
+
+def _unused(known: Columns, columns: Columns, kind: TraceFormat, where: str) -> tuple[str, ...]:
+    """Return a notice that names the columns which are not read, if there are any; `known` may be read."""
+    session = next((name for name in SESSION_COLUMNS if name in known), None)
+    chain = ("chat_id", "parent_chat_id")
+    used = {*kind.columns, "hash_ids", "model", "adapter", *SERVICE_COLUMNS, session}
+    used |= set(chain) if session is None and set(chain) <= set(columns) else set()
+    unused = [name for name in columns if name not in used or name not in known]
+    return (f"{where}: columns that are not used: {', '.join(unused)}",) if unused else ()
 
 
 def trace_labels(columns: Mapping[str, Sequence[Any]], where: str) -> dict[str, Any]:
@@ -181,8 +201,17 @@ def _json_columns(text: str, where: str) -> Columns:
     for i, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise InputError(f"{where}: row {i} must be a JSON object", row)
+    rows = [_flat(row) for row in rows]
     names = dict.fromkeys(chain.from_iterable(rows))
     return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a row in which `{"usage": {"prompt_tokens": 5}}` is the column `usage.prompt_tokens`."""
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return found
 
 
 def _json_rows(text: str, where: str) -> list[Any]:
@@ -205,7 +234,8 @@ def _json_rows(text: str, where: str) -> list[Any]:
 def _trace(columns: Columns, kind: TraceFormat, block_tokens: int | None, where: str) -> Trace:
     notices: list[str] = []
     lengths = [numbers(columns[name], name, where) for name in (kind.input_tokens, kind.output_tokens)]
-    arrivals = _arrivals(columns, kind, where)
+    arrivals, clock_notice = _arrivals(columns, kind, where)
+    notices += [clock_notice] if clock_notice else []
     hashes = columns.get("hash_ids")
     if kind.drops_failed and (keep := lengths[1] != 0).sum() < len(keep):
         notices.append(f"{where}: left out {int((~keep).sum())} failed requests (0 output tokens)")
@@ -231,15 +261,43 @@ def _trace(columns: Columns, kind: TraceFormat, block_tokens: int | None, where:
     return Trace(arrivals, inputs, outputs, chained_hashes(ids), size, kind.name, tuple(notices))
 
 
-def _arrivals(columns: Columns, kind: TraceFormat, where: str) -> FloatArray | None:
+def _arrivals(columns: Columns, kind: TraceFormat, where: str) -> tuple[FloatArray | None, str]:
+    """Return the arrival times in seconds, and a notice where their unit is a guess. Shape (n,)."""
     if kind.arrival is None:
-        return None
-    cells = columns[kind.arrival]
-    if kind.clock == "datetime":
-        times = datetimes(cells, kind.arrival, where)
+        return None, ""
+    times, notice = _times(columns, kind, kind.arrival, where)
+    return arrivals(times, columns[kind.arrival], kind.arrival, where), notice
+
+
+def _times(columns: Columns, kind: TraceFormat, name: str, where: str) -> tuple[FloatArray, str]:
+    """Return the times in a column in seconds, in the order of the rows, and a notice as `_arrivals`. Shape (n,)."""
+    unit: str | float
+    if kind.clock == "recognised":
+        unit, absolute, notice = recognise_clock(name, columns[name], where)
     else:
-        times = numbers(cells, kind.arrival, where) * (1e-3 if kind.clock == "ms" else 1.0)
-    return arrivals(times - times[0] if kind.absolute else times, cells, kind.arrival, where)
+        unit, absolute, notice = {"s": 1.0, "ms": 1e-3}.get(kind.clock, "datetime"), kind.absolute, ""
+    if isinstance(unit, str):
+        times = datetimes(columns[name], name, where)
+    else:
+        times = numbers(columns[name], name, where)
+        times = (times - times[0] if absolute else times) * unit  # first the difference, which is exact
+    return times - times[0] if absolute else times, notice
+
+
+def _by_arrival(columns: Columns, kind: TraceFormat, where: str) -> tuple[Columns, tuple[str, ...]]:
+    """Return the rows of a log in the order of their arrival, and a notice where they were not.
+
+    Logs are often written in the order in which requests end, or newest first. In a public trace another order is a
+    fault of the file.
+    """
+    if kind.arrival is None or kind.clock != "recognised":
+        return columns, ()
+    times, _ = _times(columns, kind, kind.arrival, where)
+    if not (np.diff(times) < 0).any():
+        return columns, ()
+    order = np.argsort(times, kind="stable").tolist()
+    ordered: Columns = {name: [values[i] for i in order] for name, values in columns.items()}
+    return ordered, (f"{where}: rows are sorted by {kind.arrival}",)
 
 
 def _id_lists(hashes: Sequence[Any], where: str) -> list[list[int]]:

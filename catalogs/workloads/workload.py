@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.input_files import is_file
-from catalogs.io.yaml_files import DATA, read_yaml
+from catalogs.io.yaml_files import DATA, YamlBlock, check_keys, read_yaml
 from catalogs.workloads.files import parse_workload_file
+from catalogs.workloads.length_statistics import LengthStatistics
+from catalogs.workloads.lengths import ConstantLength
 from catalogs.workloads.replay import Replay
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
@@ -80,16 +82,16 @@ class Workload:
         drawn = self.content.draw(seed, n, self._rate(requests_per_s))
         return replace(drawn, name=self.name, source=self.source)
 
-    def stats(self) -> dict[str, float]:
-        """Return mean, median and p99 of input and output tokens; a synthetic workload draws 20,000 requests for it."""
+    def lengths(self) -> LengthStatistics:
+        """Return the statistics of the lengths, of all requests of a trace or of 20,000 drawn ones."""
         n = self.n_requests if isinstance(self.content, Replay) else STATS_REQUESTS
-        requests = self.materialise(n_requests=n)
-        found: dict[str, float] = {}
-        for side, tokens in (("input", requests.input_tokens), ("output", requests.output_tokens)):
-            p50, p99 = np.percentile(tokens, (50, 99))
-            found |= {f"{side}_mean_tokens": float(tokens.mean())}
-            found |= {f"{side}_p50_tokens": float(p50), f"{side}_p99_tokens": float(p99)}
-        return found
+        return LengthStatistics.of(*self.content.draw_lengths(self.content.seed, n))
+
+    def stats(self) -> dict[str, float]:
+        """Return mean, median, p95 and p99 of input and output tokens, as flat keys of `catalog show`."""
+        sides = {"input": self.lengths().input_tokens, "output": self.lengths().output_tokens}
+        names = ("mean", "p50", "p95", "p99")
+        return {f"{side}_{name}_tokens": getattr(found, name) for side, found in sides.items() for name in names}
 
     def _rate(self, requested: float | None) -> float:
         if requested is None:
@@ -105,6 +107,33 @@ class Workload:
         return float(requested)
 
 
+def with_constant_lengths(workload: Workload, input_tokens: int | None, output_tokens: int | None) -> Workload:
+    """Return the workload with the same arrivals, in which every request has these lengths; None keeps its own.
+
+    Raises:
+        InputError: A length is below one token, or the lengths of the workload belong to its contents.
+    """
+    given = {"input": input_tokens, "output": output_tokens}
+    changed = {side: _whole(f"{side}_tokens", n, 1) for side, n in given.items() if n is not None}
+    if not changed:
+        return workload
+    content = workload.content
+    contents = content.turns if isinstance(content, SyntheticWorkload) else content.trace.block_hashes
+    if contents is not None:
+        rule = f"the lengths of workload {workload.name} belong to its conversations or shared prompts, so they stay"
+        raise InputError(rule, ", ".join(changed), "another --workload, or a workload file with these lengths")
+    fields: dict[str, Any]
+    if isinstance(content, SyntheticWorkload):
+        fields = {f"{side}_tokens": ConstantLength(tokens=n) for side, n in changed.items()}
+        content = replace(content, **fields)
+    else:
+        fields = {f"{side}_tokens": np.full_like(content.trace.input_tokens, n) for side, n in changed.items()}
+        content = replace(content, trace=replace(content.trace, **fields))
+    exact = " and ".join(f"{n:,} {side} tokens" for side, n in changed.items())
+    notice = f"every request has exactly {exact}; real lengths vary, which makes latencies at high percentiles longer"
+    return replace(workload, content=content, notices=(*workload.notices, notice))
+
+
 def list_workloads() -> list[str]:
     """Return the names of the workloads in the catalog, sorted."""
     return sorted(path.stem for path in (DATA / "workloads").glob("*.yaml"))
@@ -118,8 +147,7 @@ def load_workload(text: str) -> Workload:
     """
     names = {name.lower(): name for name in list_workloads()}
     if text.lower() in names:
-        name = names[text.lower()]
-        return _from_mapping(read_yaml(DATA / "workloads" / f"{name}.yaml"), name, DATA, f"workload {name}")
+        return _from_catalog(names[text.lower()])
     path = Path(text)
     if not is_file(path):
         looks_like_path = path.suffix or len(path.parts) > 1
@@ -130,6 +158,22 @@ def load_workload(text: str) -> Workload:
     trace = read_trace(path)
     content = Replay(trace, len(trace.input_tokens))
     return Workload(path.name, f"{trace.format} trace {path.name}", content, trace.notices)
+
+
+class SecondName(YamlBlock):
+    """A file of the catalog that gives a second name to a workload; `notice` is what the name meant before."""
+
+    same_as: str
+    notice: str
+
+
+def _from_catalog(name: str) -> Workload:
+    data, where = read_yaml(DATA / "workloads" / f"{name}.yaml"), f"workload {name}"
+    if "same_as" not in data:
+        return _from_mapping(data, name, DATA, where)
+    second = check_keys(SecondName, data, where)
+    notice = f"{name} is the workload {second.same_as}; {second.notice}"
+    return replace(_from_catalog(second.same_as), name=name, notices=(notice,))
 
 
 def _from_mapping(data: dict[str, object], name: str, folder: Path, where: str) -> Workload:

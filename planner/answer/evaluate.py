@@ -352,10 +352,11 @@ def short(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-def assumptions(request: PlanRequest) -> list[str]:
-    """Return the assumptions behind the figures, one sentence each."""
+def assumptions(request: PlanRequest, lengths: str) -> list[str]:
+    """Return the assumptions behind the figures, one sentence each; `lengths` describes those of the requests."""
     lines = [
-        f"workload {request.workload}: its own lengths and arrivals, only the rate is scaled",
+        f"workload {request.workload}: its arrivals, of which only the rate is scaled, and requests of these lengths: "
+        f"{lengths}",
         "the search and the alternatives simulate one replica under its share of the requests; the figures of the best "
         f"plan come from all its replicas behind one round-robin router, up to {MOST_REPLICAS} of them",
         "latencies are measured at the client, in the steady part of each run",

@@ -11,7 +11,7 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
-from catalogs.ui.words import digits, percent, seconds
+from catalogs.ui.words import percent, rate, seconds
 from planner.answer.evaluate import BEST, EvaluatedPlan, PlanEvaluator
 from planner.answer.plan_schema import Memory, Plan, SloResult
 from planner.answer.schema import Refusal, Suggestion
@@ -19,10 +19,11 @@ from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.queueing import FIRST_TOKEN_STAGES, OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS
+from planner.problem.overrides import Overrides
 from planner.problem.request import LEAST_CONFIDENCE, PlanRequest
 from planner.problem.slo import Slo, seconds_text
 from planner.search.objectives import UNSTABLE, Outcome
-from planner.space.bounds import NOT_ADMITTED, Discard
+from planner.space.bounds import MEMORY, NOT_ADMITTED, REQUEST_LENGTH, Discard
 from planner.space.candidates import candidates, distance_from_defaults
 
 #: Other hardware to try if the requested hardware is not sufficient, in addition to more of the same.
@@ -61,14 +62,17 @@ class Refuser:
         evaluator = self.plan_evaluator.evaluator
         closest = _closest(discards, outcomes, evaluator)
         own = evaluator.names.hardware if closest is None else evaluator.names_of(closest[0]).hardware
-        suggestions = [*self._hardware(own), *self._precision()]
         reasons = self._reasons(left, discards, outcomes)
+        if closest is not None and closest[1] is not None and closest[1].constraint == REQUEST_LENGTH:
+            suggestions = list(self._length(closest[1]))  # no other hardware admits longer requests
+        else:
+            suggestions = [*self._hardware(own), *self._precision()]
         if closest is None:
             limit = f"{self.request.model} cannot be split across {self.request.hardware}"
             return Refusal(binding_constraint=limit, closest=None, what_would_meet_it=suggestions, reasons=reasons)
         candidate, discard = closest
         stages: list[str] = []
-        if discard is not None and discard.constraint == "memory":
+        if discard is not None and discard.constraint in (MEMORY, REQUEST_LENGTH):
             facts = evaluator.facts(candidate)
             binding, plan = discard.reason, Plan.unstarted(facts.deployment, Memory.model_validate(facts.memory))
         else:
@@ -122,7 +126,9 @@ class Refuser:
     def _binding(self, entry: EvaluatedPlan) -> str:
         """Return the objective that the closest plan misses, and by how much."""
         verdict, sure = entry.verdict, percent(self.request.confidence)
-        at = f"at {digits(verdict.requests_per_s)} requests/s"
+        at = f"at {rate(verdict.requests_per_s)}"
+        if verdict.rejection:
+            return verdict.rejection
         if not verdict.stable:
             return f"the queue grows without limit {at}: even the closest plan is overloaded"
         load = at if self.request.requests_per_s is not None else f"{at}, a light load"
@@ -139,16 +145,16 @@ class Refuser:
         """Return what takes the time of the missed objective at a light load, where requests rarely wait."""
         evaluator = self.plan_evaluator.evaluator
         metric = LATENCY_METRICS[max(entry.plan.slo, key=_excess).metric]
-        rate = evaluator.light_requests_per_s(candidate)
+        light_per_s = evaluator.light_requests_per_s(candidate)
         if metric.is_only_of("prefill"):
-            parts = dict(zip(FIRST_TOKEN_STAGES, evaluator.utilisation(candidate, rate).first_s, strict=True))
+            parts = dict(zip(FIRST_TOKEN_STAGES, evaluator.utilisation(candidate, light_per_s).first_s, strict=True))
         else:
             light = evaluator.detail(candidate, self.plan_evaluator.light_load(candidate))
             parts = {kind.replace("_", " "): share for kind, share in light.time_breakdown.items() if kind != "idle"}
         total = sum(parts.values()) or 1.0
         largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
         shares = ", ".join(f"{name} {percent(part / total)}" for name, part in largest if part > 0)
-        return f"at a light load of {digits(rate)} requests/s the {metric.words} is spent on: {shares}"
+        return f"at a light load of {rate(light_per_s)} the {metric.words} is spent on: {shares}"
 
     def _load(self, entry: EvaluatedPlan) -> Iterator[Suggestion]:
         """Yield looser objectives, a lower confidence and a lower load that the closest plan meets."""
@@ -159,15 +165,15 @@ class Refuser:
         sure = self._lower_confidence(entry)
         if sure is not None:
             yield _simulated("confidence", f"a confidence of {percent(sure)} (--confidence {sure:g})", sure)
-        rate = entry.capacity_requests_per_s
+        carried = entry.capacity_requests_per_s
         for _ in range(_MAX_TRIES if self.request.requests_per_s is not None else 0):
-            if not rate:
+            if not carried:
                 break
-            lower = self._entry(entry.candidate, requests_per_s=rate)
+            lower = self._entry(entry.candidate, requests_per_s=carried)
             if lower.met:
-                yield _simulated("rate", f"at most {digits(rate)} requests/s on the closest plan", rate)
+                yield _simulated("rate", f"at most {rate(carried)} on the closest plan", carried)
                 break
-            rate = lower.capacity_requests_per_s
+            carried = lower.capacity_requests_per_s
 
     def _entry(self, candidate: Candidate, **changes: float) -> EvaluatedPlan:
         """Return the closest plan under another load or with another confidence."""
@@ -182,6 +188,15 @@ class Refuser:
                 return sure
             sure = round(sure - _LESS_SURE, 2)
         return None
+
+    def _length(self, discard: Discard) -> Iterator[Suggestion]:
+        """Yield a max_model_len (a power of two) that admits the longest request, if it meets the request."""
+        evaluator = self.plan_evaluator.evaluator
+        tokens = min(2 ** math.ceil(math.log2(discard.value)), evaluator.names.model.max_position_tokens)
+        fixed = Overrides.of({**self.request.fixed.values, REQUEST_LENGTH: tokens})
+        found = self._try(self.request.replace(fixed=fixed), evaluator) if tokens >= discard.value else None
+        if found is not None:
+            yield _simulated(REQUEST_LENGTH, f"max_model_len {tokens}: {found.words}", tokens)
 
     def _precision(self) -> Iterator[Suggestion]:
         """Yield narrower weights than those searched, on the same hardware."""
@@ -239,13 +254,15 @@ def _closest(
     discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome], evaluator: Evaluator
 ) -> tuple[Candidate, Discard | None] | None:
     """Return the candidate closest to its limit: simulated candidates first, then latency bounds, then memory."""
+
+    def own_distance(candidate: Candidate) -> tuple[int, ...]:
+        return distance_from_defaults(candidate, evaluator.names_of(candidate))
+
     if outcomes:
         strong = {o.candidate: -evaluator.fluid_requests_per_s(o.candidate) for o in outcomes}
         return min(outcomes, key=lambda o: (o.ratio, strong[o.candidate], o.candidate)).candidate, None
-    over = [
-        (d.constraint == "memory", round(d.value / d.limit, 2), distance_from_defaults(c, evaluator.names_of(c)), c, d)
-        for c, d in discards
-    ]
+    never_started = (MEMORY, REQUEST_LENGTH)
+    over = [(d.constraint in never_started, round(d.value / d.limit, 2), own_distance(c), c, d) for c, d in discards]
     if not over:
         return None
     *_, candidate, discard = min(over, key=lambda item: item[:4])

@@ -11,6 +11,7 @@ from catalogs.io.json_block import JsonBlock
 from planner.answer.hardware_ranking import HardwareRow
 from planner.answer.plan_schema import Plan
 from planner.economics.money import PriceLine
+from planner.evaluation.workload_statistics import WorkloadBlock
 from planner.problem.request import PlanRequest
 from planner.problem.tariff import Tariff
 
@@ -106,10 +107,16 @@ class Answer(JsonBlock):
     assumptions: list[str]
     prices: list[PriceLine] = Field(default_factory=list)
     reproduce: Reproduce
+    workload: WorkloadBlock | None = None  # None: an answer of an earlier version
 
     @field_serializer("request")
     def _written(self, request: PlanRequest) -> dict[str, Any]:
         return request.as_dict()
+
+    @property
+    def workload_words(self) -> str:
+        """Return the name of the workload, with its lengths where the answer has them."""
+        return self.request.workload if self.workload is None else self.workload.words
 
     @property
     def plans(self) -> list[Plan]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from catalogs.io.json_files import read_json
+from catalogs.ui.words import rate
 from planner.answer.capabilities import chosen
 from planner.answer.schema import Answer
 from planner.deploy.benchmark import benchmark_files
@@ -113,11 +114,11 @@ def _only(source: Path, alternative: int) -> str:
 
 
 def _readme(p: Package, prediction: Prediction, written: DeploymentFiles) -> str:
-    workload, commands = prediction.answer.request.workload, "\n".join(written.steps)
+    workload, commands = prediction.answer.workload_words, "\n".join(written.steps)
     paragraphs = [
         f"# {p.serving.model} with {p.target}",
         f"{p.words}.",
-        f"Planned for {prediction.requests_per_s:.4g} requests/s of workload `{workload}` by",
+        f"Planned for {rate(prediction.requests_per_s)} of workload {workload} by",
         f"```\n{prediction.answer.reproduce.command}\n```",
         f"## Start\n\n```\n{commands}\n```",
         "## Verify",

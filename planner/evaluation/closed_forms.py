@@ -12,7 +12,7 @@ from planner.evaluation.queueing import ApiServerQueue, QueueingModel
 from planner.evaluation.workload_statistics import WorkloadStatistics
 from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo
-from planner.space.bounds import Discard, latency_discard, memory_discard
+from planner.space.bounds import Discard, latency_discard, length_discard, memory_discard
 from planner.space.speculative import per_token
 from simulator.costs.totals import StepTotals
 
@@ -37,6 +37,8 @@ class ClosedForms:
         """
         for role, pool in candidate.pools:
             found = memory_discard(self.deployments.memory(pool), self.statistics.longest)
+            if found is None and role != "prefill":  # a prefill pool ends each request with its first token
+                found = self._length_discard(pool)
             if found is None:
                 key = (role, *pool.replica_choices, pool.max_num_seqs, pool.max_num_batched_tokens)
                 if key not in self._floors:  # a latency floor is the same for any number of replicas
@@ -45,6 +47,12 @@ class ClosedForms:
             if found is not None:
                 return found
         return None
+
+    def _length_discard(self, pool: Candidate) -> Discard | None:
+        resolved = self.deployments.resolved(pool)
+        if resolved.queueing.too_long == "truncate":
+            return None
+        return length_discard(resolved.limits.max_model_len, self.statistics.sample, self.slos)
 
     def _latency_discard(self, pool: Candidate, role: Role) -> Discard | None:
         slos = [slo for slo in self.slos if slo.latency.is_only_of(role)]

@@ -17,15 +17,12 @@ from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import FloatArray
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.hardware.specs import Hardware
+from catalogs.ui.words import percent
 from planner.evaluation.queueing import Utilisation
 from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.space.bounds import NOT_ADMITTED, Discard
-
-#: A run whose queue grows by more than this share of the arrivals in the window is not stable, even if percentiles are
-#: within their limits.
-GROWTH_LIMIT: Final = 0.05
+from planner.space.bounds import NOT_ADMITTED, Discard, most_unserved
 
 #: Growth beyond what a batch that is still filling up can explain.
 OVERLOAD_GROWTH: Final = 0.3
@@ -66,6 +63,9 @@ class Observation:
         growth_fraction: Growth of the requests in the system over the window, as a share of the arrivals in it.
         joules_per_output_token: Energy of all accelerators and hosts, at the socket.
         n_simulated: Requests of the whole run.
+        rejected_fraction: Share of the requests in the window that are rejected because of their size. They count in
+            `growth_fraction`: the system does not serve them.
+        rejected_because: Why most of them are rejected; empty if none is.
     """
 
     load: Load
@@ -74,6 +74,8 @@ class Observation:
     growth_fraction: float
     joules_per_output_token: float = float("nan")
     n_simulated: int = 0
+    rejected_fraction: float = 0.0
+    rejected_because: str = ""
 
     @property
     def undecided(self) -> bool:
@@ -82,8 +84,8 @@ class Observation:
 
     @property
     def stable(self) -> bool:
-        """Return whether the system kept up, with an allowance for the random walk of a short, busy run (two sigma)."""
-        return self.growth_fraction <= max(GROWTH_LIMIT, 2 / math.sqrt(max(self.n_measured, 1)))
+        """Return whether the system kept up, with an allowance for the random walk of a short, busy run."""
+        return self.growth_fraction <= most_unserved(self.n_measured)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +300,20 @@ class Verdict:
     def joules_per_output_token(self) -> float:
         """Return the mean energy of an output token over all seeds."""
         return float(np.mean([o.joules_per_output_token for o in self.observations]))
+
+    @property
+    def rejection(self) -> str:
+        """Return which requests are rejected because of their size, in words; empty if they are not the problem.
+
+        They are the problem if the system does not keep up and they are most of what it does not serve, or if an
+        objective is infinite and it keeps up.
+        """
+        share = float(np.mean([o.rejected_fraction for o in self.observations]))
+        growth = float(np.mean([o.growth_fraction for o in self.observations]))
+        if not share or (share < growth / 2 if not self.stable else math.isfinite(self.value_ratio)):
+            return ""
+        because = max(self.observations, key=lambda o: o.rejected_fraction).rejected_because
+        return f"{percent(share)} of requests are {because}"
 
     def mean_s(self, metric: str) -> float:
         """Return the mean of a metric over all seeds pooled, seconds."""

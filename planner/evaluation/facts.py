@@ -9,8 +9,9 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.launch.command import serve_command
 from planner.evaluation.deployments import CandidateDeployments
 from planner.evaluation.evaluator import CandidateFacts
+from planner.evaluation.workload_statistics import WorkloadStatistics
 from planner.problem.candidate import Candidate
-from planner.space.bounds import memory_discard
+from planner.space.bounds import memory_discard, rejected_words
 from simulator.memory.plan import MemoryPlan
 
 #: How to use the two commands of a disaggregated deployment.
@@ -23,12 +24,12 @@ class FactSheets:
 
     Attributes:
         deployments: Resolves and compiles candidates.
-        longest_request_tokens: Tokens of the longest request of the workload.
+        statistics: Statistics of the workload.
         notices: Notices about the workload.
     """
 
     deployments: CandidateDeployments
-    longest_request_tokens: int
+    statistics: WorkloadStatistics
     notices: tuple[str, ...]
 
     def of(self, candidate: Candidate) -> CandidateFacts:
@@ -55,21 +56,25 @@ class FactSheets:
     def _of_pool(self, candidate: Candidate) -> CandidateFacts:
         resolved, memory = self.deployments.resolved(candidate), self.deployments.memory(candidate)
         notices = resolved.notices
-        if memory_discard(memory, self.longest_request_tokens) is None:
+        if memory_discard(memory, self.statistics.longest) is None:
             compiled = self.deployments.compiled(candidate)
             resolved, memory, notices = compiled.resolved, compiled.memory, compiled.notices
         serve = serve_command(resolved)
-        sentences = dict.fromkeys((*self._quality(candidate), *self.notices, *notices))
+        too_long = "" if resolved.queueing.too_long == "truncate" else self._rejected(resolved)
+        sentences = dict.fromkeys(filter(None, (too_long, *self._quality(candidate), *self.notices, *notices)))
         block = resolved.filled_in(self.deployments.written(candidate))
         block |= {"model": resolved.model.hf_id or resolved.model.name, "kv_blocks": memory.kv_blocks}
         return CandidateFacts(block, memory_block(memory, resolved), serve.command, serve.notes, tuple(sentences))
+
+    def _rejected(self, resolved: ResolvedDeployment) -> str:
+        return rejected_words(resolved.limits.max_model_len, self.statistics.sample)
 
     def _quality(self, candidate: Candidate) -> Iterator[str]:
         """Yield a notice for each precision that may change the model's answers."""
         native, found = self.deployments.names.model.weight_dtype, candidate.weight_dtype
         if found != native:
             discard = memory_discard(
-                self.deployments.memory(replace(candidate, weight_dtype=native)), self.longest_request_tokens
+                self.deployments.memory(replace(candidate, weight_dtype=native)), self.statistics.longest
             )
             why = f" instead of the model's own {native}"
             if discard is not None:

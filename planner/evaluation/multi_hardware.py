@@ -77,6 +77,11 @@ class HardwareChoiceEvaluator:
         return HardwareChoiceEvaluator(changed, self.notices, self.named)
 
     @property
+    def workload(self) -> Workload:
+        """Return the workload of the request."""
+        return self._first.workload
+
+    @property
     def names(self) -> CatalogLookup:
         """Return the model, the engine and the first hardware."""
         return self._first.names

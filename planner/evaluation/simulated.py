@@ -156,7 +156,7 @@ class SimulatedEvaluator:
 
     def facts(self, candidate: Candidate) -> CandidateFacts:
         """Return facts about the candidate, without simulation."""
-        return FactSheets(self.deployments, self.statistics.longest, self.workload.notices).of(candidate)
+        return FactSheets(self.deployments, self.statistics, self.workload.notices).of(candidate)
 
     # ---- closed forms
 

@@ -16,6 +16,7 @@ from planner.problem.slo import Slo
 from simulator.analysis.energy import joules_drawn
 from simulator.analysis.metrics import summarise
 from simulator.cluster.run import Run
+from simulator.core.outcomes import STATUS, TOO_BIG
 from simulator.core.step_log import StepLog
 
 #: Least share of the requests that is left out at the start, and the most at the start and at the end.
@@ -125,7 +126,16 @@ def observe_window(run: Run, window: SteadyWindow, load: Load, reading: WindowSt
     """Return the observation of a window of a run; the latencies of a refused request are infinite."""
     seen = window.measured
     samples = {name: LATENCY_METRICS[name].samples(RequestWindow(run, seen)) for name in reading.metrics}
-    found = Observation(load, samples, int(seen.sum()), window.growth_fraction, n_simulated=run.requests.n)
+    rejected = np.isin(run.status[seen], TOO_BIG)
+    found = Observation(
+        load,
+        samples,
+        int(seen.sum()),
+        window.growth_fraction,
+        n_simulated=run.requests.n,
+        rejected_fraction=float(rejected.mean()) if rejected.size else 0.0,
+        rejected_because=STATUS[int(np.bincount(run.status[seen][rejected]).argmax())] if rejected.any() else "",
+    )
     if not reading.joules:
         return found
     return replace(found, joules_per_output_token=joules_per_output_token(run, seen, found.stable))

@@ -7,8 +7,11 @@ from typing import Final
 
 import numpy as np
 
+from catalogs.arrays import IntArray
+from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.request_set import RequestSet
-from catalogs.workloads.workload import Workload
+from catalogs.workloads.synthetic import SyntheticWorkload
+from catalogs.workloads.workload import STATS_REQUESTS, Workload
 
 _SHARED_BLOCK_TOKENS: Final = 16
 
@@ -36,13 +39,19 @@ class VariedWorkload(Workload):
         kept = (workload.name, workload.source, workload.content, workload.notices)
         return cls(*kept, input_factor, output_factor, shared)
 
+    def lengths(self) -> LengthStatistics:
+        """Return the statistics of the changed lengths."""
+        n = STATS_REQUESTS if isinstance(self.content, SyntheticWorkload) else self.n_requests
+        inputs, outputs = self.content.draw_lengths(self.content.seed, n)
+        return LengthStatistics.of(_scaled(inputs, self.input_factor), _scaled(outputs, self.output_factor))
+
     def materialise(
         self, seed: int | None = None, n_requests: int | None = None, requests_per_s: float | None = None
     ) -> RequestSet:
         """Draw the requests of the workload, then change their lengths and contents."""
         drawn = Workload.materialise(self, seed, n_requests, requests_per_s)
-        inputs = np.maximum(np.rint(drawn.input_tokens * self.input_factor), 1).astype(np.int64)
-        outputs = np.maximum(np.rint(drawn.output_tokens * self.output_factor), 1).astype(np.int64)
+        inputs = _scaled(drawn.input_tokens, self.input_factor)
+        outputs = _scaled(drawn.output_tokens, self.output_factor)
         varied = replace(drawn, input_tokens=inputs, output_tokens=outputs)
         if self.shared is not None:
             return _sharing(varied, self.shared)
@@ -50,6 +59,10 @@ class VariedWorkload(Workload):
             return varied
         full = (inputs + outputs) // drawn.hash_block_tokens
         return replace(varied, block_hashes=tuple(h[:n] for h, n in zip(drawn.block_hashes, full, strict=True)))
+
+
+def _scaled(tokens: IntArray, factor: float) -> IntArray:
+    return np.maximum(np.rint(tokens * factor), 1).astype(np.int64)
 
 
 def _sharing(requests: RequestSet, share: float) -> RequestSet:

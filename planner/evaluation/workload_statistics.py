@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
+from catalogs.io.json_block import JsonBlock
+from catalogs.workloads.length_statistics import LengthStatistics, TokenStatistics
 from catalogs.workloads.request_set import RequestSet
-from catalogs.workloads.workload import Workload, load_workload
+from catalogs.workloads.workload import Workload
 from planner.problem.load_curve import steady
 from planner.problem.request import PlanRequest
 
@@ -79,5 +81,35 @@ def workload_of(request: PlanRequest, given: Workload | None = None) -> Workload
     Raises:
         InputError: The workload is unknown or has no rate.
     """
-    found = given or open_loop(load_workload(request.workload))
+    found = given or open_loop(request.read_workload())
     return steady(found) if request.over_time else found
+
+
+class TokenBlock(JsonBlock):
+    """Statistics of prompt lengths or of output lengths, tokens."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+    max: float
+
+
+class WorkloadBlock(JsonBlock):
+    """The workload of a request, with the statistics of its lengths."""
+
+    name: str
+    source: str
+    input_tokens: TokenBlock
+    output_tokens: TokenBlock
+
+    @classmethod
+    def of(cls, workload: Workload) -> Self:
+        """Return the block of a workload."""
+        return cls.model_validate({"name": workload.name, "source": workload.source, **workload.lengths().block()})
+
+    @property
+    def words(self) -> str:
+        """Return the name and the lengths in words: "azure-conv (mean 1,150 in, 211 out; p95 4,083 in, 451 out)"."""
+        sides = (TokenStatistics(**side.model_dump()) for side in (self.input_tokens, self.output_tokens))
+        return f"{self.name} ({LengthStatistics(*sides).words})"

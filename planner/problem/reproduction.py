@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from catalogs.ui.shared_options import DISTRIBUTION, own_version
 from planner.problem.request import PlanRequest
 from planner.problem.scenario import command_of
-
-DISTRIBUTION = "llm-capacity-planner"
 
 
 def reproduce_block(request: PlanRequest, fingerprint: str) -> dict[str, Any]:
     """Return the `reproduce` block of an answer; `fingerprint` identifies the calibration (Evaluator.fingerprint)."""
-    try:
-        own = version(DISTRIBUTION)
-    except PackageNotFoundError:  # run from a folder that was never installed
-        own = "not installed"
     return {
         "command": command_of(request),
         "seed": request.seed,
         "trials": request.search.trials,
         "tariff": request.tariff.model_dump(),
         "calibration": digest(fingerprint),
-        "versions": {DISTRIBUTION: own, "python": platform.python_version()},
+        "versions": {DISTRIBUTION: own_version(), "python": platform.python_version()},
     }
 
 

@@ -11,10 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Self, cast
 
-from pydantic import ConfigDict, InstanceOf, model_validator
+from pydantic import BeforeValidator, ConfigDict, InstanceOf, model_validator
 
+from catalogs.hardware.catalog import canonical_order
 from catalogs.launch.command import engine_family
+from catalogs.ui.shared_options import DEFAULT_WORKLOAD, INPUT_TOKENS_HELP, OUTPUT_TOKENS_HELP, WORKLOAD_HELP
 from catalogs.units import DTYPE_BYTES
+from catalogs.workloads.workload import Workload, load_workload, with_constant_lengths
 from planner.problem.accounting import NO_ACCOUNTING, SPOT, Accounting
 from planner.problem.candidate import Candidate
 from planner.problem.demand import NOTHING, Demand, FailureTolerance
@@ -51,8 +54,6 @@ WIDE_EXPERTS: Final = "wide-experts"
 
 EXTENSIONS: Final = (DISAGGREGATED, PIPELINES, CONTEXT, WIDE_EXPERTS)
 
-DEFAULT_WORKLOAD: Final = "chat"
-
 DEFAULT_CONFIDENCE: Final = 0.9
 
 LEAST_CONFIDENCE: Final = 0.5
@@ -77,6 +78,11 @@ def _slos(value: object) -> object:
     if not isinstance(items, list | tuple) or all(isinstance(slo, Slo) for slo in items):
         return tuple(items) if isinstance(items, list) else items
     return parse_slos([slo.text if isinstance(slo, Slo) else str(slo) for slo in items])
+
+
+def _hardware(value: object) -> object:
+    """Return the names of hardware in their canonical order, so that equal choices make equal requests."""
+    return ",".join(map(canonical_order, value.split(","))) if isinstance(value, str) else value
 
 
 def _spare(value: object) -> object:
@@ -169,14 +175,21 @@ class PlanRequest(RequestModel):
 
     model: Annotated[str, key("Model: alias, Hugging Face id, or path of a config.json.", option="--model")]
     hardware: Annotated[
-        str, key("Hardware to choose from: h100x8, 2*h100x8, local; several with commas; or any.", option="--hw")
+        str,
+        BeforeValidator(_hardware),
+        key(
+            "Hardware: h100x8 (or 8xh100), two nodes of it 2xh100x8 (or '2*h100x8'), local; several with commas; any.",
+            option="--hw",
+        ),
     ]
     slos: Annotated[
         tuple[InstanceOf[Slo], ...],
         *_SLOS,
         key("Objective METRIC.STAT=LIMIT, e.g. ttft.p99=2s; repeat or use commas.", option="--slo", alias="slo"),
     ]
-    workload: Annotated[str, key("Workload: name, trace file or YAML file.", option="--workload")] = DEFAULT_WORKLOAD
+    workload: Annotated[str, key(WORKLOAD_HELP, option="--workload")] = DEFAULT_WORKLOAD
+    input_tokens: Annotated[int | None, key(INPUT_TOKENS_HELP, LOAD, "--input-tokens", "N")] = None
+    output_tokens: Annotated[int | None, key(OUTPUT_TOKENS_HELP, LOAD, "--output-tokens", "N")] = None
     requests_per_s: Annotated[
         Number | None,
         key("Required requests per second (default: the highest sustainable rate).", LOAD, "--rate", alias="rate"),
@@ -277,6 +290,8 @@ class PlanRequest(RequestModel):
         nearest = f"{min(max(self.confidence, least), most):g}" if math.isfinite(self.confidence) else "0.9"
         refuse_if(not least <= self.confidence <= most, rule, self.confidence, nearest)
         self.demand  # noqa: B018 - refuses an invalid load
+        for name, tokens in (("input_tokens", self.input_tokens), ("output_tokens", self.output_tokens)):
+            refuse_if(tokens is not None and tokens < 1, f"{name} must be a whole number of at least 1", tokens, "1")
         self._check_space()
         self._check_money()
         return self
@@ -317,6 +332,14 @@ class PlanRequest(RequestModel):
             InputError: The load is not valid.
         """
         return Demand(self.requests_per_s, self.users, self.think_s, self.spare)
+
+    def read_workload(self) -> Workload:
+        """Return the workload, with constant lengths where the request gives them.
+
+        Raises:
+            InputError: The workload is unknown, or its lengths cannot be replaced.
+        """
+        return with_constant_lengths(load_workload(self.workload), self.input_tokens, self.output_tokens)
 
     @property
     def given(self) -> bool:

@@ -14,9 +14,10 @@ import yaml
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.json_files import read_json
 from catalogs.io.yaml_files import read_yaml
+from catalogs.ui.shared_options import DEFAULT_WORKLOAD
 from planner.problem.load_curve import peak_of
 from planner.problem.overrides import PLAN_ELSEWHERE, parse_keys, parse_value, settable
-from planner.problem.request import DEFAULT_WORKLOAD, PlanRequest
+from planner.problem.request import PlanRequest
 from planner.problem.request_keys import RequestKey, request_keys
 from planner.problem.slo import parse_slos
 
@@ -238,7 +239,8 @@ def arguments_of(values: Values) -> list[str]:
     settings: list[str] = []
     seed: list[str] = []
     if values.get("over_time"):  # the option takes the workload, which has the rate
-        values = {k: v for k, v in values.items() if k != "rate"} | {"over_time": values["workload"], "workload": None}
+        whole = {"over_time": values.get("workload", DEFAULT_WORKLOAD), "workload": None}
+        values = {k: v for k, v in values.items() if k != "rate"} | whole
     for key in request_keys().values():
         if key.run_only or values.get(key.name) is None:
             continue

@@ -20,7 +20,7 @@ CLASS_WORDS: Final = {
     "attention_decode": "attention, generation",
     "moe": "experts",
     "collective": "communication",
-    "elementwise": "norms, activations, sampling",
+    "elementwise": "norms, activation functions, sampling",
     "host": "host",
     "idle": "idle",
 }

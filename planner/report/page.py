@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, chart, command, note, paragraph, table
-from catalogs.ui.words import change, dollars, joules, percent, plan_name, rate, seconds
+from catalogs.ui.words import change, counted, dollars, joules, percent, plan_name, rate, seconds
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import GOALS, Answer
 from planner.evaluation.confidence import LEVEL
@@ -52,13 +52,13 @@ def _subtitle(answer: Answer, hardware: str) -> str:
     """Return the request in words; `hardware` is that of the recommended plan, or the requested one."""
     r = answer.request
     if r.users is not None:
-        load = f"{r.users:,} users with a think time of {r.think_s:g} s"
+        load = f"{counted(r.users, 'user')} with a think time of {r.think_s:g} s"
     elif r.requests_per_s is not None:
         load = rate(r.requests_per_s)
     else:
         load = "a light load" if r.objective == "latency" else "highest sustainable rate"
     load += f" with {r.spare.words}" if r.spare else ""
-    words = [f"workload {r.workload}", load, GOALS.get(r.objective, f"lowest {r.objective}")]
+    words = [f"workload {answer.workload_words}", load, GOALS.get(r.objective, f"lowest {r.objective}")]
     if hardware != r.hardware:
         words.append(f"chosen from {r.hardware}")
     if r.max_usd_per_hour is not None:

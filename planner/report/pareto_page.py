@@ -100,7 +100,7 @@ def front_page(found: ParetoAnswer) -> Page:
     ]
     parts += [table(head, rows, "The front.", words=2)] if rows else []
     again = PageSection("How to reproduce", [command(_command(found)), bullets(footnotes(found))], "Reproduce")
-    subtitle = f"workload {request.workload}, {' against '.join(a.name for a in found.axes)}"
+    subtitle = f"workload {found.workload.words}, {' against '.join(a.name for a in found.axes)}"
     return Page(f"{request.model} on {request.hardware}", subtitle, [PageSection("Front", parts), again], FOOTER)
 
 
@@ -116,6 +116,8 @@ def front_charts(answer: Answer, fronts: Sequence[FrontFile]) -> list[Markup]:
     if not fronts:
         request, name = answer.request, answer.plans[0].tightest.name
         question = ["plan", "front", "--model", request.model, "--hw", request.hardware, "--workload", request.workload]
+        lengths = {"--input-tokens": request.input_tokens, "--output-tokens": request.output_tokens}
+        question += [word for option, n in lengths.items() if n is not None for word in (option, str(n))]
         search = shlex.join([*question, "--engine", request.engine, "--axes", f"cost,{name}", "--json", "front.json"])
         text = (
             "The lines above are the plans of this answer. To add the front over all deployments and loads to this "

@@ -22,6 +22,7 @@ from catalogs.ui.words import human_s
 from planner.economics.money import SECONDS_PER_HOUR
 from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import open_evaluator
+from planner.evaluation.workload_statistics import WorkloadBlock
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
@@ -124,6 +125,7 @@ class FrontFile(JsonBlock):
     search: FrontSearch
     calibration: str
     notices: list[str] = Field(default_factory=list)
+    workload: WorkloadBlock | None = None  # None: a front of an earlier version
 
 
 @dataclass(slots=True)
@@ -155,6 +157,7 @@ class ParetoAnswer:
     search: FrontSearch
     calibration: str
     notices: tuple[str, ...]
+    workload: WorkloadBlock
 
     @property
     def axes(self) -> tuple[ParetoAxis, ...]:
@@ -189,6 +192,7 @@ class ParetoAnswer:
             search=self.search,
             calibration=self.calibration,
             notices=list(self.notices),
+            workload=self.workload,
         ).document()
 
     def _point(self, point: ParetoCandidate, sample: ParetoSample, **more: Any) -> FrontPoint:
@@ -269,7 +273,8 @@ def make_front(
     )
     reasons = Counter(d.reason for d in ruled_out.values()).most_common(_REASONS)
     notices = (*evaluator.notices, *(f"ruled out, {n} candidates: {reason}" for reason, n in reasons))
-    return ParetoAnswer(request, limits, space, result, search, calibration, notices)
+    workload = WorkloadBlock.of(request.read_workload())
+    return ParetoAnswer(request, limits, space, result, search, calibration, notices, workload)
 
 
 FrontProgress = Callable[[int, int, int], None]  # (points simulated, most points, points on the front)

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from catalogs.ui.words import rate
 from planner.search.objectives import Outcome
 from planner.search.pareto_search import FrontProgress
 from planner.search.search import Progress
@@ -34,7 +35,7 @@ def search_progress(by: Callable[[], str] = str) -> Iterator[Progress | None]:
     """Yield a callback for `search`, or None if stderr is not a terminal; `by` describes the workers in words."""
 
     def words(best: Outcome | None) -> str:
-        text = "" if best is None else f"best {best.requests_per_s:.3g} requests/s: {best.candidate.words}"
+        text = "" if best is None else f"best {rate(best.requests_per_s)}: {best.candidate.words}"
         return ", ".join(filter(None, (by(), text)))
 
     with _progress_bar("search") as update:

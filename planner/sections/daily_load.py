@@ -22,9 +22,8 @@ from catalogs.deployments.autoscaling import Autoscaling, ColdStart, parse_autos
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
 from catalogs.ui.terminal import Line, status_line
-from catalogs.ui.words import HOUR_S, hours_text, human_s, percent, seconds
+from catalogs.ui.words import HOUR_S, digits, hours_text, human_s, percent, rate, seconds
 from catalogs.workloads.request_set import RequestSet
-from catalogs.workloads.workload import load_workload
 from planner.answer.plan_schema import Plan, SloResult
 from planner.evaluation.confidence import (
     LEVEL,
@@ -149,7 +148,7 @@ class DailyLoadSection(Section[DailyLoad]):
             InputError: The autoscaling of the request does not fit on the hardware.
         """
         request = chosen.request
-        workload = load_workload(request.workload)
+        workload = request.read_workload()
         curve = LoadCurve.of(workload, request.seed)
         requests = workload.materialise(request.seed, curve.n_requests)
         given: dict[str, Any] = dict(request.fixed.values.get("autoscaling") or {})  # type: ignore[call-overload]
@@ -163,10 +162,10 @@ class DailyLoadSection(Section[DailyLoad]):
     def screen(self, block: DailyLoad, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Yield the load, every option with its objectives, and the cheapest option."""
         load = f"{block.n_requests:,} requests in {hours_text(block.duration_s)}"
-        rates = f"{block.trough_per_s:.3g} to {block.peak_per_s:.3g} requests/s in windows of {human_s(block.window_s)}"
+        rates = f"{digits(block.trough_per_s)} to {rate(block.peak_per_s)} in windows of {human_s(block.window_s)}"
         confidence = percent(block.replica_carries_sure)
-        each = f"one replica carries {block.replica_carries_per_s:.3g} with {confidence} confidence"
-        yield "Load", f"{load}, {rates}, {block.mean_per_s:.3g} on average; {each}"
+        each = f"one replica carries {digits(block.replica_carries_per_s)} with {confidence} confidence"
+        yield "Load", f"{load}, {rates}, {digits(block.mean_per_s)} on average; {each}"
         for option in block.options:
             yield "Replicas", _option_words(option, block.cheapest)
             for row in option.slo:

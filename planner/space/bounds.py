@@ -16,7 +16,7 @@ import numpy as np
 
 from catalogs.arrays import FloatArray
 from catalogs.deployments.layout import Limits
-from catalogs.ui.words import human_s
+from catalogs.ui.words import human_s, percent
 from catalogs.workloads.request_set import RequestSet
 from planner.problem.latency_metrics import LeastTimes
 from planner.problem.slo import Slo, statistic_s
@@ -27,6 +27,10 @@ from simulator.memory.plan import MemoryPlan
 #: A floor must exceed the limit by this factor to rule out a candidate: cost tables are not perfectly monotone.
 MARGIN: Final = 1.05
 
+#: A run that leaves more than this share of the arrivals in its window unserved is not stable, even if percentiles are
+#: within their limits.
+GROWTH_LIMIT: Final = 0.05
+
 _GRID_POINTS: Final = 24
 
 _SIGMAS: Final = 3.0
@@ -36,6 +40,12 @@ _MIN_MEASURED: Final = 400  # of the 1000 requests of the shortest full run
 #: The constraint of a candidate that the request excludes, whatever its performance is (`PlanRequest.admits`).
 NOT_ADMITTED: Final = "request"
 
+#: The constraint of a candidate that the memory of its accelerators cannot hold.
+MEMORY: Final = "memory"
+
+#: The constraint of a candidate that rejects too many requests because they exceed its max_model_len.
+REQUEST_LENGTH: Final = "max_model_len"
+
 CycleS = Callable[[BatchShape], float]  # seconds of one engine step
 
 
@@ -44,9 +54,10 @@ class Discard:
     """The reason why a candidate is ruled out.
 
     Attributes:
-        constraint: "memory", NOT_ADMITTED or the name of an objective.
+        constraint: MEMORY, REQUEST_LENGTH, NOT_ADMITTED or the name of an objective.
         reason: The reason in words.
-        value: The needed value: bytes (memory), lost replicas (NOT_ADMITTED) or seconds (an objective).
+        value: The needed value: bytes (MEMORY), tokens (REQUEST_LENGTH), lost replicas (NOT_ADMITTED) or seconds (an
+            objective).
         limit: The limit that it exceeds, in the same unit.
     """
 
@@ -61,13 +72,52 @@ def memory_discard(memory: MemoryPlan, longest_request_tokens: int) -> Discard |
     longest = memory.longest_sequence_tokens
     if memory.free_bytes <= 0:
         need = memory.weights_bytes + memory.activation_bytes + memory.non_torch_bytes
-        return Discard("memory", memory.why, need * memory.accelerators, memory.budget_bytes * memory.accelerators)
+        return Discard(MEMORY, memory.why, need * memory.accelerators, memory.budget_bytes * memory.accelerators)
     shortest = min(SHORTEST_SEQUENCE_TOKENS, memory.max_model_len)
     if longest < min(longest_request_tokens, memory.max_model_len) or longest < shortest:
         need = max(longest_request_tokens, shortest)
         why = f"the KV cache holds one sequence of {longest} tokens, a request needs {need}"
-        return Discard("memory", why, float(need), float(max(longest, 1)))
+        return Discard(MEMORY, why, float(need), float(max(longest, 1)))
     return None
+
+
+def length_discard(max_model_len: int, requests: RequestSet, slos: Sequence[Slo]) -> Discard | None:
+    """Return why too many requests are rejected because they exceed max_model_len, or None.
+
+    The system does not keep up if it rejects more than `most_unserved` of the requests. An objective on a percentile is
+    missed if a larger share is rejected than it leaves out; a mean is infinite if a single request is rejected. In both
+    cases the draw of a run may be more favourable than the sample, by three standard errors.
+    """
+    tokens = requests.input_tokens + requests.output_tokens
+    too_long = tokens > max_model_len
+    if not too_long.any():
+        return None
+    several = requests.output_tokens > 1  # the others have no time per output token
+    share = min(float(too_long.mean()), float(too_long[several].mean()) if several.any() else 1.0)
+    least = share - _SIGMAS * math.sqrt(share * (1 - share) / _MIN_MEASURED)
+    tolerated = [most_unserved(_MIN_MEASURED)]
+    tolerated += [1 - (slo.quantile or 1.0) for slo in slos if slo.latency.is_per_request]
+    if least <= min(tolerated):
+        return None
+    return Discard(REQUEST_LENGTH, rejected_words(max_model_len, requests), float(tokens.max()), float(max_model_len))
+
+
+def most_unserved(n_measured: int) -> float:
+    """Return the largest share of the requests in a window that a stable system may leave unserved.
+
+    It allows for the random walk of a short, busy run (two sigma).
+    """
+    return max(GROWTH_LIMIT, 2 / math.sqrt(max(n_measured, 1)))
+
+
+def rejected_words(max_model_len: int, requests: RequestSet) -> str:
+    """Return which share of the requests exceeds max_model_len, in words; empty if none does."""
+    tokens = requests.input_tokens + requests.output_tokens
+    share = float((tokens > max_model_len).mean())
+    if not share:
+        return ""
+    rejected = f"{percent(share)} of requests are rejected because they exceed max_model_len {max_model_len}"
+    return f"{rejected} (the longest has {int(tokens.max()):,} tokens)"
 
 
 def latency_discard(cycle_s: CycleS, limits: Limits, requests: RequestSet, slos: Sequence[Slo]) -> Discard | None:

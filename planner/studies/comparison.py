@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
+from planner.problem.request import PlanRequest
 
 Unit = Literal["rate", "seconds", "usd", "joules", "grams", "share"]
 
@@ -164,6 +165,10 @@ def _plan(answer: Answer) -> Plan | None:
     return answer.best or (None if answer.infeasible is None else answer.infeasible.closest)
 
 
+def _load(request: PlanRequest) -> tuple[str, int | None, int | None]:
+    return request.workload, request.input_tokens, request.output_tokens
+
+
 def _notes(a: Answer, b: Answer, one: Plan | None, two: Plan | None) -> Iterator[str]:
     for name, answer, plan in (("A", a, one), ("B", b, two)):
         if not answer.feasible and answer.infeasible is not None:
@@ -171,7 +176,7 @@ def _notes(a: Answer, b: Answer, one: Plan | None, two: Plan | None) -> Iterator
             yield f"{name} is infeasible ({answer.infeasible.binding_constraint}): {shown}"
     if a.reproduce.calibration != b.reproduce.calibration:
         yield "the calibrations differ (other hardware, or another time), which may explain part of a difference"
-    if a.request.workload != b.request.workload:
+    if _load(a.request) != _load(b.request):
         yield "the workloads differ: latencies and costs per token refer to different requests"
     rates = [p.requests_per_s for p in (one, two) if p is not None and p.requests_per_s]
     if len(rates) == 2 and abs(rates[0] / rates[1] - 1) > TIE:

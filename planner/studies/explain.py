@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from catalogs.ui.terminal import ProgressCallback
-from catalogs.ui.words import counted, human_s, seconds
+from catalogs.ui.words import counted, human_s, rate, seconds
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.problem.candidate import deployment_words
@@ -80,7 +80,7 @@ def _why(answer: Answer, best: Plan) -> Iterator[str]:
     s, request = answer.search, answer.request
     goal = _GOALS.get(request.objective, f"has the highest {request.objective}")
     if request.objective == "cost" and request.requests_per_s is not None:
-        goal = f"is the cheapest that carries {request.requests_per_s:g} requests/s"
+        goal = f"is the cheapest that carries {rate(request.requests_per_s)}"
     yield (
         f"Of {s.n_space:,} deployments, {s.n_bounded_out:,} cannot meet the objectives (bounds) and "
         f"{s.n_simulated:,} were simulated; this one {goal}."
@@ -91,7 +91,7 @@ def _why(answer: Answer, best: Plan) -> Iterator[str]:
     share = f"{100 * near.share:.0f} % of the limit {human_s(near.limit_s)}"
     yield f"Its tightest objective is {near.name}: {seconds(near.value_s)} is {share}."
     if best.limited_by:
-        yield f"Its capacity is {best.capacity_requests_per_s:.3g} requests/s; {best.limited_by}."
+        yield f"Its capacity is {rate(best.capacity_requests_per_s)}; {best.limited_by}."
 
 
 def why_not(answer: Answer, best: Plan, other: Plan) -> str:
@@ -99,7 +99,7 @@ def why_not(answer: Answer, best: Plan, other: Plan) -> str:
     ours, theirs = best.capacity_requests_per_s, other.capacity_requests_per_s
     reasons = []
     if ours and theirs:
-        reasons.append(f"carries {theirs:.3g} requests/s, {100 * (theirs / ours - 1):+.0f} %")
+        reasons.append(f"carries {rate(theirs)}, {100 * (theirs / ours - 1):+.0f} %")
         if abs(theirs / ours - 1) <= TIE and answer.request.objective in ("cost", "throughput"):
             reasons.append("a tie: the simpler deployment is preferred")
     for name, block, key in (

@@ -14,7 +14,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.yaml_files import validate_as
-from catalogs.ui.words import human_s, percent
+from catalogs.ui.words import counted, digits, human_s, percent
 from planner.answer.evaluate import BEST, PlanEvaluator
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
@@ -27,7 +27,7 @@ from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
 from planner.search.objectives import CandidateTester, RunSizes
-from planner.space.bounds import memory_discard
+from planner.space.bounds import length_discard, memory_discard
 from planner.studies.comparison import PlanComparison, deployment_differs, figures
 from planner.studies.rerun import without_load
 from simulator.memory.plan import size_memory
@@ -106,11 +106,13 @@ def what_if(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
     prices.check()
     block = resolved.filled_in(written) | {"model": resolved.model.hf_id or resolved.model.name}
     planned, now = plan.requests_per_s or 0.0, evaluator.request.requests_per_s or 0.0
-    differs = [("requests/s", f"{planned:.4g}", f"{now:.4g}")] if planned != now else []
+    differs = [("requests/s", digits(planned), digits(now))] if digits(planned) != digits(now) else []
     if answer.request.workload != request.workload:
         differs.append(("workload", answer.request.workload, request.workload))
     differs += deployment_differs(plan.deployment, block)
     found = memory_discard(size_memory(resolved), evaluator.statistics.longest)
+    if found is None and resolved.queueing.too_long != "truncate":
+        found = length_discard(resolved.limits.max_model_len, evaluator.statistics.sample, request.slos)
     if found is not None:
         return WhatIf(PlanComparison(tuple(differs), ()), (found.reason,), None)
     changed = _evaluated(evaluator, prices, _candidate(resolved, keys))
@@ -125,10 +127,13 @@ def _request(answer: Answer, plan: Plan, changes: Changes) -> PlanRequest:
     tariff = request.tariff if same else request.tariff.replace(usd_per_hour=None)
     if same and tariff.usd_per_hour is not None and plan.usd_per_hour is not None:
         tariff = tariff.replace(usd_per_hour=plan.usd_per_hour)  # the price of the chosen part of the hardware
+    own_lengths = changes.workload is not None  # another workload has other lengths
     return without_load(request).replace(
         hardware=changes.hardware or str(plan.deployment["hardware"]),
         requests_per_s=changes.requests_per_s or plan.requests_per_s,
         workload=changes.workload or request.workload,
+        input_tokens=None if own_lengths else request.input_tokens,
+        output_tokens=None if own_lengths else request.output_tokens,
         engine=str(changes.keys.get("engine", request.engine)),
         tariff=tariff,
         spare=request.spare,
@@ -184,20 +189,20 @@ def _breaks(changed: Plan) -> Iterator[str]:
         if row.met:
             continue
         value = "no value" if row.value_s is None else human_s(row.value_s)
-        found = f"{row.name} is {value}, limit {human_s(row.limit_s)}, at {rate:.3g} requests/s"
+        found = f"{row.name} is {value}, limit {human_s(row.limit_s)}, at {digits(rate)} requests/s"
         if row.share > 1:
             yield found
         elif row.probability_met:
             yield f"{found}: met with only {percent(row.probability_met)} confidence"
         else:
-            yield f"the queue grows at {rate:.3g} requests/s"
+            yield f"the queue grows at {digits(rate)} requests/s"
     if capacity is None:
         yield "no rate meets every objective"
     elif capacity < rate:
         limit = f" ({changed.limited_by})" if changed.limited_by else ""
-        yield f"it carries {capacity:.3g} requests/s, not {rate:.3g}{limit}"
+        yield f"it carries {digits(capacity)} requests/s, not {digits(rate)}{limit}"
     if changed.survival is not None and not changed.survival.met:
-        yield f"an objective is missed with {changed.survival.replicas_left} remaining replicas"
+        yield f"an objective is missed with {counted(changed.survival.replicas_left, 'remaining replica')}"
 
 
 def _notes(plan: Plan, changed: Plan, request: PlanRequest) -> Iterator[str]:

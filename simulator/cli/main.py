@@ -13,6 +13,13 @@ import typer
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.entry_point import run_command
+from catalogs.ui.shared_options import (
+    DEFAULT_WORKLOAD,
+    INPUT_TOKENS_HELP,
+    OUTPUT_TOKENS_HELP,
+    WORKLOAD_HELP,
+    VersionFlag,
+)
 
 if TYPE_CHECKING:
     from catalogs.deployments.schema import Deployment
@@ -44,7 +51,7 @@ _STALENESS = "Seconds between updates of the router's view of replicas."
 @app.command()
 def simulate(
     deployment: Annotated[Path, typer.Argument(metavar="DEPLOYMENT.yaml", help="Model, engine, hardware, limits.")],
-    workload: Annotated[str, option("W", "Catalog name, trace file or workload YAML.")],
+    workload: Annotated[str, option("W", WORKLOAD_HELP)] = DEFAULT_WORKLOAD,
     json_file: Annotated[str | None, option("OUT.json", _JSON, "--json")] = None,
     requests_out: Annotated[Path | None, option("OUT.csv", "Write one row per request, in workload order.")] = None,
     chrome_trace: Annotated[Path | None, option("T.json", "Write a trace for Perfetto.")] = None,
@@ -55,13 +62,16 @@ def simulate(
     seed: Annotated[int | None, option("N", "Random seed; default: that of the workload.", min=0)] = None,
     rate: Annotated[float | None, option("R", "Requests per second; default: those of the workload.")] = None,
     requests: Annotated[int | None, option("N", "Number of requests; default: that of the workload.", min=1)] = None,
+    input_tokens: Annotated[int | None, option("N", INPUT_TOKENS_HELP, min=1)] = None,
+    output_tokens: Annotated[int | None, option("N", OUTPUT_TOKENS_HELP, min=1)] = None,
     router: Annotated[str | None, option("NAME", _ROUTER)] = None,
     router_staleness: Annotated[float | None, option("S", _STALENESS, min=0.0)] = None,
     processes: Annotated[int | None, option("N", "Processes to use where replicas do not interact.", min=1)] = None,
+    version: VersionFlag = False,  # noqa: ARG001 - its callback prints it
 ) -> None:
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
     from catalogs.deployments.schema import load_deployment
-    from catalogs.workloads.workload import LEAST_REQUESTS_PER_S, load_workload
+    from catalogs.workloads.workload import LEAST_REQUESTS_PER_S, load_workload, with_constant_lengths
     from simulator.cli import outputs
     from simulator.cli.outputs import RequestedOutputs
     from simulator.cluster.compiled import compile_fleet
@@ -75,7 +85,7 @@ def simulate(
     written = _with_router(load_deployment(deployment), router, router_staleness)
     fleet = compile_fleet(written)
     options = serving_options(written, fleet)
-    source = load_workload(workload)
+    source = with_constant_lengths(load_workload(workload), input_tokens, output_tokens)
     drawn = source.materialise(seed, requests, rate)
     journal = views.journal()
     if journal is not None and (processes or 1) > 1:
@@ -123,7 +133,7 @@ def _caveats(run: Run) -> list[str]:
     counts = {text: int((run.status == code).sum()) for code, text in enumerate(STATUS)}
     lost = {text: n for text, n in counts.items() if text.startswith(("rejected", "failed", "timed out"))}
     lost["truncated to max_model_len"] = run.n_truncated
-    lines = [f"{n} of {counted(run.requests.n, 'request')} {text}" for text, n in lost.items() if n]
+    lines = [f"{n:,} of {counted(run.requests.n, 'request')} {text}" for text, n in lost.items() if n]
     n_done = int(run.completed.sum())
     if not n_done:
         lines.append("no request was completed, so there are no latencies")

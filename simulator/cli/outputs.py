@@ -12,6 +12,7 @@ from typing import Any, Final
 from catalogs.deployments.schema import SHARED_KEYS, Deployment
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically
+from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.workload import Workload
 from simulator.analysis.chrome_trace import TraceWindow, write_chrome_trace
 from simulator.analysis.explain import explain
@@ -55,6 +56,7 @@ def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, 
             "source": workload.source,
             "requests": run.requests.n,
             "concurrency": run.requests.concurrency,
+            **LengthStatistics.of(run.requests.input_tokens, run.requests.output_tokens).block(),
         },
         "seed": run.requests.seed,
         "notices": list(dict.fromkeys(filter(None, [*notices, *workload.notices]))),

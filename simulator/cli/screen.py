@@ -9,6 +9,8 @@ from rich.table import Table
 
 from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import open_console, text_table
+from catalogs.ui.words import counted, digits
+from catalogs.workloads.length_statistics import LengthStatistics, TokenStatistics
 from simulator.analysis.explain import PERCENTILES
 from simulator.analysis.metrics import QUANTILES, speculative_line
 from simulator.analysis.request_phases import PHASE_WORDS
@@ -29,6 +31,7 @@ def print_summary(document: dict[str, Any]) -> None:
     for name, pool in _pools(deployment):
         console.print(f"{name}{': ' if name else ''}{_deployment_line(pool)}")
         console.print(f"{pool['kv_cache']}")
+    console.print(_workload_line(document["workload"]))
     console.print(_latency_table(metrics))
     seconds = document["time_breakdown"]
     total_s = sum(seconds.values()) or 1.0
@@ -66,10 +69,11 @@ def _fleet(metrics: dict[str, Any]) -> list[str]:
             f"{metrics['accelerator_hours']:,.2f} accelerator hours"
         )
     if metrics["n_retries"] or metrics["n_failed"]:
-        lines.append(f"{metrics['n_retries']} retries of lost requests, {metrics['n_failed']} failed permanently")
+        retries = f"{metrics['n_retries']} {'retry' if metrics['n_retries'] == 1 else 'retries'} of lost requests"
+        lines.append(f"{retries}, {metrics['n_failed']} failed permanently")
     for i, pool in enumerate(metrics.get("pools", ())):
         first = "-" if pool["ttft_s"]["p99"] is None else f"{1e3 * pool['ttft_s']['p99']:,.0f} ms"
-        lines.append(f"pool {i}: {pool['n_completed']} requests completed, p99 time to first token {first}")
+        lines.append(f"pool {i}: {counted(pool['n_completed'], 'request')} completed, p99 time to first token {first}")
     return lines
 
 
@@ -85,6 +89,12 @@ def _deployment_line(deployment: dict[str, Any]) -> str:
     )
 
 
+def _workload_line(workload: dict[str, Any]) -> str:
+    sides = (TokenStatistics(**workload[side]) for side in ("input_tokens", "output_tokens"))
+    load = f"{counted(workload['requests'], 'request')} of workload {workload['name']}"
+    return f"{load} ({LengthStatistics(*sides).words})"
+
+
 def _latency_table(metrics: dict[str, Any]) -> Table:
     names = ("mean", *QUANTILES)
     rows = [
@@ -98,10 +108,10 @@ def _throughput(metrics: dict[str, Any]) -> str:
     others = ("n_rejected", "n_timed_out", "n_failed", "n_unfinished", "n_truncated")
     rest = "".join(f", {metrics[key]} {key[2:].replace('_', ' ')}" for key in others if metrics.get(key))
     return (
-        f"{metrics['n_completed']} requests in {metrics['duration_s']:,.1f} s{rest}: {metrics['requests_per_s']:.3g} "
-        f"requests/s, {metrics['output_tokens_per_s']:,.0f} output and "
+        f"{counted(metrics['n_completed'], 'request')} in {metrics['duration_s']:,.1f} s{rest}: "
+        f"{digits(metrics['requests_per_s'])} requests/s, {metrics['output_tokens_per_s']:,.0f} output and "
         f"{metrics['input_tokens_per_s']:,.0f} input tokens/s; "
-        f"prefix hits {metrics['prefix_hit_fraction']:.0%}, {metrics['n_preemptions']} preemptions, "
+        f"prefix hits {metrics['prefix_hit_fraction']:.0%}, {counted(metrics['n_preemptions'], 'preemption')}, "
         f"KV peak {metrics['kv_peak_fraction']:.0%}"
     )
 
@@ -114,12 +124,14 @@ def _features(metrics: dict[str, Any]) -> list[str]:
         lines.append(f"{dispatch}: a rank waits {ranks['wait_fraction']:.0%} of the step time for the slowest rank")
     if offload := metrics.get("kv_offload"):
         lines.append(
-            f"KV offload: {offload['fetched_tokens']:,} tokens fetched by {offload['fetches']} requests in "
+            f"KV offload: {offload['fetched_tokens']:,} tokens fetched by {counted(offload['fetches'], 'request')} in "
             f"{1e3 * (offload['fetch_s']['mean'] or 0.0):.1f} ms on average, {offload['hit_fraction']:.0%} of input; "
             f"{offload['stored_tokens']:,} stored"
         )
     if lora := metrics.get("lora"):
-        lines.append(f"LoRA: {lora['brought_to_device']} adapters loaded, {lora['read_from_disk']} of them from disk")
+        lines.append(
+            f"LoRA: {counted(lora['brought_to_device'], 'adapter')} loaded, {lora['read_from_disk']} of them from disk"
+        )
     if "speculative" in metrics:
         lines.append(speculative_line(metrics["speculative"]))
     return lines

@@ -20,6 +20,10 @@ STATUS = (
 )
 
 
+#: Codes of requests that are rejected because of their size, whatever the load is.
+TOO_BIG = (TOO_LONG, TOO_LARGE, TOO_WIDE)
+
+
 class RequestOutcomes:
     """One row per request in workload order; times are nan seconds and counts are 0 until the event happens."""
 

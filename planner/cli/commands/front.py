@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 #: Request keys of a front; it has no users, no load over time, and no replica failures.
 KEYS: Final = (
-    "model", "hardware", "slo", "workload", "rate", "precisions", "max_usd_per_hour", "engine", "seed",
+    "model", "hardware", "slo", "workload", "input_tokens", "output_tokens", "rate",
+    "precisions", "max_usd_per_hour", "engine", "seed",
     "tariff.usd_per_hour", "tariff.reading", "tariff.cloud", "tariff.region", "tariff.grid",
     "search.trials", "search.study",
 )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from catalogs.ui.entry_point import INTERRUPTED
+from catalogs.ui.shared_options import VersionFlag
 from planner.cli.derived_options import GivenRequest, takes_request
 from planner.cli.options import OUTPUT, write_result
 
@@ -28,6 +29,7 @@ def plan(
         Path | None,
         typer.Option(metavar="FILE", help="Write the recommended deployment, for `simulate`.", rich_help_panel=OUTPUT),
     ] = None,
+    version: VersionFlag = False,  # noqa: ARG001 - its callback prints it
 ) -> None:
     """Plan a deployment, and write it to the requested outputs.
 

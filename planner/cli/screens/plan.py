@@ -9,7 +9,7 @@ from typing import Final
 
 from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows, text_table
-from catalogs.ui.words import digits, dollars, percent, seconds
+from catalogs.ui.words import counted, digits, dollars, percent, seconds
 from planner.answer.hardware_ranking import HardwareRow
 from planner.answer.plan_schema import CalibrationBlock, Memory, Plan, SloResult
 from planner.answer.schema import GOALS, Answer, SearchSummary
@@ -98,7 +98,7 @@ def _command_rows(command: str, width: int) -> Iterator[str]:
 
 def _feasible(answer: Answer, best: Plan) -> Iterator[Line]:
     request = answer.request
-    yield _question(request)
+    yield _question(answer)
     yield "", ""
     yield "Recommended", deployment_words(best.deployment)
     for words, row in zip(request.slo_words, best.slo, strict=True):
@@ -112,7 +112,7 @@ def _feasible(answer: Answer, best: Plan) -> Iterator[Line]:
     survival = best.survival
     if survival is not None:
         values = ", ".join(f"{row.name} = {seconds(row.value_s)}" for row in survival.slo)
-        count = f"{survival.replicas_left} remaining replica{'' if survival.replicas_left == 1 else 's'}"
+        count = counted(survival.replicas_left, "remaining replica")
         yield "Survives", f"{count} under the same load: {values}: {'met' if survival.met else 'MISSED'}"
     yield from section_lines(answer)
     for other in answer.alternatives:
@@ -127,16 +127,17 @@ def _feasible(answer: Answer, best: Plan) -> Iterator[Line]:
     yield _search_line(answer.search)
 
 
-def _question(request: PlanRequest) -> Line:
+def _question(answer: Answer) -> Line:
+    request = answer.request
     if request.users is not None:
-        rate = f"{request.users} users with a think time of {request.think_s:g} s"
+        rate = f"{counted(request.users, 'user')} with a think time of {request.think_s:g} s"
     elif request.requests_per_s is not None:
-        rate = f"{request.requests_per_s:g} requests/s"
+        rate = f"{digits(request.requests_per_s)} requests/s"
     else:
         rate = "a light load" if request.objective == "latency" else "highest sustainable rate"
     rate += f", {request.spare.words}" if request.spare else ""
     goal = GOALS.get(request.objective, f"lowest {request.objective}")
-    return "Request", f"{request.model} on {request.hardware}, workload {request.workload}, {rate}, {goal}"
+    return "Request", f"{request.model} on {request.hardware}, workload {answer.workload_words}, {rate}, {goal}"
 
 
 def _capacity_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
@@ -201,7 +202,7 @@ def memory_bar(memory: Memory) -> str:
     total = memory.device_bytes
     parts = [
         ("#", "weights", memory.weights_bytes),
-        ("+", "activations", memory.activation_bytes + memory.non_torch_bytes),
+        ("+", "activations and runtime", memory.activation_bytes + memory.non_torch_bytes),
         ("=", "KV", memory.kv_bytes),
     ]
     bar = "".join(mark * round(_BAR * min(size / total, 1.0)) for mark, _, size in parts)[:_BAR]
@@ -235,15 +236,15 @@ def _calibration_lines(known: CalibrationBlock) -> Iterator[Line]:
 
 def _search_line(search: SearchSummary) -> Line:
     return "Search", (
-        f"{search.n_space} candidates: {search.n_bounded_out} ruled out by bounds, "
-        f"{search.n_simulated} simulated ({search.n_pruned} stopped early) with {search.n_requests:,} "
-        f"requests; {search.method}; {search.seconds:.1f} s"
+        f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out} ruled out by bounds, "
+        f"{search.n_simulated} simulated ({search.n_pruned} stopped early) with "
+        f"{counted(search.n_requests, 'request')}; {search.method}; {search.seconds:.1f} s"
     )
 
 
 def _refused(answer: Answer) -> Iterator[Line]:
     refusal = answer.infeasible
-    yield _question(answer.request)
+    yield _question(answer)
     yield "", ""
     yield "NO", "no reason recorded" if refusal is None else refusal.binding_constraint
     for words in answer.request.slo_words:

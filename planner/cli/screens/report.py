@@ -18,7 +18,7 @@ _GRIDS: Final = 8
 def show(m: ReportData) -> None:
     """Print the report."""
     console, request = open_console(), m.answer.request
-    console.print(f"{request.model} on {request.hardware}, workload {request.workload}")
+    console.print(f"{request.model} on {request.hardware}, workload {m.answer.workload_words}")
     if m.answer.best is None or m.simulated is None:
         refusal = m.answer.infeasible
         console.print(f"NO: {refusal.binding_constraint if refusal else 'no reason recorded'}")

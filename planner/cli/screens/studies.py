@@ -72,7 +72,7 @@ def show_explanation(e: Explanation) -> None:
         rows = [(u.resource, u.of, f"{100 * u.share:.0f} %", "bottleneck" if u.binds else "") for u in e.uses]
         console.print(text_table(("resource", "share of", "used", ""), rows, 2, ""))
     if e.growth is not None:
-        title = f"{CAPACITY_GOAL - 1:.0%} more capacity ({e.growth.goal_per_s:.3g} requests/s), simulated"
+        title = f"{CAPACITY_GOAL - 1:.0%} more capacity ({rate(e.growth.goal_per_s)}), simulated"
         head = ("change", "meets objectives", "cost per hour", "difference")
         console.print(text_table(head, [growth_row(c) for c in e.growth.changes], 1, title))
         best = e.growth.cheapest
@@ -88,7 +88,7 @@ def _spares_lines(found: SparesDocument) -> Iterator[Line]:
     yield (
         "Failures",
         f"a replica fails every {duration_text(found.mtbf_s)} and restarts in {duration_text(found.restart_s)}: "
-        f"available {100 * found.availability:.3f} % of the time; {found.requests_per_s:.3g} requests/s, "
+        f"available {100 * found.availability:.3f} % of the time; {rate(found.requests_per_s)}, "
         f"{', '.join(found.slo)}",
     )
     required, window = 100 * found.windows_must_hold, duration_text(found.window_s)
@@ -129,7 +129,7 @@ def show_front(found: ParetoAnswer) -> None:
     """Print a Pareto front, sorted by its first objective."""
     console, request = open_console(), found.request
     names = " against ".join(axis.name for axis in found.axes)
-    console.print(f"{request.model} on {request.hardware}, workload {request.workload}: {names}")
+    console.print(f"{request.model} on {request.hardware}, workload {found.workload.words}: {names}")
     for slo in found.limits:
         console.print(f"Every row meets: {slo.words}")
     if found.members:

@@ -127,7 +127,9 @@ def test_the_shipped_file_covers_the_engines_that_public_tables_measured() -> No
     block = StatedError.of("vllm", 0.05).block()
     assert set(METRICS) <= set(block)
     assert all(block[m][0] < block[m][1] for m in METRICS)
-    assert "90%" in in_words(block)
+    words, itl = in_words(block), block["itl"]
+    assert "90 % of cases" in words
+    assert f"{1 + itl[0]:.2g} to {1 + itl[1]:.2g} (itl)" in words
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from catalogs.errors import InputError
 from catalogs.hardware import files as hardware_files
-from catalogs.hardware.catalog import list_hardware, list_mig_profiles, parse_hardware
+from catalogs.hardware.catalog import canonical_order, list_hardware, list_mig_profiles, parse_hardware
 from catalogs.units import GIB, MIB
 
 SCRIPT_NAMES = ["h100", "h200", "b200", "a100-80gb", "l40s", "rtx4090", "rtxpro6000"]
@@ -93,6 +93,53 @@ def test_grammar(text: str, canonical: str, total: int) -> None:
     assert parse_hardware(h.text) == h
 
 
+@pytest.mark.parametrize(
+    ("canonical", "others"),
+    [
+        ("h100x8", ["8xh100", "8 x H100", "8 H100", "8×H100", "h100:8", "H100 * 8", "8x h100_sxm"]),
+        ("2*h100x8", ["2xh100x8", "2:h100x8", "2 x H100 x 8", "2*8xh100", "2x8xh100", "2:8 x h100", "16xh100"]),
+        ("rtx4090x2", ["2xrtx4090", "2 RTX4090", "rtx4090:2"]),
+        ("mi300xx8", ["8xmi300x", "mi300x8", "mi300x:8"]),
+        ("xeon-8480x2", ["2 xeon-8480"]),
+        ("a100-80gb:2g.20gbx3", ["3xa100-80gb:2g.20gb", "a100-80gb:2g.20gb:3"]),
+        ("2*a100-80gb:2g.20gbx3", ["2xa100-80gb:2g.20gbx3", "2:a100-80gb:2g.20gbx3"]),
+    ],
+)
+def test_other_orders_name_the_same_hardware(canonical: str, others: list[str]) -> None:
+    for text in others:
+        assert parse_hardware(text).without_notices() == parse_hardware(canonical), text
+
+
+@given(
+    name=st.sampled_from(list_hardware()),
+    count=st.integers(1, 4),
+    nodes=st.integers(2, 9),
+    order=st.sampled_from(
+        ["{n}*{name}x{c}", "{n}x{name}x{c}", "{n}:{name}x{c}", "{n}*{c}x{name}", "{n} x {c} x {name}"]
+    ),
+)
+def test_every_order_has_the_same_nodes_and_counts(name: str, count: int, nodes: int, order: str) -> None:
+    count = min(count, parse_hardware(name).node.max_accelerators)
+    h = parse_hardware(order.format(n=nodes, c=count, name=name.upper()))
+    assert (h.accelerator.name, h.n_nodes, h.accelerators_per_node) == (name, nodes, count)
+    assert parse_hardware(f"{count}x{name}").text == f"{name}x{count}"
+    for text in (order.format(n=nodes, c=count, name=name), f"{count}x{name}"):
+        assert parse_hardware(canonical_order(text)) == parse_hardware(text)
+        assert canonical_order(canonical_order(text)) == canonical_order(text)
+
+
+@pytest.mark.parametrize("text", ["h100", "h100x8", "2*h100x8", "local", "any", "a100-80gb:2g.20gbx3", "8xh10", ""])
+def test_the_canonical_order_and_unknown_text_stay_as_they_are(text: str) -> None:
+    assert canonical_order(text) == text
+
+
+def test_nodes_of_one_accelerator_each_are_pointed_out() -> None:
+    eight = parse_hardware("8*h100")
+    assert (eight.text, eight.n_nodes) == ("8*h100x1", 8)
+    assert eight.notices == ("8*h100 is 8 nodes of one h100 each; one node of 8 is h100x8",)
+    assert not parse_hardware("8*h100x1").notices
+
+
 def test_more_than_a_node_holds_are_whole_nodes_and_say_so() -> None:
     many, written = parse_hardware("h100x16"), parse_hardware("2*h100x8")
     assert (many.text, many.n_nodes, many.n_accelerators) == ("2*h100x8", 2, 16)
@@ -116,6 +163,10 @@ def test_more_than_a_node_holds_are_whole_nodes_and_say_so() -> None:
         ("a100-80gb:2g.20gbx4", "a100-80gb:2g.20gbx3"),
         ("a100-80gb:2g.25gb", "a100-80gb:2g.20gb"),
         ("l4:1g.10gb", "l4"),
+        ("8xh10", "h100"),
+        ("9xh100", "h100x8"),
+        ("0 x h100", "h100x1"),
+        ("2*3*h100", "h100"),
     ],
 )
 def test_bad_names_and_counts_name_the_nearest(text: str, nearest: str) -> None:

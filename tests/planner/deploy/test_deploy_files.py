@@ -355,7 +355,7 @@ def test_the_benchmark_sends_the_planned_requests() -> None:
 
 
 def test_shared_prefixes_stay_shared_in_the_benchmark() -> None:
-    requests = load_workload("chat").materialise(0, 3, 1.0)
+    requests = load_workload("lmsys-turns").materialise(0, 3, 1.0)
     shared = replace(requests, input_tokens=requests.input_tokens * 0 + 40, block_hashes=((7, 8), (7, 9, 11), ()))
     ids = [row["hash_ids"] for row in trace_rows(shared)]
     assert ids == [[7, 8, 12], [7, 9, 13], [14, 15, 16]]

@@ -23,7 +23,8 @@ SLOS = parse_slos(["ttft.p90=2s"])
 
 
 def request(hardware: str, **asked: object) -> PlanRequest:
-    return PlanRequest(model="llama3.2-1b", hardware=hardware, slos=SLOS, precisions=("native",), **asked)  # type: ignore[arg-type]
+    asked |= {"workload": "lmsys-turns", "precisions": ("native",)}
+    return PlanRequest(model="llama3.2-1b", hardware=hardware, slos=SLOS, **asked)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_a_variant_shares_what_it_does_not_change(two: HardwareChoiceEvaluator) 
     plain.observe(c, load)
     before = plain.n_requests_simulated
     assert plain.with_().observe(c, load) is plain.observe(c, load)
-    longer = plain.with_(workload=VariedWorkload.of(load_workload("chat"), output_factor=2.0))
+    longer = plain.with_(workload=VariedWorkload.of(load_workload("lmsys-turns"), output_factor=2.0))
     assert longer.mean_output_tokens == pytest.approx(2 * plain.mean_output_tokens, rel=0.01)
     assert longer.deployments.compiled(c) is plain.deployments.compiled(c)
     longer.observe(c, load)

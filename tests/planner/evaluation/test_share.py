@@ -18,7 +18,7 @@ def test_a_share_of_the_requests_runs_as_in_the_cluster(replicas: int) -> None:
     )
     alone = compile_deployment(Deployment(model="llama3.1-8b", hardware="h100", max_model_len=8192))
     # Arrivals are routed when they reach the engine, after tokenisation: equal prompts keep the order of arrival.
-    workload = load_workload("chat")
+    workload = load_workload("lmsys-turns")
     requests = workload.materialise(seed=5, n_requests=600, requests_per_s=12.0 * replicas)
     requests.input_tokens[:] = 200
     together = simulate(cluster, requests)

@@ -61,7 +61,7 @@ def test_some_requests_are_measured_and_never_the_first_tenth(n: int, stay_s: fl
 
 def test_energy_of_a_short_run_leaves_filling_and_draining_out() -> None:
     plant = compile_deployment(Deployment(model="llama3.1-8b", hardware="h100"))
-    done = simulate(plant, load_workload("chat").materialise(1, 400, 20.0))
+    done = simulate(plant, load_workload("lmsys-turns").materialise(1, 400, 20.0))
     seen = steady_window(done.arrival_s, finish_s(done)).measured
     steady = joules_per_output_token(done, seen, stable=True)
     whole = joules_per_output_token(done, seen, stable=False)
@@ -73,7 +73,7 @@ def test_energy_of_a_short_run_leaves_filling_and_draining_out() -> None:
 
 def test_the_parts_of_a_run_draw_what_the_whole_draws() -> None:
     plant = compile_deployment(Deployment(model="llama3.1-8b", hardware="h100", replicas=1))
-    done = simulate(plant, load_workload("chat").materialise(1, 100, 5.0))
+    done = simulate(plant, load_workload("lmsys-turns").materialise(1, 100, 5.0))
     first_s, last_s = done.span_s
     half_s = (first_s + last_s) / 2
     parts = joules_drawn(done, (first_s, half_s)) + joules_drawn(done, (half_s, last_s))

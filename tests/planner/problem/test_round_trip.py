@@ -95,6 +95,8 @@ def requests(draw: st.DrawFn) -> PlanRequest:
         hardware="2*h100x8",
         slos=parse_slos([draw(SLOS)]),
         workload=draw(NAMES),
+        input_tokens=draw(maybe(st.integers(1, 10**6))),
+        output_tokens=draw(maybe(st.integers(1, 10**6))),
         requests_per_s=rate,
         users=users,
         think_s=0.0 if users is None else draw(st.just(0.0) | ABOVE_ZERO),
@@ -203,7 +205,7 @@ def test_every_field_is_a_key_with_help() -> None:
     assert all(key.description.endswith(".") for key in request_keys().values())
 
 
-def test_help_shows_at_most_two_dozen_options(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_at_most_24_options(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("plan", app, ["--help"]) == 0
     shown = capsys.readouterr().out
     options = [line for line in shown.splitlines() if line.startswith("│ --")]
@@ -296,7 +298,7 @@ def test_a_bad_setting_names_the_nearest(settings_: list[str], says: str) -> Non
         ({"rate": 1, "users": 3}, "not both"),
         ({"tariff": {"discount": 0.5}}, "tariff.commitment"),
         ({"model": None}, "--model"),
-        ({"over_time": True}, "with its own rate"),
+        ({"over_time": True, "workload": "lmsys-turns"}, "with its own rate"),
     ],
 )
 def test_a_bad_scenario_is_one_line(

@@ -33,6 +33,7 @@ def told() -> str:
         model="llama3.1-8b",
         hardware="l40sx2",
         slos=observed_slos(axes, ()),
+        workload="lmsys-turns",
         requests_per_s=20.0,
         search=SearchOptions(trials=5),
         tariff=Tariff(usd_per_hour=3.0),
@@ -78,7 +79,10 @@ def test_the_page_draws_the_front_and_the_answers_plans_on_it(tmp_path: Path) ->
         ({"schema_version": 9}, "schema_version"),
         ({"front": "none"}, "front: "),
         ({"calibration": "0" * 16}, "another calibration"),
-        ({"request": {"model": "mistral-7b", "hardware": "l40sx2", "workload": "chat", "engine": "vllm"}}, "model"),
+        (
+            {"request": {"model": "mistral-7b", "hardware": "l40sx2", "workload": "chat", "engine": "vllm"}},
+            "model",
+        ),
         ({"request": {"model": "llama3.1-8b", "hardware": "l40sx2", "workload": "x", "engine": "vllm"}}, "workload"),
     ],
 )

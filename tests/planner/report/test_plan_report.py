@@ -40,6 +40,7 @@ REQUEST = PlanRequest(
     model="llama3.1-8b",
     hardware="l40sx2",
     slos=parse_slos(["ttft.p90=500ms,tpot.mean=60ms"]),
+    workload="lmsys-turns",
     search=SearchOptions(trials=3),
     tariff=Tariff(usd_per_hour=3.0),
 )

@@ -63,7 +63,7 @@ class Exponential(Workload):
 
 
 def desk(factor: float = 1.0, n: int = 3000) -> ClosedLoopEvaluator:
-    plain = load_workload("chat")
+    plain = load_workload("lmsys-turns")
 
     def serve(requests: RequestSet) -> Run:
         return run_rules(ONE_SEAT, Steady(factor), requests)

@@ -165,7 +165,7 @@ def test_a_load_is_said_once(tmp_path: Path, more: list[str], says: str, capsys:
 
 def test_a_rate_that_never_changes_has_no_peak_of_its_own() -> None:
     with pytest.raises(InputError, match="with its own rate"):
-        peak_of("chat")
+        peak_of("lmsys-turns")
     assert Piecewise(rates={0: 1.0}, period_s=10.0).curve().mean == 1.0
 
 

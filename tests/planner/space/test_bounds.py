@@ -17,11 +17,14 @@ from catalogs.workloads.request_set import RequestSet
 from planner.evaluation.evaluator import Load, judge
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
+from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo, parse_slos
 from planner.space.bounds import (
+    REQUEST_LENGTH,
     fastest_decode_s,
     latency_discard,
+    length_discard,
     memory_discard,
     optimistic_statistic_s,
     prefill_floor_s,
@@ -89,7 +92,7 @@ def worlds() -> dict[str, SimulatedEvaluator]:
         hardware: SimulatedEvaluator.of(
             PlanRequest(model="llama3.1-8b", hardware=hardware, slos=slos, workload=workload), parse_hardware(hardware)
         )
-        for hardware, workload in (("h100x8", "chat"), ("rtx4090", "azure-conv"))
+        for hardware, workload in (("h100x8", "lmsys-turns"), ("rtx4090", "azure-conv"))
     }
 
 
@@ -132,3 +135,70 @@ def test_a_model_of_short_contexts_fits() -> None:
     assert memory.longest_sequence_tokens == 448
     assert memory_discard(memory, 164) is None
     assert memory_discard(replace(memory, longest_sequence_tokens=447), 164) is not None
+
+
+# ---- requests that exceed max_model_len
+
+
+def lengths(too_long: int, n: int = 1000) -> RequestSet:
+    return requests([5000] * too_long + [10] * (n - too_long), [100] * n)
+
+
+@pytest.mark.parametrize(
+    ("slo", "too_long", "refused"),
+    [
+        ("ttft.p99=2s", 0, False),
+        ("ttft.p99=2s", 10, False),  # one in a hundred may be late
+        ("ttft.p99=2s", 60, True),
+        ("ttft.p90=2s", 60, False),
+        ("ttft.p50=2s", 90, False),  # a short run may count a tenth as random
+        ("ttft.p50=2s", 200, True),  # beyond this no system keeps up
+        ("ttft.mean=2s", 60, True),
+        ("itl.p99=2s", 60, False),  # requests that are rejected have no tokens
+        ("itl.p99=2s", 200, True),
+    ],
+)
+def test_requests_beyond_max_model_len_are_the_reason(slo: str, too_long: int, refused: bool) -> None:
+    found = length_discard(4096, lengths(too_long), parse_slos([slo]))
+    assert (found is not None) == refused
+    if found is not None:
+        assert (found.constraint, found.value, found.limit) == (REQUEST_LENGTH, 5100.0, 4096.0)
+        assert f"{100 * too_long / 1000:.0f} % of requests are rejected because they exceed max_model_len 4096" in (
+            found.reason
+        )
+
+
+@pytest.fixture(scope="module")
+def short() -> dict[int, SimulatedEvaluator]:
+    """Evaluators by max_model_len, of the default workload."""
+    fixed = {n: Overrides.of({"max_model_len": n, "tensor_parallel": 1}) for n in (1024, 4096, 4160, 6144)}
+    return {
+        n: SimulatedEvaluator.of(
+            PlanRequest(model="llama3.2-1b", hardware="l4", slos=parse_slos(["ttft.p99=2s"]), fixed=each),
+            parse_hardware("l4"),
+        )
+        for n, each in fixed.items()
+    }
+
+
+@pytest.mark.parametrize("max_model_len", [1024, 4096, 4160, 6144])
+@pytest.mark.parametrize("slo", ["ttft.p99=60s", "ttft.p90=60s", "e2e.mean=100s", "tpot.p50=1s"])
+def test_what_is_ruled_out_for_its_length_fails_in_simulation_and_says_so(
+    max_model_len: int, slo: str, short: dict[int, SimulatedEvaluator]
+) -> None:
+    evaluator, slos = short[max_model_len], parse_slos([slo])
+    candidate = evaluator.space()[0]
+    verdicts = [judge([evaluator.observe(candidate, Load(0.5, 600, seed))], slos) for seed in range(3)]
+    if length_discard(max_model_len, evaluator.statistics.sample, slos) is not None:
+        assert not any(verdict.met for verdict in verdicts)
+        assert all("rejected: longer than max_model_len" in verdict.rejection for verdict in verdicts)
+    for verdict in verdicts:
+        assert not verdict.met or not verdict.rejection
+    assert "rejected because they exceed" in evaluator.facts(candidate).notices[0]
+
+
+def test_truncated_requests_are_not_rejected() -> None:
+    fixed = Overrides.of({"max_model_len": 1024, "queue": {"too_long": "truncate"}})
+    request = PlanRequest(model="llama3.2-1b", hardware="l4", slos=parse_slos(["ttft.p99=2s"]), fixed=fixed)
+    evaluator = SimulatedEvaluator.of(request, parse_hardware("l4"))
+    assert evaluator.discard(evaluator.space()[0]) is None

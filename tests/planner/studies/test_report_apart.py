@@ -25,6 +25,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     asked = ["--model", "llama3.2-1b", "--hw", "l4x2", "--slo", "tpot.p99=12ms,ttft.p90=5s", "--precision", "native"]
     asked += ["--confidence", "0.5"]
     wide = [
+        "--workload",
+        "lmsys-turns",
         "--set",
         "also=disaggregated",
         "--set",

@@ -50,7 +50,7 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
 
 def served(name: str) -> tuple[CompiledDeployment, Run]:
     plant = compile_deployment(Deployment(**DEPLOYMENTS[name]))
-    requests = load_workload("chat").materialise(0, 300, 10.0)
+    requests = load_workload("lmsys-turns").materialise(0, 300, 10.0)
     return plant, simulate(plant, requests, RunOptions(journal=EventLog()))
 
 

@@ -167,7 +167,7 @@ def test_a_run_of_decode_steps_begins_as_its_first_step(board: PowerLimitedBoard
 def test_a_run_keeps_the_limit_saves_energy_and_is_fast_forwarded_exactly(
     plant: CompiledDeployment, board: PowerLimitedBoard
 ) -> None:
-    requests = load_workload("chat").materialise(0, 300, 60.0)
+    requests = load_workload("lmsys-turns").materialise(0, 300, 60.0)
     capped = replace(plant, cost=CappedStepCost(board, 350.0))
     plain, held = (summarise(simulate(p, requests))["metrics"] for p in (plant, capped))
     assert plain["power"]["gpu_w_mean"] > 350.0

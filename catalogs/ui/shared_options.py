@@ -1,0 +1,50 @@
+"""Options and help texts that several commands share; nothing here reads the catalog, so `--help` stays fast."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Final
+
+import typer
+
+DISTRIBUTION: Final = "llm-capacity-planner"
+
+#: The names of the catalog's workloads with their mean input/output tokens. A test compares them with the catalog.
+WORKLOAD_NAMES: Final = (
+    "alpaca 19/58, azure-code 2040/28, azure-conv 1150/211, chat 1150/211, creation 306/1137, lmsys-turns 62/162, "
+    "reasoning 921/7374, sharegpt 160/334, sharegpt-long 853/652, summarization 2571/299"
+)
+
+#: The largest public trace of whole prompts, with system prompt and history; docs/sizing.md gives the reasons.
+DEFAULT_WORKLOAD: Final = "azure-conv"
+
+WORKLOAD_HELP: Final = f"Workload: a name (with mean tokens in/out: {WORKLOAD_NAMES}), trace file or YAML file."
+
+INPUT_TOKENS_HELP: Final = "Prompt length of every request, constant; replaces the input lengths of the workload."
+
+OUTPUT_TOKENS_HELP: Final = "Output length of every request, constant; replaces the output lengths of the workload."
+
+
+def own_version() -> str:
+    """Return the version of the installed product, or "not installed" for a folder that was never installed."""
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _show_version(context: typer.Context, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        typer.echo(f"{context.info_name} {own_version()} ({DISTRIBUTION}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
+#: The option `--version` of a command: `version: VersionFlag = False`.
+VersionFlag = Annotated[
+    bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+]
+
+
+def takes_version(version: VersionFlag = False) -> None:
+    """Accept `--version`: the callback of a command group that has no other options of its own."""
