@@ -5,16 +5,14 @@ Invalid input prints one line and exits with status 2, Ctrl-C (or SIGTERM) with 
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import typer
 
 from catalogs.errors import InputError
+from catalogs.ui.interrupts import endings_as_interrupt
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
@@ -27,7 +25,7 @@ _USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.
 def run_command(name: str, command: Callable[..., Any], args: list[str] | None = None) -> int:
     """Run a typer app and return its exit status."""
     try:
-        with _termination_as_interrupt():
+        with endings_as_interrupt():
             status = command(args, standalone_mode=False, prog_name=name)
     except InputError as error:
         return _refuse(name, str(error))
@@ -48,26 +46,6 @@ def run_command(name: str, command: Callable[..., Any], args: list[str] | None =
         # the reader (head, less) closed the pipe; click would exit with 1, which means "no" here
         return DONE
     return status if isinstance(status, int) else DONE
-
-
-@contextmanager
-def _termination_as_interrupt() -> Iterator[None]:
-    """Handle SIGTERM (`timeout`, a CI timeout) and SIGHUP (a closed terminal) like Ctrl-C.
-
-    What was started is stopped and unfinished files are removed. Signals that are already handled or ignored (nohup)
-    stay so.
-    """
-    replaced: list[signal.Signals] = []
-    if threading.current_thread() is threading.main_thread():
-        names = [s for s in ("SIGTERM", "SIGHUP") if hasattr(signal, s)]
-        replaced = [s for s in map(signal.Signals.__getitem__, names) if signal.getsignal(s) is signal.SIG_DFL]
-    for number in replaced:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number in replaced:
-            signal.signal(number, signal.SIG_DFL)
 
 
 def _usage(error: Exception) -> str:
