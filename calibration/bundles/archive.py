@@ -11,10 +11,8 @@ import zlib
 from pathlib import Path
 from typing import Final
 
-from pydantic import ValidationError
-
 from calibration.bundles.bundle import bundle_folder, load_bundle, user_folder
-from calibration.bundles.files import ARRAYS_NAME, ENGINES_FOLDER, JSON_NAME, BundleFacts, first_fault, read_bundle
+from calibration.bundles.files import ARRAYS_NAME, ENGINES_FOLDER, JSON_NAME, BundleFacts, parse_facts, read_bundle
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
@@ -57,10 +55,7 @@ def install_bundle(source: Path, hardware: str | None = None) -> Path:
             or is not `hardware`. Nothing is changed then.
     """
     contents = _contents(source)
-    try:
-        name = BundleFacts.model_validate_json(contents[JSON_NAME]).hardware
-    except ValidationError as error:
-        raise InputError(f"calibration bundle is not valid ({first_fault(error, JSON_NAME)})", str(source)) from None
+    name = parse_facts(contents[JSON_NAME], source).hardware
     if Path(name).name != name or name.startswith("."):  # it becomes the name of a folder
         raise InputError("bundle has no valid hardware name", name)
     with atomic_folder(user_folder() / name, replace=True, keep=(ENGINES_FOLDER,)) as part:
