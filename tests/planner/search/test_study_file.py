@@ -27,6 +27,7 @@ from planner.search.study_file import StudyFile
 from tests.full_disk import files_end_at, small_disk
 from tests.planner.queue_toy import QueueToy
 from tests.planner.search.test_search import SIZES, SLOS, race_of, space
+from tests.signalled import started
 
 CANDIDATES = space()[:2]
 
@@ -338,27 +339,16 @@ sys.exit(run_command("plan", command, sys.argv[1:]))
 def test_an_interrupt_at_any_moment_leaves_a_sound_file(tmp_path: Path, alone: list[Outcome]) -> None:
     """A search returns what it has after Ctrl-C: the loop goes on until one arrives outside of a search."""
     command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
-    process = subprocess.Popen(
-        command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=_interruptible
-    )
-    assert process.stdout is not None
-    process.stdout.readline()
-    try:
+    with started(command, env=environment()) as process:
+        process.stdout.readline()
         for k in range(60):
             time.sleep(0.011 + k * 0.0007)
-            process.send_signal((signal.SIGINT, signal.SIGTERM)[k % 2])
-    except ProcessLookupError:
-        pass
-    process.kill()
-    _, errors = process.communicate(timeout=30)
+            process.send_signal((signal.SIGINT, signal.SIGTERM)[k % 2])  # nothing once the process has ended
+        process.kill()
+        _, errors = process.communicate(timeout=30)
     assert "Traceback" not in errors
     paths = sorted(tmp_path.glob("*.log"))
     assert paths
     for path in paths:
         assert run(path)[0].outcomes == alone
         assert all(json.loads(line)["op_code"] in range(10) for line in path.read_text().splitlines())
-
-
-def _interruptible() -> None:
-    """Receive Ctrl-C also where the tests run in the background, which ignores it."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
