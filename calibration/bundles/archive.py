@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import shutil
 import tarfile
 import zlib
@@ -16,7 +15,7 @@ from calibration.bundles.files import ARRAYS_NAME, ENGINES_FOLDER, JSON_NAME, Bu
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
-from catalogs.io.output_files import atomic_folder
+from catalogs.io.output_files import atomic_file, atomic_folder
 
 FILES: Final = (JSON_NAME, ARRAYS_NAME)
 
@@ -119,11 +118,5 @@ def _write_archive(folder: Path, out: Path) -> None:
             member = tarfile.TarInfo(f"{stem}/{name}")
             member.size = (folder / name).stat().st_size
             archive.addfile(member, io.BytesIO((folder / name).read_bytes()))
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
-    try:
-        temporary.write_bytes(packed.getvalue())
-        os.replace(temporary, out)
-    except OSError as error:
-        raise InputError(f"cannot write there ({error.strerror})", str(out)) from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_file(out) as part:
+        part.write_bytes(packed.getvalue())

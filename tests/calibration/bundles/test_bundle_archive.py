@@ -144,7 +144,7 @@ def test_export_keeps_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "full" / "thesis.tex").write_text("")
     with pytest.raises(InputError, match="not an empty folder"):
         export_bundle("h100", tmp_path / "full")
-    with pytest.raises(InputError, match="cannot write there"):
+    with pytest.raises(InputError, match=r"cannot write .*No such file"):
         export_bundle("h100", tmp_path / "absent" / "b.tar.gz")
     assert [f.name for f in (tmp_path / "full").iterdir()] == ["thesis.tex"]
 
