@@ -17,6 +17,7 @@ import yaml
 
 from catalogs.arrays import IntArray
 from catalogs.errors import InputError
+from catalogs.io.output_files import write_atomically
 from catalogs.io.yaml_files import DATA
 from catalogs.workloads.traces import Trace, read_trace
 
@@ -170,7 +171,7 @@ def main(arguments: Sequence[str]) -> int:
     for fitted in FITTED:
         text = yaml.safe_dump(fit(fitted, Path(arguments[0])), sort_keys=False, default_flow_style=None, width=118)
         header = "# Written by `python tools/fit_workloads.py`; see there how each number is made.\n"
-        (DATA / "workloads" / f"{fitted.name}.yaml").write_text(header + text, encoding="utf-8")
+        write_atomically(DATA / "workloads" / f"{fitted.name}.yaml", [header + text])
         print(f"{fitted.name}: fitted from {fitted.file}", file=sys.stderr)
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from catalogs.io.output_files import write_atomically
 from planner.search.pareto_search import FrontFile
 from planner.sections.full_answer import FullAnswer
 
@@ -21,4 +22,4 @@ def schemas() -> dict[Path, str]:
 
 if __name__ == "__main__":
     for path, text in schemas().items():
-        path.write_text(text, encoding="utf-8")
+        write_atomically(path, [text])

@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from pydantic import BaseModel, Field, NonNegativeFloat, PositiveInt, ValidationError
 
-from calibration.bundles.files import first_fault
+from calibration.bundles.ranges import first_fault
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import DATA

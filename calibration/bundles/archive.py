@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import shutil
 import tarfile
 import zlib
 from pathlib import Path
 from typing import Final
 
-from pydantic import ValidationError
-
 from calibration.bundles.bundle import bundle_folder, load_bundle, user_folder
-from calibration.bundles.files import ARRAYS_NAME, ENGINES_FOLDER, JSON_NAME, BundleFacts, first_fault, read_bundle
+from calibration.bundles.files import ARRAYS_NAME, ENGINES_FOLDER, JSON_NAME, BundleFacts, parse_facts, read_bundle
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
-from catalogs.io.output_files import atomic_folder
+from catalogs.io.output_files import atomic_file, atomic_folder
 
 FILES: Final = (JSON_NAME, ARRAYS_NAME)
 
@@ -57,10 +54,7 @@ def install_bundle(source: Path, hardware: str | None = None) -> Path:
             or is not `hardware`. Nothing is changed then.
     """
     contents = _contents(source)
-    try:
-        name = BundleFacts.model_validate_json(contents[JSON_NAME]).hardware
-    except ValidationError as error:
-        raise InputError(f"calibration bundle is not valid ({first_fault(error, JSON_NAME)})", str(source)) from None
+    name = parse_facts(contents[JSON_NAME], source).hardware
     if Path(name).name != name or name.startswith("."):  # it becomes the name of a folder
         raise InputError("bundle has no valid hardware name", name)
     with atomic_folder(user_folder() / name, replace=True, keep=(ENGINES_FOLDER,)) as part:
@@ -124,11 +118,5 @@ def _write_archive(folder: Path, out: Path) -> None:
             member = tarfile.TarInfo(f"{stem}/{name}")
             member.size = (folder / name).stat().st_size
             archive.addfile(member, io.BytesIO((folder / name).read_bytes()))
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
-    try:
-        temporary.write_bytes(packed.getvalue())
-        os.replace(temporary, out)
-    except OSError as error:
-        raise InputError(f"cannot write there ({error.strerror})", str(out)) from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_file(out) as part:
+        part.write_bytes(packed.getvalue())

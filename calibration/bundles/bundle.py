@@ -230,7 +230,7 @@ def _assemble(accelerator: Accelerator, facts: BundleFacts, arrays: Mapping[str,
         own = {n.split("/", 1)[1]: a for n, a in arrays.items() if n.startswith(f"{family}/")}
         try:
             models[family] = FAMILIES[family].from_parts(record.facts, own)
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, IndexError, ValueError, TypeError) as error:
             raise InputError(f"bundle for {facts.hardware} lacks a part of {family}", str(error)) from None
         inside = [e.median_abs_rel_error for e in record.held_out if e.region in ("inside", "all")]
         if inside:

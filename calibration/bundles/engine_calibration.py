@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import BaseModel, Field, NonNegativeFloat, PositiveFloat, ValidationError
+from pydantic import BaseModel, Field, NonNegativeInt, ValidationError, model_validator
 
 from calibration.bundles.bundle import user_folder
-from calibration.bundles.files import ENGINES_FOLDER, first_fault
+from calibration.bundles.files import ENGINES_FOLDER
+from calibration.bundles.ranges import first_fault
 from catalogs.engines.profile import HostTimes
 from catalogs.errors import InputError
 from catalogs.io.output_files import make_folder, write_json
@@ -24,15 +26,23 @@ SCHEMA_VERSION: Final = 1
 DEEPER: Final = 2.0  # factor of depth over the probed model up to which host times of eager steps are used
 
 
+#: Seconds of a part of a step or a request; no engine takes ten minutes for one.
+_Seconds = Annotated[float, Field(ge=0.0, le=600.0)]
+
+_StepSeconds = Annotated[float, Field(gt=0.0, le=600.0)]
+
+_Nodes = Annotated[tuple[NonNegativeInt, ...], Field(min_length=2)]
+
+
 class MeasuredHost(BaseModel, extra="forbid", frozen=True):
     """Host times in seconds, in the form of `HostTimes`."""
 
-    step_s: NonNegativeFloat
-    step_s_per_sequence: NonNegativeFloat
-    step_gap_s: NonNegativeFloat
-    request_s: NonNegativeFloat
-    request_s_per_input_token: NonNegativeFloat
-    output_s: NonNegativeFloat
+    step_s: _Seconds
+    step_s_per_sequence: _Seconds
+    step_gap_s: _Seconds
+    request_s: _Seconds
+    request_s_per_input_token: _Seconds
+    output_s: _Seconds
 
 
 class MeasuredSteps(BaseModel, extra="forbid", frozen=True):
@@ -44,13 +54,20 @@ class MeasuredSteps(BaseModel, extra="forbid", frozen=True):
     per_context_token_s for each cached token that decodes read.
     """
 
-    decodes: tuple[int, ...]  # nodes, ascending, at least two
-    decode_s: tuple[PositiveFloat, ...]
-    tokens: tuple[int, ...]
-    token_s: tuple[PositiveFloat, ...]
-    per_decode_s: NonNegativeFloat
-    per_context_token_s: NonNegativeFloat
-    per_pair_s: NonNegativeFloat = 0.0
+    decodes: _Nodes  # ascending
+    decode_s: tuple[_StepSeconds, ...]
+    tokens: _Nodes  # ascending
+    token_s: tuple[_StepSeconds, ...]
+    per_decode_s: _Seconds
+    per_context_token_s: _Seconds
+    per_pair_s: _Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _check_nodes(self) -> Self:
+        for name, nodes, seconds in (("decodes", self.decodes, self.decode_s), ("tokens", self.tokens, self.token_s)):
+            if len(nodes) != len(seconds) or any(a >= b for a, b in pairwise(nodes)):
+                raise ValueError(f"{name}: ascending nodes, each with its seconds")
+        return self
 
 
 class EngineCalibration(BaseModel, extra="forbid", frozen=True):

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from calibration.bundles.files import first_fault
+from calibration.bundles.ranges import first_fault
 from calibration.importers.parsing import EngineSteps, Foreign
 from catalogs.errors import InputError
 from catalogs.io.input_files import MOST_DATA_BYTES, read_limited

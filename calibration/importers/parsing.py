@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from calibration.bundles.files import first_fault
+from calibration.bundles.ranges import first_fault
 from calibration.rows.physics_check import GateReport, gate
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator

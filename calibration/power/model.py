@@ -15,6 +15,7 @@ milliseconds, not over a kernel of microseconds, so the cap applies to the mean 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any, Final
@@ -120,8 +121,8 @@ class PowerModel:
             raise InputError("power model needs curves with base, pj_per_byte and compute", str(e)) from None
         if missing := set(GROUPS) - curves.keys():
             raise InputError("power model lacks operator groups", ", ".join(sorted(missing)))
-        if any(v < 0 for c in curves.values() for v in asdict(c).values()):
-            raise InputError("power coefficients must not be negative")
+        if not all(0 <= v < math.inf for c in curves.values() for v in asdict(c).values()):
+            raise InputError("power coefficients must be finite and not negative")
         return cls(curves, dict(raw.get("provenance", {})))
 
 

@@ -113,7 +113,7 @@ def run_profile(options: ProfileOptions) -> ProfileResult:
             counts = profile(job, session, timer, reporter)
         except KeyboardInterrupt:
             kept = f"{len(session.rows)} rows are kept"
-            reporter.line(f"interrupted: {kept}; run the same command with --out {folder} to resume")
+            reporter.line(f"{kept}; run the same command with --out {folder} to resume")
             raise
     drifted = drift_reference.report(session.rows)
     reporter.line(drift_reference.line(drifted))

@@ -15,7 +15,7 @@ from calibration.profile.kernels.registry import WORK
 from calibration.profile.peaks import shape_of
 from calibration.profile.session.session import Row
 from calibration.profile.session.shape import FIT, Shape
-from calibration.profile.session.tables import write_errors
+from catalogs.io.output_files import atomic_file
 
 if TYPE_CHECKING:
     from calibration.profile.local_run import ProfileResult
@@ -42,10 +42,11 @@ def write_kernels(done: ProfileResult) -> Path:
     medians = [(queue, of_queue[len(of_queue) // 2]) for queue, of_queue in sorted(by_queue.items())]
     found = [kernel for queue, row in medians for kernel in _kernels(queue, shape_of(row), row["seconds"], done)]
     path = done.folder / f"{KERNELS_NAME}.csv"
-    with write_errors(done.folder):
-        frame = pd.DataFrame(found)
-        frame.to_csv(path, index=False)
-        frame.to_parquet(done.folder / f"{KERNELS_NAME}.parquet", index=False)
+    frame = pd.DataFrame(found)
+    with atomic_file(path) as part:
+        frame.to_csv(part, index=False)
+    with atomic_file(path.with_suffix(".parquet")) as part:
+        frame.to_parquet(part, index=False)
     return path
 
 

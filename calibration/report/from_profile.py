@@ -33,7 +33,7 @@ def read_profile(folder: Path) -> CalibrationReport:
         InputError: The folder holds no profile, or no row of it can be fitted.
     """
     facts = manifest.read(folder)
-    rows = Session.open(folder, lambda _text: None).rows if facts is not None else []
+    rows = Session.read(folder).rows if facts is not None else []
     if facts is None or not rows:
         raise InputError(
             "no profile here: no manifest.json or rows", str(folder), hint="give the --out of calibrate run"

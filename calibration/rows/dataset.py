@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from calibration.operators.operators import OPERATOR_OF, Operator
 from catalogs.errors import InputError
+from catalogs.io.output_files import atomic_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +69,8 @@ def write_rows(folder: Path, tables: dict[str, pd.DataFrame]) -> list[Path]:
     paths = []
     for family, rows in sorted(tables.items()):
         paths.append(folder / f"{family}.parquet")
-        check_rows(family, rows).to_parquet(paths[-1], index=False)
+        with atomic_file(paths[-1]) as part:
+            check_rows(family, rows).to_parquet(part, index=False)
     return paths
 
 

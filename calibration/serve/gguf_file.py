@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from catalogs.errors import InputError
+from catalogs.io.output_files import atomic_file
 
 if TYPE_CHECKING:
     from gguf import GGUFWriter
@@ -63,22 +64,17 @@ def write_gguf(model_folder: Path, out: Path) -> Path:
     except (OSError, TypeError, SafetensorError) as error:  # numpy does not support bf16.
         rule = f"a GGUF file requires one model.safetensors in fp32 or fp16 ({error})"
         raise InputError(rule, str(model_folder)) from None
-    unfinished = out.with_suffix(".part")
-    writer = GGUFWriter(unfinished, "llama")
-    _add_shape(writer, config)
-    _add_tokenizer(writer, _read_json(model_folder / "tokenizer.json"), config)
-    for name, tensor in _tensors(weights, config):
-        writer.add_tensor(name, tensor)
-    try:
+    with atomic_file(out) as part:
+        writer = GGUFWriter(part, "llama")
+        _add_shape(writer, config)
+        _add_tokenizer(writer, _read_json(model_folder / "tokenizer.json"), config)
+        for name, tensor in _tensors(weights, config):
+            writer.add_tensor(name, tensor)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-        return unfinished.replace(out)
-    except OSError as error:
-        raise InputError(f"cannot write the GGUF file ({error.strerror})", str(out)) from None
-    finally:
-        unfinished.unlink(missing_ok=True)
+    return out
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pandas as pd
 from calibration.profile.session.session import ROWS_NAME, Row, Session
 from calibration.profile.session.tables import write_errors
 from catalogs.errors import InputError
+from catalogs.io.output_files import atomic_file
 
 CSV_NAME: Final = "rows.csv"
 
@@ -57,13 +58,9 @@ def write(rows: Sequence[Row], folder: Path) -> Path:
     table = frame(rows)
     with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (CSV_NAME, PARQUET_NAME):
-            part = folder / f".{name}.part"
-            try:
-                table.to_csv(part, index=False) if name == CSV_NAME else table.to_parquet(part, index=False)
-                part.replace(folder / name)
-            finally:
-                part.unlink(missing_ok=True)
+    for name in (CSV_NAME, PARQUET_NAME):
+        with atomic_file(folder / name) as part, write_errors(folder):
+            table.to_csv(part, index=False) if name == CSV_NAME else table.to_parquet(part, index=False)
     return folder / PARQUET_NAME
 
 
@@ -83,7 +80,7 @@ def read_rows(folder: Path) -> pd.DataFrame:
     except (OSError, ValueError) as error:
         raise InputError(f"the rows cannot be read ({str(error).splitlines()[0]})", str(table)) from None
     found = listed if listed is not None else pd.DataFrame()
-    measured = frame(Session.open(folder, lambda _text: None).rows) if lines.is_file() else pd.DataFrame()
+    measured = frame(Session.read(folder).rows) if lines.is_file() else pd.DataFrame()
     if len(measured):
         rest = found[~found["key"].isin(measured["key"])] if len(found) else found
         found = pd.concat([measured, rest], ignore_index=True) if len(rest) else measured

@@ -57,7 +57,11 @@ class Worker:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=os.environ | offline
         )
         worker = cls(process, log)
-        worker.facts = worker.request(subject.config, BUILD_LIMIT_S)
+        try:
+            worker.facts = worker.request(subject.config, BUILD_LIMIT_S)
+        except BaseException:  # also Ctrl-C: no other object holds this process yet
+            worker.stop()
+            raise
         return worker
 
     def request(self, order: Mapping[str, Any], limit_s: float) -> WorkerReply:

@@ -8,33 +8,60 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from catalogs.errors import InputError
 
 
 def write_atomically(path: Path, parts: Iterable[str]) -> None:
-    """Write a file under a temporary name and rename it; device files and named pipes are written directly.
+    """Write a text file that appears complete or not at all; device files and named pipes are written directly.
 
     Raises:
         InputError: The file cannot be written.
     """
-    direct = _is_device(path) and not path.is_dir()
-    target = path if direct else path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with open(target, "w", encoding="utf-8", newline="") as file:
+        is_direct = _is_device(path) and not path.is_dir()
+        with (
+            nullcontext(path) if is_direct else atomic_file(path) as target,
+            open(target, "w", encoding="utf-8", newline="") as file,
+        ):
             file.writelines(parts)
-        if not direct:
-            os.replace(target, path)
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
+        raise _unwritable(path, error) from None
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """Yield the name of a file to write, which becomes `path` when the block succeeds and is removed when it fails.
+
+    The content is on the disk before it replaces an earlier file, whose permissions it takes, and a link stays a link.
+    Several processes may write the same file: it is that of the last one.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    real = path.resolve() if path.is_symlink() else path
+    part = real.with_name(f".{real.name[:40]}.{token_hex(4)}.part")
+    try:
+        yield part
+        with open(part, "rb+") as file:
+            os.fsync(file.fileno())
+        if real.exists():
+            shutil.copymode(real, part)
+        os.replace(part, real)
+    except OSError as error:
+        raise _unwritable(path, error) from None
     finally:
-        if not direct:
-            target.unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    return InputError(f"cannot write {path}: {error.strerror or error}")
 
 
 def make_folder(path: Path) -> Path:
@@ -85,6 +112,8 @@ def check_targets(json_target: str | None, *files: Path | None) -> None:
             raise InputError("cannot write there: it is a folder", target, str(Path(target) / "out.json"))
         if not os.access(path.parent, os.W_OK):
             raise InputError("cannot write there: the folder does not exist or is not writable", target)
+        if path.exists() and not os.access(path, os.W_OK):
+            raise InputError("cannot write there: the file is read-only", target)
         if target in named[:i] and not _is_device(path):
             raise InputError("each output file needs a different name", target)
 
@@ -103,7 +132,7 @@ def atomic_folder(target: Path, replace: bool = False, keep: Sequence[str] = ())
     Raises:
         InputError: The folder cannot be written.
     """
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    part = target.with_name(f".{target.name[:40]}.{token_hex(4)}.part")
     try:
         part.mkdir(parents=True)
         yield part
@@ -125,11 +154,12 @@ def atomic_folder(target: Path, replace: bool = False, keep: Sequence[str] = ())
 
 def _exchange(part: Path, target: Path) -> None:
     """Replace `target` by `part`; the old folder is removed only after the new one is in place."""
-    old = target.with_name(f".{target.name}.{os.getpid()}.old")
-    target.rename(old)
+    old = target.with_name(f".{target.name[:40]}.{token_hex(4)}.old")
     try:
+        target.rename(old)
         part.rename(target)
-    except OSError:
-        old.rename(target)
+    except BaseException:
+        if old.exists() and not target.exists():
+            old.rename(target)
         raise
     shutil.rmtree(old, ignore_errors=True)

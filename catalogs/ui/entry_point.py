@@ -10,17 +10,16 @@ from __future__ import annotations
 import errno
 import io
 import os
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TextIO
 
 import typer
 
 from catalogs.errors import InputError
 from catalogs.ui.crash_report import show_on_stderr, summary, write_crash_report
+from catalogs.ui.interrupts import endings_as_interrupt
 
 #: Exit codes; 70 (EX_SOFTWARE) and 74 (EX_IOERR) are those of BSD's sysexits.h.
 DONE, BAD_INPUT, INTERNAL_ERROR, OUTPUT_ERROR, INTERRUPTED = 0, 2, 70, 74, 130
@@ -32,6 +31,10 @@ _OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, err
 
 #: The base of every usage error (unknown option, missing argument), wherever typer keeps its click.
 _USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+class Interrupted(Exception):
+    """The end of an interrupted command that has something to add; the text follows "NAME: interrupted" on stderr."""
 
 
 def run_command(name: str, command: Callable[..., Any], args: list[str] | None = None) -> int:
@@ -50,7 +53,7 @@ def run_command(name: str, command: Callable[..., Any], args: list[str] | None =
     except OSError as error:
         if error.errno in _OUTPUT_ERRORS:
             _discard(sys.stdout)
-            show_on_stderr(f"{name}: cannot write the output: {error.strerror or error}")
+            show_on_stderr(f"{name}: cannot write {error.filename or 'the output'}: {error.strerror or error}")
             _discard(sys.stderr)
             return OUTPUT_ERROR
         return _internal_error(name, args, error)
@@ -61,15 +64,16 @@ def run_command(name: str, command: Callable[..., Any], args: list[str] | None =
 def _run(name: str, command: Callable[..., Any], args: list[str] | None) -> int:
     """Return the status of a command that ends, or that ends with an error of its user or its machine."""
     try:
-        with _termination_as_interrupt():
+        with endings_as_interrupt():
             status = command(args, standalone_mode=False, prog_name=name)
     except InputError as error:
         return _refuse(name, str(error))
     except _USAGE_ERROR as error:
         return _refuse(name, _usage(error))
     except (KeyboardInterrupt, typer.Abort):
-        show_on_stderr(f"{name}: interrupted")
-        return INTERRUPTED
+        return _end_interrupted(name)
+    except Interrupted as end:
+        return _end_interrupted(name, str(end))
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
         if package in OUR_PACKAGES:  # an error in this code, not a missing dependency
@@ -81,6 +85,8 @@ def _run(name: str, command: Callable[..., Any], args: list[str] | None) -> int:
     except SystemExit:
         # the reader (head, less) closed the pipe; click would exit with 1, which means "no" here
         return DONE
+    if status == INTERRUPTED:  # what typer makes of KeyboardInterrupt
+        return _end_interrupted(name)
     return status if isinstance(status, int) else DONE
 
 
@@ -118,31 +124,16 @@ def _discard(stream: TextIO) -> None:
         os.close(null)
 
 
-@contextmanager
-def _termination_as_interrupt() -> Iterator[None]:
-    """Handle SIGTERM (`timeout`, a CI timeout) and SIGHUP (a closed terminal) like Ctrl-C.
-
-    What was started is stopped and unfinished files are removed. Signals that are already handled or ignored (nohup)
-    stay so.
-    """
-    replaced: list[signal.Signals] = []
-    if threading.current_thread() is threading.main_thread():
-        names = [s for s in ("SIGTERM", "SIGHUP") if hasattr(signal, s)]
-        replaced = [s for s in map(signal.Signals.__getitem__, names) if signal.getsignal(s) is signal.SIG_DFL]
-    for number in replaced:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number in replaced:
-            signal.signal(number, signal.SIG_DFL)
-
-
 def _usage(error: Exception) -> str:
     """Return what is wrong with the command line, with the help of an argument that is missing."""
     message = str(getattr(error, "format_message", error.__str__)())
     help_text = getattr(getattr(error, "param", None), "help", None) if message.startswith("Missing") else None
     return f"{message.rstrip('.')}: {help_text}" if help_text else message
+
+
+def _end_interrupted(name: str, text: str = "") -> int:
+    show_on_stderr(f"{name}: interrupted{text}")
+    return INTERRUPTED
 
 
 def _refuse(name: str, line: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Final
 import yaml
 
 from catalogs.errors import InputError
+from catalogs.io.output_files import atomic_folder
 from catalogs.io.yaml_loader import StrictDumper
 
 #: File that marks a deployment folder; only such a folder is ever replaced.
@@ -46,25 +46,12 @@ def write_folder(path: Path, files: Mapping[str, str], force: bool = False) -> N
         InputError: The folder cannot be written, see `check_folder`.
     """
     check_folder(path, force)
-    whole = path.absolute()
-    fresh = whole.with_name(f".{whole.name}.{os.getpid()}.part")
-    old = whole.with_name(f".{whole.name}.{os.getpid()}.old")
-    try:
+    with atomic_folder(path.absolute(), replace=True) as part:
         for name, text in files.items():
-            target = fresh / name
+            target = part / name
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text(text, encoding="utf-8")
             target.chmod(0o755 if name.endswith(".sh") else 0o644)
-        if whole.exists():
-            os.replace(whole, old)
-        os.replace(fresh, whole)
-    except OSError as error:
-        if old.exists() and not whole.exists():
-            os.replace(old, whole)
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 _WIDTH: Final = 110

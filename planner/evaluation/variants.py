@@ -62,7 +62,8 @@ class VariedWorkload(Workload):
 
 
 def _scaled(tokens: IntArray, factor: float) -> IntArray:
-    return np.maximum(np.rint(tokens * factor), 1).astype(np.int64)
+    found: IntArray = np.maximum(np.rint(tokens * factor), 1).astype(np.int64)
+    return found
 
 
 def _sharing(requests: RequestSet, share: float) -> RequestSet:

@@ -94,4 +94,6 @@ def schema_text() -> str:
 
 
 if __name__ == "__main__":
-    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")
+    from catalogs.io.output_files import write_atomically
+
+    write_atomically(SCHEMA_FILE, [schema_text()])

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
 
-from catalogs.io.output_files import finite, make_folder, write_atomically, write_json
+from catalogs.io.output_files import atomic_file, finite, make_folder, write_atomically, write_json
 from catalogs.ui.html_page import need_plotly, render
 from catalogs.ui.terminal import progress_bar
 from planner.answer.schema import Answer
@@ -71,7 +71,8 @@ def write_tables(m: ReportData, folder: Path) -> list[Path]:
     for name, rows in tables.items():
         written += [folder / f"{name}.csv", folder / f"{name}.parquet"]
         write_atomically(written[-2], [csv_text(rows)])
-        pd.DataFrame(rows).to_parquet(written[-1], index=False)
+        with atomic_file(written[-1]) as part:
+            pd.DataFrame(rows).to_parquet(part, index=False)
     return written
 
 

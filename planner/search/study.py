@@ -11,6 +11,7 @@ import json
 import os
 import re
 import socket
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +22,11 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 import optuna
-from optuna.storages import JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
 from catalogs.errors import InputError
+from planner.search.study_file import StudyFile, StudyStorage
 
 OUTCOME_KEY: Final = "outcome"
 
@@ -130,10 +131,12 @@ class CandidateStudy(Generic[Item]):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
                 self.optuna.sampler = optuna.samplers.PartialFixedSampler(params, optuna.samplers.RandomSampler())
-        trial = self.optuna.ask(self._space)
+        trial = self.optuna.ask()
         self._own.add(trial.number)
-        if self.shared:
+        if self.shared:  # before the item: a process that dies here leaves no trial whose process is unknown
             trial.set_user_attr(PROCESS_KEY, f"{socket.gethostname()}:{os.getpid()}")
+        for name, values in self._space.items():
+            trial.suggest_categorical(name, values.choices)
         return trial, self._of(trial.params)
 
     def store(self, trial: optuna.Trial, found: Mapping[str, Any]) -> None:
@@ -214,7 +217,7 @@ def _open(settings: SearchSettings, n_objectives: int) -> optuna.Study:
     try:
         storage: Any = None
         if settings.journal:
-            storage = open_journal(settings.journal)
+            storage = StudyStorage(StudyFile(settings.journal, _notify))
         elif settings.storage:
             url, options = _engine(settings.storage)
             storage = RDBStorage(url, engine_kwargs=options) if options else url
@@ -291,14 +294,5 @@ def _engine(url: str) -> tuple[str, dict[str, Any]]:
     return f"postgresql+{found}://{rest}", options
 
 
-def open_journal(path: Path) -> Any:
-    """Return the storage of a journal file.
-
-    Raises:
-        InputError: The file cannot be used.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return JournalStorage(JournalFileBackend(str(path)))
-    except OSError as error:
-        raise InputError(f"the study file cannot be used ({error.strerror})", str(path)) from None
+def _notify(line: str) -> None:
+    print(line, file=sys.stderr)

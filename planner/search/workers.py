@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from catalogs.errors import InputError
+from catalogs.ui.interrupts import ENDINGS, interrupts_held
 from planner.problem.candidate import Candidate
 from planner.search.objectives import Assess, Outcome
 
@@ -239,7 +240,7 @@ class _Processes:
         """Return the future of the function's result. Workers that died fail it."""
         future: Future[Any] = Future()
         try:
-            with _interrupts_held():  # the first call starts the processes, which keep this
+            with interrupts_held():  # the first call starts the processes, which keep this
                 future = self._executor.submit(_run, *arguments)
         except BrokenProcessPool as error:
             self.is_broken = True
@@ -269,19 +270,16 @@ def usable_cores() -> int:
 
 _function: Callable[..., Any] | None = None  # of a worker process
 
-#: Signals that ask a process to end, on this system.
-_ENDINGS: Final = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
-
 
 def _start_worker(function: Callable[..., Any]) -> None:
     """Prepare a worker: Ctrl-C is for the process that started it, with which it ends."""
     global _function
     _function = function
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in _ENDINGS:
+    for number in ENDINGS:
         signal.signal(number, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDINGS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -310,16 +308,3 @@ def _is_picklable(work: object) -> bool:
     except Exception:  # of many kinds: AttributeError of a lambda, TypeError of a lock
         return False
     return True
-
-
-@contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Deliver Ctrl-C and requests to end only after the block: an exception within a fork would be lost."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDINGS})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -17,7 +17,7 @@ import numpy as np
 
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
-from catalogs.io.output_files import write_atomically
+from catalogs.io.output_files import atomic_file, write_atomically
 from simulator.cluster.compiled import CompiledDeployment
 from simulator.cluster.run import ReplicaRun, Run
 from simulator.core.step_log import StepLog
@@ -230,14 +230,8 @@ def write_time_series(run: Run, path: Path, step_s: float = 1.0) -> None:
     if path.suffix == ".csv":
         write_atomically(path, [table.to_csv(index=False)])
         return
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        table.to_parquet(temporary, index=False)
-        temporary.replace(path)
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_file(path) as part:
+        table.to_parquet(part, index=False)
 
 
 def check_time_series(path: Path, step_s: float) -> None:

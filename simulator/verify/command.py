@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import catalogs.ui.quiet_start  # noqa: F401
+
+# isort: split
+
 import os
 import sys
 import time

@@ -88,12 +88,13 @@ def _measured(wanted: list[Shape], ranks: int, device: ProfiledDevice, limit_s: 
         (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
         command = [sys.executable, "-m", "calibration.profile.kernels.collective_rank", name]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        with (folder / "errors").open("wb") as errors:
-            children = [
-                subprocess.Popen([*command, str(rank)], stdin=subprocess.DEVNULL, stderr=errors, env=environment)
-                for rank in range(ranks)
-            ]
+        children: list[subprocess.Popen[bytes]] = []
         try:
+            with (folder / "errors").open("wb") as errors:
+                for rank in range(ranks):
+                    call = [*command, str(rank)]
+                    started = subprocess.Popen(call, stdin=subprocess.DEVNULL, stderr=errors, env=environment)
+                    children.append(started)
             ends = time.monotonic() + limit_s
             for child in children:
                 child.wait(max(ends - time.monotonic(), 0.1))

@@ -70,7 +70,7 @@ def _facts(folder: Path) -> dict[str, Any]:
 
 
 def _seconds(folder: Path, notify: Callable[[str], None]) -> dict[str, Row]:
-    return {r["key"]: r for r in Session.open(folder, notify).rows if r["status"] == "ok"}
+    return {r["key"]: r for r in Session.read(folder, notify).rows if r["status"] == "ok"}
 
 
 def _times(a: dict[str, Row], b: dict[str, Row]) -> list[FamilyRatio]:

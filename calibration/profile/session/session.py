@@ -8,12 +8,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically
 
 ROWS_NAME: Final = "rows.jsonl"
+
+LOCK_NAME: Final = ".lock"
 
 Row = dict[str, Any]
 
@@ -24,6 +26,7 @@ class Session:
 
     folder: Path
     rows: list[Row] = field(default_factory=list)
+    _lock: BinaryIO | None = None  # open while the session is, so that no second process extends it
 
     @classmethod
     def open(cls, folder: Path, notify: Callable[[str], None]) -> Session:
@@ -32,21 +35,32 @@ class Session:
         Damaged lines and repeated shapes are dropped, and `notify` receives one line about them.
 
         Raises:
-            InputError: If the folder cannot be read or written.
+            InputError: If the folder cannot be read or written, or another process extends the session in it.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            path = folder / ROWS_NAME
-            raw = path.read_bytes() if path.exists() else b""
+            lock = _locked(folder)
+            raw = _raw(folder)
         except OSError as error:
             raise InputError(f"cannot use the profile's folder ({error.strerror})", str(folder)) from None
-        rows, dropped, good = _parse(raw)
-        if dropped:
-            lines = "line" if dropped == 1 else "lines"
-            notify(f"{ROWS_NAME}: dropped {dropped} damaged or repeated {lines}, kept {len(rows)} rows")
+        rows, good = _parse(raw, notify)
         if raw != good:
-            write_atomically(path, [good.decode()])
-        return cls(folder, rows)
+            write_atomically(folder / ROWS_NAME, [good.decode()])
+        return cls(folder, rows, lock)
+
+    @classmethod
+    def read(cls, folder: Path, notify: Callable[[str], None] = lambda _text: None) -> Session:
+        """Return the session in a folder to read, also while another process extends it; nothing is changed.
+
+        Damaged lines and repeated shapes are left out, and `notify` receives one line about them.
+
+        Raises:
+            InputError: If the folder cannot be read.
+        """
+        try:
+            return cls(folder, _parse(_raw(folder), notify)[0])
+        except OSError as error:
+            raise InputError(f"cannot read the profile's folder ({error.strerror})", str(folder)) from None
 
     def append(self, row: Row) -> None:
         """Write a row and flush it to disk.
@@ -75,8 +89,32 @@ class Session:
         return float(sum(r["elapsed_s"] for r in self.rows))
 
 
-def _parse(raw: bytes) -> tuple[list[Row], int, bytes]:
-    """Return the rows, the number of dropped lines, and the bytes of the kept lines."""
+def _raw(folder: Path) -> bytes:
+    path = folder / ROWS_NAME
+    return path.read_bytes() if path.exists() else b""
+
+
+def _locked(folder: Path) -> BinaryIO | None:
+    """Return a file of the folder that this process holds locked until it ends; None where there are no such locks."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # not a POSIX system
+        return None
+    file = (folder / LOCK_NAME).open("ab")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # not inherited by child processes
+    except (BlockingIOError, PermissionError):  # either, by POSIX
+        file.close()
+        rule = "another process measures into this folder"
+        raise InputError(rule, str(folder), hint="wait for it, or choose another --out") from None
+    except OSError:  # a file system without such locks
+        file.close()
+        return None
+    return file
+
+
+def _parse(raw: bytes, notify: Callable[[str], None]) -> tuple[list[Row], bytes]:
+    """Return the rows and the bytes of their lines; `notify` receives a line if others were dropped."""
     *lines, incomplete = raw.split(b"\n")  # a last line without a line break is incomplete
     lines = [line for line in lines if line.strip()]
     kept: dict[str, tuple[Row, bytes]] = {}
@@ -84,7 +122,10 @@ def _parse(raw: bytes) -> tuple[list[Row], int, bytes]:
         if (row := _row(line)) is not None:
             kept.setdefault(row["key"], (row, line + b"\n"))
     dropped = len(lines) + bool(incomplete.strip()) - len(kept)
-    return [row for row, _ in kept.values()], dropped, b"".join(line for _, line in kept.values())
+    if dropped:
+        what = "line" if dropped == 1 else "lines"
+        notify(f"{ROWS_NAME}: dropped {dropped} damaged or repeated {what}, kept {len(kept)} rows")
+    return [row for row, _ in kept.values()], b"".join(line for _, line in kept.values())
 
 
 def _row(line: bytes) -> Row | None:

@@ -13,6 +13,7 @@ from calibration.profile.session.session import Row
 from calibration.profile.session.shape import CHECKS, FIT, HELD_OUT
 from calibration.rows.dataset import OPERATOR_COLUMNS, OPTIONAL_COLUMNS
 from catalogs.errors import InputError
+from catalogs.io.output_files import atomic_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,14 +76,11 @@ def write_measured(rows: Sequence[Row], path: Path) -> Path:
     import pandas as pd
 
     frame = pd.DataFrame([{k: v for k, v in r.items() if k not in LIST_COLUMNS} for r in rows])
-    part = path.with_name(f".{path.name}.part")
     with write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            frame.to_parquet(part, index=False)
-            return part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+    with atomic_file(path) as part, write_errors(path.parent):
+        frame.to_parquet(part, index=False)
+    return path
 
 
 @contextmanager

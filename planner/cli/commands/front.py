@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -48,9 +47,10 @@ def front(
     plan front --model llama3.1-8b --hw h100x8 --axes cost,ttft.p99
     """
     from catalogs.io.output_files import check_targets, write_atomically
-    from catalogs.ui.entry_point import INTERRUPTED
+    from catalogs.ui.entry_point import Interrupted
     from planner.cli.screens.studies import show_front
     from planner.evaluation.multi_hardware import open_evaluator
+    from planner.pipeline import kept_words
     from planner.search.pareto_search import make_front
     from planner.search.pareto_space import parse_axes
     from planner.search.progress import front_progress
@@ -67,15 +67,16 @@ def front(
         with front_progress() as progress:
             found = make_front(request, evaluator, wanted, limits, progress)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+        raise Interrupted(kept_words(request)) from None
     if html is not None:
         from catalogs.ui.html_page import render
         from planner.report.pareto_page import front_page
 
         write_atomically(html, [render(front_page(found))])
     write_result(found.document(), json_file, lambda: show_front(found))
-    raise typer.Exit(INTERRUPTED if found.result.interrupted else 0 if found.members else 1)
+    if found.result.interrupted:
+        raise Interrupted(f": the front is that of the points simulated so far{kept_words(request)}")
+    raise typer.Exit(0 if found.members else 1)
 
 
 def _request(given: GivenRequest, axes: tuple[ParetoAxis, ...]) -> tuple[PlanRequest, tuple[Slo, ...]]:

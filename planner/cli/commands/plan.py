@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from catalogs.ui.entry_point import INTERRUPTED
+from catalogs.ui.entry_point import Interrupted
 from catalogs.ui.shared_options import VersionFlag
 from planner.cli.derived_options import GivenRequest, takes_request
 from planner.cli.options import OUTPUT, write_result
@@ -53,8 +52,7 @@ def plan(
     try:
         answer = plan_deployment(request)
     except KeyboardInterrupt:
-        print(f"interrupted{kept_words(request)}", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED) from None
+        raise Interrupted(kept_words(request)) from None
     if deployment_out is not None and answer.best is not None:
         from catalogs.io.yaml_loader import dump_yaml
 
@@ -66,6 +64,5 @@ def plan(
 
         write_report(answer, html, None)
     if answer.interrupted:
-        print(f"interrupted: the best deployment found so far is recommended{kept_words(request)}", file=sys.stderr)
-        raise typer.Exit(INTERRUPTED)
+        raise Interrupted(f": the best deployment found so far is recommended{kept_words(request)}")
     raise typer.Exit(0 if answer.feasible else 1)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from seal_bundles import main as seal_bundles
 
 from calibration.bundles.bundle import Bundle, load_bundle, shipped_folder
+from calibration.bundles.files import facts_hash, read_bundle
+from calibration.bundles.ranges import array_fault
 from calibration.importers.public import SHIPPED
 from calibration.operators.operators import DecodeAttention, Elementwise, Gemm, Operator, PrefillAttention
 from calibration.operators.roofline import roofline_s
@@ -158,6 +163,109 @@ def copy(tmp_path: Path) -> Path:
     return Path(shutil.copytree(shipped_folder() / "rtx4090", tmp_path / "rtx4090"))
 
 
+def sealed(document: dict[str, Any]) -> str:
+    """The document with the hash that belongs to it, as somebody would write it who changes facts on purpose."""
+    return json.dumps(document | {"facts_sha256": facts_hash(document)})
+
+
+def test_any_changed_character_of_the_facts_is_found(copy: Path) -> None:
+    file, unit = copy / "bundle.json", parse_hardware("rtx4090").accelerator
+    data = file.read_bytes()
+    document = json.loads(data)
+    accepted = []
+    for i in range(0, len(data), 3):
+        for damaged in (data[:i] + bytes([data[i] ^ 1]) + data[i + 1 :], data[:i] + data[i + 1 :], data[:i]):
+            file.write_bytes(damaged)
+            try:
+                read_bundle(copy)
+            except InputError:
+                continue
+            accepted.append(damaged)
+    assert all(json.loads(damaged) == document for damaged in accepted)  # white space, which means nothing
+    file.write_bytes(data)
+    assert load_bundle(unit, copy).relative_error("gemm") > 0
+
+
+def test_a_relabelled_bundle_is_refused(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(shipped_folder() / "h100", tmp_path / "h200"))
+    text = (folder / "bundle.json").read_text()
+    (folder / "bundle.json").write_text(text.replace('"hardware": "h100"', '"hardware": "h200"', 1))
+    with pytest.raises(InputError, match="do not match the hash"):
+        load_bundle(parse_hardware("h200").accelerator, folder)
+    (folder / "bundle.json").write_text(sealed(json.loads(text) | {"hardware": "h200"}))
+    with pytest.raises(InputError, match="labelled h200, but collective was measured on h100"):
+        load_bundle(parse_hardware("h200").accelerator, folder)
+
+
+RANGES = [
+    (("gemm", "facts", "floors_s", "bf16"), -1e-6, "floors_s.bf16: Input should be greater than 0"),
+    (("gemm", "facts", "floors_s", "bf16"), 3e6, "floors_s.bf16: Input should be less than"),
+    (("gemm", "held_out", 0, "n"), 0, "greater than 0"),
+    (("gemm", "held_out", 0, "median_abs_rel_error"), -0.1, "greater than or equal to 0"),
+    (("gemm", "held_out", 0, "bias"), -1.5, "greater than or equal to -1"),
+    (("gemm", "rows", "rows_in"), -1, "greater than or equal to 0"),
+    (("gemm", "rows_sha256"), "abc", "should match pattern"),
+    (("decode_attention", "facts", "skew_alpha"), 1.5, "skew_alpha: Input should be less than or equal to 1"),
+    (("decode_attention", "facts", "writes_cache"), "no", "writes_cache: Input should be a valid boolean"),
+    (("prefill_attention", "facts", "peak_flops"), 1.0, "peak_flops: Input should be greater"),
+    (
+        ("elementwise", "facts", "fitted_on", "memory_bandwidth_bytes_per_s"),
+        0.0,
+        "bytes_per_s: Input should be greater",
+    ),
+    (("elementwise", "facts", "invented"), -1, "invented: a constant must be finite and not negative"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "rule"), RANGES, ids=[str(r[2]) for r in RANGES])
+def test_constants_that_nothing_measured_can_have_are_refused(
+    copy: Path, place: tuple[str | int, ...], value: object, rule: str
+) -> None:
+    document = json.loads((copy / "bundle.json").read_text())
+    at = document["families"]
+    for key in place[:-1]:
+        at = at[key]
+    at[place[-1]] = value
+    (copy / "bundle.json").write_text(sealed(document))
+    with pytest.raises(InputError, match=re.escape(rule)):
+        load_bundle(parse_hardware("rtx4090").accelerator, copy)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "rule"),
+    [
+        ("gemm/bf16.axis0", np.nan, "ascending"),
+        ("gemm/bf16.axis0", 99.0, "ascending"),
+        ("gemm/bf16.values", np.nan, "no missing values"),
+        ("gemm/bf16.values", np.inf, "no infinite values"),
+        ("elementwise/elementwise_seconds", -1.0, "positive seconds"),
+    ],
+)
+def test_arrays_that_no_fit_can_give_are_refused(name: str, value: float, rule: str) -> None:
+    _, arrays = read_bundle(shipped_folder() / "rtx4090")
+    assert array_fault(arrays) is None
+    changed = arrays[name].copy()
+    changed.flat[0] = value
+    assert array_fault(arrays | {name: changed}) == f"{name}: {rule}"
+
+
+def test_a_bundle_without_a_hash_is_sealed_by_the_tool(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = (copy / "bundle.json").read_text()
+    old = json.loads(whole) | {"schema_version": 1}
+    del old["facts_sha256"]
+    (copy / "bundle.json").write_text(json.dumps(old))
+    with pytest.raises(InputError, match="earlier release, without a hash"):
+        read_bundle(copy)
+    arrays = (copy / "arrays.npz").read_bytes()
+    (copy / "arrays.npz").write_bytes(arrays[:-1])
+    assert seal_bundles([str(copy)]) == 2
+    assert "do not match the hash" in capsys.readouterr().err
+    assert json.loads((copy / "bundle.json").read_text()) == old
+    (copy / "arrays.npz").write_bytes(arrays)
+    assert seal_bundles([str(copy), str(copy)]) == 0
+    assert (copy / "bundle.json").read_text() == whole
+
+
 def test_damaged_bundles_are_refused(copy: Path) -> None:
     acc = parse_hardware("rtx4090").accelerator
     load_bundle(acc, copy)
@@ -174,7 +282,9 @@ def test_damaged_bundles_are_refused(copy: Path) -> None:
     (copy / "bundle.json").write_text(text[:200])
     with pytest.raises(InputError, match="not valid"):
         load_bundle(acc, copy)
-    (copy / "bundle.json").write_text(text.replace('"engine"', '"motor"'))
+    document = json.loads(text)
+    document["motor"] = document.pop("engine")
+    (copy / "bundle.json").write_text(sealed(document))
     with pytest.raises(InputError, match="motor"):
         load_bundle(acc, copy)
 
@@ -182,7 +292,7 @@ def test_damaged_bundles_are_refused(copy: Path) -> None:
 def test_a_part_that_is_missing_is_named(copy: Path) -> None:
     facts = json.loads((copy / "bundle.json").read_text())
     del facts["families"]["gemm"]["facts"]["floors_s"]
-    (copy / "bundle.json").write_text(json.dumps(facts))
+    (copy / "bundle.json").write_text(sealed(facts))
     with pytest.raises(InputError, match="lacks a part of gemm"):
         load_bundle(parse_hardware("rtx4090").accelerator, copy)
 
@@ -197,6 +307,6 @@ def test_wrong_hardware_and_missing_folder_are_refused(copy: Path) -> None:
 def test_the_users_own_calibration_comes_first(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     facts = json.loads((copy / "bundle.json").read_text())
     facts["engine_version"] = "9.9"
-    (copy / "bundle.json").write_text(json.dumps(facts))
+    (copy / "bundle.json").write_text(sealed(facts))
     monkeypatch.setattr("calibration.bundles.bundle.user_folder", lambda: copy.parent)
     assert load_bundle(parse_hardware("rtx4090").accelerator).name.endswith("9.9")

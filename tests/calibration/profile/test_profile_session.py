@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,49 @@ from calibration.profile.session.difference import compare
 from calibration.profile.session.session import ROWS_NAME, Session
 from catalogs.errors import InputError
 from tests.calibration.roofline_measurer import QUIET, Killed, RooflineMeasurer, job
+from tests.signalled import started
+
+
+def test_rows_cut_at_any_byte_are_kept_and_continued(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    whole = Session.open(tmp_path, QUIET.line)
+    for n in range(3):
+        whole.append({"key": f"k{n}", "family": "gemm", "role": "fit", "status": "ok", "elapsed_s": 0.1})
+    data = path.read_bytes()
+    for n_bytes in range(len(data) + 1):
+        path.write_bytes(data[:n_bytes])
+        n = data[:n_bytes].count(b"\n")
+        assert Session.read(tmp_path).rows == whole.rows[:n]
+        assert path.read_bytes() == data[:n_bytes]  # reading changes nothing
+        lines: list[str] = []
+        again = Session.open(tmp_path, lines.append)
+        assert again.rows == whole.rows[:n]
+        assert len(lines) == (n_bytes not in (0, *(i + 1 for i, b in enumerate(data) if b == 10)))
+        for row in whole.rows[n:]:
+            again.append(row)
+        assert path.read_bytes() == data
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from calibration.profile.session.session import Session
+session = Session.open(Path(sys.argv[1]), print)
+print("open", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_two_processes_do_not_measure_into_one_folder(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with started(command, stdin=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == "open\n"
+        with pytest.raises(InputError, match="another process measures into this folder"):
+            Session.open(tmp_path, QUIET.line)
+        assert Session.read(tmp_path).rows == []
+        holder.kill()
+        holder.wait()
+        assert Session.open(tmp_path, QUIET.line).rows == []
 
 
 def keys(folder: Path) -> list[str]:

@@ -89,7 +89,7 @@ def test_other_architectures_are_refused(tmp_path: Path) -> None:
 def test_weights_that_are_not_there_or_not_written_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     folder = model_folder(tmp_path / "model")
-    with pytest.raises(InputError, match="cannot write the GGUF file"):
+    with pytest.raises(InputError, match="cannot write"):
         write_gguf(folder, tmp_path / "no" / "m.gguf")
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:5])

@@ -19,6 +19,7 @@ from calibration.serve.clients import Endpoint, run_client, trace_text
 from calibration.serve.server import EngineServer, Launch, free_port
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
+from tests.signalled import started
 
 #: Serves files, as an engine with one child would serve a model.
 WITH_CHILD = """
@@ -84,14 +85,26 @@ sys.exit(run_command("command", command, sys.argv[1:]))
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP])
 def test_a_command_that_is_asked_to_end_stops_its_engine(sign: signal.Signals, tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", TERMINATED, WITH_CHILD, str(free_port()), str(tmp_path / "log")]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:
-        assert command.stdout is not None
+    with started(arguments) as command:
         pids = [int(pid) for pid in command.stdout.readline().split()]
         assert len(pids) == 2
         command.send_signal(sign)
         _, stderr = command.communicate(timeout=30.0)
     assert command.returncode == 130
     assert stderr == "command: interrupted\n"
+    assert not any(_alive(pid) for pid in pids)
+
+
+def test_a_command_under_nohup_goes_on_when_the_terminal_closes(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-c", TERMINATED, WITH_CHILD, str(free_port()), str(tmp_path / "log")]
+    with started(arguments, ignored=signal.SIGHUP) as command:
+        pids = [int(pid) for pid in command.stdout.readline().split()]
+        command.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            command.wait(timeout=0.5)
+        assert all(_alive(pid) for pid in pids)
+        command.send_signal(signal.SIGTERM)
+        assert command.wait(timeout=30.0) == 130
     assert not any(_alive(pid) for pid in pids)
 
 

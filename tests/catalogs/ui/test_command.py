@@ -12,9 +12,11 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typer
 
 from catalogs.ui.crash_report import KEPT_REPORTS, write_crash_report
-from catalogs.ui.entry_point import INTERNAL_ERROR, OUTPUT_ERROR, run_command
+from catalogs.ui.entry_point import INTERNAL_ERROR, OUTPUT_ERROR, Interrupted, run_command
+from catalogs.ui.interrupts import interrupts_held
 
 
 def _importing(name: str) -> object:
@@ -167,6 +169,54 @@ def test_told_to_end_is_interrupted_and_handlers_are_given_back(capsys: pytest.C
     assert run_command("plan", terminate) == 130
     assert capsys.readouterr().err == "plan: interrupted\n"
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+PRINTS = """
+import sys
+from catalogs.ui.entry_point import run_command
+sys.exit(run_command("plan", lambda *_, **__: print("x" * int(sys.argv[1]))))
+"""
+
+
+@pytest.mark.parametrize("n_bytes", [10, 100_000])  # found when the buffer is written at the end, and before
+def test_a_full_disk_behind_the_output_is_one_line(n_bytes: int) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", PRINTS, str(n_bytes)], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr) == (OUTPUT_ERROR, "plan: cannot write the output: No space left on device\n")
+
+
+def test_an_interrupted_typer_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    app = typer.Typer()
+
+    @app.command()
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    assert run_command("simulate", app, []) == 130
+    assert capsys.readouterr().err == "simulate: interrupted\n"
+
+    def keep(*_: object, **__: object) -> None:
+        raise Interrupted("; the rest is kept")
+
+    assert run_command("plan", keep) == 130
+    assert capsys.readouterr().err == "plan: interrupted; the rest is kept\n"
+
+
+def test_an_interrupt_is_held_back_until_the_end_of_the_block() -> None:
+    done = []
+
+    def command(*_: object, **__: object) -> None:
+        with interrupts_held():
+            with interrupts_held():
+                os.kill(os.getpid(), signal.SIGTERM)
+                done.append("inner")
+            done.append("outer")
+        done.append("never")
+
+    assert run_command("plan", command) == 130
+    assert done == ["inner", "outer"]
 
 
 def test_what_is_ignored_stays_ignored() -> None:

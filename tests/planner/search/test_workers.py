@@ -25,10 +25,12 @@ from planner.search.study import SearchSettings
 from planner.search.workers import ProcessPool, SerialLookahead, usable_cores
 from tests.planner.queue_toy import QueueToy
 from tests.planner.search.test_search import SIZES, SLOS, race_of, space
+from tests.signalled import started
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Everything; and a part of it, half of that proposed by the sampler.
 SETTINGS = (SearchSettings(100, 0), SearchSettings(18, 0))
+KEPT = "the search so far is stored in"
 QUESTION = ("--model", "llama3.1-8b", "--hw", "h100x1", "--slo", "ttft.p90=2s", "--trials", "6")
 
 
@@ -248,29 +250,40 @@ def ended(pids: set[int], within_s: float = 10.0) -> bool:
 def test_workers_end_with_the_process_that_started_them(sign: signal.Signals, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "planner.cli.main", "--model", "llama3.1-8b", "--hw", "h100x2", "--slo", "p99=2s"]
     study = str(tmp_path / "study.log")
-    process = subprocess.Popen(
-        [*command, "--set", "search.workers=3", "--study", study],
-        start_new_session=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
     children: set[int] = set()
     until = time.monotonic() + 60
-    while len(children) < 2 and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.05)
-        children = children_of(process.pid)
-    assert len(children) == 2
-    if sign is signal.SIGKILL:
-        os.kill(process.pid, sign)
-    else:
-        os.killpg(process.pid, sign)  # as a terminal does
-        time.sleep(0.5)
-        os.killpg(process.pid, sign)  # the measurement of the best so far is not waited for
-    errors = process.communicate(timeout=60)[1]
-    assert process.returncode == (-sign if sign is signal.SIGKILL else 130)
-    assert "Traceback" not in errors
-    assert ended(children)
+    with started([*command, "--set", "search.workers=3", "--study", study]) as process:
+        while len(children) < 2 and process.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+            children = children_of(process.pid)
+        assert len(children) == 2
+        if sign is signal.SIGKILL:
+            os.kill(process.pid, sign)
+        else:
+            os.killpg(process.pid, sign)  # as a terminal does
+            time.sleep(0.5)
+            os.killpg(process.pid, sign)  # the measurement of the best so far is not waited for
+        errors = process.communicate(timeout=60)[1]
+        assert process.returncode == (-sign if sign is signal.SIGKILL else 130)
+        assert "Traceback" not in errors
+        if sign is not signal.SIGKILL:
+            assert errors.startswith("plan: interrupted")
+            assert errors.count("\n") == 1
+        assert ended(children)
+
+
+def test_an_interrupted_front_is_one_line(tmp_path: Path) -> None:
+    study = tmp_path / "study.log"
+    front = ["front", "--model", "llama3.1-8b", "--hw", "h100x2", "--set", "search.trials=500", "--study", str(study)]
+    with started([sys.executable, "-m", "planner.cli.main", *front]) as process:
+        until = time.monotonic() + 60
+        while not (study.exists() and study.read_text().count("outcome") > 2) and time.monotonic() < until:
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGINT)
+        printed, errors = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert errors == f"plan: interrupted: the front is that of the points simulated so far; {KEPT} {study}\n"
+        assert printed
 
 
 def test_an_interrupt_leaves_what_was_found(race: CapacityRace) -> None:
