@@ -113,7 +113,7 @@ def make_plan(
     terms = RankingTerms(
         _unit_cost(request.objective, prices, left),
         evaluator.fluid_requests_per_s,
-        lambda c: prices.usd_per_hour(c.hardware),
+        prices.usd_per_hour,
         request.demand.given,
     )
     several = not is_one(request.hardware)
@@ -130,7 +130,7 @@ def make_plan(
         search=summary,
         hardware=rank_hardware(left, list(discards.items()), result.outcomes, terms) if several else [],
         assumptions=assumptions(request),
-        prices=prices_of(plans[0], entries[0].candidate.hardware) if plans else [],
+        prices=prices_of(plans[0], entries[0].candidate) if plans else [],
         reproduce=Reproduce(**reproduce_block(request, evaluator.fingerprint)),
         **sections,
     )
@@ -219,8 +219,14 @@ def _groups(request: PlanRequest, plan_evaluator: PlanEvaluator, left: Sequence[
 
 
 def _sizes(prices: PriceList, left: Sequence[Candidate]) -> dict[Hardware, float]:
-    """Return the size of each hardware: US dollars per hour if all prices are known, else its accelerators."""
-    prices_usd = {hardware: prices.usd_per_hour(hardware) for hardware in dict.fromkeys(c.hardware for c in left)}
+    """Return the size of each hardware: US dollars per hour if all prices are known, else its accelerators.
+
+    The price of a hardware is that of its cheapest candidate.
+    """
+    prices_usd: dict[Hardware, float | None] = {}
+    for c in left:
+        usd = prices.usd_per_hour(c)
+        prices_usd[c.hardware] = min(filter(None, (usd, prices_usd.get(c.hardware))), default=None)
     known = {hardware: usd for hardware, usd in prices_usd.items() if usd is not None}
     if len(known) == len(prices_usd) and len({hardware.accelerator.name for hardware in known}) > 1:
         return known
