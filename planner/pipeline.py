@@ -47,7 +47,7 @@ from planner.search.search import Progress, SearchResult, search
 from planner.search.study import SearchSettings, need_storage, without_password
 from planner.search.workers import ProcessPool, WorkerPool, usable_cores
 from planner.sections.full_answer import FullAnswer
-from planner.sections.registry import compute_sections
+from planner.sections.registry import check_sections, compute_sections
 from planner.space.candidates import distance_from_defaults
 
 N_ALTERNATIVES: Final = 2
@@ -361,6 +361,7 @@ def plan(request: PlanRequest) -> Answer:
     if options.storage is not None:
         need_storage(options.storage)
     evaluator = open_evaluator(request)
+    check_sections(request, evaluator)
     if options.distributed is None:
         with search_progress() as progress:
             return make_plan(request, evaluator, evaluator.elsewhere, progress, pool)
