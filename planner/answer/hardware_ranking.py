@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from catalogs.economics.prices import Price
+from planner.economics.money import price_words
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.search.objectives import UNSTABLE, Outcome
@@ -25,8 +27,9 @@ class HardwareRow:
         candidate: Its best candidate, in words.
         requests_per_s: The highest rate that met the objectives in the search (one seed); None if none is known.
         at_most_requests_per_s: A rate that it does not carry, by simulation or by the estimate with a full batch.
-        usd_per_hour: The price of an hour, if known.
+        usd_per_hour: The price of an hour of that candidate, or of the first one of this hardware, if known.
         why: The reason for the state.
+        offer: The commitment, the place and the date of that price, in words; None if the price is unknown.
     """
 
     hardware: str
@@ -36,6 +39,7 @@ class HardwareRow:
     at_most_requests_per_s: float | None
     usd_per_hour: float | None
     why: str
+    offer: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +49,13 @@ class RankingTerms:
     Attributes:
         unit_cost: Returns the unit cost by which capacity is divided.
         fluid_per_s: Returns the estimated saturation rate of a candidate.
-        usd_per_hour: Returns the price of a candidate's hardware.
+        price: Returns the price of a candidate, or None if it is unknown.
         with_load: Whether the request has a load.
     """
 
     unit_cost: Callable[[Candidate], float]
     fluid_per_s: Callable[[Candidate], float]
-    usd_per_hour: Callable[[Candidate], float | None]
+    price: Callable[[Candidate], Price | None]
     with_load: bool
 
 
@@ -72,7 +76,8 @@ def rank_hardware(
     for text, own in by_text.items():
         simulated = [o for o in outcomes if o.candidate.hardware.text == text]
         open_ = [c for c in own if c in remaining]
-        row = HardwareRow(text, "ruled out", None, None, None, terms.usd_per_hour(own[0]), reasons.get(text, ""))
+        row = HardwareRow(text, "ruled out", None, None, None, None, reasons.get(text, ""))
+        row = _priced(row, own[0], terms)
         if simulated:
             ranked.append(_simulated(simulated, terms, row))
         elif open_:
@@ -86,15 +91,23 @@ def rank_hardware(
 Ranked = tuple[tuple[float, float], HardwareRow]
 
 
+def _priced(row: HardwareRow, candidate: Candidate, terms: RankingTerms) -> HardwareRow:
+    """Return the row with the price of a candidate."""
+    price = terms.price(candidate)
+    return replace(row, usd_per_hour=None if price is None else price.usd_per_hour, offer=price and price_words(price))
+
+
 def _simulated(simulated: Sequence[Outcome], terms: RankingTerms, row: HardwareRow) -> Ranked:
     """Return the row of hardware with simulated candidates."""
     held = [(o.score, o) for o in simulated if o.feasible and o.score is not None]
     if held:
         score, best = min(held, key=lambda item: item[0])
+        row = _priced(row, best.candidate, terms)
         row = replace(row, state="holds", candidate=best.candidate.words, requests_per_s=best.requests_per_s)
         return (0.0, score), replace(row, why="")
     nearest = max(simulated, key=lambda o: o.upper_requests_per_s / terms.unit_cost(o.candidate))
     upper, key = nearest.upper_requests_per_s, -nearest.upper_requests_per_s / terms.unit_cost(nearest.candidate)
+    row = _priced(row, nearest.candidate, terms)
     row = replace(row, candidate=nearest.candidate.words, at_most_requests_per_s=upper)
     if nearest.status == "pruned":
         return (1.0, key), replace(row, state="worse", why="beaten by a better choice")
@@ -105,7 +118,7 @@ def _simulated(simulated: Sequence[Outcome], terms: RankingTerms, row: HardwareR
 def _passed_over(open_: Sequence[Candidate], terms: RankingTerms, row: HardwareRow) -> Ranked:
     """Return the row of hardware that was not simulated."""
     best = max(open_, key=terms.fluid_per_s)
-    at_most = OVERLOAD * terms.fluid_per_s(best)
+    at_most, row = OVERLOAD * terms.fluid_per_s(best), _priced(row, best, terms)
     if terms.with_load:
         why = "more expensive than a sufficient one, or too slow even with a full batch"
         return (2.0, row.usd_per_hour or 0.0), replace(row, state="worse", why=why)

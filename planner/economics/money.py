@@ -193,6 +193,14 @@ CONTRACT_WORDS: Final = {
 }
 
 
+def price_words(price: Price) -> str:
+    """Return the commitment, the place and the date of a price, for example "spot, aws us-east-1, 2026-01-21"."""
+    place = " ".join(filter(None, (price.cloud, price.region)))
+    if price.estimate:
+        place = f"estimate: {price.estimate}"
+    return ", ".join(filter(None, (CONTRACT_WORDS.get(price.commitment, ""), place, price.as_of)))
+
+
 class PriceLine(JsonBlock):
     """The price of a plan in one region of a cloud under one contract, per hour and per token of the plan.
 

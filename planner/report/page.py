@@ -12,6 +12,7 @@ from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, cha
 from catalogs.ui.words import change, dollars, joules, percent, plan_name, rate, seconds
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import GOALS, Answer
+from planner.economics.money import offer_words
 from planner.problem.candidate import deployment_words
 from planner.report import evidence, machine_figures
 from planner.report.certainty import certainty
@@ -120,8 +121,7 @@ def _sources(answer: Answer, plan: Plan) -> str:
     bundle = "" if c is None else f" on the calibration {c.bundle}"
     text = f"Rates, latencies, energy: simulated{bundle}, seed {answer.request.seed}."
     if plan.cost is not None and plan.cost.usd_per_hour is not None:
-        when = "given on the command line" if plan.cost.price_as_of == "given" else f"as of {plan.cost.price_as_of}"
-        text += f" Price: {plan.cost.price_source}, {when}."
+        text += f" Price: {offer_words(plan.cost)}."
     return text
 
 
@@ -147,6 +147,7 @@ def _figures(plan: Plan, best: Plan | None) -> dict[str, str]:
         "Highest rate with 50 % confidence": rate(capacity),
         "compared with the recommended plan": change(capacity, best.capacity_requests_per_s) if best else "",
         "Price per hour": dollars(plan.usd_per_hour),
+        "Offer": "" if plan.cost is None or plan.cost.usd_per_hour is None else offer_words(plan.cost),
         "Cost per million output tokens": dollars(usd),
         "cost compared with the recommended plan": change(usd, best_usd),
         "Energy per output token": joules(None if plan.energy is None else plan.energy.j_per_output_token),
@@ -169,7 +170,8 @@ def _hardware(answer: Answer) -> list[PageSection]:
         highest = "unknown" if row.at_most_requests_per_s is None else f"less than {rate(row.at_most_requests_per_s)}"
         if held:
             highest, words = rate(row.requests_per_s), row.candidate or row.why
-        rows.append((f"{place}. {row.hardware}", row.state, words, dollars(row.usd_per_hour), highest))
+        price = "; ".join(filter(None, (dollars(row.usd_per_hour), row.offer)))
+        rows.append((f"{place}. {row.hardware}", row.state, words, price, highest))
     text = "Ranked by the objective. Rates are from the search with one seed; 'less than' marks an unsustainable rate."
     head = ("Hardware", "Result", "Best deployment, or reason", "Per hour", "Highest rate")
     left_out = [bullets(answer.search.left_out)] if answer.search.left_out else []

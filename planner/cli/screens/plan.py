@@ -32,7 +32,7 @@ _MAX_REGIONS: Final = 5
 def render(answer: Answer, width: int = PIPED) -> str:
     """Return the screen of an answer as plain text of about 32 lines, each at most `width` columns wide."""
     rows: list[str] = []
-    for label, text in _refused(answer) if answer.best is None else _feasible(answer, answer.best):
+    for label, text in _refused(answer) if answer.best is None else _feasible(answer, answer.best, width):
         rows += _command_rows(text, width) if label == "Start" else labelled_rows(label, text, width)
     return "\n".join(rows)
 
@@ -72,7 +72,7 @@ def _command_rows(command: str, width: int) -> Iterator[str]:
     yield f"{label:<{LABEL}}{row}"
 
 
-def _feasible(answer: Answer, best: Plan) -> Iterator[Line]:
+def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
     request = answer.request
     yield _question(request)
     yield "", ""
@@ -84,7 +84,7 @@ def _feasible(answer: Answer, best: Plan) -> Iterator[Line]:
         yield "", f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict}"
     yield from _capacity_lines(best)
     yield from _money_lines(best, request)
-    yield from _price_lines(answer, best.cost)
+    yield from _price_lines(answer, best.cost, width)
     yield from _machine_lines(best)
     survival = best.survival
     if survival is not None:
@@ -95,7 +95,7 @@ def _feasible(answer: Answer, best: Plan) -> Iterator[Line]:
     for other in answer.alternatives:
         yield "Alternative", f"{deployment_words(other.deployment)}: {_difference(best, other)}"
     ranking = [
-        f"{place}. {row.hardware}{'' if row.usd_per_hour is None else f', {dollars(row.usd_per_hour)}/h'}: {_rank(row)}"
+        f"{place}. {row.hardware}{_hardware_price(row)}: {_rank(row)}"
         for place, row in enumerate(answer.hardware[:_MAX_HARDWARE], 1)
     ]
     for i, text in enumerate([*ranking, *answer.search.left_out]):
@@ -137,6 +137,12 @@ def _capacity_lines(plan: Plan) -> Iterator[Line]:
     yield "", f"{tokens:,.0f} output tokens/s at {rate} requests/s; latency, cost and energy refer to this rate"
 
 
+def _hardware_price(row: HardwareRow) -> str:
+    if row.usd_per_hour is None:
+        return ""
+    return f", {dollars(row.usd_per_hour)}/h" + (f" ({row.offer})" if row.offer else "")
+
+
 def _rank(row: HardwareRow) -> str:
     if row.state == "holds":
         return f"carries {digits(row.requests_per_s or 0.0)} requests/s in the search: {row.candidate}"
@@ -172,7 +178,7 @@ def _unit_costs(cost: Money) -> str:
     return f"the whole bill is {', or '.join(spread)}{each}"
 
 
-def _price_lines(answer: Answer, cost: Money | None) -> Iterator[Line]:
+def _price_lines(answer: Answer, cost: Money | None, width: int) -> Iterator[Line]:
     """Yield a table of the regions that sell the plan under its commitment, and of other commitments' cheapest price.
 
     Nothing is yielded under the user's own price, and in answers of versions without the prices of regions.
@@ -185,17 +191,18 @@ def _price_lines(answer: Answer, cost: Money | None) -> Iterator[Line]:
     shown = [*same[:_MAX_REGIONS], *sorted(other.values(), key=lambda p: p.usd_per_hour)]
     if len(same) < 2 and not other:
         return
-    rows = [("cloud and region", "contract", "per hour", "per month", "gCO2e per M output")]
+    rows = [("cloud and region", "contract", "per hour", "gCO2e per M output", "per month")]
     for p in shown:
         grams = p.gco2e_per_million_output_tokens
         carbon = "unknown" if grams is None else f"{digits(grams)} ({p.grid_region})"
         month = "unknown" if p.usd_per_month is None else f"${p.usd_per_month:,.0f}"
-        rows.append((p.place, p.contract, f"${p.usd_per_hour:,.2f}", month, carbon))
-    first, second = (max(len(row[i]) for row in rows) for i in (0, 1))
-    for n, (place, contract, *figures) in enumerate(rows):
-        hour, month, carbon = figures
-        text = f"{place:<{first}}  {contract:<{second}}  {hour:>9}  {month:>10}  {carbon:>18}"
-        yield "" if n else "Regions", text
+        rows.append((p.place, p.contract, f"${p.usd_per_hour:,.2f}", carbon, month))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if sum(widths) + 2 * len(widths) - 2 > width - LABEL:  # a narrow terminal
+        rows, widths = [row[:-1] for row in rows], widths[:-1]
+    for n, row in enumerate(rows):
+        cells = [text.ljust(w) if i < 2 else text.rjust(w) for i, (text, w) in enumerate(zip(row, widths, strict=True))]
+        yield "" if n else "Regions", "  ".join(cells)
     if len(same) > _MAX_REGIONS:
         yield "", f"and {len(same) - _MAX_REGIONS} more regions (prices in the JSON file, or plan report)"
 

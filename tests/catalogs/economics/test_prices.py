@@ -147,7 +147,7 @@ def test_nodes_multiply_and_readings_are_ordered(name: str) -> None:
     two = rental_price(need(f"2*{name}"))
     assert (one is None) == (two is None)
     if one is not None and two is not None:
-        assert one.usd_per_hour < two.usd_per_hour <= 2 * one.usd_per_hour + 1e-9
+        assert one.usd_per_hour <= two.usd_per_hour <= 2 * one.usd_per_hour + 1e-9
         assert one.usd_per_hour <= usd(name, reading="median")
         assert one.usd_per_hour <= usd(name, reading="list")
 
