@@ -12,7 +12,7 @@ from catalogs.economics.electricity import list_grids, load_grid
 from catalogs.economics.instances import COMMITMENTS, ON_DEMAND, SPOT, list_prices
 from catalogs.economics.locations import SOURCES as CLOUD_REGION_SOURCES
 from catalogs.economics.locations import list_cloud_regions, locate_grid
-from catalogs.economics.prices import Price, Reading, RentalNeed, offers_by_region, rental_price
+from catalogs.economics.prices import Price, Reading, RentalNeed, node_price, offers_by_region
 from catalogs.engines.files import engine_file_names, load_engine, read_engine_file
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import list_hardware, list_mig_profiles, parse_hardware
@@ -147,10 +147,10 @@ def _price(text: str) -> Record:
     that may each be in an instance of their own.
     """
     hardware = parse_hardware(text)
+    found = {reading: node_price(hardware, reading) for reading in get_args(Reading)}
+    found |= {c: node_price(hardware, commitment=c) for c in COMMITMENTS if c not in (ON_DEMAND, SPOT)}  # type: ignore[arg-type]
+    found["separate_accelerators"] = node_price(hardware, together=1)
     need = RentalNeed.of(hardware)
-    found = {reading: rental_price(need, reading) for reading in get_args(Reading)}
-    found |= {c: rental_price(need, commitment=c) for c in COMMITMENTS if c not in (ON_DEMAND, SPOT)}  # type: ignore[arg-type]
-    found["separate_accelerators"] = rental_price(RentalNeed.of(hardware, together=1))
     offers = [_offer(price) for commitment in COMMITMENTS for price in offers_by_region(need, commitment)]
     prices = {key: None if p is None else asdict(p) for key, p in found.items()}
     return {"hardware": hardware.text, **prices, "regions": offers}

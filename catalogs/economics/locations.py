@@ -75,8 +75,7 @@ def locate_grid(price: Price | None, given: str | None = None) -> LocatedGrid:
         return LocatedGrid(load_grid(given), "as given")
     default = load_grid(DEFAULT_REGION)
     if price is None or not price.cloud:
-        reason = "no region is known, because no price of a cloud is used"
-        return LocatedGrid(default, f"assumed: {reason}", known=False)
+        return LocatedGrid(default, "assumed: the place is unknown", known=False)
     where = f"{price.cloud} {price.region}".strip()
     code = grid_of_region(price.cloud, price.region, price.area)
     if code is None:

@@ -143,6 +143,30 @@ class Price:
         return cls(usd_per_hour, as_of="given", source="given by the user", commitment="")
 
 
+def node_price(
+    hardware: Hardware,
+    reading: Reading = "cheapest",
+    cloud: str | None = None,
+    region: str | None = None,
+    commitment: Commitment = "on-demand",
+    together: int | None = None,
+) -> Price | None:
+    """Return the price of the whole instances that hold `hardware`, or None where the table has none.
+
+    Args:
+        hardware: The hardware.
+        reading: Which of several prices; see `rental_price`.
+        cloud: The cloud; None for any.
+        region: A region of a cloud, or one of us, eu, ap; None for any.
+        commitment: The commitment.
+        together: Accelerators that must share an instance; by default, all of a node.
+
+    Raises:
+        InputError: The reading, cloud, region or commitment is unknown.
+    """
+    return rental_price(RentalNeed.of(hardware, together), reading, cloud, region, commitment)
+
+
 @lru_cache(maxsize=4096)
 def rental_price(
     need: RentalNeed,

@@ -15,6 +15,7 @@ from catalogs.economics.prices import (
     RentalNeed,
     discounted_price,
     list_estimates,
+    node_price,
     offers_by_region,
     rental_price,
 )
@@ -99,6 +100,12 @@ def test_separate_replicas_take_the_smallest_instances_where_they_are_cheaper() 
     together = known("l40sx4", 3, 1)
     assert together.usd_per_hour == pytest.approx(9.1376)
     assert [(i.count, i.accelerators) for i in together.instances] == [(1, 4)]
+
+
+def test_hardware_is_priced_by_the_node_or_by_the_accelerator() -> None:
+    hardware = parse_hardware("l40sx3")
+    assert node_price(hardware) == rental_price(need("l40sx4", 3, 1))
+    assert node_price(hardware, together=1) == rental_price(need("l40sx4", 1, 3))
 
 
 def test_a_price_per_accelerator_is_of_whole_nodes() -> None:

@@ -129,9 +129,9 @@ def test_a_rate_is_carried_by_the_smallest_part_that_holds_it_at_its_part_of_the
 @cache
 def priced_plan() -> dict[str, Any]:
     """Two replicas carry the load; two GPUs of one replica would need an instance of four."""
-    chosen = {"weight_dtype": "bf16", "kv_dtype": "bf16", "max_num_seqs": 256, "max_num_batched_tokens": 2048}
-    fixed = Overrides.of(chosen)
-    return answer_to("llama3.1-8b", "l40sx4", "ttft.p99=2s", requests_per_s=45.0, trials=20, fixed=fixed)
+    fixed = Overrides.of({"kv_dtype": "bf16", "max_num_seqs": 256, "max_num_batched_tokens": 2048})
+    given = {"requests_per_s": 45.0, "precisions": ("bf16",), "fixed": fixed}
+    return answer_to("llama3.1-8b", "l40sx4", "ttft.p99=2s", trials=20, **given)
 
 
 def test_the_lowest_cost_is_that_of_the_whole_instances_and_names_them() -> None:
