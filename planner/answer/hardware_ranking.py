@@ -94,7 +94,9 @@ Ranked = tuple[tuple[float, float], HardwareRow]
 def _priced(row: HardwareRow, candidate: Candidate, terms: RankingTerms) -> HardwareRow:
     """Return the row with the price of a candidate."""
     price = terms.price(candidate)
-    return replace(row, usd_per_hour=None if price is None else price.usd_per_hour, offer=price and price_words(price))
+    if price is None:
+        return replace(row, usd_per_hour=None, offer=None)
+    return replace(row, usd_per_hour=price.usd_per_hour, offer=price_words(price))
 
 
 def _simulated(simulated: Sequence[Outcome], terms: RankingTerms, row: HardwareRow) -> Ranked:

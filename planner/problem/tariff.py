@@ -129,7 +129,7 @@ def require_price(hardware: Hardware, tariff: Tariff) -> None:
 
 def _read(need: RentalNeed, tariff: Tariff, commitment: str) -> Price | None:
     reading = "cheapest" if tariff.reading == "spot" else tariff.reading
-    return rental_price(need, reading, tariff.cloud, tariff.region, commitment)  # type: ignore[arg-type]
+    return rental_price(need, reading, tariff.cloud, tariff.region, commitment)
 
 
 def _nearest(need: RentalNeed, tariff: Tariff) -> str:

@@ -191,12 +191,12 @@ def _price_lines(answer: Answer, cost: Money | None, width: int) -> Iterator[Lin
     shown = [*same[:_MAX_REGIONS], *sorted(other.values(), key=lambda p: p.usd_per_hour)]
     if len(same) < 2 and not other:
         return
-    rows = [("cloud and region", "contract", "per hour", "gCO2e per M output", "per month")]
+    rows = [["cloud and region", "contract", "per hour", "gCO2e per M output", "per month"]]
     for p in shown:
         grams = p.gco2e_per_million_output_tokens
         carbon = "unknown" if grams is None else f"{digits(grams)} ({p.grid_region})"
         month = "unknown" if p.usd_per_month is None else f"${p.usd_per_month:,.0f}"
-        rows.append((p.place, p.contract, f"${p.usd_per_hour:,.2f}", carbon, month))
+        rows.append([p.place, p.contract, f"${p.usd_per_hour:,.2f}", carbon, month])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if sum(widths) + 2 * len(widths) - 2 > width - LABEL:  # a narrow terminal
         rows, widths = [row[:-1] for row in rows], widths[:-1]

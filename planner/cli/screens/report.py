@@ -49,11 +49,19 @@ def _tables(m: ReportData, s: ReportSimulations) -> Iterator[Table]:
     yield text_table(head, points, 1, "Recommended plan by load")
     if m.answer.prices:
         prices = [
-            (p.cloud, p.contract, dollars(p.usd_per_hour), dollars(p.usd_per_million_output_tokens), p.as_of)
+            (
+                p.place,
+                p.contract,
+                p.as_of,
+                dollars(p.usd_per_hour),
+                "unknown" if p.usd_per_month is None else f"${p.usd_per_month:,.0f}",
+                dollars(p.usd_per_million_output_tokens),
+                grams(p.gco2e_per_million_output_tokens),
+            )
             for p in m.answer.prices
         ]
-        head = ("cloud", "contract", "per hour", "per million output tokens", "as of")
-        yield text_table(head, prices, 2, "Prices")
+        head = ("cloud and region", "contract", "as of", "per hour", "per month", "per M output tokens", "carbon per M")
+        yield text_table(head, prices, 3, "Prices of the recommended plan by region")
     carbon = [(c.name, grams(c.gco2e_per_million_output_tokens), f"{c.gco2e_per_kwh:g}") for c in m.carbon[:_GRIDS]]
     yield text_table(("grid", "per million output tokens", "g CO2e/kWh"), carbon, 1, "Carbon in the cleanest grids")
     if s.sensitivity is not None:

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from catalogs.economics.prices import COMMITMENTS, ON_DEMAND
+from catalogs.economics.instances import COMMITMENTS, ON_DEMAND
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from planner.answer.schema import Answer
