@@ -57,7 +57,7 @@ from planner.search.search import Progress, SearchResult, search
 from planner.search.study import SearchSettings, need_storage, without_password
 from planner.search.workers import ProcessPool, WorkerPool, usable_cores
 from planner.sections.full_answer import FullAnswer
-from planner.sections.registry import compute_sections
+from planner.sections.registry import check_sections, compute_sections
 from planner.space.candidates import distance_from_defaults
 
 N_ALTERNATIVES: Final = 2
@@ -124,9 +124,8 @@ def make_plan(
     )
     ranked = []
     if not is_one(request.hardware) and not result.interrupted:
-        sizes = _sizes(prices, [*left, *discards])
         in_order = _assess(request, plan_evaluator, plan_evaluator.tester, left).in_order
-        ranking = HardwareRanking(request, plan_evaluator, in_order, lambda hardware: sizes[hardware])
+        ranking = HardwareRanking(request, plan_evaluator, in_order, _sizes(prices, left).__getitem__)
         ranked = ranking.rows(left, list(discards.items()), result.outcomes, entries)
     plans = [entry.plan for entry in entries]
     sections = compute_sections(request, entries[0], evaluator) if plans and not result.interrupted else {}
@@ -141,7 +140,7 @@ def make_plan(
         search=summary,
         hardware=ranked,
         assumptions=assumptions(request, evaluator.workload.lengths().words),
-        prices=prices_of(plans[0], entries[0].candidate.hardware) if plans else [],
+        prices=prices_of(plans[0], entries[0].candidate) if plans else [],
         reproduce=Reproduce(**reproduce_block(request, evaluator.fingerprint)),
         workload=WorkloadBlock.of(evaluator.workload),
         **sections,
@@ -211,42 +210,45 @@ def _assess(
     request: PlanRequest, plan_evaluator: PlanEvaluator, tester: CandidateTester, left: Sequence[Candidate]
 ) -> ObjectiveAssess:
     """Return what measures the candidates for the objective of the request."""
-    carbon = plan_evaluator.prices.grid().gco2e_per_kwh
+    prices = plan_evaluator.prices
     distance = partial(_distance, evaluator=plan_evaluator.evaluator)
-    unit_cost = _unit_cost(request.objective, plan_evaluator.prices, left)
-    return assess_for(request.objective, tester, distance, unit_cost, lambda _: carbon)
+    unit_cost = _unit_cost(request.objective, prices, left)
+    return assess_for(request.objective, tester, distance, unit_cost, lambda c: prices.grid(c).grid.gco2e_per_kwh)
 
 
 def _groups(request: PlanRequest, plan_evaluator: PlanEvaluator, left: Sequence[Candidate]) -> list[list[Candidate]]:
     """Return the groups of candidates in the order in which they are searched.
 
     All candidates form one group, unless the request is for the cheapest deployment that carries a rate. Then there is
-    one group for each hardware (ascending) and precision (simplest first), and at equal price the first group that
-    carries the rate is the answer. Hardware that is overloaded even with a full batch is left out, except the largest:
-    its failure explains a refusal.
+    one group for each price (ascending), hardware and precision (simplest first), and the first group that carries the
+    rate is the answer. Candidates that are overloaded even with a full batch are left out, except those with the most
+    accelerators: their failure explains a refusal.
     """
     if request.objective != "cost" or not request.demand.given or not left:
         return [list(left)]
     evaluator, tester, sizes = plan_evaluator.evaluator, plan_evaluator.tester, _sizes(plan_evaluator.prices, left)
-    largest = max(sizes.values())
+    largest = max(c.hardware.n_accelerators for c in left)
     groups: dict[object, list[Candidate]] = {}
-    for c in sorted(left, key=lambda c: (sizes[c.hardware], _distance(c, evaluator)[:2])):
-        if sizes[c.hardware] == largest or evaluator.fluid_requests_per_s(c) * OVERLOAD > tester.floor_per_s(c):
-            groups.setdefault(_group(c, evaluator), []).append(c)
+    for c in sorted(left, key=lambda c: (sizes[c], c.hardware.n_accelerators, _distance(c, evaluator)[:2])):
+        most = c.hardware.n_accelerators == largest
+        if most or evaluator.fluid_requests_per_s(c) * OVERLOAD > tester.floor_per_s(c):
+            groups.setdefault(_group(c, plan_evaluator), []).append(c)
     return list(groups.values())
 
 
-def _sizes(prices: PriceList, left: Sequence[Candidate]) -> dict[Hardware, float]:
-    """Return the size of each hardware: US dollars per hour if all prices are known, else its accelerators."""
-    prices_usd = {hardware: prices.usd_per_hour(hardware) for hardware in dict.fromkeys(c.hardware for c in left)}
-    known = {hardware: usd for hardware, usd in prices_usd.items() if usd is not None}
-    if len(known) == len(prices_usd) and len({hardware.accelerator.name for hardware in known}) > 1:
-        return known
-    return {hardware: float(hardware.n_accelerators) for hardware in prices_usd}
+def _sizes(prices: PriceList, left: Sequence[Candidate]) -> dict[Candidate, float]:
+    """Return the size of each candidate: its price, US dollars per hour, or its accelerators if no price is known.
+
+    Candidates without a price count as more expensive than all others.
+    """
+    found = {c: prices.usd_per_hour(c) for c in left}
+    most = max((usd for usd in found.values() if usd is not None), default=0.0)
+    return {c: most + c.hardware.n_accelerators if usd is None else usd for c, usd in found.items()}
 
 
-def _group(candidate: Candidate, evaluator: Evaluator) -> tuple[object, ...]:
-    return candidate.hardware, *_distance(candidate, evaluator)[:2]
+def _group(candidate: Candidate, plan_evaluator: PlanEvaluator) -> tuple[object, ...]:
+    usd = plan_evaluator.prices.usd_per_hour(candidate)
+    return usd, candidate.hardware, *_distance(candidate, plan_evaluator.evaluator)[:2]
 
 
 def _distance(candidate: Candidate, evaluator: Evaluator) -> tuple[int, ...]:
@@ -259,9 +261,9 @@ def _unit_cost(objective: str, prices: PriceList, left: Sequence[Candidate]) -> 
 
     The unit is US dollars, accelerators, or 1 for every candidate.
     """
-    if objective == "cost" and len({c.hardware for c in left}) > 1:
+    if objective == "cost":
         sizes = _sizes(prices, left)
-        return lambda c: sizes[c.hardware]
+        return sizes.__getitem__
     if objective == "goodput":
         return lambda c: float(c.hardware.n_accelerators)
     return equal_unit_cost
@@ -318,7 +320,7 @@ def _winner(
     """Return the best outcome that still meets the request with all seeds pooled, and its plan."""
     left = [o for o in outcomes if o.feasible]
     for _ in range(min(MOST_TRIES, len(left))):
-        best = _best(request, plan_evaluator.evaluator, left)
+        best = _best(request, plan_evaluator, left)
         entry = plan_evaluator.entry(best.candidate, best.requests_per_s if races else None, BEST)
         if entry.met and entry.survives and entry.capacity_requests_per_s is not None:
             return best, entry
@@ -326,20 +328,20 @@ def _winner(
     return None, None
 
 
-def _best(request: PlanRequest, evaluator: Evaluator, outcomes: Sequence[Outcome]) -> Outcome:
+def _best(request: PlanRequest, plan_evaluator: PlanEvaluator, outcomes: Sequence[Outcome]) -> Outcome:
     """Return the simplest of the feasible outcomes (native precision, default limits) that tie with the best.
 
     For the cheapest deployment that carries a rate, only the first group with a feasible outcome counts.
     """
     if request.objective == "cost" and request.demand.given:
-        first = _group(outcomes[0].candidate, evaluator)
-        outcomes = [o for o in outcomes if _group(o.candidate, evaluator) == first]
+        first = _group(outcomes[0].candidate, plan_evaluator)
+        outcomes = [o for o in outcomes if _group(o.candidate, plan_evaluator) == first]
     scored = [(o.score, o) for o in outcomes if o.score is not None]
     best = min(score for score, _ in scored)
 
     def simplest_first(tie: tuple[float, Outcome]) -> tuple[tuple[int, ...], float, Candidate]:
         score, outcome = tie
-        return _distance(outcome.candidate, evaluator), score, outcome.candidate
+        return _distance(outcome.candidate, plan_evaluator.evaluator), score, outcome.candidate
 
     return min((pair for pair in scored if pair[0] <= best + TIE * abs(best)), key=simplest_first)[1]
 
@@ -387,6 +389,7 @@ def plan(request: PlanRequest) -> Answer:
     if options.storage is not None:
         need_storage(options.storage)
     evaluator = open_evaluator(request)
+    check_sections(request, evaluator)
     if options.distributed is None:
         with search_progress() as progress:
             return make_plan(request, evaluator, evaluator.elsewhere, progress, pool)

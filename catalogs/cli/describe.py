@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 from catalogs.economics.electricity import list_grids, load_grid
-from catalogs.economics.prices import ON_DEMAND, Commitment, Reading, list_prices, node_price
+from catalogs.economics.instances import COMMITMENTS, ON_DEMAND, SPOT, list_prices
+from catalogs.economics.locations import SOURCES as CLOUD_REGION_SOURCES
+from catalogs.economics.locations import list_cloud_regions, locate_grid
+from catalogs.economics.prices import Price, Reading, RentalNeed, node_price, offers_by_region
 from catalogs.engines.files import engine_file_names, load_engine, read_engine_file
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import list_hardware, list_mig_profiles, parse_hardware
@@ -140,16 +143,62 @@ def _workload(name: str) -> Record:
 
 
 def _price_rows() -> list[Record]:
-    left_out = {"kind", "area", "n_regions", "note"}
+    left_out = {"area", "n_regions", "note"}
     return [{key: value for key, value in asdict(row).items() if key not in left_out} for row in list_prices()]
 
 
 def _price(text: str) -> Record:
-    """Return the price of hardware by every reading; null where the table has no price."""
+    """Return the price of hardware by every reading and in every region; null where the table has no price.
+
+    The accelerators of a node share an instance, except in `separate_accelerators`, the price of as many accelerators
+    that may each be in an instance of their own.
+    """
     hardware = parse_hardware(text)
     found = {reading: node_price(hardware, reading) for reading in get_args(Reading)}
-    found |= {c: node_price(hardware, commitment=c) for c in get_args(Commitment) if c not in (ON_DEMAND, "spot")}
-    return {"hardware": hardware.text} | {key: None if p is None else asdict(p) for key, p in found.items()}
+    found |= {c: node_price(hardware, commitment=c) for c in COMMITMENTS if c not in (ON_DEMAND, SPOT)}  # type: ignore[arg-type]
+    found["separate_accelerators"] = node_price(hardware, together=1)
+    need = RentalNeed.of(hardware)
+    offers = [_offer(price) for commitment in COMMITMENTS for price in offers_by_region(need, commitment)]
+    prices = {key: None if p is None else asdict(p) for key, p in found.items()}
+    return {"hardware": hardware.text, **prices, "regions": offers}
+
+
+def _offer(price: Price) -> Record:
+    """Return the price in one region in brief, with the grid there."""
+    located = locate_grid(price)
+    return {
+        "cloud": price.cloud,
+        "region": price.region,
+        "commitment": price.commitment,
+        "usd_per_hour": round(price.usd_per_hour, 6),
+        "instances": " + ".join(i.words for i in price.instances),
+        "grid": located.grid.region if located.known else None,
+        "gco2e_per_kwh": located.grid.gco2e_per_kwh if located.known else None,
+        "as_of": price.as_of,
+    }
+
+
+def _region_rows() -> list[Record]:
+    """Return the regions of the clouds with their grids."""
+    return [
+        {**asdict(r), "source": CLOUD_REGION_SOURCES[r.source], "gco2e_per_kwh": load_grid(r.grid).gco2e_per_kwh}
+        for r in list_cloud_regions().values()
+    ]
+
+
+def _region(name: str) -> Record:
+    """Return a region by its name, or by cloud and name, such as `aws us-east-1`.
+
+    Raises:
+        InputError: The region is unknown, or several clouds have one of this name.
+    """
+    named = {f"{row['cloud']} {row['region']}": row for row in _region_rows()}
+    found = [row for key, row in named.items() if name.lower() in (key.lower(), str(row["region"]).lower())]
+    if len(found) == 1:
+        return found[0]
+    rule = "several clouds have a region of this name" if found else "unknown region of a cloud"
+    nearest = f"{found[0]['cloud']} {found[0]['region']}" if found else nearest_name(name, named)
+    raise InputError(rule, name, nearest or next(iter(named)))
 
 
 def _calibration_folders() -> dict[str, Path]:
@@ -188,5 +237,6 @@ KINDS: dict[str, CatalogKind] = {
     "grids": CatalogKind(
         lambda: [asdict(load_grid(region)) for region in list_grids()], lambda region: asdict(load_grid(region))
     ),
+    "regions": CatalogKind(_region_rows, _region),
     "calibrations": CatalogKind(_calibration_rows, _calibration),
 }

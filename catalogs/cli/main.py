@@ -17,7 +17,7 @@ from catalogs.ui.shared_options import takes_version
 from catalogs.ui.terminal import PIPED_LIST, open_console
 
 app = typer.Typer(
-    help="List and show models, hardware, engines, workloads, prices, grids and calibrations.",
+    help="List and show models, hardware, engines, workloads, prices, grids, regions and calibrations.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
@@ -28,7 +28,7 @@ app.callback()(takes_version)
 
 KindName = Annotated[
     str,
-    typer.Argument(metavar="KIND", help="models, hardware, engines, workloads, prices, grids or calibrations"),
+    typer.Argument(metavar="KIND", help="models, hardware, engines, workloads, prices, grids, regions or calibrations"),
 ]
 
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")]
@@ -88,10 +88,17 @@ def _print_record(record: dict[str, Any]) -> None:
     from rich.table import Column, Table
 
     table = Table(Column(), Column(overflow="fold"), show_header=False, box=box.SIMPLE, pad_edge=False)
+    tables = {key: value for key, value in record.items() if isinstance(value, list) and value and _is_record(value[0])}
     for key, value in record.items():
-        if value not in ("", [], ()):
+        if value not in ("", [], ()) and key not in tables:
             table.add_row(key, _text(value))
     open_console(PIPED_LIST).print(table)
+    for key, rows in tables.items():
+        _print_rows(key, rows)
+
+
+def _is_record(value: Any) -> bool:
+    return isinstance(value, dict)
 
 
 def _text(value: Any) -> str:

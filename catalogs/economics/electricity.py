@@ -95,7 +95,7 @@ def _rows() -> dict[str, dict[str, str]]:
 
 HOURS: Final = 24
 
-UNKNOWN: Final = "the catalog holds yearly means; give hourly figures with --carbon-hours FILE.csv"
+UNKNOWN: Final = "the catalog holds yearly means; give hourly figures with --set accounting.carbon_hours=FILE.csv"
 
 _HOW: Final = "give the columns hour (0-23) or timestamp (ISO 8601), and gco2e_per_kwh"
 

@@ -1,65 +1,137 @@
-"""Hourly prices of hardware: a dated public table, or the user's own price. Unknown is None, never zero.
+"""Hourly prices of hardware: whole instances of a dated public table, or the user's own price.
 
-data/prices.csv has one row per cloud, accelerator, instance size and part of the world. It holds the cheapest instance
-type of that size, its on-demand, spot and reserved prices in a common region there, and the lowest and the median
-on-demand price over all regions of that cloud. These rows of the public sources are left out: on-demand rows with
-commitment prices, rows that price the accelerator without its host, rows without an on-demand price, local zones and
-government regions. One-year reserved prices are those of standard instances without upfront payment, where the table of
-AWS has them. Three-year reserved prices are the 3-year rental of InferenceX's cost constants. Rows of kind `ownership`
-state the total cost of ownership, or a three-year rental; they are used only when requested by cloud or by commitment.
+A deployment is billed as the cheapest set of whole instances that one cloud sells in one region under one commitment
+(`catalogs.economics.instances`). An unknown price is None, never zero. Estimates of the cost of owning, and of a rental
+for three years, are in data/rate_estimates.csv: rates per accelerator that no cloud offers. They are used only on
+request: by their reading, or by the commitment of three years.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
+from itertools import groupby
 from statistics import median
-from typing import Annotated, Final, Literal, get_args
+from typing import Final, Literal, get_args
 
-from pydantic import BeforeValidator, TypeAdapter
+from pydantic import TypeAdapter
 
+from catalogs.economics.instances import (
+    COMMITMENTS,
+    ON_DEMAND,
+    SPOT,
+    Commitment,
+    InstanceSize,
+    PriceRow,
+    cheapest_cover,
+    matching_rows,
+)
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.specs import Hardware
 from catalogs.io.yaml_files import DATA
 
-Reading = Literal["cheapest", "median", "list", "spot"]
+Reading = Literal["cheapest", "median", "list", "spot", "owned-hyperscaler", "owned-neocloud"]
 
-#: Commitments of a price: none, interruptible capacity (spot), or a reservation for one or three years.
-Commitment = Literal["on-demand", "spot", "reserved-1y", "reserved-3y"]
+#: The commitment of an estimated cost of owning.
+OWNED: Final = "owned"
 
-ON_DEMAND: Final = "on-demand"
+ESTIMATES_FILE = DATA / "rate_estimates.csv"
 
-COMMITMENTS: Final[tuple[str, ...]] = get_args(Commitment)
-
-FILE = DATA / "prices.csv"
+#: The estimate behind the commitment of three years.
+_RENTAL: Final = "rental-3-years"
 
 _LIST_CLOUDS = ("aws", "azure", "gcp")  # clouds for the reading "list", in order of preference
 
 
-#: The price in a cell of the table, or None where the cell is empty.
-_OptionalPrice = Annotated[float | None, BeforeValidator(lambda cell: cell or None)]
+@dataclass(frozen=True, slots=True)
+class RentalNeed:
+    """The accelerators that a deployment uses, in groups that each need one instance.
+
+    Attributes:
+        accelerator: Name of the accelerator in the catalog; of a MIG slice, the whole GPU.
+        together: Accelerators of a group, for example those of a replica, which share the link of an instance.
+        groups: Number of groups.
+        node: Accelerators of a full node.
+        sliced: Whether the groups are GPUs that the user cuts into slices.
+    """
+
+    accelerator: str
+    together: int
+    groups: int
+    node: int
+    sliced: bool = False
+
+    @property
+    def accelerators(self) -> int:
+        """Return the number of accelerators that are used."""
+        return self.together * self.groups
+
+    @classmethod
+    def of(cls, hardware: Hardware, together: int | None = None, groups: int | None = None) -> RentalNeed:
+        """Return the need for `groups` groups of `together` accelerators; by default, for whole nodes of `hardware`."""
+        name, _, profile = hardware.accelerator.name.partition(":")
+        if profile:
+            return cls(name, 1, hardware.n_nodes, hardware.node.max_accelerators, sliced=True)
+        each = hardware.accelerators_per_node if together is None else together
+        count = hardware.n_accelerators // each if groups is None else groups
+        return cls(name, each, count, max(hardware.node.max_accelerators, each))
+
+
+@dataclass(frozen=True, slots=True)
+class RentedInstances:
+    """A number of equal instances of a price, each at `usd_per_hour`."""
+
+    instance: str
+    accelerators: int
+    count: int
+    usd_per_hour: float
+
+    @property
+    def words(self) -> str:
+        """Return the instances in words, for example "3 x g6e.xlarge (1 GPU each) at $1.86/h each"."""
+        gpus = f"{self.accelerators} GPU{'' if self.accelerators == 1 else 's'}"
+        if self.count == 1:
+            return f"{self.instance} ({gpus}) at ${self.usd_per_hour:,.2f}/h"
+        return f"{self.count} x {self.instance} ({gpus} each) at ${self.usd_per_hour:,.2f}/h each"
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The price of all of the hardware (every node) in USD per hour, with its date and source."""
+    """The price of all accelerators of a need in USD per hour, with its commitment, date and source.
+
+    Attributes:
+        cloud: The cloud; empty for a user's own price and for an estimate.
+        region: The region of the cloud; empty if the source names none.
+        area: The part of the world: "us", "eu", "ap" or "other"; empty if unknown.
+        commitment: One of COMMITMENTS, or OWNED; empty for a user's own price.
+        instances: The whole instances that are rented; empty if the price is not of instances.
+        idle_accelerators: Rented accelerators that the deployment does not use.
+        estimate: Name of the estimate, where no cloud offers the price.
+        note: Remarks about the price.
+    """
 
     usd_per_hour: float
     as_of: str
     source: str
     cloud: str = ""
-    instance: str = ""
     region: str = ""
-    note: str = ""  # how the price was scaled; empty for an exact match
+    area: str = ""
     commitment: str = ON_DEMAND
-    accelerators: int | None = None  # per instance; None: not an instance in the table
+    instances: tuple[RentedInstances, ...] = ()
+    idle_accelerators: int = 0
+    estimate: str = ""
+    note: str = ""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.usd_per_hour) and self.usd_per_hour > 0):
             raise InputError("a price must be a positive number of USD per hour", self.usd_per_hour)
+
+    @property
+    def n_instances(self) -> int | None:
+        """Return the number of instances, or None if the price is not of instances."""
+        return sum(i.count for i in self.instances) or None
 
     @classmethod
     def user(cls, usd_per_hour: float) -> Price:
@@ -68,38 +140,7 @@ class Price:
         Raises:
             InputError: The price is not positive.
         """
-        return cls(usd_per_hour, as_of="given", source="given by the user")
-
-
-@dataclass(frozen=True, slots=True)
-class PriceRow:
-    """One row of data/prices.csv, with prices in USD per hour of the whole instance."""
-
-    kind: Literal["cloud", "ownership"]
-    hardware: str
-    cloud: str
-    instance: str
-    accelerators: int
-    area: str  # "us", "eu", "ap", "other", "any"
-    region: str
-    on_demand_usd_per_hour: float
-    spot_usd_per_hour: _OptionalPrice
-    reserved_1y_usd_per_hour: _OptionalPrice
-    reserved_3y_usd_per_hour: _OptionalPrice
-    min_usd_per_hour: float
-    median_usd_per_hour: float
-    n_regions: int
-    as_of: str
-    source: str
-    note: str
-
-    def usd_per_hour(self, commitment: str) -> float | None:
-        """Return the price of the whole instance, or None where the table has none."""
-        return {
-            "spot": self.spot_usd_per_hour,
-            "reserved-1y": self.reserved_1y_usd_per_hour,
-            "reserved-3y": self.reserved_3y_usd_per_hour,
-        }.get(commitment, self.on_demand_usd_per_hour)
+        return cls(usd_per_hour, as_of="given", source="given by the user", commitment="")
 
 
 def node_price(
@@ -108,14 +149,38 @@ def node_price(
     cloud: str | None = None,
     region: str | None = None,
     commitment: Commitment = "on-demand",
+    together: int | None = None,
 ) -> Price | None:
-    """Return the price of all of `hardware`, or None where the table has none.
+    """Return the price of the whole instances that hold `hardware`, or None where the table has none.
 
-    The readings `cheapest` and `median` are over clouds, with one price each. `list` is the first of aws, azure and gcp
-    with a price (else the median), and `spot` is the cheapest with the commitment spot. Instances with exactly this
-    many accelerators come first, then the smallest larger one pro rata, then the sum of smaller ones; `note` states
-    which. `region` is a region of a cloud or one of us, eu, ap; without it, the US price of a cloud is used, or else
-    another. MIG slices cost as much as their whole GPU.
+    Args:
+        hardware: The hardware.
+        reading: Which of several prices; see `rental_price`.
+        cloud: The cloud; None for any.
+        region: A region of a cloud, or one of us, eu, ap; None for any.
+        commitment: The commitment.
+        together: Accelerators that must share an instance; by default, all of a node.
+
+    Raises:
+        InputError: The reading, cloud, region or commitment is unknown.
+    """
+    return rental_price(RentalNeed.of(hardware, together), reading, cloud, region, commitment)
+
+
+@lru_cache(maxsize=4096)
+def rental_price(
+    need: RentalNeed,
+    reading: Reading = "cheapest",
+    cloud: str | None = None,
+    region: str | None = None,
+    commitment: Commitment = "on-demand",
+) -> Price | None:
+    """Return the price of the whole instances that hold `need`, or None where the table has none.
+
+    The readings `cheapest` and `median` are over clouds, each with its cheapest region. `list` is the first of aws,
+    azure and gcp with a price (else the median), and `spot` is the cheapest with the commitment spot. The readings
+    `owned-hyperscaler` and `owned-neocloud` are estimated costs of owning. `region` is a region of a cloud or one of
+    us, eu, ap.
 
     Raises:
         InputError: The reading, cloud, region or commitment is unknown.
@@ -125,12 +190,38 @@ def node_price(
     if commitment not in COMMITMENTS:
         near = nearest_name(commitment, COMMITMENTS) or ON_DEMAND
         raise InputError(f"a commitment must be one of {', '.join(COMMITMENTS)}", commitment, near)
+    if reading in _estimates():
+        return _estimated(need, reading)
     wanted = "spot" if reading == "spot" else commitment
-    name, _, profile = hardware.accelerator.name.partition(":")
-    count = 1 if profile else hardware.accelerators_per_node
-    rows = [r for r in _matching(cloud, region, wanted) if r.hardware == name and r.usd_per_hour(wanted) is not None]
-    offers = [_offer(r, count, hardware.n_nodes, wanted, whole_gpu=bool(profile)) for r in _same_size(rows, count)]
-    return _choose(offers, reading) if offers else None
+    offers = offers_by_region(need, wanted, cloud, region)
+    if not offers and wanted == "reserved-3y" and cloud is None and region is None:
+        return _estimated(need, _RENTAL)
+    by_cloud: dict[str, Price] = {}
+    for price in offers:
+        by_cloud.setdefault(price.cloud, price)
+    return _choose(list(by_cloud.values()), reading) if by_cloud else None
+
+
+def offers_by_region(
+    need: RentalNeed, commitment: str, cloud: str | None = None, region: str | None = None
+) -> list[Price]:
+    """Return the price of `need` in every cloud and region that can hold it, cheapest first.
+
+    Instances of different clouds, regions or commitments are never mixed in one price.
+
+    Raises:
+        InputError: The cloud or the region is unknown.
+    """
+    rows = [r for r in matching_rows(cloud, region) if r.hardware == need.accelerator]
+    priced = sorted((r for r in rows if r.usd_per_hour(commitment) is not None), key=_place)
+    found = [_covered(list(group), need, commitment) for _, group in groupby(priced, key=_place)]
+    return sorted((p for p in found if p is not None), key=_order)
+
+
+def list_estimates(need: RentalNeed) -> list[Price]:
+    """Return the estimates of the cost of `need`, cheapest first."""
+    found = (_estimated(need, name) for name in _estimates())
+    return sorted((p for p in found if p is not None), key=lambda p: p.usd_per_hour)
 
 
 def discounted_price(price: Price, commitment: str, discount: float) -> Price:
@@ -143,78 +234,98 @@ def discounted_price(price: Price, commitment: str, discount: float) -> Price:
         raise InputError("a discount must be a fraction of the on-demand price between 0 and 1", discount, "0.35")
     stated = f"{commitment}: {discount:.0%} off the on-demand price, as you gave"
     note = "; ".join(n for n in (price.note, stated) if n)
-    return replace(price, usd_per_hour=price.usd_per_hour * (1 - discount), note=note, commitment=commitment)
+    rented = tuple(replace(i, usd_per_hour=i.usd_per_hour * (1 - discount)) for i in price.instances)
+    usd = price.usd_per_hour * (1 - discount)
+    return replace(price, usd_per_hour=usd, note=note, commitment=commitment, instances=rented)
+
+
+def _place(row: PriceRow) -> tuple[str, str, str]:
+    return row.cloud, row.region, row.area
+
+
+def _order(price: Price) -> tuple[float, bool, str, str]:
+    """Return the key by which offers are sorted: price, then regions in the US, then names."""
+    return round(price.usd_per_hour, 6), price.area != "us", price.cloud, price.region
+
+
+def _covered(rows: list[PriceRow], need: RentalNeed, commitment: str) -> Price | None:
+    """Return the price of the cheapest whole instances of one place, or None if none is large enough."""
+    sizes = []
+    for row in rows:
+        usd = row.usd_per_hour(commitment)
+        assert usd is not None
+        whole = need.node if row.quoted_per == "accelerator" else 1
+        sizes.append(InstanceSize(row.accelerators * whole, usd * whole))
+    counts = cheapest_cover(sizes, need.together, need.groups)
+    if counts is None:
+        return None
+    chosen = [(row, size, n) for row, size, n in zip(rows, sizes, counts, strict=True) if n]
+    rented = tuple(
+        RentedInstances(row.instance or f"node of {need.accelerator}", size.accelerators, n, size.usd_per_hour)
+        for row, size, n in chosen
+    )
+    return Price(
+        usd_per_hour=sum(i.count * i.usd_per_hour for i in rented),
+        as_of=", ".join(sorted({row.as_of for row, _, _ in chosen})),
+        source="; ".join(dict.fromkeys(row.source for row, _, _ in chosen)),
+        cloud=rows[0].cloud,
+        region=rows[0].region,
+        area=rows[0].area,
+        commitment=commitment,
+        instances=rented,
+        idle_accelerators=sum(i.count * i.accelerators for i in rented) - need.accelerators,
+        note="; ".join(_notes([row for row, _, _ in chosen], rented, need)),
+    )
+
+
+def _notes(rows: list[PriceRow], rented: tuple[RentedInstances, ...], need: RentalNeed) -> list[str]:
+    notes = list(dict.fromkeys(row.note for row in rows if row.note))
+    if any(row.quoted_per == "accelerator" for row in rows):
+        notes.append(f"quoted per accelerator; billed by the node of {need.node}, since no part is known to be sold")
+    total = sum(i.count * i.accelerators for i in rented)
+    if idle := total - need.accelerators:
+        notes.append(f"{idle} of the {total} rented accelerators {'is' if idle == 1 else 'are'} not used")
+    if need.sliced:
+        notes.append("the whole GPU that the slices are cut from")
+    return notes
+
+
+@dataclass(frozen=True, slots=True)
+class RateEstimate:
+    """One row of data/rate_estimates.csv: an estimated rate of an accelerator, host and power included."""
+
+    hardware: str
+    estimate: Literal["owned-hyperscaler", "owned-neocloud", "rental-3-years"]
+    usd_per_accelerator_hour: float
+    as_of: str
+    source: str
+    note: str
 
 
 @cache
-def list_prices() -> tuple[PriceRow, ...]:
-    """Return every row of the table."""
-    with FILE.open(encoding="utf-8", newline="") as lines:
-        return TypeAdapter(tuple[PriceRow, ...]).validate_python(tuple(csv.DictReader(lines)))
+def _estimates() -> dict[str, dict[str, RateEstimate]]:
+    """Return the rows of data/rate_estimates.csv by the name of the estimate and the accelerator."""
+    with ESTIMATES_FILE.open(encoding="utf-8", newline="") as lines:
+        rows = TypeAdapter(tuple[RateEstimate, ...]).validate_python(tuple(csv.DictReader(lines)))
+    found: dict[str, dict[str, RateEstimate]] = {}
+    for row in rows:
+        found.setdefault(row.estimate, {})[row.hardware] = row
+    return found
 
 
-def list_clouds() -> list[str]:
-    """Return the cloud names that `node_price` accepts, sorted."""
-    return sorted({r.cloud for r in list_prices()})
-
-
-def _matching(cloud: str | None, region: str | None, commitment: str) -> list[PriceRow]:
-    """Return the rows of a cloud and region.
-
-    Ownership costs are included only where their cloud is named, or for a three-year reservation.
-    """
-    wanted = None if cloud is None else cloud.lower()
-    if wanted not in (None, *list_clouds()):
-        raise InputError("unknown cloud", cloud, nearest_name(str(cloud), list_clouds()) or ", ".join(list_clouds()))
-    rows = list(list_prices())
-    if wanted is not None:
-        rows = [r for r in rows if r.cloud == wanted]
-    elif commitment != "reserved-3y":
-        rows = [r for r in rows if r.kind == "cloud"]
-    if region is None:
-        return rows
-    known = {r.region for r in rows} | {r.area for r in rows}
-    if region.lower() not in {k.lower() for k in known}:
-        raise InputError("unknown price region", region, nearest_name(region, sorted(known - {""})) or "us")
-    return [r for r in rows if region.lower() in (r.region.lower(), r.area)]
-
-
-def _same_size(rows: Iterable[PriceRow], count: int) -> list[PriceRow]:
-    """Return one row per cloud, all of the size that fits `count` best: exact, next larger, else the largest."""
-    by_cloud: dict[tuple[str, int], PriceRow] = {}
-    for row in sorted(rows, key=lambda r: (r.area != "us", r.area, r.region)):
-        by_cloud.setdefault((row.cloud, row.accelerators), row)
-    sizes = {row.accelerators for row in by_cloud.values()}
-    if not sizes:
-        return []
-    best = min((s for s in sizes if s >= count), default=max(sizes))
-    return [row for row in by_cloud.values() if row.accelerators == best]
-
-
-def _offer(row: PriceRow, count: int, nodes: int, commitment: str, whole_gpu: bool) -> Price:
-    per_instance = row.usd_per_hour(commitment)
-    assert per_instance is not None
-    notes = [row.note] if row.note else []
-    if row.accelerators > count:
-        notes.append(f"{count}/{row.accelerators} of an instance of {row.accelerators}, pro rata")
-    elif row.accelerators < count and row.kind == "cloud":
-        quoted = row.instance.endswith("per GPU")  # a price per GPU, not an instance with one GPU
-        separate = "" if quoted else ", separate machines"
-        notes.append(f"{count / row.accelerators:g} x an instance of {row.accelerators}{separate}")
-    if whole_gpu:
-        notes.append("the whole GPU that the slices are cut from")
-    if commitment != ON_DEMAND:
-        notes.append(commitment)
+def _estimated(need: RentalNeed, name: str) -> Price | None:
+    """Return an estimate of the cost of the accelerators that are used, or None where there is none."""
+    row = _estimates()[name].get(need.accelerator)
+    if row is None:
+        return None
+    stated = "an estimate per accelerator, which no cloud offers"
     return Price(
-        usd_per_hour=per_instance * count / row.accelerators * nodes,
+        usd_per_hour=row.usd_per_accelerator_hour * need.accelerators,
         as_of=row.as_of,
         source=row.source,
-        cloud=row.cloud,
-        instance=row.instance,
-        region=row.region,
-        note="; ".join(notes),
-        commitment=commitment,
-        accelerators=row.accelerators if row.kind == "cloud" else None,
+        commitment="reserved-3y" if name == _RENTAL else OWNED,
+        estimate=name,
+        note="; ".join(n for n in (stated, row.note) if n),
     )
 
 
@@ -223,8 +334,8 @@ def _choose(offers: list[Price], reading: Reading) -> Price:
 
     The median of an even number of offers is the mean of the two middle ones, with the older date.
     """
-    by_price = sorted(offers, key=lambda p: (p.usd_per_hour, p.cloud))
-    if reading in ("cheapest", "spot"):
+    by_price = sorted(offers, key=_order)
+    if reading in ("cheapest", SPOT):
         return by_price[0]
     if reading == "list" and (named := [p for cloud in _LIST_CLOUDS for p in by_price if p.cloud == cloud]):
         return named[0]
@@ -236,6 +347,7 @@ def _choose(offers: list[Price], reading: Reading) -> Price:
         as_of=min(low.as_of, high.as_of),
         source=f"mean of {low.cloud} and {high.cloud}: {low.source}; {high.source}",
         cloud=f"{low.cloud}, {high.cloud}",
-        note="; ".join(n for n in (low.note, high.note) if n),
+        area=low.area if low.area == high.area else "",
+        note="; ".join(dict.fromkeys(n for n in (low.note, high.note) if n)),
         commitment=low.commitment,
     )

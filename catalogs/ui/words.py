@@ -70,6 +70,11 @@ def joules(value: float | None) -> str:
     return "unknown" if value is None else f"{digits(value)} J"
 
 
+def kilowatts(watts: float) -> str:
+    """Return a power in kilowatts with two decimals; every power is rounded only here, once."""
+    return f"{watts / 1e3:,.2f} kW"
+
+
 def gigabytes(n_bytes: float) -> str:
     """Return bytes as decimal gigabytes."""
     return f"{n_bytes / 1e9:.1f} GB"

@@ -15,7 +15,6 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
-from catalogs.hardware.specs import Hardware
 from planner.answer.plan_schema import CalibrationBlock, CurvePoint, Memory, Plan, SloResult, SloValue, Stats, Survival
 from planner.economics.money import PriceLine, Rates, energy, money, price_rows
 from planner.evaluation.capacity import TOLERANCE, find_capacity
@@ -29,7 +28,7 @@ from planner.evaluation.confidence import (
 from planner.evaluation.evaluator import ErrorAllowance, Evaluator, Load, RunDetail, Verdict, judge
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS
-from planner.problem.price_list import PriceList
+from planner.problem.price_list import PriceList, rental_need
 from planner.problem.request import PlanRequest
 from planner.problem.slo import STATS, Slo, statistic_s
 from planner.search.objectives import CandidateTester
@@ -244,7 +243,7 @@ class PlanEvaluator:
         ]
         output, total, power = (_mean(details, f) for f in ("output_tokens_per_s", "total_tokens_per_s", "power_w"))
         rates = Rates(output, total, power, verdict.requests_per_s if verdict.stable else None)
-        price, grid = self.prices.price(candidate.hardware), self.prices.grid()
+        price, grid = self.prices.price(candidate), self.prices.grid(candidate)
         return Plan(
             deployment=facts.deployment,
             requests_per_s=verdict.requests_per_s,
@@ -367,10 +366,11 @@ def assumptions(request: PlanRequest, lengths: str) -> list[str]:
     return lines
 
 
-def prices_of(plan: Plan, hardware: Hardware) -> list[PriceLine]:
-    """Return the prices of the plan's hardware on all clouds, per hour and per token of the plan."""
+def prices_of(plan: Plan, candidate: Candidate) -> list[PriceLine]:
+    """Return the prices of the plan in all regions of all clouds, per hour and per token, with the carbon there."""
     output, total = plan.metric("output_tokens_per_s"), plan.metric("total_tokens_per_s")
-    return price_rows(hardware, output or 0.0, total or 0.0)
+    kwh = None if plan.energy is None else plan.energy.kwh_per_million_output_tokens
+    return price_rows(rental_need(candidate), output or 0.0, total or 0.0, kwh)
 
 
 def objective_value(objective: str, with_load: bool, entry: EvaluatedPlan) -> float:

@@ -13,6 +13,7 @@ from typing import Final, Literal
 from catalogs.hardware.specs import Hardware
 from catalogs.io.json_block import JsonBlock
 from planner.answer.evaluate import OTHER, EvaluatedPlan, PlanEvaluator, objective_value
+from planner.economics.money import offer_words, rented_words
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest
@@ -46,6 +47,7 @@ class HardwareRow(JsonBlock):
     why: str = ""
     accelerators: int | None = None
     instance: str | None = None
+    offer: str | None = None
     usd_per_month: float | None = None
     usd_per_million_output_tokens: float | None = None
     j_per_output_token: float | None = None
@@ -66,13 +68,13 @@ class HardwareRanking:
         request: The request.
         plan_evaluator: Evaluates the plans.
         in_order: Returns candidates in order of promise.
-        size: Returns the size of hardware: US dollars per hour, or accelerators.
+        size: Returns the size of a candidate: US dollars per hour, or accelerators.
     """
 
     request: PlanRequest
     plan_evaluator: PlanEvaluator
     in_order: Callable[[Sequence[Candidate]], list[Candidate]]
-    size: Callable[[Hardware], float]
+    size: Callable[[Candidate], float]
 
     def rows(
         self,
@@ -120,7 +122,7 @@ class HardwareRanking:
         for c in own:
             if evaluator.fluid_requests_per_s(c) * OVERLOAD > tester.floor_per_s(c):
                 parts.setdefault(c.hardware, []).append(c)
-        sizes = sorted(parts, key=self.size, reverse=not self.request.given)
+        sizes = sorted(parts, key=lambda part: self.size(parts[part][0]), reverse=not self.request.given)
         chosen = [min(measured, key=lambda c: score[c])] if measured else []
         for hardware in sizes[:_MOST_PARTS]:
             chosen += self.in_order(parts[hardware])[:_MOST_TRIES]
@@ -176,7 +178,8 @@ def _plan_row(entry: EvaluatedPlan) -> HardwareRow:
         requests_per_s=entry.requests_per_s,
         usd_per_hour=usd,
         accelerators=candidate.hardware.n_accelerators,
-        instance=None if cost is None else cost.instance,
+        instance=None if cost is None else rented_words(cost.instances) or cost.instance,
+        offer=None if cost is None else offer_words(cost),
         usd_per_month=None if usd is None else usd * _HOURS_PER_MONTH,
         usd_per_million_output_tokens=None if cost is None else cost.usd_per_million_output_tokens,
         j_per_output_token=None if used is None else used.j_per_output_token,

@@ -23,7 +23,7 @@ from planner.problem.overrides import Overrides
 from planner.problem.request import LEAST_CONFIDENCE, PlanRequest
 from planner.problem.slo import Slo, seconds_text
 from planner.search.objectives import UNSTABLE, Outcome
-from planner.space.bounds import MEMORY, NOT_ADMITTED, REQUEST_LENGTH, Discard
+from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 from planner.space.candidates import candidates, distance_from_defaults
 
 #: Other hardware to try if the requested hardware is not sufficient, in addition to more of the same.
@@ -79,10 +79,10 @@ class Refuser:
             entry = self.plan_evaluator.entry(candidate, None, replace(BEST, whole_cluster=False))
             binding, plan = self._binding(entry) if discard is None else discard.reason, entry.plan
             stages = [self._stages(candidate, entry)]
-            if discard is None or discard.constraint != NOT_ADMITTED:  # no lower load or looser limit helps survival
+            if discard is None or discard.constraint not in (NOT_ADMITTED, NOT_RENTED):  # else less load does not help
                 suggestions = [*self._load(entry), *suggestions]
         budget = self.request.max_usd_per_hour
-        if budget is not None:
+        if budget is not None and (discard is None or discard.constraint != NOT_RENTED):
             binding += f", on hardware within the budget of ${budget:g} per hour"
         return Refusal(
             binding_constraint=binding,
@@ -225,7 +225,7 @@ class Refuser:
                 continue
             suggested.add(same)
             change, budget = f"{hardware.text}: {found.words}", self.request.max_usd_per_hour
-            price = self.plan_evaluator.prices.of_other(hardware).price(found.hardware)
+            price = self.plan_evaluator.prices.of_other(hardware).price(found)
             if budget is None or price is None or price.usd_per_hour <= budget:
                 yield _simulated("hardware", change, hardware.text)
             else:

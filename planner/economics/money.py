@@ -1,21 +1,36 @@
 """The cost of a plan from dated prices, and its energy and carbon from simulated power.
 
-An unknown cost is None, never zero. The module also lists the prices of the same hardware on every cloud by
-commitment and instance, and of owning it.
+An unknown cost is None, never zero. The module also lists the prices of the same plan in every region of every cloud by
+commitment, and the estimates of owning its hardware.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-from catalogs.economics.electricity import DEFAULT_PUE, Grid
-from catalogs.economics.prices import COMMITMENTS, Price, list_clouds, list_prices, node_price
-from catalogs.hardware.specs import Hardware
+from pydantic import Field
+
+from catalogs.economics.electricity import DEFAULT_PUE
+from catalogs.economics.instances import COMMITMENTS
+from catalogs.economics.locations import LocatedGrid, locate_grid
+from catalogs.economics.prices import (
+    OWNED,
+    Price,
+    RentalNeed,
+    RentedInstances,
+    list_estimates,
+    offers_by_region,
+)
 from catalogs.io.json_block import JsonBlock
 
 SECONDS_PER_HOUR: Final = 3600.0
+
+HOURS_PER_YEAR: Final = 365.25 * 24
+
+HOURS_PER_MONTH: Final = HOURS_PER_YEAR / 12
 
 JOULES_PER_KWH: Final = 3.6e6
 
@@ -36,11 +51,22 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
+class RentedPart:
+    """A number of equal instances behind a price, US dollars per hour each."""
+
+    instance: str
+    accelerators: int
+    count: int
+    usd_per_hour: float
+
+
+@dataclass(frozen=True, slots=True)
 class Money:
     """The cost of a plan in US dollars; None if no price is known.
 
-    Each figure per token divides the whole cost by one kind of token, so the figures do not add up. `commitment`,
-    `instance` and `accelerators_per_instance` describe the offer behind the price.
+    Each figure per token or request divides the whole bill by one kind of token or by the requests, so the figures do
+    not add up. A month and a year are paid around the clock. The fields after `usd_per_request` describe the offer
+    behind the price: `instances` are the whole instances that are rented, of which `idle_accelerators` are not used.
     """
 
     usd_per_hour: float | None
@@ -54,11 +80,20 @@ class Money:
     commitment: str | None = None
     instance: str | None = None
     accelerators_per_instance: int | None = None
+    usd_per_month: float | None = None
+    usd_per_year: float | None = None
+    cloud: str | None = None
+    region: str | None = None
+    instances: list[RentedPart] = field(default_factory=list)
+    idle_accelerators: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """The energy of a plan: kWh and grams include the facility (`pue`), watts and joules are at the servers."""
+    """The energy of a plan: kWh and grams include the facility (`pue`), watts and joules are at the servers.
+
+    `grid_reason` states why the grid is the one of the hardware; it is a default if `grid_assumed`.
+    """
 
     w_mean: float
     j_per_output_token: float
@@ -70,38 +105,82 @@ class Energy:
     j_per_total_token: float | None = None
     kwh_per_million_total_tokens: float | None = None
     grid_region: str | None = None
+    grid_name: str | None = None
+    grid_reason: str | None = None
+    grid_assumed: bool | None = None
 
 
 def money(rates: Rates, price: Price | None) -> Money:
-    """Return the cost per hour, per request and per million tokens at these rates, US dollars."""
+    """Return the cost per hour, month, year and request, and per million tokens at these rates, US dollars."""
     if price is None:
         return Money(None, None, None, None, None)
     per_s = price.usd_per_hour / SECONDS_PER_HOUR
-    output = per_million(per_s, rates.output_tokens_per_s)
-    total = per_million(per_s, rates.total_tokens_per_s)
-    where = " ".join(part for part in (price.cloud, price.instance, price.region) if part)
-    source = f"{price.source}: {where}" if where else price.source
-    inputs = per_million(per_s, rates.total_tokens_per_s - rates.output_tokens_per_s)
-    each = per_s / rates.requests_per_s if rates.requests_per_s else None
-    of_what = price.commitment, price.instance or None, price.accelerators
-    note = price.note or None
-    return Money(price.usd_per_hour, output, total, price.as_of, source, note, inputs, each, *of_what)
+    where = " ".join(part for part in (price.cloud, *(i.instance for i in price.instances), price.region) if part)
+    only = price.instances[0] if len(price.instances) == 1 else None
+    return Money(
+        usd_per_hour=price.usd_per_hour,
+        usd_per_million_output_tokens=per_million(per_s, rates.output_tokens_per_s),
+        usd_per_million_total_tokens=per_million(per_s, rates.total_tokens_per_s),
+        price_as_of=price.as_of,
+        price_source=f"{price.source}: {where}" if where else price.source,
+        price_note=price.note or None,
+        usd_per_million_input_tokens=per_million(per_s, rates.total_tokens_per_s - rates.output_tokens_per_s),
+        usd_per_request=per_s / rates.requests_per_s if rates.requests_per_s else None,
+        commitment=price.commitment,
+        instance=None if only is None else only.instance,
+        accelerators_per_instance=None if only is None else only.accelerators,
+        usd_per_month=price.usd_per_hour * HOURS_PER_MONTH,
+        usd_per_year=price.usd_per_hour * HOURS_PER_YEAR,
+        cloud=price.cloud or None,
+        region=price.region or None,
+        instances=rented_parts(price),
+        idle_accelerators=price.idle_accelerators if price.instances else None,
+    )
 
 
-def energy(rates: Rates, grid: Grid, pue: float = DEFAULT_PUE) -> Energy | None:
+def rented_parts(price: Price) -> list[RentedPart]:
+    """Return the instances of a price as they are written in an answer; [] if the price is not of instances."""
+    return [RentedPart(i.instance, i.accelerators, i.count, i.usd_per_hour) for i in price.instances]
+
+
+def rented_words(parts: Sequence[RentedPart | RentedInstances]) -> str:
+    """Return instances in words, for example "3 x g6e.xlarge (1 GPU each) at $1.86/h each"; "" without any."""
+    return " + ".join(RentedInstances(p.instance, p.accelerators, p.count, p.usd_per_hour).words for p in parts)
+
+
+def energy(rates: Rates, located: LocatedGrid, pue: float = DEFAULT_PUE) -> Energy | None:
     """Return the energy per token at these rates; None without output tokens or a power figure."""
     if rates.output_tokens_per_s <= 0 or math.isnan(rates.power_w):
         return None
     joules, each = rates.power_w / rates.output_tokens_per_s, rates.power_w / rates.total_tokens_per_s
     kwh = joules * MILLION / JOULES_PER_KWH * pue
+    grid = located.grid
     of_grid = kwh * grid.gco2e_per_kwh, pue, grid.gco2e_per_kwh, grid.gco2e_source
     all_kwh = each * MILLION / JOULES_PER_KWH * pue
-    return Energy(rates.power_w, joules, kwh, *of_grid, each, all_kwh, grid.region)
+    place = grid.region, grid.name, located.reason, not located.known
+    return Energy(rates.power_w, joules, kwh, *of_grid, each, all_kwh, *place)
+
+
+def grid_words(used: Energy) -> str:
+    """Return the grid and why it is the one of the hardware, for example "grid fi (verda FIN-02 is in Finland)"."""
+    name = " ".join(filter(None, ("grid", used.grid_region)))
+    return f"{name} ({used.grid_reason})" if used.grid_reason else name
 
 
 def per_million(amount_per_s: float, tokens_per_s: float) -> float | None:
     """Return the amount per million tokens; None if no tokens are produced."""
     return amount_per_s / tokens_per_s * MILLION if tokens_per_s > 0 else None
+
+
+def offer_words(cost: Money) -> str:
+    """Return the offer behind a price: instances, commitment, place, date and source."""
+    if cost.price_as_of == "given":
+        return "price given on the command line" + (f" ({cost.price_note})" if cost.price_note else "")
+    place = " ".join(filter(None, (cost.cloud, cost.region)))
+    offer = [rented_words(cost.instances), CONTRACT_WORDS.get(cost.commitment or "", ""), place]
+    where = " ".join(filter(None, (cost.cloud, *(i.instance for i in cost.instances), cost.region)))
+    dated = f"price of {cost.price_as_of}, {str(cost.price_source).removesuffix(f': {where}')}"
+    return "; ".join(filter(None, (", ".join(filter(None, offer)), cost.price_note, dated)))
 
 
 #: Names of commitments in tables.
@@ -110,20 +189,26 @@ CONTRACT_WORDS: Final = {
     "spot": "spot",
     "reserved-1y": "reserved 1 year",
     "reserved-3y": "reserved 3 years",
+    OWNED: "owned",
 }
 
-OWNED: Final = "owned"
 
-#: InferenceX's third tier is a rental, listed together with the cost of owning.
-_RENTAL: Final = "tco-3-year"
-
-_RENTAL_COMMITMENT: Final = "reserved-3y"
+def price_words(price: Price) -> str:
+    """Return the commitment, the place and the date of a price, for example "spot, aws us-east-1, 2026-01-21"."""
+    place = " ".join(filter(None, (price.cloud, price.region)))
+    if price.estimate:
+        place = f"estimate: {price.estimate}"
+    return ", ".join(filter(None, (CONTRACT_WORDS.get(price.commitment, ""), place, price.as_of)))
 
 
 class PriceLine(JsonBlock):
-    """The price of a plan's hardware on one cloud under one contract, per hour and per token of the plan."""
+    """The price of a plan in one region of a cloud under one contract, per hour and per token of the plan.
 
-    cloud: str
+    An estimate that no cloud offers has no `cloud` but a name in `estimate`. `grid_region` is the grid of the region
+    and None if it is unknown, as is the carbon per million output tokens then.
+    """
+
+    cloud: str | None
     contract: str
     usd_per_hour: float
     usd_per_million_output_tokens: float | None
@@ -135,48 +220,63 @@ class PriceLine(JsonBlock):
     note: str | None
     accelerators_per_instance: int | None = None
     instances: int | None = None
+    usd_per_month: float | None = None
+    usd_per_year: float | None = None
+    estimate: str | None = None
+    rented: list[RentedPart] = Field(default_factory=list)
+    grid_region: str | None = None
+    gco2e_per_kwh: float | None = None
+    gco2e_per_million_output_tokens: float | None = None
+
+    @property
+    def place(self) -> str:
+        """Return the cloud and its region, or the name of the estimate."""
+        return " ".join(filter(None, (self.cloud, self.region))) or f"estimate: {self.estimate}"
 
 
-def price_rows(hardware: Hardware, output_tokens_per_s: float, total_tokens_per_s: float) -> list[PriceLine]:
-    """Return one row per cloud and commitment with a price for `hardware`, cheapest first; [] if there is none.
+def price_rows(
+    need: RentalNeed, output_tokens_per_s: float, total_tokens_per_s: float, kwh_per_million: float | None = None
+) -> list[PriceLine]:
+    """Return one row per region of a cloud and commitment, and one per estimate, cheapest first; [] without a price.
 
-    The rates are the plan's: the prices per million tokens divide by them.
+    Args:
+        need: The accelerators of the plan.
+        output_tokens_per_s: Output tokens of the plan per second, by which the prices are divided.
+        total_tokens_per_s: All tokens of the plan per second.
+        kwh_per_million: Energy per million output tokens, the facility included, for the carbon of each region.
     """
-    owners = {r.cloud for r in list_prices() if r.kind == "ownership"} - {_RENTAL}
+    prices = [price for commitment in COMMITMENTS for price in offers_by_region(need, commitment)]
     rows = [
-        PriceLine(
-            cloud=cloud,
-            contract=OWNED if cloud in owners else CONTRACT_WORDS[commitment],
-            usd_per_hour=price.usd_per_hour,
-            usd_per_million_output_tokens=per_million(price.usd_per_hour / SECONDS_PER_HOUR, output_tokens_per_s),
-            usd_per_million_total_tokens=per_million(price.usd_per_hour / SECONDS_PER_HOUR, total_tokens_per_s),
-            instance=price.instance or None,
-            region=price.region or None,
-            as_of=price.as_of,
-            source=price.source,
-            note=price.note or None,
-            accelerators_per_instance=price.accelerators,
-            instances=None if price.accelerators is None else n_instances(price, hardware),
-        )
-        for cloud in list_clouds()
-        for commitment in (COMMITMENTS if cloud != _RENTAL else (_RENTAL_COMMITMENT,))
-        if (price := node_price(hardware, cloud=cloud, commitment=commitment)) is not None  # type: ignore[arg-type]
+        _price_line(price, (output_tokens_per_s, total_tokens_per_s), kwh_per_million)
+        for price in (*prices, *list_estimates(need))
     ]
-    return sorted(rows, key=lambda row: (row.usd_per_hour, row.cloud))
+    return sorted(rows, key=lambda row: (row.usd_per_hour, row.place))
 
 
-def n_instances(price: Price | None, hardware: Hardware) -> int:
-    """Return the number of instances that provide the hardware; its nodes if the price is not from a table."""
-    if price is None or price.accelerators is None:
-        return hardware.n_nodes
-    return hardware.n_nodes * max(-(-hardware.accelerators_per_node // price.accelerators), 1)
-
-
-def instance_words(instance: str | None, accelerators: int | None, instances: int | None) -> str:
-    """Return instances in words, for example "8 x 1H100.80S.32V (1 GPU each)"; "" without an instance."""
-    if not instance:
-        return ""
-    if accelerators is None:
-        return instance
-    each = f"{accelerators} GPU{'' if accelerators == 1 else 's'}"
-    return f"{instance} ({each})" if not instances or instances == 1 else f"{instances} x {instance} ({each} each)"
+def _price_line(price: Price, tokens_per_s: tuple[float, float], kwh_per_million: float | None) -> PriceLine:
+    located = locate_grid(price)
+    grid = located.grid if located.known else None
+    grams = None if grid is None or kwh_per_million is None else kwh_per_million * grid.gco2e_per_kwh
+    per_s = price.usd_per_hour / SECONDS_PER_HOUR
+    only = price.instances[0] if len(price.instances) == 1 else None
+    return PriceLine(
+        cloud=price.cloud or None,
+        contract=CONTRACT_WORDS[price.commitment],
+        usd_per_hour=price.usd_per_hour,
+        usd_per_million_output_tokens=per_million(per_s, tokens_per_s[0]),
+        usd_per_million_total_tokens=per_million(per_s, tokens_per_s[1]),
+        instance=None if only is None else only.instance,
+        region=price.region or None,
+        as_of=price.as_of,
+        source=price.source,
+        note=price.note or None,
+        accelerators_per_instance=None if only is None else only.accelerators,
+        instances=price.n_instances,
+        usd_per_month=price.usd_per_hour * HOURS_PER_MONTH,
+        usd_per_year=price.usd_per_hour * HOURS_PER_YEAR,
+        estimate=price.estimate or None,
+        rented=rented_parts(price),
+        grid_region=None if grid is None else grid.region,
+        gco2e_per_kwh=None if grid is None else grid.gco2e_per_kwh,
+        gco2e_per_million_output_tokens=grams,
+    )

@@ -17,9 +17,7 @@ from catalogs.errors import InputError
 from catalogs.io.input_files import is_file
 from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import read_yaml, validate_as
-from planner.economics.money import SECONDS_PER_HOUR, per_million
-
-HOURS_PER_YEAR: Final = 365.25 * 24
+from planner.economics.money import HOURS_PER_YEAR, SECONDS_PER_HOUR, per_million
 
 EXAMPLE: Final = "capex=250000,years=4,power-price=0.08,pue=1.3,utilisation=0.6"
 

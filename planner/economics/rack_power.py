@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from calibration.power.model import capped_w
 from catalogs.hardware.specs import Hardware
+from catalogs.ui.words import kilowatts
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,10 @@ class RackPower:
         most = "every accelerator at its limit, hosts busy"
         hosts = f"{self.host_w_idle:.0f} W idle, {self.host_w_per_busy_accelerator:.0f} W per busy accelerator"
         return [
-            ("Node, mean", f"{self.node_w_mean / 1e3:.2f} kW", f"{self.source}: {hosts}"),
-            ("Node, maximum", f"{self.node_w_most / 1e3:.2f} kW", most),
-            ("Rack, mean", f"{self.rack_w_mean / 1e3:.1f} kW", rack),
-            ("Rack, maximum", f"{self.rack_w_most / 1e3:.1f} kW", most),
+            ("Node, mean", kilowatts(self.node_w_mean), f"{self.source}: {hosts}"),
+            ("Node, maximum", kilowatts(self.node_w_most), most),
+            ("Rack, mean", kilowatts(self.rack_w_mean), rack),
+            ("Rack, maximum", kilowatts(self.rack_w_most), most),
         ]
 
 
@@ -61,15 +62,15 @@ def rack_power(hardware: Hardware, w_mean: float, gpu_w_mean: float | None, node
     """
     n = hardware.n_nodes
     full = n if nodes_per_rack is None else min(nodes_per_rack, n)
-    node_mean, node_most = w_mean / n, most_w(hardware) / n
+    w_most = most_w(hardware)
     return RackPower(
         nodes=n,
         nodes_per_rack=nodes_per_rack,
         racks=math.ceil(n / full),
-        node_w_mean=node_mean,
-        node_w_most=node_most,
-        rack_w_mean=full * node_mean,
-        rack_w_most=full * node_most,
+        node_w_mean=w_mean / n,
+        node_w_most=w_most / n,
+        rack_w_mean=w_mean * full / n,
+        rack_w_most=w_most * full / n,
         gpu_w_mean=gpu_w_mean,
         host_w_idle=_host_idle_w(hardware),
         host_w_per_busy_accelerator=hardware.node.host_w_per_accelerator,

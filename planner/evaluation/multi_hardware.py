@@ -20,8 +20,8 @@ from planner.problem.candidate import Candidate
 from planner.problem.hardware_choice import choose_hardware, is_any, is_one
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
-from planner.problem.tariff import require_price, table_price
-from planner.space.bounds import Discard
+from planner.problem.tariff import least_price, require_price
+from planner.space.bounds import Discard, RentalBound
 
 
 @dataclass(eq=False)
@@ -32,11 +32,13 @@ class HardwareChoiceEvaluator:
         evaluators: One evaluator for each hardware.
         notices: Sentences about hardware that is not compared.
         named: The hardware that the request names; None if it leaves a choice.
+        rental: Rules out candidates by their price; None if the request has no rule about it.
     """
 
     evaluators: Mapping[Hardware, SimulatedEvaluator]
     notices: tuple[str, ...] = ()
     named: Hardware | None = None
+    rental: RentalBound | None = None
     _owners: dict[Hardware, SimulatedEvaluator] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -74,7 +76,7 @@ class HardwareChoiceEvaluator:
     ) -> HardwareChoiceEvaluator:
         """Return a copy in which each evaluator has the same changed inputs; see SimulatedEvaluator.with_."""
         changed = {h: e.with_(workload, host_factor, step_factor=step_factor) for h, e in self.evaluators.items()}
-        return HardwareChoiceEvaluator(changed, self.notices, self.named)
+        return HardwareChoiceEvaluator(changed, self.notices, self.named, self.rental)
 
     @property
     def workload(self) -> Workload:
@@ -106,8 +108,9 @@ class HardwareChoiceEvaluator:
         return sum(evaluator.n_requests_simulated for evaluator in self.evaluators.values())
 
     def discard(self, candidate: Candidate) -> Discard | None:
-        """Return why a candidate can never meet the objectives, or None."""
-        return self.of(candidate).discard(candidate)
+        """Return why a candidate can never meet the objectives, or why it cannot be rented as requested, or None."""
+        found = self.of(candidate).discard(candidate)
+        return self.rental.discard(candidate) if found is None and self.rental is not None else found
 
     def facts(self, candidate: Candidate) -> CandidateFacts:
         """Return facts about the candidate, without simulation."""
@@ -160,7 +163,7 @@ def open_evaluator(request: PlanRequest) -> HardwareChoiceEvaluator:
         return _open_choice(request, named.without_notices())
     only = SimulatedEvaluator.of(request, named)
     PriceList(request.tariff, named).check()
-    return HardwareChoiceEvaluator({named: only}, named=named)
+    return HardwareChoiceEvaluator({named: only}, named=named, rental=_rental_bound(request, named))
 
 
 def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoiceEvaluator:
@@ -171,7 +174,7 @@ def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoice
     tariff, anything = request.tariff, is_any(request.hardware)
 
     def price_of(hardware: Hardware) -> Price | None:
-        return table_price(hardware, tariff) if tariff.usd_per_hour is None else Price.user(tariff.usd_per_hour)
+        return least_price(hardware, tariff) if tariff.usd_per_hour is None else Price.user(tariff.usd_per_hour)
 
     found = choose_hardware(request.hardware, price_of, request.objective == "cost", request.max_usd_per_hour, named)
     notices, evaluators = list(found.notices), dict[Hardware, SimulatedEvaluator]()
@@ -194,4 +197,13 @@ def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoice
             evaluators = {hardware: e for hardware, e in evaluators.items() if hardware not in bare}
         else:
             notices.append(f"no calibration: roofline estimates that are too optimistic by an unknown amount: {texts}")
-    return HardwareChoiceEvaluator(evaluators, tuple(notices), named)
+    first = next(iter(evaluators)) if named is None else named
+    return HardwareChoiceEvaluator(evaluators, tuple(notices), named, _rental_bound(request, first))
+
+
+def _rental_bound(request: PlanRequest, whole: Hardware) -> RentalBound | None:
+    """Return the bound of a request with a budget, or with a tariff that names the offers that count, or None."""
+    tariff, budget = request.tariff, request.max_usd_per_hour
+    if budget is None and (tariff.usd_per_hour is not None or not tariff.chooses_offers):
+        return None
+    return RentalBound(PriceList(tariff, whole), budget)

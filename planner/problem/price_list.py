@@ -1,18 +1,36 @@
-"""Look up the hourly price of the hardware of a request and the carbon intensity of its electricity."""
+"""Look up the hourly price of a deployment, and the carbon intensity of the electricity where it is rented."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 from catalogs.economics.electricity import DEFAULT_REGION, Grid, load_grid
-from catalogs.economics.prices import Price
+from catalogs.economics.locations import LocatedGrid, locate_grid
+from catalogs.economics.prices import Price, RentalNeed
 from catalogs.hardware.specs import Hardware
+from planner.problem.candidate import Candidate
 from planner.problem.tariff import Tariff, table_price
+
+
+def rental_need(candidate: Candidate) -> RentalNeed:
+    """Return the accelerators that a candidate uses, in the groups that must share an instance.
+
+    A group is a replica, or its part in one node if it spans nodes. The prefill and decode replicas of a node form one
+    group, because the simulation transfers KV blocks between them over the links of the node.
+    """
+    hardware = candidate.hardware
+    per_node, used = hardware.accelerators_per_node, candidate.accelerators
+    if candidate.split:
+        return RentalNeed.of(hardware, min(used, per_node), -(-used // per_node))
+    each = min(candidate.layout.accelerators, per_node)
+    return RentalNeed.of(hardware, each, -(-used // each))
 
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """Prices of hardware under one tariff.
+    """Prices of deployments and hardware under one tariff.
+
+    A candidate is billed for the whole instances that hold what it uses; hardware, for instances that hold its nodes.
 
     Attributes:
         tariff: The tariff of the request.
@@ -22,27 +40,50 @@ class PriceList:
     tariff: Tariff
     whole: Hardware
 
-    def price(self, hardware: Hardware) -> Price | None:
-        """Return the price of all of `hardware`, US dollars per hour; None if no price is known.
+    def price(self, subject: Candidate | Hardware) -> Price | None:
+        """Return the price of a candidate, or of all of some hardware; None if no price is known.
 
-        The user's own price is divided in proportion to the accelerators.
+        The user's own price is divided in proportion to the accelerators of the hardware.
 
         Raises:
             InputError: The cloud or the region is unknown.
         """
+        hardware = subject.hardware if isinstance(subject, Candidate) else subject
         if self.tariff.usd_per_hour is None:
-            return table_price(hardware, self.tariff)
+            need = rental_need(subject) if isinstance(subject, Candidate) else RentalNeed.of(hardware)
+            return table_price(need, self.tariff)
         whole, part = self.whole.n_accelerators, hardware.n_accelerators
         price = Price.user(self.tariff.usd_per_hour * part / whole)
-        return price if part == whole else replace(price, note=f"{part} of {whole} accelerators")
+        note = f"your price in proportion: {part} of {whole} accelerators"
+        return price if part == whole else replace(price, note=note)
 
-    def usd_per_hour(self, hardware: Hardware) -> float | None:
-        """Return the price of all of `hardware`, US dollars per hour; None if no price is known."""
-        price = self.price(hardware)
+    def usd_per_hour(self, subject: Candidate | Hardware) -> float | None:
+        """Return the price of a candidate or of hardware, US dollars per hour; None if no price is known."""
+        price = self.price(subject)
         return None if price is None else price.usd_per_hour
 
-    def grid(self) -> Grid:
-        """Return the carbon intensity of the grid that supplies the hardware.
+    def usd_per_hour_of_replicas(self, candidate: Candidate, replicas: int) -> float | None:
+        """Return the price of a number of replicas like those of a candidate; None if no price is known.
+
+        The user's own price is divided in proportion to the replicas.
+        """
+        if not replicas:
+            return 0.0
+        if self.tariff.usd_per_hour is not None or candidate.split:
+            usd = self.usd_per_hour(candidate)
+            return None if usd is None else usd * replicas / candidate.replicas
+        return self.usd_per_hour(replace(candidate, replicas=replicas))
+
+    def grid(self, subject: Candidate | Hardware) -> LocatedGrid:
+        """Return the grid that supplies the rented hardware: the given one, or that of the region of the price.
+
+        Raises:
+            InputError: The grid is unknown.
+        """
+        return locate_grid(self.price(subject), self.tariff.grid)
+
+    def own_grid(self) -> Grid:
+        """Return the grid of the user's own hardware: the given one, or the default.
 
         Raises:
             InputError: The grid is unknown.
@@ -59,5 +100,5 @@ class PriceList:
         Raises:
             InputError: The cloud, the region or the grid is unknown.
         """
-        self.price(self.whole)
-        self.grid()
+        self.grid(self.whole)
+        self.own_grid()

@@ -10,7 +10,8 @@ from typing import Annotated, Final, Self
 
 from pydantic import model_validator
 
-from catalogs.economics.prices import COMMITMENTS, ON_DEMAND, Price, discounted_price, list_clouds, node_price
+from catalogs.economics.instances import COMMITMENTS, ON_DEMAND, list_clouds
+from catalogs.economics.prices import Price, RentalNeed, discounted_price, rental_price
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from planner.problem.key_definition import POWER, PRICE, Number, RequestModel, key, need_one_of, refuse_if
@@ -26,7 +27,12 @@ class Tariff(RequestModel):
         Number | None, key("Price of all the hardware in --hw, US dollars per hour.", PRICE, "--price", "USD")
     ] = None
     reading: Annotated[
-        str, key("Which price of the catalog to use: cheapest, median, list or spot.", PRICE, former="--price-reading")
+        str,
+        key(
+            "Which price to use: cheapest, median, list, spot, owned-hyperscaler or owned-neocloud.",
+            PRICE,
+            former="--price-reading",
+        ),
     ] = "cheapest"
     cloud: Annotated[str | None, key("Use the price of this cloud.", PRICE, former="--cloud")] = None
     region: Annotated[str | None, key("Use the price of this region.", PRICE, former="--region")] = None
@@ -37,7 +43,9 @@ class Tariff(RequestModel):
         Number | None,
         key("Your discount on the on-demand price, as a share: 0.4.", PRICE, metavar="SHARE", former="--discount"),
     ] = None
-    grid: Annotated[str | None, key("Electricity grid of the hardware (default: us).", POWER, former="--grid")] = None
+    grid: Annotated[
+        str | None, key("Electricity grid of the hardware (default: at the price's region).", POWER, former="--grid")
+    ] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -45,6 +53,12 @@ class Tariff(RequestModel):
         reserved = self.commitment not in (ON_DEMAND, "spot")
         rule = "tariff.reading spot excludes a reserved commitment"
         refuse_if(self.reading == "spot" and reserved, rule, self.commitment, "tariff.reading=cheapest")
+        estimated = self.reading.startswith("owned-")
+        for name, chosen in (("cloud", self.cloud), ("region", self.region), ("discount", self.discount)):
+            rule = f"an estimated cost of owning and tariff.{name} exclude each other"
+            refuse_if(estimated and chosen is not None, rule, chosen, "tariff.reading=cheapest")
+        rule = "an estimated cost of owning and a commitment exclude each other"
+        refuse_if(estimated and self.commitment != ON_DEMAND, rule, self.commitment, "tariff.reading=cheapest")
         price, discount, on_demand = self.usd_per_hour, self.discount, self.committed == ON_DEMAND
         if price is not None:
             refuse_if(
@@ -63,21 +77,40 @@ class Tariff(RequestModel):
         return self
 
     @property
+    def chooses_offers(self) -> bool:
+        """Return whether the tariff names a cloud, a region or a commitment, so that other offers do not count."""
+        return self.cloud is not None or self.region is not None or self.committed != ON_DEMAND
+
+    @property
+    def words(self) -> str:
+        """Return the commitment, the cloud and the region in words, for example "spot aws us-east-1"."""
+        return " ".join(n for n in (self.committed, self.cloud, self.region) if n)
+
+    @property
     def committed(self) -> str:
         """Return the commitment; the reading `spot` implies the commitment `spot`."""
         return "spot" if self.reading == "spot" else self.commitment
 
 
-def table_price(hardware: Hardware, tariff: Tariff) -> Price | None:
-    """Return the catalog's price of all of `hardware` after the user's discount; None if the catalog has none.
+def table_price(need: RentalNeed, tariff: Tariff) -> Price | None:
+    """Return the catalog's price of what is needed, after the user's discount; None if the catalog has none.
 
     Raises:
         InputError: The cloud, the region or the reading is unknown.
     """
     if tariff.discount is not None:
-        listed = _read(hardware, tariff, ON_DEMAND)
+        listed = _read(need, tariff, ON_DEMAND)
         return None if listed is None else discounted_price(listed, tariff.committed, tariff.discount)
-    return _read(hardware, tariff, tariff.committed)
+    return _read(need, tariff, tariff.committed)
+
+
+def least_price(hardware: Hardware, tariff: Tariff) -> Price | None:
+    """Return the least that all accelerators of `hardware` can cost, each in any instance; None if unknown.
+
+    Raises:
+        InputError: The cloud, the region or the reading is unknown.
+    """
+    return table_price(RentalNeed.of(hardware, together=1), tariff)
 
 
 def require_price(hardware: Hardware, tariff: Tariff) -> None:
@@ -86,27 +119,27 @@ def require_price(hardware: Hardware, tariff: Tariff) -> None:
     Raises:
         InputError: No such price of this hardware is known; the error names the nearest choice that has one.
     """
-    named = [tariff.cloud, tariff.region, None if tariff.committed == ON_DEMAND else tariff.committed]
-    if tariff.usd_per_hour is not None or not any(named) or table_price(hardware, tariff) is not None:
+    need = RentalNeed.of(hardware, together=1)
+    if tariff.usd_per_hour is not None or not tariff.chooses_offers or table_price(need, tariff) is not None:
         return
     where = " ".join(n for n in (tariff.cloud, tariff.region) if n)
     rule = f"no {tariff.committed} price of {hardware.text} is known{f' at {where}' if where else ''}"
-    raise InputError(rule, None, _nearest(hardware, tariff))
+    raise InputError(rule, None, _nearest(need, tariff))
 
 
-def _read(hardware: Hardware, tariff: Tariff, commitment: str) -> Price | None:
+def _read(need: RentalNeed, tariff: Tariff, commitment: str) -> Price | None:
     reading = "cheapest" if tariff.reading == "spot" else tariff.reading
-    return node_price(hardware, reading, tariff.cloud, tariff.region, commitment)  # type: ignore[arg-type]
+    return rental_price(need, reading, tariff.cloud, tariff.region, commitment)
 
 
-def _nearest(hardware: Hardware, tariff: Tariff) -> str:
+def _nearest(need: RentalNeed, tariff: Tariff) -> str:
     """Return a choice with a price: another commitment, the user's discount, another cloud, or the user's price."""
-    here = [c for c in COMMITMENTS if _read(hardware, tariff, c) is not None]
+    here = [c for c in COMMITMENTS if _read(need, tariff, c) is not None]
     if here:
         others = f"--set tariff.commitment={here[0]}" + (f" ({', '.join(here)} are known)" if len(here) > 1 else "")
         reserved = ON_DEMAND in here and tariff.committed not in (ON_DEMAND, "spot")
         return f"{_EXAMPLE_DISCOUNT} (yours), or {others}" if reserved else others
-    clouds = [c for c in list_clouds() if _read(hardware, tariff.replace(cloud=c, region=None), tariff.committed)]
+    clouds = [c for c in list_clouds() if _read(need, tariff.replace(cloud=c, region=None), tariff.committed)]
     if clouds:
         known = f" ({', '.join(clouds)} are known)" if len(clouds) > 1 else ""
         return f"--set tariff.cloud={clouds[0]}{known}"

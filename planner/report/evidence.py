@@ -8,11 +8,11 @@ from typing import Final
 from catalogs.hardware.specs import Accelerator
 from catalogs.ui.charts import time_text
 from catalogs.ui.html_page import Markup, PageSection, chart, note, paragraph, table
-from catalogs.ui.words import dollars, grams, joules, rate
+from catalogs.ui.words import dollars, grams, joules, kilowatts, rate
 from planner.answer.capabilities import DISAGGREGATION
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
-from planner.economics.money import instance_words
+from planner.economics.money import grid_words, rented_words
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.report import latency_figures, machine_figures, money_figures
 from planner.report.material import ReportData, ReportSimulations, label
@@ -145,18 +145,17 @@ def money(answer: Answer, plan: Plan) -> PageSection:
     if not answer.prices:
         return PageSection("Cost by cloud", [note("No known price for this hardware.")], "Cost")
     text = (
-        f"Prices of the same hardware, at the {plan.metric('output_tokens_per_s') or 0.0:,.0f} output tokens/s of the "
-        "plan. Owned: total cost of ownership including power and financing. Spot instances can be interrupted at any "
-        "time."
+        f"Prices of the same plan in each region, at its {plan.metric('output_tokens_per_s') or 0.0:,.0f} output "
+        "tokens/s. Owned: total cost of ownership including power and financing, an estimate that no cloud offers. "
+        "Spot instances can be interrupted at any time."
     )
-    head = ("Cloud", "Instance", "Source", "Per hour", "Per million output tokens", "Per million tokens")
+    head = ("Region", "Instances", "Source", "Per hour", "Per month", "Per million output tokens", "Per million tokens")
     rows = []
     for p in answer.prices:
-        amounts = (p.usd_per_hour, p.usd_per_million_output_tokens, p.usd_per_million_total_tokens)
-        machine = instance_words(p.instance, p.accelerators_per_instance, p.instances)
-        where = " ".join(x for x in (machine, p.region) if x)
+        amounts = (p.usd_per_hour, p.usd_per_month, p.usd_per_million_output_tokens, p.usd_per_million_total_tokens)
+        where = rented_words(p.rented)
         source = f"{p.source}, {p.as_of}" + (f"; {p.note}" if p.note and p.note != p.contract else "")
-        rows.append((f"{p.cloud}, {p.contract}", where, source, *map(dollars, amounts)))
+        rows.append((f"{p.place}, {p.contract}", where, source, *map(dollars, amounts)))
     caption = "Prices are public list prices of the date in the table."
     bars = chart(money_figures.price_bars(answer.prices), caption, 110 + 26 * len(answer.prices))
     return PageSection("Cost by cloud", [paragraph(text), bars, table(head, rows, words=3)], "Cost")
@@ -169,11 +168,11 @@ def energy(m: ReportData, plan: Plan) -> PageSection:
         text = "The energy is unknown, because the plan was not simulated."
         return PageSection("Energy and carbon", [note(text)], "Energy")
     rows = [
-        ("Mean power at the servers", f"{e.w_mean / 1e3:.2f} kW", "simulated: accelerators by operator, hosts by load"),
+        ("Mean power at the servers", kilowatts(e.w_mean), "simulated: accelerators by operator, hosts by load"),
         ("Energy per output token", joules(e.j_per_output_token), "simulated, at the servers"),
         ("Energy per million output tokens", f"{e.kwh_per_million_output_tokens:.3g} kWh", "including the facility"),
         ("Facility over servers (PUE)", f"{e.pue:g}", "assumed: Uptime Institute survey 2024, newer sites"),
-        ("Carbon intensity", f"{e.grid_gco2e_per_kwh:g} g CO2e/kWh", str(e.grid_source)),
+        ("Carbon intensity", f"{e.grid_gco2e_per_kwh:g} g CO2e/kWh", f"{grid_words(e)}: {e.grid_source}"),
         ("Carbon per million output tokens", grams(e.gco2e_per_million_output_tokens), "product of the above"),
     ]
     caption = "The same energy on other grids, yearly means. Manufacturing of the hardware is not included."

@@ -94,7 +94,7 @@ def carbon(answer: Answer, plan: Plan) -> list[CarbonFigures]:
     """Return the plan's carbon on several grids, the cleanest first; empty if its energy is unknown."""
     if plan.energy is None:
         return []
-    own = (answer.reproduce.tariff.grid or DEFAULT_REGION).strip().lower()
+    own = plan.energy.grid_region or (answer.reproduce.tariff.grid or DEFAULT_REGION).strip().lower()
     found = []
     for code in [code for code in list_grids() if code in REGIONS | {own}]:
         grid = load_grid(code)

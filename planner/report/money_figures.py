@@ -9,7 +9,7 @@ from catalogs.ui import charts
 from catalogs.ui.charts import COLOURS, number_text
 from catalogs.ui.words import dollars
 from planner.answer.plan_schema import SloResult
-from planner.economics.money import CONTRACT_WORDS, OWNED, PriceLine
+from planner.economics.money import CONTRACT_WORDS, PriceLine
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.report.material import CarbonFigures
 from planner.report.plots import MS, bars, draw, line, names_axis
@@ -69,9 +69,9 @@ def against_latency(
 
 
 def price_bars(prices: list[PriceLine]) -> Any:
-    """Return a bar chart of US dollars per million output tokens by cloud and contract, the cheapest at the top."""
+    """Return a bar chart of US dollars per million output tokens by region and contract, the cheapest at the top."""
     traces = []
-    for i, contract in enumerate((*CONTRACT_WORDS.values(), OWNED)):
+    for i, contract in enumerate(CONTRACT_WORDS.values()):
         values = []
         for p in prices:
             usd = p.usd_per_million_output_tokens
@@ -82,11 +82,11 @@ def price_bars(prices: list[PriceLine]) -> Any:
     x_axis = charts.linear_axis("per million output tokens", "USD", range=[0, most * 1.3])
     order = {"categoryorder": "array", "categoryarray": [_offer(p) for p in prices]}
     height = 26 * max(len(prices), 3)
-    return draw(traces, x_axis, names_axis("cloud (contract)", **order), -60 / height, bargap=0.25)
+    return draw(traces, x_axis, names_axis("region (contract)", **order), -60 / height, bargap=0.25)
 
 
 def _offer(price: PriceLine) -> str:
-    return f"{price.cloud} ({price.contract})"
+    return f"{price.place} ({price.contract})"
 
 
 def carbon_bars(found: list[CarbonFigures]) -> Any:

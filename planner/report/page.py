@@ -12,6 +12,7 @@ from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, cha
 from catalogs.ui.words import change, counted, dollars, joules, percent, plan_name, rate, seconds
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import GOALS, Answer
+from planner.economics.money import offer_words
 from planner.evaluation.confidence import LEVEL
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
@@ -121,8 +122,7 @@ def _sources(answer: Answer, plan: Plan) -> str:
     bundle = "" if c is None else f" on the calibration {c.bundle}"
     text = f"Rates, latencies, energy: simulated{bundle}, seed {answer.request.seed}."
     if plan.cost is not None and plan.cost.usd_per_hour is not None:
-        when = "given on the command line" if plan.cost.price_as_of == "given" else f"as of {plan.cost.price_as_of}"
-        text += f" Price: {plan.cost.price_source}, {when}."
+        text += f" Price: {offer_words(plan.cost)}."
     return text
 
 
@@ -148,6 +148,7 @@ def _figures(plan: Plan, best: Plan | None) -> dict[str, str]:
         "Capacity": rate(capacity),
         "compared with the recommended plan": change(capacity, best.capacity_requests_per_s) if best else "",
         "Price per hour": dollars(plan.usd_per_hour),
+        "Offer": "" if plan.cost is None or plan.cost.usd_per_hour is None else offer_words(plan.cost),
         "Cost per million output tokens": dollars(usd),
         "cost compared with the recommended plan": change(usd, best_usd),
         "Energy per output token": joules(None if plan.energy is None else plan.energy.j_per_output_token),
@@ -164,13 +165,14 @@ def _hardware(answer: Answer) -> list[PageSection]:
     """Return the section of the ranking of the hardware, if there was a choice."""
     if not answer.hardware:
         return []
-    head = ("Hardware", "Best deployment, or reason", "Instance", "Per hour", "Per month", "Per million output tokens",
-            "Energy per output token", "Capacity", "Limited by")  # fmt: skip
+    head = ("Hardware", "Best deployment, or reason", "Instance", "Offer", "Per hour", "Per month",
+            "Per million output tokens", "Energy per output token", "Capacity", "Limited by")  # fmt: skip
     rows = [
         (
             f"{place}. {row.hardware}",
             row.candidate or row.why,
             row.instance or "",
+            row.offer or "",
             dollars(row.usd_per_hour),
             dollars(row.usd_per_month),
             dollars(row.usd_per_million_output_tokens),

@@ -197,7 +197,7 @@ class ParetoAnswer:
 
     def _point(self, point: ParetoCandidate, sample: ParetoSample, **more: Any) -> FrontPoint:
         hardware = point.candidate.hardware
-        priced = self.space.prices.price(hardware) is not None
+        priced = self.space.prices.price(point.candidate) is not None
         return FrontPoint(
             words=point.candidate.words,
             hardware=hardware.text,
@@ -242,7 +242,7 @@ def make_front(
     started = time.perf_counter()
     prices = PriceList(request.tariff, evaluator.names.hardware)
     left, ruled_out = apply_bounds(request, evaluator)
-    unpriced = sorted({c.hardware.accelerator.name for c in left if prices.price(c.hardware) is None})
+    unpriced = sorted({c.hardware.accelerator.name for c in left if prices.price(c) is None})
     if unpriced and any(axis.name == "cost" for axis in axes):
         rule = "the price of this hardware is unknown, so cost cannot be an axis"
         raise InputError(rule, ", ".join(unpriced), hint="give --price USD or --axes energy,...")

@@ -147,7 +147,8 @@ class ParetoSpace:
                 return point.usd_per_request / self.evaluator.mean_output_tokens * MILLION
             if axis.name == "energy":
                 return joules_per_token
-            return joules_per_token * MILLION / JOULES_PER_KWH * DEFAULT_PUE * self.prices.grid().gco2e_per_kwh
+            grid = self.prices.grid(point.candidate).grid
+            return joules_per_token * MILLION / JOULES_PER_KWH * DEFAULT_PUE * grid.gco2e_per_kwh
 
         return tuple(value(axis) for axis in self.axes)
 
@@ -237,7 +238,7 @@ def points_under_load(
     """
     if not left:
         return ()
-    hourly = {c: prices.usd_per_hour(c.hardware) for c in left}
+    hourly = {c: prices.usd_per_hour(c) for c in left}
     usd = {c: (c.hardware.n_accelerators if h is None else h) / SECONDS_PER_HOUR for c, h in hourly.items()}
     if requests_per_s is not None:
         return tuple(ParetoCandidate(c, 1.0, requests_per_s, usd[c]) for c in left)

@@ -16,16 +16,13 @@ from catalogs.ui.html_page import Markup, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import digits, dollars, rate, seconds
 from planner.answer.plan_schema import Plan
-from planner.economics.money import CONTRACT_WORDS, Money, instance_words, n_instances
-from planner.economics.ownership import HOURS_PER_YEAR
+from planner.economics.money import CONTRACT_WORDS, HOURS_PER_MONTH, Money, rented_words
 from planner.economics.rack_power import RackPower, rack_power
 from planner.economics.spot import SpotEffect, SpotFleet, spot_effect
 from planner.problem.accounting import SPOT, Accounting
 from planner.problem.latency_metrics import E2E
 from planner.sections.ownership import HEAD, OwnedAccount, PricedPlan, owned_account
 from planner.sections.section import ChosenPlan, Section
-
-HOURS_PER_MONTH: Final = HOURS_PER_YEAR / 12
 
 SECONDS_PER_DAY: Final = 86400.0
 
@@ -152,8 +149,8 @@ class AccountsSection(Section[PlanAccounts]):
             plan=chosen.plan,
             hardware=hardware,
             whole=chosen.named or hardware,
-            price=chosen.prices.price(hardware),
-            grid=chosen.prices.grid(),
+            price=chosen.prices.price(chosen.candidate),
+            grid=chosen.prices.own_grid(),
             users=request.users,
             commitment=request.tariff.committed,
         )
@@ -181,7 +178,7 @@ class AccountsSection(Section[PlanAccounts]):
     def page(self, block: PlanAccounts, plan: Plan) -> Iterator[Markup]:
         """Yield tables of every account, and a chart of the cost of owning and renting."""
         cost = [row for account in (block.per_user, block.spot) if account for row in account.rows()]
-        caption = "Each figure per token divides the whole cost by the tokens of that kind alone."
+        caption = "Each figure per token divides the whole bill by the tokens of that kind alone."
         yield table(HEAD, _price_rows(plan.cost) + cost, caption, words=3)
         if block.owned is not None:
             yield from block.owned.parts()
@@ -237,7 +234,7 @@ def _spot(given: Accounting, priced: PricedPlan) -> SpotAccount | UnknownSpot | 
         recovery_s = ColdStart(node_s=NEW_NODE_S).seconds(each)
         source = "a new node, its image, weights and engine (catalogs/deployments/autoscaling.py)"
     fleet = SpotFleet(
-        instances=n_instances(price, priced.hardware),
+        instances=price.n_instances or priced.hardware.n_nodes,
         replicas=replicas,
         requests_per_s=priced.requests_per_s,
         capacity_requests_per_s=plan.capacity_requests_per_s,
@@ -272,12 +269,15 @@ def _carbon_hours(given: Accounting, kwh_per_million: float) -> CarbonHours | Un
 def _price_rows(cost: Money | None) -> Rows:
     if cost is None or cost.usd_per_hour is None:
         return [("Price", "unknown", "no known price for this hardware (plan --price USD_PER_HOUR)")]
-    machine = instance_words(cost.instance, cost.accelerators_per_instance, 1)
+    machine = rented_words(cost.instances)
     source = "given on the command line" if cost.price_as_of == "given" else f"{cost.price_source}, {cost.price_as_of}"
     contract = CONTRACT_WORDS.get(cost.commitment or "", "")
-    per_token, per_request = (f"cost per hour divided by {what} per hour" for what in ("simulated tokens", "requests"))
+    per_token, per_request = (f"whole bill divided by {what} per hour" for what in ("simulated tokens", "requests"))
+    clock = f"{HOURS_PER_MONTH:g} hours a month, around the clock"
     rows = [
-        ("Per hour", dollars(cost.usd_per_hour), "; ".join(filter(None, (contract, machine, source)))),
+        ("Per hour", dollars(cost.usd_per_hour), "; ".join(filter(None, (machine, contract, source, cost.price_note)))),
+        ("Per month", dollars(cost.usd_per_month), clock),
+        ("Per year", dollars(cost.usd_per_year), clock),
         ("Per million output tokens", dollars(cost.usd_per_million_output_tokens), per_token),
         ("Per million input tokens", dollars(cost.usd_per_million_input_tokens), per_token),
         ("Per million total tokens", dollars(cost.usd_per_million_total_tokens), per_token),

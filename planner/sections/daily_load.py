@@ -9,7 +9,7 @@ misses the objectives is enlarged, or its autoscaler gets a lower target. Every 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import ceil
@@ -224,13 +224,13 @@ def _unit(chosen: ChosenPlan, cold_start_s: float) -> ReplicaUnit:
     carries = (best.capacity_requests_per_s or best.requests_per_s) / candidate.replicas
     load = Load(carries * candidate.replicas, RunSizes.for_slos(request.slos).full, request.seed)
     verdict = judge([chosen.evaluator.observe(candidate, load)], request.slos)
-    price = chosen.prices.price(candidate.hardware)
+    usd_per_hour = partial(chosen.prices.usd_per_hour_of_replicas, candidate)
     return ReplicaUnit(
         carries_per_s=carries,
         in_flight=carries * verdict.mean_s(E2E.name),
         limit=max(replicas_of(chosen.evaluator.names, candidate.layout), candidate.replicas),
         spare=request.spare.lost(candidate),
-        usd_per_hour=None if price is None else price.usd_per_hour / candidate.replicas,
+        usd_per_hour=usd_per_hour,
         cold_start_s=cold_start_s,
         sure=request.confidence,
     )
@@ -245,7 +245,7 @@ class ReplicaUnit:
         in_flight: Number of unfinished requests at this rate.
         limit: Maximum number of replicas on the hardware of the request.
         spare: Number of replicas that may fail.
-        usd_per_hour: Price of a replica; None if no price is known.
+        usd_per_hour: Returns the price of a number of replicas; None if no price is known.
         cold_start_s: Seconds from the order of a replica to its first request.
         sure: Confidence of `carries_per_s`, and with which a size must meet the objectives.
     """
@@ -254,7 +254,7 @@ class ReplicaUnit:
     in_flight: float
     limit: int
     spare: int
-    usd_per_hour: float | None
+    usd_per_hour: Callable[[int], float | None]
     cold_start_s: float
     sure: float
 
@@ -366,7 +366,7 @@ class OverTime:
 
     def _option(self, day: FleetDay, share: int) -> ReplicaOption:
         """Return the row of a run, with intervals from runs as slow as at levels of the stated error."""
-        slos, usd, scaling = self.clock.slos, self.unit.usd_per_hour, day.size.scaling
+        slos, scaling = self.clock.slos, day.size.scaling
         levels = _ERROR_LEVELS if self.clock.requests.n <= _LONG_RUN_REQUESTS * share else _ERROR_LEVELS_OF_LONG_RUNS
         levels = tuple(sorted({*levels, self.unit.sure}))
         speeds = self.error.factors(SPEED, np.array(levels)).tolist()
@@ -374,6 +374,10 @@ class OverTime:
         windows_met = [each.windows_met(slos) for each in moved.values()]
         per_day = DAY_S / day.duration_s
         hours = day.accelerator_s / HOUR_S * per_day
+        replica_hours = hours / self.clock.each
+        # A fixed fleet shares instances; a replica that an autoscaler starts and stops has instances of its own.
+        rented = day.size.replicas if scaling is None else 1
+        usd = self.unit.usd_per_hour(rented)
         return ReplicaOption(
             name=day.size.name,
             replicas=day.size.replicas if scaling is None else None,
@@ -383,7 +387,7 @@ class OverTime:
             replicas_over_time=day.replicas.tolist(),
             scaling=None if scaling is None else every_key_set(scaling),
             accelerator_hours_per_day=hours,
-            usd_per_day=None if usd is None else usd * hours / self.clock.each,
+            usd_per_day=None if usd is None else usd * replica_hours / rented,
             kwh_per_day=day.joules / 3.6e6 * per_day,
             windows_met=day.windows_met(slos),
             windows_met_ci_low=min(windows_met),

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from catalogs.economics.electricity import Grid
-from catalogs.economics.prices import ON_DEMAND, Price
+from catalogs.economics.instances import ON_DEMAND
+from catalogs.economics.prices import Price
 from catalogs.hardware.specs import Hardware
 from catalogs.io.json_block import every_key_set
 from catalogs.ui.charts import BELOW, MARGIN, linear_axis, series_style, vertical_line
 from catalogs.ui.html_page import Markup, chart, table
 from catalogs.ui.words import dollars, percent
 from planner.answer.plan_schema import Plan
+from planner.economics.money import price_words
 from planner.economics.ownership import OwnedCost, OwnedHardware, RentalCost, owned_cost
 from planner.economics.rack_power import idle_w
 from planner.problem.accounting import SPOT
@@ -119,7 +121,7 @@ def owned_account(given: OwnedHardware | None, priced: PricedPlan) -> OwnedAccou
     tokens = plan.metric("output_tokens_per_s") or 0.0, plan.metric("total_tokens_per_s") or 0.0
     rent = None
     if price is not None:
-        source = " ".join(filter(None, (price.cloud, priced.commitment))) or price.source
+        source = price_words(price) if price.cloud or price.estimate else price.source
         rent = RentalCost(price.usd_per_hour, source, priced.commitment not in (ON_DEMAND, SPOT))
     cost = owned_cost(owned, plan.energy.w_mean, idle_w(priced.hardware), tokens, priced.grid, rent)
     return OwnedAccount(**cost.model_dump(), given=every_key_set(owned), share_of_hardware_named=share)

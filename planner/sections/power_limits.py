@@ -21,7 +21,9 @@ from catalogs.ui.words import joules, rate, seconds
 from planner.answer.evaluate import EvaluatedPlan
 from planner.answer.plan_schema import ObjectiveRow, Plan
 from planner.evaluation.evaluator import Load, judge
+from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
 from planner.evaluation.simulated import SimulatedEvaluator
+from planner.problem.key_definition import refuse_if
 from planner.problem.latency_metrics import E2E, TPOT, TTFT
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
@@ -128,6 +130,28 @@ class PowerLimitsSection(Section[PowerLimits]):
     def wanted(self, request: PlanRequest) -> bool:
         """Return True if the request has power limits."""
         return bool(request.accounting.power_caps_w)
+
+    def check(self, request: PlanRequest, evaluator: HardwareChoiceEvaluator) -> None:
+        """Check that each limit is below the board's own, and that the default deployment can keep it.
+
+        Whether the recommended plan can keep a limit is known only after the search; if it cannot, the section says so.
+
+        Raises:
+            InputError: A limit is not valid; the message names one that is.
+        """
+        boards = [e.names.hardware.accelerator for e in evaluator.evaluators.values()]
+        caps_w, gpus = request.accounting.power_caps_w, [unit for unit in boards if unit.kind == "gpu"]
+        if not gpus:
+            return
+        own_w, name = max((unit.tdp_w, unit.name) for unit in gpus)
+        rule = f"a power limit must be below the {own_w:g} W that {name} has without one"
+        refuse_if(max(caps_w) >= own_w, rule, max(caps_w), f"accounting.power_caps_w={0.7 * own_w:.0f}")
+        if len(evaluator.evaluators) > 1:
+            return
+        (simulated,) = evaluator.evaluators.values()
+        default = next((c for c in simulated.space() if simulated.discard(c) is None), None)
+        if default is not None:
+            simulated.with_(power_limit_w=min(caps_w)).deployments.compiled(default)
 
     def compute(self, chosen: ChosenPlan) -> PowerLimits:
         """Simulate the plan without a limit and under each limit."""

@@ -30,6 +30,17 @@ SECTIONS: Final[tuple[Section[Any], ...]] = (
 )
 
 
+def check_sections(request: PlanRequest, evaluator: HardwareChoiceEvaluator) -> None:
+    """Check the inputs of every section in the answer to this request, so that faults are reported before the search.
+
+    Raises:
+        InputError: An input is not valid for the hardware of the request.
+    """
+    for section in SECTIONS:
+        if section.wanted(request):
+            section.check(request, evaluator)
+
+
 def compute_sections(request: PlanRequest, best: EvaluatedPlan, evaluator: Evaluator) -> dict[str, Any]:
     """Return the blocks of the recommended plan by section name; empty for an evaluator that does not simulate."""
     if not isinstance(evaluator, HardwareChoiceEvaluator):

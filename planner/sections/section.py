@@ -14,6 +14,7 @@ from catalogs.ui.terminal import Line
 from catalogs.ui.words import percent, seconds
 from planner.answer.evaluate import EvaluatedPlan
 from planner.answer.plan_schema import Plan
+from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
@@ -74,6 +75,14 @@ class Section(Protocol[B]):
     def wanted(self, request: PlanRequest) -> bool:  # noqa: ARG002
         """Return True if the answer to this request has the section; by default every answer with a plan has it."""
         return True
+
+    def check(self, request: PlanRequest, evaluator: HardwareChoiceEvaluator) -> None:  # noqa: ARG002
+        """Check the inputs of the section against the hardware of the request, before the search; by default nothing.
+
+        Raises:
+            InputError: An input is not valid for the hardware.
+        """
+        return
 
     @abstractmethod
     def compute(self, chosen: ChosenPlan) -> B:

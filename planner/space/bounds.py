@@ -18,7 +18,9 @@ from catalogs.arrays import FloatArray
 from catalogs.deployments.layout import Limits
 from catalogs.ui.words import human_s, percent
 from catalogs.workloads.request_set import RequestSet
+from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LeastTimes
+from planner.problem.price_list import PriceList, rental_need
 from planner.problem.slo import Slo, statistic_s
 from simulator.cluster.compiled import SHORTEST_SEQUENCE_TOKENS
 from simulator.core.batch import BatchShape
@@ -45,6 +47,8 @@ MEMORY: Final = "memory"
 
 #: The constraint of a candidate that rejects too many requests because they exceed its max_model_len.
 REQUEST_LENGTH: Final = "max_model_len"
+#: Name of the constraint that no whole instances on sale hold a candidate within the budget.
+NOT_RENTED: Final = "price"
 
 CycleS = Callable[[BatchShape], float]  # seconds of one engine step
 
@@ -54,10 +58,10 @@ class Discard:
     """The reason why a candidate is ruled out.
 
     Attributes:
-        constraint: MEMORY, REQUEST_LENGTH, NOT_ADMITTED or the name of an objective.
+        constraint: MEMORY, REQUEST_LENGTH, NOT_ADMITTED, NOT_RENTED or the name of an objective.
         reason: The reason in words.
-        value: The needed value: bytes (MEMORY), tokens (REQUEST_LENGTH), lost replicas (NOT_ADMITTED) or seconds (an
-            objective).
+        value: The needed value: bytes (MEMORY), tokens (REQUEST_LENGTH), lost replicas (NOT_ADMITTED), US dollars per
+            hour (NOT_RENTED) or seconds (an objective).
         limit: The limit that it exceeds, in the same unit.
     """
 
@@ -65,6 +69,30 @@ class Discard:
     reason: str
     value: float
     limit: float
+
+
+@dataclass(frozen=True, slots=True)
+class RentalBound:
+    """Rules out candidates that cannot be rented as the request demands.
+
+    Attributes:
+        prices: The prices under the tariff of the request.
+        most_usd_per_hour: The budget, US dollars per hour; None without one.
+    """
+
+    prices: PriceList
+    most_usd_per_hour: float | None
+
+    def discard(self, candidate: Candidate) -> Discard | None:
+        """Return why no whole instances hold the candidate, or why they exceed the budget, or None."""
+        usd, most = self.prices.usd_per_hour(candidate), self.most_usd_per_hour
+        if usd is None:
+            together = rental_need(candidate).together
+            reason = f"no {self.prices.tariff.words} instance with {together} accelerators for one replica has a price"
+            return Discard(NOT_RENTED, reason, math.inf, most or 1.0)
+        if most is not None and usd > most:
+            return Discard(NOT_RENTED, f"above the budget of ${most:g} per hour", usd, most)
+        return None
 
 
 def memory_discard(memory: MemoryPlan, longest_request_tokens: int) -> Discard | None:

@@ -118,7 +118,7 @@ class _Tries:
         for dtype in (d for d in NARROWER if d not in searched):
             tell(f"{dtype} weights")
             found = self._first(self.plan.hardware, (dtype,), evaluator)
-            words = f"{dtype} weights" + (f": {found}" if found else "")
+            words = f"{dtype} weights" + (f": {found.words}" if found else "")
             note = "check the answer quality"
             yield GrowthStep("precision", words, self.plan.usd_per_hour, 0.0, found is not None, note)
             if found:
@@ -136,8 +136,9 @@ class _Tries:
                 found = self._first(text, (), self.rerun.evaluator_of(0).elsewhere(hardware))
             except InputError:
                 continue
+            usd = usd if found is None else self.rerun.prices.of_other(hardware).usd_per_hour(found)
             extra = None if usd is None or self.plan.usd_per_hour is None else usd - self.plan.usd_per_hour
-            words = f"{text}: {found}" if found else text
+            words = f"{text}: {found.words}" if found else text
             yield GrowthStep("hardware", words, usd, extra, found is not None)
             if found:
                 done.add(name)
@@ -152,8 +153,8 @@ class _Tries:
         kept = [(hardware, usd) for hardware, usd in priced if usd is None or usd <= most]
         return sorted(kept, key=lambda offer: _known(offer[1]))
 
-    def _first(self, hardware: str, precisions: tuple[str, ...], evaluator: Evaluator) -> str | None:
-        """Return the first of the fastest candidates with default limits that reaches the goal, in words."""
+    def _first(self, hardware: str, precisions: tuple[str, ...], evaluator: Evaluator) -> Candidate | None:
+        """Return the first of the fastest candidates with default limits that reaches the goal."""
         request = without_load(self.rerun.request).replace(hardware=hardware, objective="throughput")
         request = request.replace(precisions=precisions or self.rerun.request.precisions)
         plain: dict[object, Candidate] = {}
@@ -166,7 +167,7 @@ class _Tries:
         for candidate in left[:MOST_TRIES]:
             quick = tester.probe(candidate, self.goal, tester.sizes.quick)
             if not quick.clearly_missed and plan_evaluator.holds(candidate, self.goal):
-                return candidate.words
+                return candidate
         return None
 
 

@@ -58,7 +58,7 @@ def _point(i: int, candidate: Candidate, rerun: Rerun, share: float, rate: float
     detail = rerun.evaluator.detail(candidate, Load(rate, tester.sizes.full, tester.seed))
     verdict = judge([detail.observation], tester.slos)
     rates = Rates(detail.output_tokens_per_s, detail.total_tokens_per_s, detail.power_w)
-    used = energy(rates, prices.grid())
+    used = energy(rates, prices.grid(candidate))
     known = [m for m in LATENCY_METRICS if m in detail.observation.samples_s]
     stats = sorted({*STATS, *(slo.stat for slo in tester.slos)})
     return SweepPoint(
@@ -68,7 +68,7 @@ def _point(i: int, candidate: Candidate, rerun: Rerun, share: float, rate: float
         stable=verdict.stable,
         met=share <= 1,
         output_tokens_per_s=detail.output_tokens_per_s,
-        usd_per_million_output_tokens=money(rates, prices.price(candidate.hardware)).usd_per_million_output_tokens,
+        usd_per_million_output_tokens=money(rates, prices.price(candidate)).usd_per_million_output_tokens,
         j_per_output_token=None if used is None else used.j_per_output_token,
         kwh_per_million_output_tokens=None if used is None else used.kwh_per_million_output_tokens,
         latency_s={m: {stat: verdict.value_s(Slo(m, stat, 1.0)) for stat in stats} for m in known},

@@ -261,7 +261,6 @@ def spares(
         tell("slower steps, as in 1 of 20 cases")
         error = StatedError.of(request.engine, plan.operator_error)
         held_if_slow = study.tried(fewest, float(error.factors(SPEED, np.array([LEVELS[-1]]))[0])).windows_held
-    each = None if plan.usd_per_hour is None else plan.usd_per_hour / candidate.replicas
     return SparesDocument(
         schema_version=1,
         mtbf_s=failing.mtbf_s,
@@ -281,6 +280,6 @@ def spares(
         tried=tried,
         planned_replicas=candidate.replicas,
         usd_per_hour_planned=plan.usd_per_hour,
-        usd_per_hour=None if each is None or fewest is None else each * fewest,
+        usd_per_hour=None if fewest is None else rerun.prices.usd_per_hour_of_replicas(candidate, fewest),
         most=MOST_SPARES,
     )

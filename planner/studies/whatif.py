@@ -18,6 +18,7 @@ from catalogs.ui.words import counted, digits, human_s, percent
 from planner.answer.evaluate import BEST, PlanEvaluator
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
+from planner.economics.money import offer_words
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate, DeploymentOverrides
@@ -115,8 +116,10 @@ def what_if(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
         found = length_discard(resolved.limits.max_model_len, evaluator.statistics.sample, request.slos)
     if found is not None:
         return WhatIf(PlanComparison(tuple(differs), ()), (found.reason,), None)
-    changed = _evaluated(evaluator, prices, _candidate(resolved, keys))
-    notes = (*filter(None, [caution]), *_notes(plan, changed, evaluator.request))
+    candidate = _candidate(resolved, keys)
+    changed = _evaluated(evaluator, prices, candidate)
+    billed = _billed(changed, candidate, request)
+    notes = (*filter(None, [caution]), *_notes(plan, changed, evaluator.request), *billed)
     comparison = PlanComparison(tuple(differs), tuple(figures(plan, changed)), notes)
     return WhatIf(comparison, tuple(_breaks(changed)), changed)
 
@@ -203,6 +206,19 @@ def _breaks(changed: Plan) -> Iterator[str]:
         yield f"it carries {digits(capacity)} requests/s, not {digits(rate)}{limit}"
     if changed.survival is not None and not changed.survival.met:
         yield f"an objective is missed with {counted(changed.survival.replicas_left, 'remaining replica')}"
+
+
+def _billed(changed: Plan, candidate: Candidate, request: PlanRequest) -> Iterator[str]:
+    """Yield what the changed plan is billed for, and the named accelerators that it does not use."""
+    if changed.cost is None or changed.cost.usd_per_hour is None:
+        return
+    yield f"billed: {offer_words(changed.cost)}"
+    named, used = candidate.hardware.n_accelerators, candidate.accelerators
+    if used < named and request.tariff.usd_per_hour is None:
+        idle = f"{named - used} of the {named} accelerators of {candidate.hardware.text} are not used"
+        yield f"{idle}: they are not billed, but their idle power is in the energy"
+    elif used < named:
+        yield f"your price is for all {named} accelerators, of which {used} are used"
 
 
 def _notes(plan: Plan, changed: Plan, request: PlanRequest) -> Iterator[str]:

@@ -9,11 +9,11 @@ from typing import Final
 
 from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows, text_table
-from catalogs.ui.words import counted, digits, dollars, percent, seconds
+from catalogs.ui.words import counted, digits, dollars, kilowatts, percent, seconds
 from planner.answer.hardware_ranking import HardwareRow
 from planner.answer.plan_schema import CalibrationBlock, Memory, Plan, SloResult
 from planner.answer.schema import GOALS, Answer, SearchSummary
-from planner.economics.money import Energy
+from planner.economics.money import CONTRACT_WORDS, Energy, Money, grid_words, offer_words
 from planner.evaluation.confidence import LEVEL
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
@@ -23,11 +23,14 @@ from planner.sections.section import interval_words, verdict_words
 
 _BAR: Final = 40
 
+#: Maximum number of regions in the table of prices on the screen.
+_MAX_REGIONS: Final = 5
+
 
 def render(answer: Answer, width: int = PIPED) -> str:
     """Return the screen of an answer as plain text of about 32 lines, each at most `width` columns wide."""
     rows: list[str] = []
-    for label, text in _refused(answer) if answer.best is None else _feasible(answer, answer.best):
+    for label, text in _refused(answer) if answer.best is None else _feasible(answer, answer.best, width):
         rows += _command_rows(text, width) if label == "Start" else labelled_rows(label, text, width)
     return "\n".join([*rows, *_hardware_table(answer.hardware, width)])
 
@@ -96,7 +99,7 @@ def _command_rows(command: str, width: int) -> Iterator[str]:
     yield f"{label:<{LABEL}}{row}"
 
 
-def _feasible(answer: Answer, best: Plan) -> Iterator[Line]:
+def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
     request = answer.request
     yield _question(answer)
     yield "", ""
@@ -108,6 +111,7 @@ def _feasible(answer: Answer, best: Plan) -> Iterator[Line]:
         yield "", f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict}"
     yield from _capacity_lines(best, request)
     yield from _money_lines(best, request)
+    yield from _price_lines(answer, best.cost, width)
     yield from _machine_lines(best)
     survival = best.survival
     if survival is not None:
@@ -157,28 +161,62 @@ def _money_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
     if cost is None or cost.usd_per_hour is None:
         yield "Cost", "unknown: no price for this hardware (give one with --price USD_PER_HOUR)"
     else:
-        kinds = ("output", "input", "total")
-        each = [f"{dollars(getattr(cost, f'usd_per_million_{k}_tokens'))} per million {k} tokens" for k in kinds]
-        each += [] if cost.usd_per_request is None else [f"{dollars(cost.usd_per_request)} per request"]
-        yield "Cost", f"${cost.usd_per_hour:.2f}/h{'' if idles else '; ' + ', '.join(each)}"
-        given = cost.price_as_of == "given"
-        dated = "price given on the command line" if given else f"price of {cost.price_as_of}, {cost.price_source}"
-        yield "", dated + (f" ({cost.price_note})" if cost.price_note else "")
+        calendar = f"{dollars(cost.usd_per_hour)}/h"
+        if cost.usd_per_month is not None and cost.usd_per_year is not None:
+            calendar += f" (${cost.usd_per_month:,.0f} a month, ${cost.usd_per_year:,.0f} a year)"
+        yield "Cost", calendar if idles else f"{calendar}; {_unit_costs(cost)}"
+        yield "", offer_words(cost)
     if energy is None:
         yield "Energy", "unknown"
     elif idles:
-        yield "Energy", f"{energy.w_mean / 1e3:.2f} kW at this light load"
+        yield "Energy", f"{kilowatts(energy.w_mean)} at this light load"
     else:
         yield "Energy", _energy_words(energy)
+
+
+def _unit_costs(cost: Money) -> str:
+    """Return the whole bill spread over each kind of tokens, and over the requests, in words."""
+    kinds = ("output", "input", "total")
+    spread = [f"{dollars(getattr(cost, f'usd_per_million_{k}_tokens'))} per million {k} tokens" for k in kinds]
+    each = "" if cost.usd_per_request is None else f"; {dollars(cost.usd_per_request)} per request"
+    return f"the whole bill is {', or '.join(spread)}{each}"
+
+
+def _price_lines(answer: Answer, cost: Money | None, width: int) -> Iterator[Line]:
+    """Yield a table of the regions that sell the plan under its commitment, and of other commitments' cheapest price.
+
+    Nothing is yielded under the user's own price, and in answers of versions without the prices of regions.
+    """
+    if cost is None or cost.cloud is None:
+        return
+    own = CONTRACT_WORDS.get(cost.commitment or "", "")
+    same = [p for p in answer.prices if p.contract == own]
+    other = {p.contract: p for p in reversed(answer.prices) if p.contract != own}
+    shown = [*same[:_MAX_REGIONS], *sorted(other.values(), key=lambda p: p.usd_per_hour)]
+    if len(same) < 2 and not other:
+        return
+    rows = [["cloud and region", "contract", "per hour", "gCO2e per M output", "per month"]]
+    for p in shown:
+        grams = p.gco2e_per_million_output_tokens
+        carbon = "unknown" if grams is None else f"{digits(grams)} ({p.grid_region})"
+        month = "unknown" if p.usd_per_month is None else f"${p.usd_per_month:,.0f}"
+        rows.append([p.place, p.contract, f"${p.usd_per_hour:,.2f}", carbon, month])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if sum(widths) + 2 * len(widths) - 2 > width - LABEL:  # a narrow terminal
+        rows, widths = [row[:-1] for row in rows], widths[:-1]
+    for n, row in enumerate(rows):
+        cells = [text.ljust(w) if i < 2 else text.rjust(w) for i, (text, w) in enumerate(zip(row, widths, strict=True))]
+        yield "" if n else "Regions", "  ".join(cells)
+    if len(same) > _MAX_REGIONS:
+        yield "", f"and {len(same) - _MAX_REGIONS} more regions (prices in the JSON file, or plan report)"
 
 
 def _energy_words(energy: Energy) -> str:
     carbon, intensity = energy.gco2e_per_million_output_tokens, energy.grid_gco2e_per_kwh
     grams = "unknown carbon" if carbon is None else f"{carbon:.0f} gCO2e"
-    region = f" {energy.grid_region}" if energy.grid_region else ""
-    grid = "" if intensity is None else f", grid{region} at {intensity:.0f} g/kWh"
+    grid = "" if intensity is None else f"; {grid_words(energy)} at {intensity:.0f} g/kWh"
     return (
-        f"{energy.w_mean / 1e3:.2f} kW; {energy.j_per_output_token:.3g} J per output token; "
+        f"{kilowatts(energy.w_mean)}; {energy.j_per_output_token:.3g} J per output token; "
         f"{energy.kwh_per_million_output_tokens:.3g} kWh, {grams} per million output tokens (PUE {energy.pue:g}{grid})"
     )
 

@@ -45,15 +45,23 @@ def _tables(m: ReportData, s: ReportSimulations) -> Iterator[Table]:
         value = seconds(p.latency_s.get(slo.metric, {}).get(slo.stat))
         each = (dollars(p.usd_per_million_output_tokens), joules(p.j_per_output_token))
         points.append((rate(p.requests_per_s), value, *each, "yes" if p.met else "no"))
-    head = ("rate", slo.name, "per million output tokens", "per token", "met")
+    head: tuple[str, ...] = ("rate", slo.name, "per million output tokens", "per token", "met")
     yield text_table(head, points, 1, "Recommended plan by load")
     if m.answer.prices:
         prices = [
-            (p.cloud, p.contract, dollars(p.usd_per_hour), dollars(p.usd_per_million_output_tokens), p.as_of)
+            (
+                p.place,
+                p.contract,
+                p.as_of,
+                dollars(p.usd_per_hour),
+                "unknown" if p.usd_per_month is None else f"${p.usd_per_month:,.0f}",
+                dollars(p.usd_per_million_output_tokens),
+                grams(p.gco2e_per_million_output_tokens),
+            )
             for p in m.answer.prices
         ]
-        head = ("cloud", "contract", "per hour", "per million output tokens", "as of")
-        yield text_table(head, prices, 2, "Prices")
+        head = ("cloud and region", "contract", "as of", "per hour", "per month", "per M output tokens", "carbon per M")
+        yield text_table(head, prices, 3, "Prices of the recommended plan by region")
     carbon = [(c.name, grams(c.gco2e_per_million_output_tokens), f"{c.gco2e_per_kwh:g}") for c in m.carbon[:_GRIDS]]
     yield text_table(("grid", "per million output tokens", "g CO2e/kWh"), carbon, 1, "Carbon in the cleanest grids")
     if s.sensitivity is not None:

@@ -1,24 +1,40 @@
-"""Prices: scaled, dated, never zero; noisy rows stay out."""
+"""Prices: of whole instances, dated, never zero; noisy rows stay out."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from catalogs.economics.electricity import DEFAULT_PUE, list_grids, load_grid
-from catalogs.economics.prices import Price, Reading, discounted_price, list_clouds, list_prices, node_price
+from catalogs.economics.instances import list_clouds, list_prices
+from catalogs.economics.prices import (
+    Price,
+    RentalNeed,
+    discounted_price,
+    list_estimates,
+    node_price,
+    offers_by_region,
+    rental_price,
+)
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import list_hardware, parse_hardware
 
 
-def usd(text: str, **how: str) -> float:
-    price = node_price(parse_hardware(text), **how)  # type: ignore[arg-type]
+def need(text: str, together: int | None = None, groups: int | None = None) -> RentalNeed:
+    return RentalNeed.of(parse_hardware(text), together, groups)
+
+
+def known(text: str, together: int | None = None, groups: int | None = None, **how: str) -> Price:
+    price = rental_price(need(text, together, groups), **how)  # type: ignore[arg-type]
     assert price is not None
-    return price.usd_per_hour
+    return price
+
+
+def usd(text: str, **how: str) -> float:
+    return known(text, **how).usd_per_hour
 
 
 def test_rows_are_positive_sourced_and_of_known_hardware() -> None:
@@ -27,6 +43,7 @@ def test_rows_are_positive_sourced_and_of_known_hardware() -> None:
         assert row.hardware in list_hardware()
         assert row.as_of
         assert row.source
+        assert (row.instance == "") == (row.quoted_per == "accelerator")
         assert 0.05 < row.on_demand_usd_per_hour / row.accelerators < 20
         assert row.min_usd_per_hour <= row.median_usd_per_hour
         assert row.min_usd_per_hour <= row.on_demand_usd_per_hour
@@ -48,57 +65,105 @@ def test_known_prices_of_an_h100_node() -> None:
     assert usd("h100x8") == pytest.approx(23.6)
     assert usd("h100x8", reading="list") == pytest.approx(55.04)
     assert usd("h100x8", cloud="azure") == pytest.approx(98.32)
-    assert usd("h100x8", cloud="tco-neocloud") == pytest.approx(8 * 1.69)
+    assert usd("h100x8", reading="owned-neocloud") == pytest.approx(8 * 1.69)
 
 
-def test_ownership_costs_only_when_asked_for() -> None:
-    owned = min(r.on_demand_usd_per_hour for r in list_prices() if r.kind == "ownership" and r.hardware == "h100")
+def test_estimates_are_not_clouds_and_are_used_only_on_request() -> None:
+    owned = min(p.usd_per_hour for p in list_estimates(need("h100")))
     assert owned < usd("h100")  # would win
-    for reading in get_args(Reading):
-        price = node_price(parse_hardware("h100"), reading)
-        assert price is not None
-        assert "tco" not in price.cloud
+    for reading in ("cheapest", "median", "list", "spot"):
+        price = known("h100", reading=reading)
+        assert price.cloud
+        assert not price.estimate
+    estimate = known("h100x8", reading="owned-hyperscaler")
+    assert (estimate.cloud, estimate.instances, estimate.commitment) == ("", (), "owned")
+    assert not any(cloud.startswith("tco") for cloud in list_clouds())
+    with pytest.raises(InputError) as caught:
+        known("h100x8", cloud="tco-neocloud")
+    assert caught.value.nearest == "--set tariff.reading=owned-neocloud"
 
 
-def test_pro_rata_says_so() -> None:
-    price = node_price(parse_hardware("h100x4"), cloud="aws")
-    assert price is not None
-    assert price.usd_per_hour == pytest.approx(55.04 / 2)
-    assert "pro rata" in price.note
-    exact = node_price(parse_hardware("h100x8"), cloud="aws")
-    assert exact is not None
-    assert exact.note == ""
+def test_a_part_of_an_instance_is_billed_as_the_whole_instance() -> None:
+    price = known("h100x4", cloud="azure")  # sells eight together, and nothing smaller
+    assert price.usd_per_hour == pytest.approx(98.32)
+    assert price.idle_accelerators == 4
+    assert "4 of the 8 rented accelerators are not used" in price.note
+    exact = known("h100x8", cloud="aws")
+    assert (exact.note, exact.idle_accelerators) == ("", 0)
 
 
-def test_an_instance_of_exactly_the_size_comes_first() -> None:
-    price = node_price(parse_hardware("h100x1"), cloud="digitalocean")
-    assert price is not None
-    assert price.usd_per_hour == pytest.approx(6.74)  # an eighth of the instance of eight is cheaper
-    assert price.note == ""
+def test_separate_replicas_take_the_smallest_instances_where_they_are_cheaper() -> None:
+    """Three L40S of one instance each cost 3 x 1.5484; three quarters of the instance of four would cost 6.85."""
+    price = known("l40sx4", 1, 3)
+    assert price.usd_per_hour == pytest.approx(3 * 1.5484)
+    assert [(i.count, i.accelerators) for i in price.instances] == [(3, 1)]
+    together = known("l40sx4", 3, 1)
+    assert together.usd_per_hour == pytest.approx(9.1376)
+    assert [(i.count, i.accelerators) for i in together.instances] == [(1, 4)]
 
 
-def test_added_up_says_so() -> None:
-    price = node_price(parse_hardware("mi300xx8"), cloud="vultr")
-    assert price is not None
+def test_hardware_is_priced_by_the_node_or_by_the_accelerator() -> None:
+    hardware = parse_hardware("l40sx3")
+    assert node_price(hardware) == rental_price(need("l40sx4", 3, 1))
+    assert node_price(hardware, together=1) == rental_price(need("l40sx4", 1, 3))
+
+
+def test_a_price_per_accelerator_is_of_whole_nodes() -> None:
+    price = known("mi300xx8", cloud="vultr")
     assert price.usd_per_hour == pytest.approx(8 * 1.85)
-    assert "8 x an instance of 1" in price.note
+    part = known("mi300xx8", 1, 3, cloud="vultr")
+    assert part.usd_per_hour == price.usd_per_hour
+    assert "no part is known to be sold" in part.note
+
+
+@pytest.mark.parametrize("commitment", ["on-demand", "spot", "reserved-1y"])
+@pytest.mark.parametrize("text", ["h100x8", "l40sx4", "h200x8", "a10gx4", "b200x8"])
+def test_an_offer_is_of_one_cloud_region_and_commitment(text: str, commitment: str) -> None:
+    """Every instance of an offer is a row of its place with a price under the commitment: nothing is mixed."""
+    for groups in (1, 3, 5):
+        for price in offers_by_region(need(text, 1, groups), commitment):
+            rows = {
+                row.instance: row.usd_per_hour(commitment)
+                for row in list_prices()
+                if (row.hardware, row.cloud, row.region) == (need(text).accelerator, price.cloud, price.region)
+            }
+            assert price.commitment == commitment
+            assert price.usd_per_hour == pytest.approx(sum(i.count * i.usd_per_hour for i in price.instances))
+            assert all(rows[i.instance] == i.usd_per_hour for i in price.instances)
+            assert sum(i.count * i.accelerators for i in price.instances) == groups + price.idle_accelerators
+
+
+@pytest.mark.parametrize("name", list_hardware())
+def test_more_accelerators_never_cost_less(name: str) -> None:
+    hardware = parse_hardware(name)
+    most = hardware.node.max_accelerators
+    prices = [rental_price(RentalNeed.of(hardware, 1, n)) for n in range(1, 2 * most + 1)]
+    wider = [rental_price(RentalNeed.of(hardware, n, 1)) for n in range(1, most + 1)]
+    for found in (prices, wider):
+        billed = [p.usd_per_hour for p in found if p is not None]
+        assert billed == sorted(billed)
+    for apart, together in zip(prices, wider, strict=False):
+        assert apart is not None or together is None
+        if apart is not None and together is not None:
+            assert apart.usd_per_hour <= together.usd_per_hour
 
 
 @pytest.mark.parametrize("name", list_hardware())
 def test_nodes_multiply_and_readings_are_ordered(name: str) -> None:
-    one = node_price(parse_hardware(name))
-    two = node_price(parse_hardware(f"2*{name}x1"))
+    one = rental_price(need(name))
+    two = rental_price(need(f"2*{name}"))
     assert (one is None) == (two is None)
     if one is not None and two is not None:
-        assert two.usd_per_hour == pytest.approx(2 * one.usd_per_hour)
+        assert one.usd_per_hour <= two.usd_per_hour <= 2 * one.usd_per_hour + 1e-9
         assert one.usd_per_hour <= usd(name, reading="median")
         assert one.usd_per_hour <= usd(name, reading="list")
 
 
 def test_unknown_is_none() -> None:
-    assert node_price(parse_hardware("rtx4090x2")) is None
-    assert node_price(parse_hardware("local")) is None
-    assert node_price(parse_hardware("mi300x"), "spot", cloud="vultr") is None
+    assert rental_price(need("rtx4090x2")) is None
+    assert rental_price(need("local")) is None
+    assert rental_price(need("mi300x"), "spot", cloud="vultr") is None
+    assert rental_price(need("h100x8"), cloud="verda") is None  # sells no instance that holds eight
 
 
 def test_slices_cost_their_whole_gpu() -> None:
@@ -106,8 +171,7 @@ def test_slices_cost_their_whole_gpu() -> None:
 
 
 def test_region_and_spot() -> None:
-    price = node_price(parse_hardware("h100x8"), cloud="aws", region="eu")
-    assert price is not None
+    price = known("h100x8", cloud="aws", region="eu")
     assert price.region.startswith("eu-")
     assert usd("h100x8", reading="spot", cloud="aws") < usd("h100x8", cloud="aws")
 
@@ -120,24 +184,22 @@ def test_commitments_are_cheaper_and_never_made_up() -> None:
         assert row.reserved_1y_usd_per_hour is not None
         assert 0.55 < row.reserved_1y_usd_per_hour / row.on_demand_usd_per_hour < 0.75
     assert usd("a100-80gbx8", commitment="reserved-1y") == pytest.approx(17.4014)
-    assert node_price(parse_hardware("h100x8"), commitment="reserved-1y") is None  # not in the table of H100 instances
-    assert usd("h100x8", commitment="reserved-3y") == pytest.approx(8 * 1.30)
+    assert rental_price(need("h100x8"), commitment="reserved-1y") is None  # not in the table of H100 instances
+    assert usd("h100x8", commitment="reserved-3y") == pytest.approx(8 * 1.30)  # an estimate, which no cloud offers
+    assert known("h100x8", commitment="reserved-3y").estimate == "rental-3-years"
+    assert rental_price(need("h100x8"), cloud="aws", commitment="reserved-3y") is None
     assert usd("h100x8", commitment="spot") == usd("h100x8", reading="spot")
 
 
-def test_a_price_says_which_instance_it_is_of() -> None:
-    price = node_price(parse_hardware("h100x8"), cloud="verda")
-    assert price is not None
-    assert (price.instance, price.accelerators) == ("1H100.80S.32V", 1)
-    assert price.note == "8 x an instance of 1, separate machines"
-    quoted = node_price(parse_hardware("mi300xx8"), cloud="vultr")
-    assert quoted is not None
-    assert "separate machines" not in quoted.note  # a price of one GPU, not an instance of one
+def test_a_price_names_its_instances() -> None:
+    price = known("h100x8", 1, 8, cloud="verda")
+    assert [i.words for i in price.instances] == ["8 x 1H100.80S.32V (1 GPU each) at $2.29/h each"]
+    assert price.n_instances == 8
+    assert known("h100x8", cloud="aws").instances[0].words == "p5.48xlarge (8 GPUs) at $55.04/h"
 
 
 def test_a_discount_of_ones_own_says_so() -> None:
-    listed = node_price(parse_hardware("h100x8"), cloud="aws")
-    assert listed is not None
+    listed = known("h100x8", cloud="aws")
     price = discounted_price(listed, "reserved-3y", 0.4)
     assert price.usd_per_hour == pytest.approx(55.04 * 0.6)
     assert "40% off the on-demand price, as you gave" in price.note
@@ -149,7 +211,7 @@ def test_a_discount_of_ones_own_says_so() -> None:
 @pytest.mark.parametrize("how", [{"cloud": "awz"}, {"region": "mars"}, {"reading": "cheap"}, {"commitment": "spott"}])
 def test_unknown_choices_name_the_nearest(how: dict[str, str]) -> None:
     with pytest.raises(InputError) as caught:
-        node_price(parse_hardware("h100x8"), **how)  # type: ignore[arg-type]
+        rental_price(need("h100x8"), **how)  # type: ignore[arg-type]
     assert caught.value.nearest
 
 
@@ -163,7 +225,7 @@ def test_a_users_price_is_positive_or_refused(value: float) -> None:
 
 
 def test_clouds() -> None:
-    assert {"aws", "gcp", "azure", "lambda", "tco-3-year"} <= set(list_clouds())
+    assert {"aws", "gcp", "azure", "lambda"} <= set(list_clouds())
 
 
 @pytest.mark.parametrize("region", list_grids())

@@ -14,6 +14,7 @@ from planner.cli.screens.plan import render
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.pipeline import make_plan
 from planner.problem.demand import FailureTolerance
+from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import Slo, parse_slos
 from planner.problem.tariff import Tariff
@@ -156,6 +157,39 @@ def test_a_rate_is_carried_by_the_smallest_part_that_holds_it_at_its_part_of_the
     assert (deployment["weight_dtype"], deployment["kv_dtype"]) == ("bf16", "bf16")
     assert answer["best"]["requests_per_s"] == 5.0
     assert answer["best"]["slo"][0]["probability_met"] > 0.9
+
+
+@cache
+def priced_plan() -> dict[str, Any]:
+    """Two replicas carry the load; two GPUs of one replica would need an instance of four."""
+    fixed = Overrides.of({"kv_dtype": "bf16", "max_num_seqs": 256, "max_num_batched_tokens": 2048})
+    given = {"requests_per_s": 45.0, "precisions": ("bf16",), "fixed": fixed}
+    return answer_to("llama3.1-8b", "l40sx4", "ttft.p99=2s", trials=20, **given)
+
+
+def test_the_lowest_cost_is_that_of_the_whole_instances_and_names_them() -> None:
+    plan = priced_plan()["best"]
+    cost, used = plan["cost"], plan["deployment"]["replicas"] * plan["deployment"]["tensor_parallel"]
+    assert plan["deployment"]["tensor_parallel"] == 1
+    assert cost["usd_per_hour"] == pytest.approx(used * 1.5484)
+    assert [(i["count"], i["accelerators"]) for i in cost["instances"]] == [(used, 1)]
+    assert (cost["commitment"], cost["cloud"], cost["region"]) == ("on-demand", "nebius", "eu-north1")
+    assert (plan["energy"]["grid_region"], plan["energy"]["grid_assumed"]) == ("fi", False)
+    rows = priced_plan()["prices"]
+    assert min(r["usd_per_hour"] for r in rows if r["contract"] == "on demand") == cost["usd_per_hour"]
+    assert all(r["as_of"] and r["contract"] for r in rows)
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_the_screen_names_instances_commitment_place_and_date_and_lists_regions(width: int) -> None:
+    text = render(parse_answer(priced_plan()), width)
+    assert max(map(len, text.split("\n"))) <= width + 1
+    words = " ".join(text.split())
+    for part in ("gpu-l40s-a_1gpu-8vcpu-32gb", "on demand, nebius eu-north1", "2025-09 or later", "a month", "a year"):
+        assert part in words
+    assert "grid fi (nebius eu-north1 is in Finland)" in words
+    assert "aws us-east-1" in words
+    assert "the whole bill is" in words
 
 
 def test_what_does_not_fit_is_refused_with_numbers_and_a_way_out() -> None:

@@ -112,7 +112,7 @@ def test_a_price_of_ones_own_is_shared_by_accelerators() -> None:
     prices = PriceList(Tariff(usd_per_hour=3.0), whole)
     half = prices.price(with_count(whole, 1))
     assert half is not None
-    assert (half.usd_per_hour, half.note) == (1.5, "1 of 2 accelerators")
+    assert (half.usd_per_hour, half.note) == (1.5, "your price in proportion: 1 of 2 accelerators")
     looked_up = prices.of_other(whole).price(whole)
     assert looked_up is not None
     assert looked_up.usd_per_hour != 3.0

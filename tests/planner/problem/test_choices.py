@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from catalogs.economics.prices import Price, node_price
+from catalogs.economics.prices import Price
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware, with_count
 from catalogs.hardware.specs import Hardware
 from planner.problem.hardware_choice import Choices, choose_hardware
+from planner.problem.tariff import Tariff, least_price
 
 
 def price_of(hardware: Hardware) -> Price | None:
-    return node_price(hardware)
+    return least_price(hardware, Tariff())
 
 
 def texts(found: Choices) -> tuple[str, ...]:

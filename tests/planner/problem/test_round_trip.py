@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from catalogs.economics.prices import COMMITMENTS, ON_DEMAND
+from catalogs.economics.instances import COMMITMENTS, ON_DEMAND
 from catalogs.errors import InputError
 from catalogs.io.yaml_loader import dump_yaml
 from catalogs.ui.entry_point import run_command

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalogs.economics.electricity import Grid, load_grid, read_hourly_carbon
-from catalogs.economics.prices import Price, node_price
+from catalogs.economics.prices import Price, RentalNeed, rental_price
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from planner.answer.plan_schema import Plan
-from planner.economics.money import Energy, Money, instance_words, n_instances, price_rows
+from planner.economics.money import Energy, Money, RentedPart, price_rows, rented_words
 from planner.economics.ownership import (
     HOURS_PER_YEAR,
     OwnedCost,
@@ -146,6 +146,11 @@ def test_rack_by_hand() -> None:
     assert idle_w(hardware) == pytest.approx(2 * (8 * 115 + 1500))
     power = rack_power(hardware, 12_000.0, 500.0, 4)
     assert (power.racks, power.node_w_mean, power.rack_w_mean) == (1, 6000.0, 12_000.0)  # no more nodes than planned
+    alone = rack_power(parse_hardware("h100x3"), 1375.0, None, 4)
+    assert (alone.node_w_mean, alone.node_w_most) == (alone.rack_w_mean, alone.rack_w_most)
+    values = {quantity: value for quantity, value, _ in alone.rows()}
+    assert values["Node, mean"] == values["Rack, mean"]  # rounded once, from the same figure
+    assert values["Node, maximum"] == values["Rack, maximum"]
     assert rack_power(parse_hardware("5*h100x8"), 30_000.0, None, 2).racks == 3
     assert rack_power(parse_hardware("h100x4"), 3000.0, None, None).host_w_idle == 750.0  # half of the host
 
@@ -285,11 +290,17 @@ def test_a_request_refuses_accounts_that_do_not_fit_it() -> None:
 
 
 def test_offers_say_of_which_instances_they_are() -> None:
-    rows = price_rows(parse_hardware("h100x8"), 1000.0, 4000.0)
+    hardware = parse_hardware("h100x8")
+    rows = price_rows(RentalNeed.of(hardware, together=1), 1000.0, 4000.0, 2.0)
     single = next(r for r in rows if r.cloud == "verda" and r.contract == "on demand")
     assert (single.accelerators_per_instance, single.instances) == (1, 8)
-    assert instance_words("1H100", 1, 8) == "8 x 1H100 (1 GPU each)"
-    assert instance_words("p5.48xlarge", 8, 1) == "p5.48xlarge (8 GPUs)"
+    assert (single.grid_region, single.place) == ("fi", "verda FIN-02")
+    assert single.gco2e_per_million_output_tokens == pytest.approx(2.0 * 79)
+    parts = [RentedPart("1H100", 1, 8, 2.29), RentedPart("p5.48xlarge", 8, 1, 55.04)]
+    assert rented_words(parts) == "8 x 1H100 (1 GPU each) at $2.29/h each + p5.48xlarge (8 GPUs) at $55.04/h"
     assert {"on demand", "spot", "reserved 3 years", "owned"} <= {r.contract for r in rows}
-    hardware = parse_hardware("2*h100x8")
-    assert n_instances(node_price(hardware, cloud="aws"), hardware) == 2
+    assert all((r.cloud is None) == (r.estimate is not None) for r in rows)
+    assert all(r.cloud is not None for r in rows if r.contract in ("on demand", "spot", "reserved 1 year"))
+    two = rental_price(RentalNeed.of(parse_hardware("2*h100x8")), cloud="aws")
+    assert two is not None
+    assert two.n_instances == 2

@@ -26,7 +26,9 @@ from tests.planner.seats_toy import COLD_S, seats_requests, seats_serve
 HOUR_S = 3600.0
 SLOS = parse_slos(["ttft.p90=3s"])
 ERROR = StatedError("none", 0.01, {})
-UNIT = ReplicaUnit(carries_per_s=0.5, in_flight=2.5, limit=8, spare=0, usd_per_hour=2.0, cold_start_s=COLD_S, sure=0.9)
+UNIT = ReplicaUnit(
+    carries_per_s=0.5, in_flight=2.5, limit=8, spare=0, usd_per_hour=lambda n: 2.0 * n, cold_start_s=COLD_S, sure=0.9
+)
 
 
 def diurnal(tmp_path: Path, more: str = "", mean: float = 1.0) -> str:

@@ -9,6 +9,7 @@ from catalogs.hardware.catalog import parse_hardware
 from planner.answer.evaluate import EvaluatedPlan
 from planner.answer.plan_schema import Plan
 from planner.evaluation.evaluator import Verdict
+from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.accounting import Accounting
 from planner.problem.request import PlanRequest
@@ -83,6 +84,21 @@ def test_limits_are_of_gpus() -> None:
     block = power_limits(found, planned(found, 0.1, 0.2), [100.0])
     assert block.rows == []
     assert block.note == "power limits apply to GPUs only"
+
+
+@pytest.mark.parametrize("cap_w", [10.0, 700.0])
+def test_a_limit_that_the_board_cannot_have_is_refused_before_the_search_with_one_that_it_can(cap_w: float) -> None:
+    request = PlanRequest(model="llama3.1-8b", hardware="h100", slos=SLOS, accounting=Accounting(power_caps_w=[cap_w]))
+    evaluator = open_evaluator(request)
+    with pytest.raises(InputError) as caught:
+        PowerLimitsSection().check(request, evaluator)
+    suggested = float(str(caught.value.nearest).rpartition("=")[2])
+    valid = request.replace(accounting=Accounting(power_caps_w=[suggested]))
+    PowerLimitsSection().check(valid, evaluator)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(section, "MOST_REQUESTS", 300)
+        found = power_limits(world(), planned(world(), 30.0, 64.0), [suggested])
+    assert [row.cap_w for row in found.measured] == [None, suggested]  # every step of the runs keeps it
 
 
 def test_what_is_no_limit_is_refused_at_once() -> None:

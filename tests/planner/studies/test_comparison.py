@@ -134,6 +134,19 @@ def test_twice_and_more_the_rate_breaks_and_says_what() -> None:
     assert [what for what, *_ in found.comparison.differs] == ["requests/s"]
 
 
+def test_larger_hardware_is_billed_for_what_the_plan_uses() -> None:
+    plan = answer().plans[0]
+    keys = {"replicas": 3, "tensor_parallel": 1}
+    found = what_if(answer(), plan, Changes(None, "h200x8", None, keys))
+    assert found.plan is not None
+    assert found.plan.cost is not None
+    assert sum(part.count * part.accelerators for part in found.plan.cost.instances) == 3
+    assert found.plan.usd_per_hour == pytest.approx(3.39 + 6.78)
+    notes = found.comparison.notes
+    assert any(note.startswith("billed: ") and "on demand, verda FIN-02" in note for note in notes)
+    assert any("5 of the 8 accelerators of h200x8 are not used" in note for note in notes)
+
+
 def test_settings_no_search_chooses_are_simulated() -> None:
     """Four seats: the batch stays small and the queue grows."""
     plan = answer().plans[0]
