@@ -14,6 +14,7 @@ from catalogs.ui.words import human_s
 from planner.answer.evaluate import BEST, EvaluatedPlan, PlanEvaluator
 from planner.answer.plan_schema import Memory, Plan
 from planner.answer.schema import Refusal, Suggestion
+from planner.evaluation.api_processes import api_server_variants
 from planner.evaluation.evaluator import Evaluator, Verdict
 from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest
@@ -128,6 +129,7 @@ class Refuser:
         for c in candidates(request, evaluator.names):
             default.setdefault(c.placement, c)
         left = [c for c in default.values() if evaluator.discard(c) is None and math.isfinite(tester.floor_per_s(c))]
+        left += api_server_variants(left, evaluator, request.fixed)
         left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
         plan_evaluator = PlanEvaluator(evaluator, tester, self.plan_evaluator.prices)
         for candidate in left[:_MAX_TRIES]:

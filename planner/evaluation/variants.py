@@ -1,4 +1,4 @@
-"""Workloads with other lengths or contents, as changed inputs of an evaluator."""
+"""Workloads with other lengths, contents or arrivals, as changed inputs of an evaluator."""
 
 from __future__ import annotations
 
@@ -15,32 +15,43 @@ _SHARED_BLOCK_TOKENS: Final = 16
 
 @dataclass(frozen=True)
 class VariedWorkload(Workload):
-    """A workload with longer or shorter requests, or with a common first part of every prompt.
+    """A workload with longer or shorter requests, a common first part of every prompt, or smoother arrivals.
 
     Attributes:
         input_factor: Factor on the prompt lengths.
         output_factor: Factor on the output lengths.
         shared: Share of every prompt that is common text: 0 makes every prompt unique, 0.5 makes the first half of all
             prompts equal, None keeps the contents.
+        burstiness: Factor on the difference of every gap between arrivals from the mean gap; at most 1.
     """
 
     input_factor: float = 1.0
     output_factor: float = 1.0
     shared: float | None = None
+    burstiness: float = 1.0
 
     @classmethod
     def of(
-        cls, workload: Workload, input_factor: float = 1.0, output_factor: float = 1.0, shared: float | None = None
+        cls,
+        workload: Workload,
+        input_factor: float = 1.0,
+        output_factor: float = 1.0,
+        shared: float | None = None,
+        burstiness: float = 1.0,
     ) -> VariedWorkload:
-        """Return `workload` with changed lengths or contents."""
+        """Return `workload` with changed lengths, contents or gaps between arrivals."""
         kept = (workload.name, workload.source, workload.content, workload.notices)
-        return cls(*kept, input_factor, output_factor, shared)
+        return cls(*kept, input_factor, output_factor, shared, burstiness)
 
     def materialise(
         self, seed: int | None = None, n_requests: int | None = None, requests_per_s: float | None = None
     ) -> RequestSet:
-        """Draw the requests of the workload, then change their lengths and contents."""
+        """Draw the requests of the workload, then change their arrivals, lengths and contents."""
         drawn = Workload.materialise(self, seed, n_requests, requests_per_s)
+        if self.burstiness != 1.0 and drawn.n > 1:
+            first_s, last_s = drawn.arrival_s[0], drawn.arrival_s[-1]
+            evenly_s = np.linspace(first_s, last_s, drawn.n)
+            drawn = replace(drawn, arrival_s=evenly_s + self.burstiness * (drawn.arrival_s - evenly_s))
         inputs = np.maximum(np.rint(drawn.input_tokens * self.input_factor), 1).astype(np.int64)
         outputs = np.maximum(np.rint(drawn.output_tokens * self.output_factor), 1).astype(np.int64)
         varied = replace(drawn, input_tokens=inputs, output_tokens=outputs)
