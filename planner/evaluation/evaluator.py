@@ -66,6 +66,7 @@ class Observation:
         growth_fraction: Growth of the requests in the system over the window, as a share of the arrivals in it.
         joules_per_output_token: Energy of all accelerators and hosts, at the socket.
         n_simulated: Requests of the whole run.
+        waiting_fraction: Requests that waited for their first step at the last arrival, as a share of the run's.
     """
 
     load: Load
@@ -74,11 +75,16 @@ class Observation:
     growth_fraction: float
     joules_per_output_token: float = float("nan")
     n_simulated: int = 0
+    waiting_fraction: float = 1.0
 
     @property
     def undecided(self) -> bool:
-        """Return whether the queue grows, but no faster than a batch that is still filling up: a longer run decides."""
-        return not self.stable and self.growth_fraction <= OVERLOAD_GROWTH
+        """Return whether the system may still be filling up, so that a longer run decides.
+
+        The requests in it grow no faster than a batch that fills up, or none of them waits for a place in the batch.
+        """
+        filling = self.growth_fraction <= OVERLOAD_GROWTH or self.waiting_fraction <= GROWTH_LIMIT
+        return not self.stable and filling
 
     @property
     def stable(self) -> bool:

@@ -125,7 +125,15 @@ def observe_window(run: Run, window: SteadyWindow, load: Load, reading: WindowSt
     """Return the observation of a window of a run; the latencies of a refused request are infinite."""
     seen = window.measured
     samples = {name: LATENCY_METRICS[name].samples(RequestWindow(run, seen)) for name in reading.metrics}
-    found = Observation(load, samples, int(seen.sum()), window.growth_fraction, n_simulated=run.requests.n)
+    waiting = float(np.mean(~(run.started_s <= run.arrival_s.max())))
+    found = Observation(
+        load,
+        samples,
+        int(seen.sum()),
+        window.growth_fraction,
+        n_simulated=run.requests.n,
+        waiting_fraction=waiting,
+    )
     if not reading.joules:
         return found
     return replace(found, joules_per_output_token=joules_per_output_token(run, seen, found.stable))

@@ -17,6 +17,7 @@ from planner.evaluation.evaluator import Evaluator, Verdict
 from planner.search.objectives import CandidateTester
 from planner.studies.capacity_inputs import CapacityInput, capacity_inputs
 from planner.studies.rerun import Rerun
+from planner.studies.sensitivity import shorter
 
 #: Every input is improved by this factor.
 IMPROVEMENT: Final = 1.1
@@ -92,7 +93,7 @@ def binding_of(
     tell: ProgressCallback = lambda _: None,
 ) -> Binding | None:
     """Return what binds the recommended plan among some inputs; see `find_binding`."""
-    candidate, plain = rerun.candidates[0], replace(tester, evaluator=rerun.evaluator_of(0))
+    candidate, plain = rerun.candidates[0], replace(shorter(tester), evaluator=rerun.evaluator_of(0))
 
     def probe(evaluator: Evaluator, requests_per_s: float) -> Verdict:
         return replace(plain, evaluator=evaluator).probe(candidate, requests_per_s, plain.sizes.full)

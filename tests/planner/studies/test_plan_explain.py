@@ -15,27 +15,21 @@ from planner.evaluation.deployments import slower_host
 from planner.evaluation.variants import VariedWorkload
 from planner.studies.bottleneck import resource_uses
 from planner.studies.capacity_growth import CAPACITY_GOAL, Growth, GrowthStep
+from planner.studies.capacity_inputs import KV_CACHE
 from planner.studies.explain import binding_words, explain, why_not
 from planner.studies.rerun import Rerun
 from tests.planner.report.test_plan_report import answer, data, material, told
 
 
-def test_time_binds_where_there_is_room_and_space_where_there_is_none() -> None:
-    """What the run's analysis names is what binds, whatever a cache's peak was for a moment."""
+def test_the_utilisation_of_a_run_says_nothing_about_what_binds() -> None:
+    """Without counterfactuals no resource binds, however full it is; preemptions are named with the cache."""
     s, plan = material().simulated, answer().plans[0]
     assert s is not None
-    roomy = [u for u in resource_uses(plan, s.parts) if u.binds]
-    assert [u.of for u in roomy] == ["replica time"]
+    assert not any(use.binds for use in resource_uses(plan, s.parts))
     peaked = plan.model_copy(update={"metrics": (plan.metrics or {}) | {"kv_peak_fraction": 1.0, "n_preemptions": 40}})
-    assert [u.resource for u in resource_uses(peaked, s.parts) if u.binds] == [u.resource for u in roomy]
-    for bound, resource in (("kv_capacity", "KV cache"), ("queue", "running sequences")):
-        waiting = [
-            replace(part, bottleneck=replace(part.bottleneck, bounds_s=part.bottleneck.bounds_s | {bound: 1e9}))
-            for part in s.parts
-        ]
-        binding = [u for u in resource_uses(peaked, waiting) if u.binds]
-        assert [u.resource for u in binding] == [resource]
-        assert ("40 preemptions" in binding_words(peaked, binding)) == (resource == "KV cache")
+    cache = next(use for use in resource_uses(peaked, s.parts) if use.resource == KV_CACHE)
+    assert (cache.share, cache.words) == (1.0, "40 preemptions")
+    assert "not known" in binding_words(plan, None)
 
 
 def test_why_not_speaks_in_the_answers_numbers() -> None:
@@ -85,7 +79,9 @@ def test_the_command_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert max(map(len, capsys.readouterr().out.splitlines())) <= PIPED
     found = json.loads(out.read_text())
     assert len(found["why_not"]) == len(answer().alternatives)
-    assert any(u["binds"] for u in found["uses"])
+    bound = [u["resource"] for u in found["uses"] if u["binds"]]
+    assert all(name in found["binds"] for name in bound)
+    assert len(found["advice"]) == len(bound)
     assert found["more_capacity"]["goal_requests_per_s"] == pytest.approx(
         CAPACITY_GOAL * data()["best"]["capacity_requests_per_s"]
     )
@@ -114,7 +110,6 @@ def test_slower_steps_stretch_time_exactly() -> None:
     tester, candidate = again.tester, again.candidates[0]
     plain = tester.probe(candidate, 4.0, 300).observations[0].samples_s["ttft"]
     slower = again.evaluator.with_(step_factor=2.0)
-    from dataclasses import replace
 
     stretched = replace(tester, evaluator=slower).probe(candidate, 2.0, 300).observations[0].samples_s["ttft"]
     assert stretched == pytest.approx(2 * plain)
