@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from catalogs.ui.terminal import ProgressCallback
@@ -65,7 +66,7 @@ class Binding:
                 f"{100 * RESOLUTION:.0f} %, because several limit it together"
             )
         names, gains = " and ".join(gain.input for gain in found), [round(100 * gain.gain) for gain in found]
-        verb, which = ("binds", "it") if len(found) == 1 else ("tie", "either")
+        verb, which = ("binds", "it") if len(found) == 1 else ("tie", "any one of them")
         most = f"{max(gains)} %" if min(gains) == max(gains) else f"{min(gains)} to {max(gains)} %"
         return f"{names} {verb}: {percent} more of {which} raises the capacity by {most}, the most of all inputs"
 
@@ -101,12 +102,12 @@ def binding_of(
     floor = plain.probe(candidate, plain.evaluator.light_requests_per_s(candidate), plain.sizes.quick)
     if not floor.met:
         return None
-    base = find_capacity(lambda r: probe(plain.evaluator, r), capacity_per_s, floor, RESOLUTION)
+    base = find_capacity(partial(probe, plain.evaluator), capacity_per_s, floor, RESOLUTION)
     gains = []
     for each in inputs:
         tell(f"{100 * (IMPROVEMENT - 1):.0f} % more of {each.words}")
         evaluator = each.improved(IMPROVEMENT)
-        gains.append(CapacityGain(each.words, _gain(base, lambda r, e=evaluator: probe(e, r)), each.advice))
+        gains.append(CapacityGain(each.words, _gain(base, partial(probe, evaluator)), each.advice))
     return Binding(base.requests_per_s, ranked(gains))
 
 

@@ -57,13 +57,13 @@ def explain(answer: Answer, tell: ProgressCallback = lambda _: None) -> Explanat
         return Explanation([f"No plan: {binding}"], [], [], binding, None)
     rerun, capacity_per_s = Rerun.of(answer, "explain"), best.capacity_requests_per_s
     tell("the plan itself")
-    binding = find_binding(rerun, capacity_per_s, tell) if capacity_per_s else None
-    found = resource_uses(best, pool_uses(rerun, best), binding)
+    bound = find_binding(rerun, capacity_per_s, tell) if capacity_per_s else None
+    found = resource_uses(best, pool_uses(rerun, best), bound)
     grown = growth(rerun, best, tell) if capacity_per_s else None
     others = [(deployment_words(p.deployment), why_not(answer, best, p)) for p in answer.alternatives]
     why = [*_why(answer, best), *ruled_out(answer, rerun)]
-    advice = () if binding is None else tuple(f"{gain.input}: {gain.advice}" for gain in binding.binding)
-    return Explanation(why, others, found, binding_words(best, binding), grown, advice)
+    advice = () if bound is None else tuple(f"{gain.input}: {gain.advice}" for gain in bound.binding)
+    return Explanation(why, others, found, binding_words(best, bound), grown, advice)
 
 
 #: What the search optimised, by objective; an objective that is not listed is maximised.

@@ -255,7 +255,7 @@ def streaming_notice(resolved: ResolvedDeployment, output_tokens_per_s: float) -
     most = resolved.api_server_count / token_s
     return (
         f"{each:,.0f} output tokens/s per replica are close to or above the streaming limit of its API server "
-        f"({most:,.0f}): run more API processes, or expect tokens to queue there"
+        f"({most:,.0f}): run more API server processes, or expect tokens to queue there"
     )
 
 

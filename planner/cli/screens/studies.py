@@ -70,9 +70,8 @@ def show_explanation(e: Explanation) -> None:
         console.print(text_table(("alternative", "why not"), e.alternatives, 2, "Alternatives"))
     show_lines([("Bottleneck", e.binds), *(("To raise it" if not i else "", text) for i, text in enumerate(e.advice))])
     if e.uses:
-        rows = [(u.resource, gain_text(u), used_text(u), u.of, "binds" if u.binds else "") for u in e.uses]
-        head = ("10 % more of", "capacity", "used now", "share of", "")
-        console.print(text_table(head, rows, 1, ""))
+        uses = [(u.resource, gain_text(u), used_text(u), u.of, "binds" if u.binds else "") for u in e.uses]
+        console.print(text_table(("10 % more of", "capacity", "used now", "share of", ""), uses, 1, ""))
     if e.growth is not None:
         title = f"{CAPACITY_GOAL - 1:.0%} more capacity ({e.growth.goal_per_s:.3g} requests/s), simulated"
         head = ("change", "meets objectives", "cost per hour", "difference")
