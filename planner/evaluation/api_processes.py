@@ -39,12 +39,21 @@ class EstimatedUtilisation(Protocol):
 
 
 def api_server_variants(
-    found: Iterable[Candidate], evaluator: EstimatedUtilisation, fixed: Overrides
+    found: Iterable[Candidate],
+    evaluator: EstimatedUtilisation,
+    fixed: Overrides,
+    requests_per_s: float | None = None,
 ) -> Iterator[Candidate]:
     """Yield a variant of each candidate whose API server limits it, with enough processes to limit it no more.
 
     Yields nothing if the request fixes the number of processes, if the engine has no choice of it, or on CPUs, where
     the processes would take cores from the engine.
+
+    Args:
+        found: The candidates.
+        evaluator: Estimates their utilisation.
+        fixed: The keys that the request fixes.
+        requests_per_s: The highest rate that matters; None: the saturation of each candidate.
     """
     if "api_server_count" in fixed.values:
         return
@@ -52,13 +61,20 @@ def api_server_variants(
         names = evaluator.names_of(candidate)
         if not names.engine.scales_api_servers or names.hardware.accelerator.kind != "gpu":
             return
-        count = None if evaluator.discard(candidate) else sufficient_count(candidate, evaluator)
+        count = None if evaluator.discard(candidate) else sufficient_count(candidate, evaluator, requests_per_s)
         if count is not None:
             yield candidate.with_api_servers(count)
 
 
-def sufficient_count(candidate: Candidate, evaluator: EstimatedUtilisation) -> int | None:
+def sufficient_count(
+    candidate: Candidate, evaluator: EstimatedUtilisation, requests_per_s: float | None = None
+) -> int | None:
     """Return the least power of two of the default number of processes with which the API server no longer limits.
+
+    Args:
+        candidate: The candidate with the default number.
+        evaluator: Estimates its utilisation.
+        requests_per_s: The highest rate that matters; None: the saturation of the candidate.
 
     Returns:
         The number of processes of each replica, at most as many as have a CPU core; None if the default is enough.
@@ -66,14 +82,16 @@ def sufficient_count(candidate: Candidate, evaluator: EstimatedUtilisation) -> i
     pools = [pool.candidate for pool in candidate.pools]
     most = min(most_api_servers(evaluator.names_of(candidate).hardware, pool.layout) for pool in pools)
     count, default = candidate.api_servers, candidate.api_servers
-    while count < most and _is_limiting(candidate.with_api_servers(count), evaluator):
+    while count < most and is_limiting(candidate.with_api_servers(count), evaluator, requests_per_s):
         count = min(2 * count, most)
     return None if count == default else count
 
 
-def _is_limiting(candidate: Candidate, evaluator: EstimatedUtilisation) -> bool:
-    """Return whether the API server is nearly full where the deployment saturates."""
-    return evaluator.utilisation(candidate, evaluator.fluid_requests_per_s(candidate)).api_server > BINDING
+def is_limiting(candidate: Candidate, evaluator: EstimatedUtilisation, requests_per_s: float | None = None) -> bool:
+    """Return whether the API server is nearly full at a rate, or where the deployment saturates."""
+    saturation_per_s = evaluator.fluid_requests_per_s(candidate)
+    rate = saturation_per_s if requests_per_s is None else min(requests_per_s, saturation_per_s)
+    return evaluator.utilisation(candidate, rate).api_server > BINDING
 
 
 def more_api_servers(candidate: Candidate, names: CatalogLookup) -> Iterator[Candidate]:

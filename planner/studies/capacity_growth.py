@@ -19,7 +19,7 @@ from catalogs.ui.words import human_s
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.plan_schema import Plan
 from planner.answer.refusal import NARROWER
-from planner.evaluation.api_processes import api_server_variants, more_api_servers
+from planner.evaluation.api_processes import BINDING, api_server_variants, more_api_servers
 from planner.evaluation.evaluator import Evaluator
 from planner.problem.candidate import API_SERVERS, Candidate
 from planner.problem.slo import seconds_text
@@ -114,9 +114,14 @@ class _Tries:
         yield GrowthStep("objective", words, self.plan.usd_per_hour, 0.0, True, values)
 
     def api_servers(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
-        """Try more API server processes until a number of them reaches the goal or each core has one."""
+        """Try more API server processes until a number of them reaches the goal or each core has one.
+
+        They are tried if those of the plan are nearly full at the goal.
+        """
         rerun, found = self.rerun, None
         own, plan_evaluator = rerun.candidates[0], PlanEvaluator(rerun.evaluator, rerun.tester, rerun.prices)
+        if rerun.evaluator.utilisation(own, self.goal).api_server <= BINDING:
+            return
         for candidate in more_api_servers(own, rerun.evaluator.names_of(own)):
             tell(f"{candidate.api_servers} API servers")
             quick = rerun.tester.probe(candidate, self.goal, rerun.tester.sizes.quick)
@@ -184,7 +189,7 @@ class _Tries:
         for c in candidates(request, evaluator.names):
             plain.setdefault(c.placement, c)
         left = [c for c in plain.values() if evaluator.discard(c) is None]
-        left += api_server_variants(left, evaluator, request.fixed)
+        left += api_server_variants(left, evaluator, request.fixed, self.goal)
         left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
         tester = replace(self.rerun.tester, evaluator=evaluator, requests_per_s=self.goal)
         plan_evaluator = PlanEvaluator(evaluator, tester, self.rerun.prices)
