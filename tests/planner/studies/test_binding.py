@@ -86,7 +86,7 @@ def test_the_planted_bottleneck_binds(
 
 
 @pytest.mark.parametrize("hardware", ["b200", "h100"])
-def test_what_binds_is_what_its_counterfactual_says(hardware: str) -> None:
+def test_what_binds_is_what_its_counterfactual_shows(hardware: str) -> None:
     """Beyond the largest gain every other input misses the objectives, and without it so does the plan."""
     fixed = {"api_server_count": 1} if hardware == "b200" else {}
     slo = CHAT if hardware == "b200" else "tpot.mean=9ms"
@@ -180,8 +180,8 @@ def test_ruled_out_deployments_are_named() -> None:
     evaluator = open_evaluator(request)
     reason = next(found for c in evaluator.space() if (found := evaluator.discard(c)) is not None).reason
     summary = answer().search.model_copy(update={"bounded_out": {reason: 3}})
-    asked = answer().model_copy(update={"request": request, "search": summary})
-    told = list(ruled_out(asked, Rerun(request, evaluator, ())))
-    assert len(told) == 1
-    assert told[0].startswith(f"3 ruled out, because {reason}: ")
-    assert "x TP1 on h100" in told[0]
+    changed = answer().model_copy(update={"request": request, "search": summary})
+    lines = list(ruled_out(changed, Rerun(request, evaluator, ())))
+    assert len(lines) == 1
+    assert lines[0].startswith(f"3 ruled out, because {reason}: ")
+    assert "x TP1 on h100" in lines[0]

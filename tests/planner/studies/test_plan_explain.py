@@ -21,7 +21,7 @@ from planner.studies.rerun import Rerun
 from tests.planner.report.test_plan_report import answer, data, material, told
 
 
-def test_the_utilisation_of_a_run_says_nothing_about_what_binds() -> None:
+def test_the_utilisation_of_a_run_does_not_show_what_binds() -> None:
     """Without counterfactuals no resource binds, however full it is; preemptions are named with the cache."""
     s, plan = material().simulated, answer().plans[0]
     assert s is not None
