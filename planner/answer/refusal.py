@@ -129,7 +129,7 @@ class Refuser:
         for c in candidates(request, evaluator.names):
             default.setdefault(c.placement, c)
         left = [c for c in default.values() if evaluator.discard(c) is None and math.isfinite(tester.floor_per_s(c))]
-        left += api_server_variants(left, evaluator, request.fixed, request.requests_per_s)
+        left = [*left, *api_server_variants(left, evaluator, request.fixed, request.requests_per_s)]
         left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
         plan_evaluator = PlanEvaluator(evaluator, tester, self.plan_evaluator.prices)
         for candidate in left[:_MAX_TRIES]:

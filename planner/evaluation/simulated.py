@@ -154,7 +154,7 @@ class SimulatedEvaluator:
         """
         plain = candidates(self.request, self.names)
         found = [*plain, *(self._ratios if DISAGGREGATED in self.request.extensions else ())]
-        found += api_server_variants(found, self, self.request.fixed)
+        found = [*found, *api_server_variants(found, self, self.request.fixed)]
         order = {hardware: i for i, hardware in enumerate(dict.fromkeys(c.hardware for c in plain))}
         return sorted(found, key=lambda c: order[c.hardware])
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from catalogs.arrays import FloatArray
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import Workload
 
@@ -22,7 +23,7 @@ class VariedWorkload(Workload):
         output_factor: Factor on the output lengths.
         shared: Share of every prompt that is common text: 0 makes every prompt unique, 0.5 makes the first half of all
             prompts equal, None keeps the contents.
-        burstiness: Factor on the difference of every gap between arrivals from the mean gap; at most 1.
+        burstiness: Exponent of every gap between arrivals, at most 1: below 1 the gaps differ less, with the same mean.
     """
 
     input_factor: float = 1.0
@@ -49,9 +50,7 @@ class VariedWorkload(Workload):
         """Draw the requests of the workload, then change their arrivals, lengths and contents."""
         drawn = Workload.materialise(self, seed, n_requests, requests_per_s)
         if self.burstiness != 1.0 and drawn.n > 1:
-            first_s, last_s = drawn.arrival_s[0], drawn.arrival_s[-1]
-            evenly_s = np.linspace(first_s, last_s, drawn.n)
-            drawn = replace(drawn, arrival_s=evenly_s + self.burstiness * (drawn.arrival_s - evenly_s))
+            drawn = replace(drawn, arrival_s=_smoother(drawn.arrival_s, self.burstiness))
         inputs = np.maximum(np.rint(drawn.input_tokens * self.input_factor), 1).astype(np.int64)
         outputs = np.maximum(np.rint(drawn.output_tokens * self.output_factor), 1).astype(np.int64)
         varied = replace(drawn, input_tokens=inputs, output_tokens=outputs)
@@ -61,6 +60,19 @@ class VariedWorkload(Workload):
             return varied
         full = (inputs + outputs) // drawn.hash_block_tokens
         return replace(varied, block_hashes=tuple(h[:n] for h, n in zip(drawn.block_hashes, full, strict=True)))
+
+
+def _smoother(arrival_s: FloatArray, exponent: float) -> FloatArray:
+    """Return arrivals whose gaps are raised to a power and scaled to the same mean. Shape of both: (n,).
+
+    Requests that arrive at the same time still do.
+    """
+    gaps = np.diff(arrival_s) ** exponent
+    total = float(gaps.sum())
+    if not total:
+        return arrival_s
+    span_s = float(arrival_s[-1] - arrival_s[0])
+    return np.asarray(arrival_s[0] + np.concatenate([[0.0], np.cumsum(gaps) * (span_s / total)]))
 
 
 def _sharing(requests: RequestSet, share: float) -> RequestSet:

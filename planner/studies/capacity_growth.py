@@ -189,7 +189,7 @@ class _Tries:
         for c in candidates(request, evaluator.names):
             plain.setdefault(c.placement, c)
         left = [c for c in plain.values() if evaluator.discard(c) is None]
-        left += api_server_variants(left, evaluator, request.fixed, self.goal)
+        left = [*left, *api_server_variants(left, evaluator, request.fixed, self.goal)]
         left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
         tester = replace(self.rerun.tester, evaluator=evaluator, requests_per_s=self.goal)
         plan_evaluator = PlanEvaluator(evaluator, tester, self.rerun.prices)

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from catalogs.ui.entry_point import run_command
@@ -99,6 +100,11 @@ def test_varied_workloads_change_what_they_say_and_nothing_else() -> None:
     assert (longer.output_tokens == 2 * base.output_tokens).all()
     assert (longer.input_tokens == base.input_tokens).all()
     assert (longer.arrival_s == base.arrival_s).all()
+    smooth = VariedWorkload.of(plain, burstiness=0.9).materialise(0, 200, 2.0)
+    assert (smooth.output_tokens == base.output_tokens).all()
+    assert smooth.arrival_s[[0, -1]] == pytest.approx(base.arrival_s[[0, -1]])
+    assert np.diff(smooth.arrival_s).std() < 0.97 * np.diff(base.arrival_s).std()
+    assert np.diff(smooth.arrival_s).min() >= 0.0
     shared = VariedWorkload.of(plain, shared=0.5).materialise(0, 200, 2.0)
     assert shared.block_hashes is not None
     first, n = shared.block_hashes[0], int(shared.input_tokens[0])
