@@ -1,4 +1,4 @@
-"""Resolution of the optional features of a deployment: KV offload, encoders, LoRA, data-parallel ranks and swap.
+"""Resolution of the optional features of a deployment: KV offload, encoders, LoRA, ranks, API servers and swap.
 
 Encoder-decoder models: vLLM V1 serves the models whose encoder reads inputs of one length, such as Whisper's 30 seconds
 of audio. For them it computes prompts whole and shares no prefixes (config/scheduler.py), captures graphs only for
@@ -158,6 +158,41 @@ def resolve_rank_dispatch(requested: FeatureContext, layout: Layout) -> RankDisp
     if separate and reason:
         raise InputError(f"ranks are simulated as one scheduler {reason}", f"rank_dispatch: {dispatch}", "balanced")
     return dispatch or ("balanced" if reason else engine.rank_dispatch)
+
+
+#: Cores for each accelerator where the cores of the node are not known: cloud instances have at least so many.
+USUAL_CORES: Final = 8
+
+
+def most_api_servers(hardware: Hardware, layout: Layout) -> int:
+    """Return the most API server processes of a replica that each have a CPU core of their own.
+
+    The cores of a node are divided evenly among its accelerators. The engine core and the worker of each accelerator
+    need one core each. Each default process, one for every data-parallel rank, is always possible.
+    """
+    node, each = hardware.node, float(USUAL_CORES)
+    if node.host_cores is not None:
+        each = node.host_cores / node.max_accelerators
+    return max(int(each * layout.accelerators) - layout.accelerators - layout.data_parallel, layout.data_parallel)
+
+
+def resolve_api_servers(requested: FeatureContext, hardware: Hardware, layout: Layout) -> int:
+    """Return the API server processes of each replica; by default one for every data-parallel rank.
+
+    Raises:
+        InputError: The engine has one process for each rank, or the node has too few cores.
+    """
+    count, ranks = requested.written.api_server_count, layout.data_parallel
+    if count is None or count == ranks:
+        return ranks
+    if not requested.engine.scales_api_servers:
+        rule = f"{requested.engine.name} runs one API server process for each data-parallel rank"
+        raise InputError(rule, f"api_server_count: {count}", str(ranks))
+    most = most_api_servers(hardware, layout)
+    if count > most and hardware.node.host_cores is not None:
+        rule = f"each API server process of a replica needs a CPU core, of which its share of the node has {most} free"
+        raise InputError(rule, f"api_server_count: {count}", str(most))
+    return count
 
 
 #: Default of vLLM V0's `--swap-space`, GiB per accelerator.

@@ -157,6 +157,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
         lora=features.resolve_lora(deployment),
         speculation=speculation,
         rank_dispatch=features.resolve_rank_dispatch(requested, layout),
+        api_server_count=features.resolve_api_servers(requested, names.hardware, layout),
         swap_bytes=features.resolve_swap_bytes(deployment, names.hardware, replicas, layout),
         notices=engine_notices + own + weight_notices + kv_notices + layout_notices,
     )

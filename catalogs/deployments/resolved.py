@@ -60,6 +60,7 @@ class ResolvedDeployment:
     swap_bytes: float = 0.0  # per accelerator, for preempted requests; 0: they are recomputed
     speculation: Speculation | None = None
     rank_dispatch: RankDispatch | None = None  # None: a replica has one rank
+    api_server_count: int = 1  # API server processes of each replica
     role: Role = "both"
     site: str = ""  # pools of one site share its hardware
     notices: tuple[str, ...] = ()  # one sentence each, shown with every result

@@ -103,6 +103,9 @@ class Deployment(StrictYamlBlock):
     context_parallel: PositiveInt = 1  # ranks that share each prompt's tokens
     decode_context_parallel: PositiveInt = 1  # ranks that share each sequence's KV, among tensor or context ranks
     all2all_backend: All2All = "allgather_reducescatter"
+    api_server_count: PositiveInt | None = (
+        None  # API server processes of each replica; null: one per data-parallel rank
+    )
     rank_dispatch: RankDispatch | None = None  # how requests reach data-parallel ranks; null: the engine's default
     disaggregation: Disaggregation | None = None
     weight_dtype: str | None = None

@@ -214,6 +214,7 @@ class EngineProfile:
     holds_longest_prompt: bool = False  # max_num_batched_tokens is at least max_model_len
     orders: tuple[Order, ...] = ("fcfs",)  # supported orders of waiting requests (catalogs/deployments/queueing.py)
     batches_wait: bool = False  # the engine can wait for a batch to fill up
+    scales_api_servers: bool = False  # several API server processes may serve one engine (api_server_count)
     #: Supported methods of speculative decoding, and whether steps are still scheduled ahead with them.
     speculates: Annotated[dict[Method, Annotated[bool, _AHEAD]], Field(alias="speculation")] = field(
         default_factory=dict

@@ -36,6 +36,7 @@ class NodeFile(StrictYamlBlock):
     network_cards: PositiveInt | None = None  # per node, where there are fewer than accelerators
     network_gb_per_s: PositiveFloat
     host_gb_per_s: PositiveFloat | None = None  # accelerator to host memory; null: link_gb_per_s (PCIe links)
+    host_cores: PositiveInt | None = None  # CPU cores per node, as shipped in NVIDIA's own system; null: not known
     host_memory_gib: PositiveFloat | None = None  # per node, as shipped in NVIDIA's own system; null: not known
     host_idle_w: PositiveFloat
     host_w_per_accelerator: PositiveFloat
@@ -186,6 +187,7 @@ def build_node(file: HardwareFile, count: int) -> Node:
         routed=RoutedPeers(n.routed.gb_per_s * GIGA, n.routed.hop_us * 1e-6) if n.routed else None,
         host_bytes_per_s=n.to_host_gb_per_s * GIGA,
         host_memory_bytes=n.host_memory_gib * GIB if n.host_memory_gib else None,
+        host_cores=n.host_cores,
         pair_bytes_per_s=(n.bridge_gb_per_s or 0.0) * GIGA,
         linked_accelerators=n.reach or 0,
         cards=n.network_cards or 0,

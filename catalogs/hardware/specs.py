@@ -62,6 +62,7 @@ class Node:
     routed: RoutedPeers | None = None  # where traffic between accelerators passes through the host
     host_bytes_per_s: float = 16e9  # accelerator to host memory, one direction; default: PCIe 3
     host_memory_bytes: float | None = None  # None: not known
+    host_cores: int | None = None  # CPU cores of the whole node; None: not known
     pair_bytes_per_s: float = 0.0  # bridge between two neighbours, one direction; 0: none
     linked_accelerators: int = 0  # accelerators joined by a link that spans nodes; 0: those of one node
     cards: int = 0  # network cards shared by all accelerators of a node; 0: one each

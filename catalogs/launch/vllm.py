@@ -32,6 +32,8 @@ def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
         found.append((flag if r.limits.prefix_caching else flag.replace("--enable", "--no-enable"), None))
     if r.limits.block_size != r.engine.block_size_tokens:
         found.append((flags["block_size"], str(r.limits.block_size)))
+    if r.api_server_count != r.layout.data_parallel:
+        found.append((flags["api_server_count"], str(r.api_server_count)))
     if r.speculation is not None:
         found.append(("--speculative-config", json.dumps(_drafts(r.speculation))))
     if r.role in _KV_ROLES:

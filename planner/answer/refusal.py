@@ -15,6 +15,7 @@ from catalogs.ui.words import percent, rate, seconds
 from planner.answer.evaluate import BEST, EvaluatedPlan, PlanEvaluator
 from planner.answer.plan_schema import Memory, Plan, SloResult
 from planner.answer.schema import Refusal, Suggestion
+from planner.evaluation.api_processes import api_server_variants
 from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.queueing import FIRST_TOKEN_STAGES, OVERLOAD
 from planner.problem.candidate import Candidate
@@ -239,6 +240,7 @@ class Refuser:
         for c in candidates(request, evaluator.names):
             default.setdefault(c.placement, c)
         left = [c for c in default.values() if evaluator.discard(c) is None and math.isfinite(tester.floor_per_s(c))]
+        left = [*left, *api_server_variants(left, evaluator, request.fixed, request.requests_per_s)]
         left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
         plan_evaluator = PlanEvaluator(evaluator, tester, self.plan_evaluator.prices)
         for candidate in left[:_MAX_TRIES]:

@@ -92,7 +92,7 @@ class ClosedForms:
             max_num_batched_tokens=candidate.max_num_batched_tokens,
             input_tokens=lengths.input_mean,
             output_tokens=lengths.output_mean,
-            api_server=ApiServerQueue(compiled.resolved.engine.host, candidate.layout.data_parallel),
+            api_server=ApiServerQueue(compiled.resolved.engine.host, compiled.resolved.api_server_count),
             variability=lengths.variability,
             input_quantile=lengths.input_at,
         )

@@ -9,12 +9,13 @@ from functools import cached_property
 from typing import Final
 
 from calibration.bundles.bundle import Bundle, load_bundle
+from catalogs.deployments.layout import Role
 from catalogs.deployments.resolve import CatalogLookup, resolve_pools
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.engines.profile import HostTimes
 from catalogs.hardware.specs import Hardware
-from planner.problem.candidate import Candidate
+from planner.problem.candidate import Candidate, CandidatePool
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, fit, with_host
 from simulator.cluster.kv_transfer import DisaggregationPolicy
 from simulator.costs.compile import compile_step_cost
@@ -29,6 +30,8 @@ _HOST_SECONDS: Final = frozenset(
 )
 
 Adjust = Callable[[Candidate, CompiledDeployment], CompiledDeployment]
+
+Improve = Callable[[Role, CompiledDeployment], CompiledDeployment]
 
 
 @dataclass
@@ -45,6 +48,8 @@ class CandidateDeployments:
             exactly its own limits.
         plain: The deployments from which these are derived, if any.
         adjust: Changes a deployment of `plain`.
+        improve: Changes the replicas of a role in simulated runs, but not in closed forms, so that the runs with and
+            without the change have the same requests.
     """
 
     names: CatalogLookup
@@ -53,11 +58,13 @@ class CandidateDeployments:
     widest: tuple[int, int] | None
     plain: CandidateDeployments | None = None
     adjust: Adjust | None = None
+    improve: Improve | None = None
     _resolved: dict[Candidate, ResolvedDeployment] = field(default_factory=dict, repr=False)
     _memory: dict[Candidate, MemoryPlan] = field(default_factory=dict, repr=False)
     _compiled: dict[Candidate, CompiledDeployment] = field(default_factory=dict, repr=False)
     _costs: dict[tuple[object, ...], StepCost] = field(default_factory=dict, repr=False)
     _boards: dict[Candidate, PowerLimitedBoard] = field(default_factory=dict, repr=False)
+    _improved: dict[CandidatePool, CompiledDeployment] = field(default_factory=dict, repr=False)
 
     @cached_property
     def bundle(self) -> Bundle:
@@ -88,7 +95,7 @@ class CandidateDeployments:
         own = self.resolved(candidate)
         graphs = graph_limit(own)
         tokens, seqs = self.widest or (own.limits.max_num_batched_tokens, own.limits.max_num_seqs)
-        key = (*candidate.replica_choices, graphs, tokens, seqs)
+        key = (*candidate.step_choices, graphs, tokens, seqs)
         if key not in self._costs:
             wide = replace(own, limits=replace(own.limits, max_num_batched_tokens=tokens, max_num_seqs=seqs))
             if graph_limit(wide) != graphs:
@@ -122,7 +129,7 @@ class CandidateDeployments:
         """Return one of `share` even parts of the deployment, on its part of the hardware."""
         pools = []
         for role, own in candidate.pools:
-            compiled = self.compiled(own)
+            compiled = self._in_run(role, own)
             resolved = replace(compiled.resolved, role=role, replicas=own.replicas // share)
             if share > 1:  # on one node with the part of the other pool
                 resolved = replace(resolved, hardware=_one_node(resolved, candidate.accelerators // share))
@@ -132,6 +139,15 @@ class CandidateDeployments:
         engine = pools[-1].resolved.engine
         policy = DisaggregationPolicy(engine.first_token)
         return CompiledFleet(tuple(pools), None, policy, engine.kv_transfer, engine.transfer_queues)
+
+    def _in_run(self, role: Role, candidate: Candidate) -> CompiledDeployment:
+        """Return the replicas of a role as they are simulated."""
+        if self.improve is None:
+            return self.compiled(candidate)
+        key = CandidatePool(role, candidate)
+        if key not in self._improved:
+            self._improved[key] = self.improve(role, self.compiled(candidate))
+        return self._improved[key]
 
     def streaming(self, candidate: Candidate) -> CompiledDeployment:
         """Return the replicas that stream tokens to clients."""
@@ -157,6 +173,10 @@ class CandidateDeployments:
             return replace(compiled, cost=CappedStepCost(self._boards[candidate], limit_w))
 
         return self._changed(limited)
+
+    def with_improvement(self, improve: Improve) -> CandidateDeployments:
+        """Return the same deployments with the replicas of a role changed in simulated runs."""
+        return replace(self, improve=improve, _improved={})
 
     def _changed(self, adjust: Adjust) -> CandidateDeployments:
         return replace(self, plain=self, adjust=adjust, _compiled={}, _boards={})

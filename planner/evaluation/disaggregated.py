@@ -43,9 +43,13 @@ class DisaggregatedQueueing:
 
     @property
     def saturation_per_s(self) -> float:
-        """Return the requests per second of the slower pool: prefill without pause, or decode with a full batch."""
+        """Return the requests per second of the slower pool.
+
+        Prefill replicas compute without pause. Decode replicas run full batches, unless their API servers are full.
+        """
         decode = self.decode
-        decoded = decode.microbatches * decode.seats / (decode.step_s(decode.seats) * self._output_tokens)
+        decoded = decode.seats / (decode.step_s(decode.seats) * self._output_tokens)
+        decoded = decode.microbatches * min(decoded, decode.api_server.most_per_s(self._output_tokens))
         return min(self.prefill.microbatches / self.prefill.prefill_s, decoded)
 
     @property

@@ -22,7 +22,7 @@ from planner.evaluation.queueing import Utilisation
 from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.space.bounds import NOT_ADMITTED, Discard, most_unserved
+from planner.space.bounds import GROWTH_LIMIT, NOT_ADMITTED, Discard, most_unserved
 
 #: Growth beyond what a batch that is still filling up can explain.
 OVERLOAD_GROWTH: Final = 0.3
@@ -66,6 +66,7 @@ class Observation:
         rejected_fraction: Share of the requests in the window that are rejected because of their size. They count in
             `growth_fraction`: the system does not serve them.
         rejected_because: Why most of them are rejected; empty if none is.
+        waiting_fraction: Requests that waited for their first step at the last arrival, as a share of the run's.
     """
 
     load: Load
@@ -76,11 +77,16 @@ class Observation:
     n_simulated: int = 0
     rejected_fraction: float = 0.0
     rejected_because: str = ""
+    waiting_fraction: float = 1.0
 
     @property
     def undecided(self) -> bool:
-        """Return whether the queue grows, but no faster than a batch that is still filling up: a longer run decides."""
-        return not self.stable and self.growth_fraction <= OVERLOAD_GROWTH
+        """Return whether the system may still be filling up, so that a longer run decides.
+
+        The requests in it grow no faster than a batch that fills up, or none of them waits for a place in the batch.
+        """
+        filling = self.growth_fraction <= OVERLOAD_GROWTH or self.waiting_fraction <= GROWTH_LIMIT
+        return not self.stable and filling
 
     @property
     def stable(self) -> bool:

@@ -73,18 +73,17 @@ class ApiServerQueue:
     host: HostTimes
     processes: int = 1
 
-    def most_per_s(self, step_s: float, output_tokens: float) -> float:
-        """Return the most requests per second that the server streams while the engine takes a step every `step_s`."""
-        left = max(1.0 - self.host.api_step_s / step_s, 0.0)
+    def most_per_s(self, output_tokens: float) -> float:
+        """Return the most requests per second that the server streams."""
         each_s = self._request_s(output_tokens)
-        return left / each_s if each_s > 0 else float("inf")
+        return 1.0 / each_s if each_s > 0 else float("inf")
 
     def _request_s(self, output_tokens: float) -> float:
         return (self.host.api_request_s + output_tokens * self.host.api_token_s) / self.processes
 
-    def busy(self, requests_per_s: float, step_s: float, output_tokens: float) -> float:
-        """Return the utilisation of an event loop."""
-        return requests_per_s * self._request_s(output_tokens) + self.host.api_step_s / step_s
+    def busy(self, requests_per_s: float, output_tokens: float) -> float:
+        """Return the utilisation of an event loop; above one it cannot stream the tokens."""
+        return requests_per_s * self._request_s(output_tokens)
 
     def read_s(self, requests_per_s: float, input_tokens: float, variability: float) -> float:
         """Return the mean wait of a request before the engine, seconds: to be read, and to be tokenised."""
@@ -95,15 +94,16 @@ class ApiServerQueue:
 
     def loop_s(self, busy: float, batch: float) -> float:
         """Return the mean wait of a step of `batch` tokens for the event loop, seconds."""
-        return queue_s(busy, self._work_s(batch), _STEPS_CV2)
+        return queue_s(busy, self._stream_s(batch), _STEPS_CV2)
 
     def alone_s(self, input_tokens: float, batch: float) -> float:
         """Return the time of a request in an idle API server, seconds: for its prompt, and for its step's output."""
         host = self.host
-        return host.request_s + host.request_s_per_input_token * input_tokens + self._work_s(batch) + host.output_s
+        tokenise_s = host.request_s_per_input_token * input_tokens
+        return host.request_s + tokenise_s + host.api_step_s + self._stream_s(batch) + host.output_s
 
-    def _work_s(self, batch: float) -> float:
-        return self.host.api_step_s + batch * self.host.api_token_s / self.processes
+    def _stream_s(self, batch: float) -> float:
+        return batch * self.host.api_token_s / self.processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +210,7 @@ class QueueingModel:
     def _own_saturation_per_s(self) -> float:
         step_s = self.step_s(self.seats)
         engine_per_s = 1.0 / (step_s * self.output_tokens / self.seats + self.prefill_s)
-        return min(engine_per_s, self.api_server.most_per_s(step_s, self.output_tokens))
+        return min(engine_per_s, self.api_server.most_per_s(self.output_tokens))
 
     @property
     def light_per_s(self) -> float:
@@ -254,7 +254,7 @@ class QueueingModel:
         among the running sequences is that of a queue with `seats` servers (H. Sakasegawa, 1977).
         """
         own_tokens = self.input_tokens if quantile is None else self.input_quantile(quantile)
-        loop = self.api_server.busy(own_per_s, step_s, self.output_tokens)
+        loop = self.api_server.busy(own_per_s, self.output_tokens)
         busy = min(in_flight / self.seats, FULLEST)
         crowded = float(busy ** (math.sqrt(2 * (self.seats + 1)) - 1)) / (self.seats * (1 - busy))
         waits_s = (
@@ -297,7 +297,7 @@ class QueueingModel:
         return Utilisation(
             full=own_per_s / self._own_saturation_per_s,
             engine=own_per_s * self.prefill_s,
-            api_server=self.api_server.busy(own_per_s, step_s, self.output_tokens),
+            api_server=self.api_server.busy(own_per_s, self.output_tokens),
             seats=batch / self.seats,
             tokens=(batch + own_per_s * step_s * self.input_tokens) / self.max_num_batched_tokens,
             step_s=step_s,

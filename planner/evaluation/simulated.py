@@ -9,8 +9,9 @@ from calibration.accuracy.stated_error import StatedError, stated_errors_digest
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import Workload
+from planner.evaluation.api_processes import api_server_variants
 from planner.evaluation.closed_forms import ClosedForms
-from planner.evaluation.deployments import CandidateDeployments
+from planner.evaluation.deployments import CandidateDeployments, Improve
 from planner.evaluation.disaggregated import best_ratios, ratios
 from planner.evaluation.evaluator import CandidateFacts, Load, Observation, RunDetail
 from planner.evaluation.facts import FactSheets
@@ -86,6 +87,7 @@ class SimulatedEvaluator:
         host_factor: float = 1.0,
         power_limit_w: float | None = None,
         step_factor: float = 1.0,
+        improve: Improve | None = None,
     ) -> SimulatedEvaluator:
         """Return a copy with some inputs changed; it shares the parts that a change does not affect.
 
@@ -94,12 +96,16 @@ class SimulatedEvaluator:
             host_factor: Factor on the times of the host.
             power_limit_w: Power limit of each accelerator.
             step_factor: Factor on the time of every engine step.
+            improve: Changes the replicas of a role in simulated runs; closed forms, which determine the length of runs,
+                remain.
         """
         deployments = self.deployments
         if host_factor != 1.0:
             deployments = deployments.with_host_factor(host_factor)
         if power_limit_w is not None:
             deployments = deployments.with_power_limit(power_limit_w)
+        if improve is not None:
+            deployments = deployments.with_improvement(improve)
         cache = self.runs.cache if workload is None and deployments is self.deployments else None
         factor = self.step_factor * step_factor
         return SimulatedEvaluator(self.request, deployments, workload or self.workload, cache, factor)
@@ -142,12 +148,16 @@ class SimulatedEvaluator:
         return self.statistics.output_mean
 
     def space(self) -> list[Candidate]:
-        """Return every legal candidate, and on request the disaggregated ones with the highest estimated rates."""
+        """Return every legal candidate.
+
+        On request these are also the disaggregated ones with the highest estimated rates. Where the API server limits a
+        candidate, there is a variant with more API server processes.
+        """
         plain = candidates(self.request, self.names)
-        if DISAGGREGATED not in self.request.extensions:
-            return plain
+        found = [*plain, *(self._ratios if DISAGGREGATED in self.request.extensions else ())]
+        found = [*found, *api_server_variants(found, self, self.request.fixed)]
         order = {hardware: i for i, hardware in enumerate(dict.fromkeys(c.hardware for c in plain))}
-        return sorted([*plain, *self._ratios], key=lambda c: order[c.hardware])
+        return sorted(found, key=lambda c: order[c.hardware])
 
     @cached_property
     def _ratios(self) -> list[Candidate]:

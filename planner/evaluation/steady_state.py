@@ -127,6 +127,7 @@ def observe_window(run: Run, window: SteadyWindow, load: Load, reading: WindowSt
     seen = window.measured
     samples = {name: LATENCY_METRICS[name].samples(RequestWindow(run, seen)) for name in reading.metrics}
     rejected = np.isin(run.status[seen], TOO_BIG)
+    waiting = float(np.mean(~(run.started_s <= run.arrival_s.max())))
     found = Observation(
         load,
         samples,
@@ -135,6 +136,7 @@ def observe_window(run: Run, window: SteadyWindow, load: Load, reading: WindowSt
         n_simulated=run.requests.n,
         rejected_fraction=float(rejected.mean()) if rejected.size else 0.0,
         rejected_because=STATUS[int(np.bincount(run.status[seen][rejected]).argmax())] if rejected.any() else "",
+        waiting_fraction=waiting,
     )
     if not reading.joules:
         return found

@@ -1,4 +1,4 @@
-"""Workloads with other lengths or contents, as changed inputs of an evaluator."""
+"""Workloads with other lengths, contents or arrivals, as changed inputs of an evaluator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from catalogs.arrays import IntArray
+from catalogs.arrays import FloatArray, IntArray
 from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
@@ -18,26 +18,33 @@ _SHARED_BLOCK_TOKENS: Final = 16
 
 @dataclass(frozen=True)
 class VariedWorkload(Workload):
-    """A workload with longer or shorter requests, or with a common first part of every prompt.
+    """A workload with longer or shorter requests, a common first part of every prompt, or smoother arrivals.
 
     Attributes:
         input_factor: Factor on the prompt lengths.
         output_factor: Factor on the output lengths.
         shared: Share of every prompt that is common text: 0 makes every prompt unique, 0.5 makes the first half of all
             prompts equal, None keeps the contents.
+        burstiness: Exponent of every gap between arrivals, at most 1: below 1 the gaps differ less, with the same mean.
     """
 
     input_factor: float = 1.0
     output_factor: float = 1.0
     shared: float | None = None
+    burstiness: float = 1.0
 
     @classmethod
     def of(
-        cls, workload: Workload, input_factor: float = 1.0, output_factor: float = 1.0, shared: float | None = None
+        cls,
+        workload: Workload,
+        input_factor: float = 1.0,
+        output_factor: float = 1.0,
+        shared: float | None = None,
+        burstiness: float = 1.0,
     ) -> VariedWorkload:
-        """Return `workload` with changed lengths or contents."""
+        """Return `workload` with changed lengths, contents or gaps between arrivals."""
         kept = (workload.name, workload.source, workload.content, workload.notices)
-        return cls(*kept, input_factor, output_factor, shared)
+        return cls(*kept, input_factor, output_factor, shared, burstiness)
 
     def lengths(self) -> LengthStatistics:
         """Return the statistics of the changed lengths."""
@@ -48,8 +55,10 @@ class VariedWorkload(Workload):
     def materialise(
         self, seed: int | None = None, n_requests: int | None = None, requests_per_s: float | None = None
     ) -> RequestSet:
-        """Draw the requests of the workload, then change their lengths and contents."""
+        """Draw the requests of the workload, then change their arrivals, lengths and contents."""
         drawn = Workload.materialise(self, seed, n_requests, requests_per_s)
+        if self.burstiness != 1.0 and drawn.n > 1:
+            drawn = replace(drawn, arrival_s=_smoother(drawn.arrival_s, self.burstiness))
         inputs = _scaled(drawn.input_tokens, self.input_factor)
         outputs = _scaled(drawn.output_tokens, self.output_factor)
         varied = replace(drawn, input_tokens=inputs, output_tokens=outputs)
@@ -64,6 +73,19 @@ class VariedWorkload(Workload):
 def _scaled(tokens: IntArray, factor: float) -> IntArray:
     found: IntArray = np.maximum(np.rint(tokens * factor), 1).astype(np.int64)
     return found
+
+
+def _smoother(arrival_s: FloatArray, exponent: float) -> FloatArray:
+    """Return arrivals whose gaps are raised to a power and scaled to the same mean. Shape of both: (n,).
+
+    Requests that arrive at the same time still do.
+    """
+    gaps = np.diff(arrival_s) ** exponent
+    total = float(gaps.sum())
+    if not total:
+        return arrival_s
+    span_s = float(arrival_s[-1] - arrival_s[0])
+    return np.asarray(arrival_s[0] + np.concatenate([[0.0], np.cumsum(gaps) * (span_s / total)]))
 
 
 def _sharing(requests: RequestSet, share: float) -> RequestSet:

@@ -14,6 +14,9 @@ from catalogs.io.yaml_files import validate_as
 
 _ONE: Final = Layout()
 
+#: The key of deployment.yaml for the API server processes of each replica.
+API_SERVERS: Final = "api_server_count"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Split:
@@ -51,6 +54,12 @@ class DeploymentOverrides:
 
     def __bool__(self) -> bool:
         return bool(self.values)
+
+    def without(self, key: str) -> DeploymentOverrides:
+        """Return the overrides without a key."""
+        if key not in self.values:
+            return self
+        return DeploymentOverrides({name: value for name, value in self.values.items() if name != key})
 
 
 NO_OVERRIDES: Final = DeploymentOverrides()
@@ -117,13 +126,27 @@ class Candidate:
     @property
     def replica_choices(self) -> tuple[object, ...]:
         """Return the choices that determine one replica's memory for weights and the time of a given step."""
-        more = (self.rest.text,) if self.rest else ()
-        return (*astuple(self.layout), self.weight_dtype, self.kv_dtype, *more)
+        return (*self.step_choices, *((self.api_servers,) if API_SERVERS in self.rest.values else ()))
+
+    @property
+    def step_choices(self) -> tuple[object, ...]:
+        """Return the choices that determine the time of a given step, which API servers do not change."""
+        rest = self.rest.without(API_SERVERS)
+        return (*astuple(self.layout), self.weight_dtype, self.kv_dtype, *((rest.text,) if rest else ()))
 
     @property
     def family(self) -> tuple[object, ...]:
         """Return the choices in which alternatives must differ: parallelism, weights and speculation."""
         return (self.hardware, *astuple(self.layout), self.weight_dtype, *self._prefill, self.drafts)
+
+    @property
+    def api_servers(self) -> int:
+        """Return the API server processes of each replica; by default one for each data-parallel rank."""
+        return int(self.rest.values.get(API_SERVERS) or self.layout.data_parallel)
+
+    def with_api_servers(self, count: int) -> Candidate:
+        """Return the candidate with another number of API server processes for each replica."""
+        return replace(self, rest=DeploymentOverrides({**self.rest.values, API_SERVERS: count}))
 
     @property
     def drafts(self) -> bool:
@@ -152,7 +175,7 @@ class Candidate:
         return (
             f"{count_words(self.replicas, self.layout, self.split)}, {self.weight_dtype} weights, {self.kv_dtype} KV, "
             f"{self.max_num_seqs} sequences, {self.max_num_batched_tokens} batched tokens"
-            f"{', speculating' if self.drafts else ''}"
+            f"{', speculating' if self.drafts else ''}{api_server_words(self.api_servers, self.layout)}"
         )
 
     def as_dict(self) -> dict[str, object]:
@@ -196,8 +219,13 @@ def deployment_words(d: dict[str, Any]) -> str:
     return (
         f"{replicas_words(d)} on {d['hardware']}, {d['weight_dtype']} weights, {d['kv_dtype']} KV, "
         f"{d['max_num_seqs']} sequences, {d['max_num_batched_tokens']} batched tokens"
-        f"{drafts_words(d.get('speculative'))}"
+        f"{drafts_words(d.get('speculative'))}{api_server_words(d.get(API_SERVERS), _layout(d))}"
     )
+
+
+def api_server_words(count: int | None, layout: Layout) -> str:
+    """Return the API server processes in words, for example ", 4 API servers"; empty for the default number."""
+    return "" if count is None or count == layout.data_parallel else f", {count} API servers"
 
 
 def drafts_words(speculative: dict[str, Any] | None) -> str:

@@ -18,7 +18,7 @@ from planner.report import latency_figures, machine_figures, money_figures
 from planner.report.material import ReportData, ReportSimulations, label
 from planner.report.pareto_page import front_charts
 from planner.report.plots import TERA
-from planner.studies.bottleneck import PoolUse
+from planner.studies.bottleneck import PoolUse, gain_text, used_text
 from planner.studies.capacity_growth import CAPACITY_GOAL, GrowthStep
 from planner.studies.explain import cheapest_words, extra_words
 from planner.studies.sensitivity import CAPACITY_TOLERANCE, Effect, Input
@@ -77,11 +77,19 @@ def _knee_words(plan: Plan, s: ReportSimulations) -> str:
     return f"{meaning}. Knee of {', of '.join(found)}. Planned: {rate(plan.requests_per_s)}."
 
 
+#: The definition of what binds, above its table.
+_BINDS_WORDS: Final = (
+    "What binds is the resource of which 10 % more raises the capacity most. The plan is simulated again for each "
+    "resource, with the same requests. How much of a resource is used does not decide that."
+)
+
+
 def binds(plan: Plan, s: ReportSimulations) -> PageSection:
     """Return the section of the bottleneck: time and memory."""
     parts: list[Markup] = [paragraph(_step_words(part)) for part in s.parts]
-    rows = [(u.resource, u.words, u.of, f"{100 * u.share:.1f} %", "bottleneck" if u.binds else "") for u in s.uses]
-    parts.append(table(("Resource", "Quantity", "Share of", "Used", ""), rows, words=3))
+    parts.append(paragraph(_BINDS_WORDS))
+    rows = [(u.resource, u.words, u.of, used_text(u), gain_text(u), "binds" if u.binds else "") for u in s.uses]
+    parts.append(table(("Resource", "Quantity", "Share of", "Used", "10 % more of it: capacity", ""), rows, words=3))
     if plan.time_breakdown:
         caption = "Simulated replica time of the answer's own runs by class of operator."
         height = 90 + 30 * sum(v > 0 for v in plan.time_breakdown.values())

@@ -15,6 +15,7 @@ from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.problem.candidate import replicas_words
 from planner.search.pareto_search import FrontFile
+from planner.studies.binding import find_binding
 from planner.studies.bottleneck import PoolUse, ResourceUse, pool_uses, resource_uses
 from planner.studies.capacity_growth import Growth, growth
 from planner.studies.load_sweep import SweepPoint, sweep
@@ -68,7 +69,7 @@ class ReportData:
 
 
 def gather(answer: Answer, progress: ProgressCallback = lambda _: None, swings: bool = True) -> ReportData:
-    """Return the data of a report; takes some seconds, or half a minute with `swings`.
+    """Return the data of a report; takes some seconds, or up to a minute with `swings`.
 
     Raises:
         InputError: The answer cannot be simulated again.
@@ -79,12 +80,14 @@ def gather(answer: Answer, progress: ProgressCallback = lambda _: None, swings: 
     rerun = Rerun.of(answer)
     progress("where the time goes")
     parts, disaggregated = pool_uses(rerun, best), any(map(DISAGGREGATION.has, answer.plans))
+    capacity_per_s = best.capacity_requests_per_s
+    binding = find_binding(rerun, capacity_per_s, progress) if swings and capacity_per_s else None
     simulated = ReportSimulations(
         points=sweep(answer.plans, rerun, progress),
         parts=parts,
-        uses=resource_uses(best, parts),
+        uses=resource_uses(best, parts, binding),
         sensitivity=sensitivity(answer, rerun, progress) if swings and not disaggregated else None,
-        growth=growth(rerun, best, progress) if swings and best.capacity_requests_per_s else None,
+        growth=growth(rerun, best, progress) if swings and capacity_per_s else None,
         accelerator=rerun.evaluator_of(0).names.hardware.accelerator,
     )
     return ReportData(answer, simulated, carbon(answer, best))

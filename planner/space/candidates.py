@@ -132,7 +132,7 @@ def widest_limits(names: CatalogLookup, fixed: Overrides = NOT_FIXED) -> tuple[i
 def distance_from_defaults(candidate: Candidate, names: CatalogLookup) -> tuple[int, ...]:
     """Return how far a candidate is from the engine's defaults, as a sort key (simplest first).
 
-    The parts are precision, KV cache, limits, and other features, in order of importance.
+    The parts are precision, KV cache, limits, other features, and API servers, in order of importance.
     """
     tokens, seqs = names.default_limits
     return (
@@ -140,4 +140,5 @@ def distance_from_defaults(candidate: Candidate, names: CatalogLookup) -> tuple[
         int(candidate.kv_dtype == "fp8"),
         int(candidate.max_num_seqs != seqs) + int(candidate.max_num_batched_tokens != tokens),
         int(candidate.layout.expert_parallel) + 2 * bool(candidate.split) + 4 * candidate.drafts,
+        candidate.api_servers - candidate.layout.data_parallel,
     )

@@ -1,7 +1,7 @@
-"""The bottleneck of a plan at its planned rate, and the utilisation of every resource.
+"""The utilisation of every resource of a plan at its planned rate, and which of them bind.
 
-An even part of the plan is simulated again under its share of the load. The simulator's analysis names the bottleneck
-of each kind of replica.
+An even part of the plan is simulated again under its share of the load, and the simulator's analysis gives the
+utilisation. What binds is another question, which `planner.studies.binding` answers by counterfactuals.
 """
 
 from __future__ import annotations
@@ -14,26 +14,31 @@ from catalogs.deployments.layout import Role
 from catalogs.ui.words import human_s
 from planner.answer.plan_schema import Memory, Plan
 from planner.evaluation.facts import memory_block
-from planner.problem.latency_metrics import LATENCY_METRICS, TTFT
+from planner.problem.latency_metrics import TTFT
+from planner.studies import capacity_inputs as inputs
+from planner.studies.binding import RESOLUTION, Binding
 from planner.studies.rerun import Rerun
 from simulator.analysis.bottleneck import (
     DEVICE_BOUNDS,
     HOST,
     IDLE,
-    KV_CAPACITY,
-    QUEUE,
     PoolBottleneck,
+    api_server_busy,
     pool_bottlenecks,
 )
-from simulator.analysis.operators import BOUND_WORDS, FIXED, together
+from simulator.analysis.operators import COMPUTE, FIXED, LINK, MEMORY, together
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledFleet
 from simulator.cluster.simulate import simulate
 from simulator.engine.event_log import EventLog
 
-#: Names of the resources that bound replica time.
-WORDS: Final = {DEVICE_BOUNDS[bound]: words for bound, words in BOUND_WORDS.items()} | {
-    HOST: "host (scheduling, input, output)",
+#: Inputs of the capacity by the bound of replica time that they determine; no input determines idle time.
+INPUTS: Final = {
+    DEVICE_BOUNDS[COMPUTE]: inputs.COMPUTE,
+    DEVICE_BOUNDS[MEMORY]: inputs.MEMORY,
+    DEVICE_BOUNDS[LINK]: inputs.LINK,
+    DEVICE_BOUNDS[FIXED]: inputs.FIXED,
+    HOST: inputs.HOST,
     IDLE: "idle",
 }
 
@@ -45,28 +50,32 @@ _NAMED, _MIN_SHARE = 4, 0.005
 class ResourceUse:
     """The utilisation of one resource.
 
-    `share` is a fraction (0 to 1) of the quantity in `of`. `binds` is True for the bottleneck.
+    `resource` is the name of an input of the capacity, or "idle". `share` is a fraction (0 to 1) of the quantity in
+    `of`; None if the resource has no utilisation. `gain` is the relative gain of capacity from 10 % more of the
+    resource; None if it was not simulated. `binds` is True for what binds: no other input gains more.
     """
 
     resource: str
-    share: float
+    share: float | None
     of: str
     words: str
-    binds: bool
+    gain: float | None = None
+    binds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
     """One kind of replica of a plan.
 
-    `seats` is the number of sequences that may run at once. `kv_peak` is the peak utilisation of the KV cache, 0 to 1;
-    None stands for the figure in the plan.
+    `seats` is the number of sequences that may run at once. `api_server` is the utilisation of the API server's event
+    loops. `kv_peak` is the peak utilisation of the KV cache, 0 to 1; None stands for the figure in the plan.
     """
 
     role: Role
     bottleneck: PoolBottleneck
     memory: Memory | None
     seats: int
+    api_server: float
     kv_peak: float | None = None
 
 
@@ -79,39 +88,45 @@ def pool_uses(rerun: Rerun, plan: Plan) -> list[PoolUse]:
     n = 2 * rerun.tester.sizes.full * max(pool.resolved.replicas for pool in pools) * share
     requests = rerun.workload.materialise(rerun.request.seed, n, plan.requests_per_s).every(share)
     done = simulate(served, requests, RunOptions(journal=EventLog()))
-    uses = []
+    uses, busy = [], api_server_busy(done)
     for number, (pool, found) in enumerate(zip(pools, pool_bottlenecks(done), strict=True)):
         seats = pool.resolved.limits.max_num_seqs * pool.resolved.layout.data_parallel
         if len(pools) == 1:
-            return [PoolUse("both", found, plan.memory, seats)]
+            return [PoolUse("both", found, plan.memory, seats, busy[number])]
         memory = Memory.model_validate(memory_block(pool.memory, pool.resolved))
         peak = max(replica.kv_peak_fraction for replica in done.replicas if replica.pool == number)
-        uses.append(PoolUse(pool.resolved.role, found, memory, seats, peak))
+        uses.append(PoolUse(pool.resolved.role, found, memory, seats, busy[number], peak))
     return uses
 
 
-def resource_uses(plan: Plan, pools: Sequence[PoolUse]) -> list[ResourceUse]:
-    """Return the utilisation of every resource, for each kind of replica and then for the queue.
+def resource_uses(plan: Plan, pools: Sequence[PoolUse], binding: Binding | None = None) -> list[ResourceUse]:
+    """Return the utilisation of every resource, and the gain of capacity from 10 % more of it.
 
-    Per kind come the shares of time, the largest first, then KV cache and running sequences. Only replicas whose time
-    is part of the tightest objective can hold the bottleneck: prefill replicas determine the time to first token,
-    decode replicas the time between tokens.
+    With gains, the resources come in the order of their gains. Without, they come for each kind of replica and then for
+    the queue; of each kind the shares of time come first, the largest first.
     """
     found: list[ResourceUse] = []
     for pool in pools:
-        decisive = not plan.slo or LATENCY_METRICS[plan.tightest.metric].involves(pool.role)
         prefix = "" if pool.role == "both" else f"{pool.role}: "
-        uses = (*_time(pool), *_kv(plan, pool), *_sequence_seats(pool))
-        found += [replace(u, resource=f"{prefix}{u.resource}", binds=u.binds and decisive) for u in uses]
-    return [*found, *_queue(plan)]
+        uses = (*_time(pool), *_api_server(pool), *_kv(plan, pool), *_sequence_seats(pool))
+        found += [replace(use, resource=f"{prefix}{use.resource}") for use in uses]
+    found += _queue(plan)
+    if binding is None:
+        return found
+    by_name = {use.resource: use for use in found}
+    rows = []
+    for gain in binding.gains:
+        use = by_name.pop(gain.input, ResourceUse(gain.input, None, "", ""))
+        rows.append(replace(use, gain=gain.gain, binds=gain.binds))
+    return [*rows, *by_name.values()]
 
 
 def _time(pool: PoolUse) -> Iterator[ResourceUse]:
     """Yield the shares of the replica time by bound, the largest first."""
-    shares, bound_by = pool.bottleneck.shares.steps, pool.bottleneck.bound_by
+    shares = pool.bottleneck.shares.steps
     for name in sorted(shares, key=lambda name: -shares[name]):
         if shares[name] or name in (HOST, IDLE):
-            yield ResourceUse(WORDS[name], shares[name], "replica time", _leading(pool, name), name == bound_by)
+            yield ResourceUse(INPUTS[name], shares[name], "replica time", _leading(pool, name))
 
 
 def _leading(pool: PoolUse, bound: str) -> str:
@@ -123,22 +138,28 @@ def _leading(pool: PoolUse, bound: str) -> str:
     return ", ".join(shown)
 
 
+def _api_server(pool: PoolUse) -> Iterator[ResourceUse]:
+    """Yield the utilisation of the API server; nothing for prefill replicas, which stream one token of a request."""
+    if pool.role != "prefill":
+        words = "reads requests and streams tokens; waits grow long before it is always busy"
+        yield ResourceUse(inputs.API_SERVER, pool.api_server, "time of its event loops", words)
+
+
 def _kv(plan: Plan, pool: PoolUse) -> Iterator[ResourceUse]:
     peak = plan.metric("kv_peak_fraction") if pool.kv_peak is None else pool.kv_peak
     if peak is not None:
         preempted = 0.0 if pool.role == "prefill" else plan.metric("n_preemptions") or 0.0
         words = f"{preempted:,.0f} preemptions" if preempted else "no preemptions"
-        binds = pool.bottleneck.bound_by == KV_CAPACITY
-        yield ResourceUse("KV cache", peak, "KV blocks at their peak", words, binds)
+        yield ResourceUse(inputs.KV_CACHE, peak, "KV blocks at their peak", words)
 
 
 def _sequence_seats(pool: PoolUse) -> Iterator[ResourceUse]:
     """Yield the utilisation of `max_num_seqs`; nothing for prefill replicas."""
     if pool.role != "prefill":
-        steps, binds = pool.bottleneck.samples, pool.bottleneck.bound_by == QUEUE
+        steps = pool.bottleneck.samples
         peak = f"{steps.most_decodes:,} of {pool.seats:,} concurrent sequences at the peak"
         words = f"{peak}, {steps.mean_decodes:,.0f} on average"
-        yield ResourceUse("running sequences", steps.most_decodes / pool.seats, "max_num_seqs", words, binds)
+        yield ResourceUse(inputs.SEATS, steps.most_decodes / pool.seats, "max_num_seqs", words)
 
 
 def _queue(plan: Plan) -> Iterator[ResourceUse]:
@@ -146,4 +167,16 @@ def _queue(plan: Plan) -> Iterator[ResourceUse]:
     queue_s, ttft_s = (plan.latency_s(metric, "mean") for metric in ("queue", TTFT.name))
     if queue_s and ttft_s:
         words = f"a request waits {human_s(queue_s)} on average before its first step"
-        yield ResourceUse("queue", min(queue_s / ttft_s, 1.0), "the mean TTFT", words, False)
+        yield ResourceUse(inputs.ARRIVALS, min(queue_s / ttft_s, 1.0), "the mean TTFT", words)
+
+
+def gain_text(use: ResourceUse) -> str:
+    """Return the gain of capacity as text; empty if it was not simulated."""
+    if use.gain is None:
+        return ""
+    return f"{100 * use.gain:+.1f} %" if use.gain else f"under {100 * RESOLUTION:.0f} %"
+
+
+def used_text(use: ResourceUse) -> str:
+    """Return the utilisation as text; empty if the resource has none."""
+    return "" if use.share is None else f"{100 * use.share:.0f} %"

@@ -1,7 +1,8 @@
 """The cheapest change that reaches more capacity; every change is simulated at the higher rate.
 
 The search of the answer has already chosen the best limits, layouts and precisions of its space, so they are not tried
-again. The tried changes are narrower weights outside that space, more of the same accelerators, and other accelerators.
+again. The tried changes are more API server processes, narrower weights outside that space, more of the same
+accelerators, and other accelerators. If more processes suffice, which cost nothing, only cheaper hardware is tried.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from catalogs.ui.words import human_s
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.plan_schema import Plan
 from planner.answer.refusal import NARROWER
+from planner.evaluation.api_processes import BINDING, api_server_variants, more_api_servers
 from planner.evaluation.evaluator import Evaluator
-from planner.problem.candidate import Candidate
+from planner.problem.candidate import API_SERVERS, Candidate
 from planner.problem.slo import seconds_text
 from planner.space.candidates import candidates
 from planner.studies.rerun import Rerun, without_load
@@ -46,7 +48,7 @@ class GrowthStep:
     higher rate.
     """
 
-    kind: str  # "precision" | "hardware" | "objective"
+    kind: str  # "deployment" | "precision" | "hardware" | "objective"
     words: str
     usd_per_hour: float | None
     extra_usd_per_hour: float | None
@@ -84,7 +86,9 @@ def growth(rerun: Rerun, plan: Plan, tell: ProgressCallback = lambda _: None) ->
         raise InputError("a plan without a capacity cannot be extended", plan.deployment["hardware"])
     goal = CAPACITY_GOAL * plan.capacity_requests_per_s
     tries = _Tries(rerun, plan, goal)
-    return Growth(goal, [*tries.objective(tell), *tries.precision(tell), *tries.hardware(tell)])
+    free = list(tries.api_servers(tell))
+    most = (plan.usd_per_hour or 0.0) if any(change.holds for change in free) else None
+    return Growth(goal, [*tries.objective(tell), *free, *tries.precision(tell), *tries.hardware(tell, most)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,26 @@ class _Tries:
         values = ", ".join(f"{slo.name} = {human_s(value_s)}" for slo, value_s in missed)
         yield GrowthStep("objective", words, self.plan.usd_per_hour, 0.0, True, values)
 
+    def api_servers(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
+        """Try more API server processes until a number of them reaches the goal or each core has one.
+
+        They are tried if those of the plan are nearly full at the goal.
+        """
+        rerun, found = self.rerun, None
+        own, plan_evaluator = rerun.candidates[0], PlanEvaluator(rerun.evaluator, rerun.tester, rerun.prices)
+        if rerun.evaluator.utilisation(own, self.goal).api_server <= BINDING:
+            return
+        for candidate in more_api_servers(own, rerun.evaluator.names_of(own)):
+            tell(f"{candidate.api_servers} API servers")
+            quick = rerun.tester.probe(candidate, self.goal, rerun.tester.sizes.quick)
+            holds = not quick.clearly_missed and plan_evaluator.holds(candidate, self.goal)
+            words = f"{candidate.api_servers} API server processes for each replica ({API_SERVERS})"
+            found = GrowthStep("deployment", words, self.plan.usd_per_hour, 0.0, holds)
+            if holds:
+                break
+        if found is not None:
+            yield found
+
     def precision(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
         """Try narrower weights on the same hardware until one reaches the goal."""
         own, evaluator = self.rerun.candidates[0].hardware, self.rerun.evaluator_of(0)
@@ -124,10 +148,15 @@ class _Tries:
             if found:
                 return
 
-    def hardware(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
-        """Try more of the same and other accelerators by price, each kind until one count reaches the goal."""
+    def hardware(self, tell: ProgressCallback, most_usd: float | None = None) -> Iterator[GrowthStep]:
+        """Try more of the same and other accelerators by price, each kind until one count reaches the goal.
+
+        If `most_usd` is given, only hardware that is cheaper per hour is tried.
+        """
         done: set[str] = set()
         for hardware, usd in self._offers():
+            if most_usd is not None and (usd is None or usd >= most_usd):
+                continue
             text, name = hardware.text, hardware.accelerator.name
             if len(done) == SUFFICIENT_ACCELERATORS or name in done:
                 continue
@@ -161,6 +190,7 @@ class _Tries:
         for c in candidates(request, evaluator.names):
             plain.setdefault(c.placement, c)
         left = [c for c in plain.values() if evaluator.discard(c) is None]
+        left = [*left, *api_server_variants(left, evaluator, request.fixed, self.goal)]
         left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
         tester = replace(self.rerun.tester, evaluator=evaluator, requests_per_s=self.goal)
         plan_evaluator = PlanEvaluator(evaluator, tester, self.rerun.prices)

@@ -10,13 +10,18 @@ from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import counted, human_s, rate, seconds
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
-from planner.problem.candidate import deployment_words
+from planner.evaluation.evaluator import apply_bounds
+from planner.problem.candidate import count_words, deployment_words
 from planner.search.objectives import TIE
+from planner.studies.binding import Binding, find_binding
 from planner.studies.bottleneck import ResourceUse, pool_uses, resource_uses
 from planner.studies.capacity_growth import Growth, GrowthStep, growth
 from planner.studies.rerun import Rerun
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+
+#: Maximum number of kinds of deployment named for a reason that rules them out.
+_NAMED_OUT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +31,9 @@ class Explanation:
     Attributes:
         why: Sentences on the search and the decision.
         alternatives: Pairs of a plan in words and the reason against it.
-        uses: Utilisation of each resource.
-        binds: The bottleneck of the recommended plan, or of the closest plan.
+        uses: Utilisation of each resource, and the gain of capacity from 10 % more of it.
+        binds: What binds the recommended plan, or the closest plan.
+        advice: What to change because of it; empty if nothing binds alone.
         growth: Changes that reach more capacity; None if the plan has no capacity.
     """
 
@@ -36,10 +42,11 @@ class Explanation:
     uses: list[ResourceUse]
     binds: str
     growth: Growth | None
+    advice: tuple[str, ...] = ()
 
 
 def explain(answer: Answer, tell: ProgressCallback = lambda _: None) -> Explanation:
-    """Simulate the plan again, and every change that could reach 20 % more capacity, and explain the answer.
+    """Simulate the plan again with each input improved, and every change that could reach 20 % more capacity.
 
     Raises:
         InputError: The answer cannot be simulated again.
@@ -47,12 +54,15 @@ def explain(answer: Answer, tell: ProgressCallback = lambda _: None) -> Explanat
     best = answer.best
     if best is None:
         return _explain_refusal(answer)
-    rerun = Rerun.of(answer, "explain")
+    rerun, capacity_per_s = Rerun.of(answer, "explain"), best.capacity_requests_per_s
     tell("the plan itself")
-    found = resource_uses(best, pool_uses(rerun, best))
-    grown = growth(rerun, best, tell) if best.capacity_requests_per_s else None
+    bound = find_binding(rerun, capacity_per_s, tell) if capacity_per_s else None
+    found = resource_uses(best, pool_uses(rerun, best), bound)
+    grown = growth(rerun, best, tell) if capacity_per_s else None
     others = [(deployment_words(p.deployment), why_not(answer, best, p)) for p in answer.alternatives]
-    return Explanation(list(_why(answer, best)), others, found, binding_words(best, found), grown)
+    why = [*_why(answer, best), *ruled_out(answer, rerun)]
+    advice = () if bound is None else tuple(f"{gain.input}: {gain.advice}" for gain in bound.binding)
+    return Explanation(why, others, found, binding_words(best, bound), grown, advice)
 
 
 def _explain_refusal(answer: Answer) -> Explanation:
@@ -85,13 +95,26 @@ def _why(answer: Answer, best: Plan) -> Iterator[str]:
         f"Of {s.n_space:,} deployments, {s.n_bounded_out:,} cannot meet the objectives (bounds) and "
         f"{s.n_simulated:,} were simulated; this one {goal}."
     )
-    for reason, n in s.bounded_out.items():
-        yield f"{n:,} ruled out: {reason}."
     near = best.tightest
     share = f"{100 * near.share:.0f} % of the limit {human_s(near.limit_s)}"
     yield f"Its tightest objective is {near.name}: {seconds(near.value_s)} is {share}."
     if best.limited_by:
         yield f"Its capacity is {rate(best.capacity_requests_per_s)}; {best.limited_by}."
+
+
+def ruled_out(answer: Answer, rerun: Rerun) -> Iterator[str]:
+    """Yield a sentence on each of the reasons in the answer, with the deployments that it rules out."""
+    if not answer.search.bounded_out:
+        return
+    names: dict[str, dict[str, None]] = {}
+    for candidate, discard in apply_bounds(answer.request, rerun.evaluator)[1].items():
+        own = f"{count_words(candidate.replicas, candidate.layout, candidate.split)} on {candidate.hardware.text}"
+        names.setdefault(discard.reason, {})[f"{own} ({candidate.weight_dtype}, KV {candidate.kv_dtype})"] = None
+    for reason, n in answer.search.bounded_out.items():
+        found = list(names.get(reason, ()))
+        more = f" and {len(found) - _NAMED_OUT} more kinds" if len(found) > _NAMED_OUT else ""
+        which = f": {', '.join(found[:_NAMED_OUT])}{more}" if found else ""
+        yield f"{n:,} ruled out, because {reason}{which}."
 
 
 def why_not(answer: Answer, best: Plan, other: Plan) -> str:
@@ -114,12 +137,11 @@ def why_not(answer: Answer, best: Plan, other: Plan) -> str:
     return ", ".join(reasons) or "no figures to compare"
 
 
-def binding_words(plan: Plan, found: list[ResourceUse]) -> str:
-    """Return the limit of the capacity and the bottleneck of the steps in one sentence."""
-    shares = ((u, f"{100 * u.share:.0f} % of {u.of}") for u in found if u.binds)
-    what = ", ".join(f"{u.resource} ({share}{': ' if u.words else ''}{u.words})" for u, share in shares)
+def binding_words(plan: Plan, binding: Binding | None) -> str:
+    """Return the limit of the capacity and the input that binds in one sentence."""
     first = f"{plan.limited_by}; " if plan.limited_by else ""
-    return f"{first}its steps are bound by {what}" if what else f"{first}no resource is exhausted"
+    unknown = "what binds is not known: the plan has no capacity with the seed of the search"
+    return first + (unknown if binding is None else binding.words)
 
 
 def document(e: Explanation) -> dict[str, Any]:
@@ -137,6 +159,7 @@ def document(e: Explanation) -> dict[str, Any]:
         "why": e.why,
         "why_not": [{"plan": plan, "because": because} for plan, because in e.alternatives],
         "binds": e.binds,
+        "advice": list(e.advice),
         "uses": [asdict(u) for u in e.uses],
         "more_capacity": grown,
     }

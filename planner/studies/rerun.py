@@ -13,7 +13,7 @@ from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.simulated import SimulatedEvaluator
-from planner.problem.candidate import Candidate
+from planner.problem.candidate import API_SERVERS, Candidate
 from planner.problem.demand import NOTHING
 from planner.problem.hardware_choice import is_one
 from planner.problem.price_list import PriceList
@@ -23,6 +23,9 @@ from planner.search.objectives import CandidateTester, RunSizes
 
 #: Deployment keys that have other spellings, or follow from other keys.
 _NAMES: Final = ("model", "engine", "kv_blocks")
+
+#: Deployment keys that tell candidates apart where they are null.
+_DECISIVE: Final = ("disaggregation", "speculative")
 
 #: Maximum number of requests of a run.
 MOST_REQUESTS: Final = 4000
@@ -92,7 +95,8 @@ def found_again(plan: Plan, space: Sequence[Candidate], request: PlanRequest) ->
     """
     for candidate in space:
         written = candidate.deployment(request.model, request.engine).model_dump()
-        chosen = {k: v for k, v in written.items() if v is not None or k == "disaggregation"}
+        chosen = {k: v for k, v in written.items() if v is not None or k in _DECISIVE}
+        chosen |= {API_SERVERS: candidate.api_servers} if plan.deployment.get(API_SERVERS) else {}
         if all(plan.deployment.get(k) == v for k, v in chosen.items() if k not in _NAMES):
             return candidate
     raise InputError(

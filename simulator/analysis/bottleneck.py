@@ -181,6 +181,33 @@ def pool_bottlenecks(run: Run, samples: int = SAMPLES) -> list[PoolBottleneck]:
     return pools
 
 
+def api_server_busy(run: Run) -> list[float]:
+    """Return the utilisation of the API servers' event loops in front of each pool, over the span of the run.
+
+    It is the work on requests and tokens (simulator/engine/api_server.py). The time in which an idle loop reads an
+    output is not counted: a busy loop has no such time.
+
+    Raises:
+        ValueError: The run has no compiled deployment.
+    """
+    if not run.compiled_pools:
+        raise ValueError("the work of API servers needs the compiled deployments of the run")
+    first_s, last_s = run.span_s
+    found = []
+    for number, compiled in enumerate(run.compiled_pools):
+        host, replicas = compiled.resolved.engine.host, [r for r in run.replicas if r.pool == number]
+        tokens = sum(float((log.logits * log.steps + log.accepted).sum()) for r in replicas for log in r.logs)
+        ended = run.completed
+        if compiled.resolved.role != "prefill":  # every request also ends on a prefill replica
+            pools = np.array([r.pool for r in run.replicas])
+            ended = ended & (pools[run.replica] == number)
+        requests = float(ended.sum())
+        alive_s = sum(max(min(r.removed_s, last_s) - max(r.created_s, first_s), 0.0) for r in replicas)
+        work_s = tokens * host.api_token_s + requests * host.api_request_s
+        found.append(work_s / max(alive_s * compiled.resolved.api_server_count, 1e-300))
+    return found
+
+
 def _pool(
     run: Run, compiled: CompiledDeployment, replicas: Sequence[tuple[ReplicaRun, FloatArray]], samples: int
 ) -> PoolBottleneck:

@@ -250,12 +250,12 @@ def streaming_notice(resolved: ResolvedDeployment, output_tokens_per_s: float) -
     """Return a notice if token streaming keeps the API servers of each replica busy most of the time."""
     token_s = resolved.engine.host.api_token_s
     each = output_tokens_per_s / resolved.replicas
-    if each * token_s <= BUSY_API_FRACTION * resolved.layout.data_parallel:
+    if each * token_s <= BUSY_API_FRACTION * resolved.api_server_count:
         return None
-    most = resolved.layout.data_parallel / token_s
+    most = resolved.api_server_count / token_s
     return (
         f"{each:,.0f} output tokens/s per replica are close to or above the streaming limit of its API server "
-        f"({most:,.0f}): run more API processes, or expect tokens to queue there"
+        f"({most:,.0f}): run more API server processes, or expect tokens to queue there"
     )
 
 

@@ -16,15 +16,12 @@ import numpy as np
 from calibration.operators.operators import Collective
 from calibration.operators.roofline import bytes_moved, compute_s, flops, link_bytes, memory_s, roofline_s
 from catalogs.arrays import FloatArray
+from simulator.costs.improved import FIXED_COST_FACTOR
 from simulator.costs.partition import BatchRows
 from simulator.costs.pricing import INTERPOLATED_S, MEASURED_S, N_CLASSES, Pricer
 from simulator.costs.tables import StepTables, Term
 from simulator.costs.totals import ranked_pass
 from simulator.layers.operator_call import OperatorCall
-
-#: An operator that takes more than this many times its roofline time is bound by neither arithmetic nor bytes. It is
-#: short, and the fixed cost of a kernel (launch, waves that do not fill the device) determines its time.
-FIXED_COST_FACTOR: Final = 4.0
 
 COMPUTE, MEMORY, LINK, FIXED = "compute", "memory", "link", "fixed cost"
 

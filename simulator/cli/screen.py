@@ -157,6 +157,7 @@ _BOUNDS: Final = {
     "fixed_cost": "fixed cost per kernel",
     "host": "host",
     "idle": "idle",
+    "api_server": "API server",
 }
 
 #: Shares below this value are not shown.
@@ -169,6 +170,7 @@ def print_explanation(console: Console, block: dict[str, Any]) -> None:
         console.print(_phase_table(block["latency"]))
     name = _BOUNDS[block["bound_by"]]
     console.print(f"limited by {name}: {_shares(block['bounds'])} of replica time")
+    console.print(f"API server busy {block['api_server_busy_fraction']:.0%} of the time")
     if block["bounds"]["kv_capacity"] + block["bounds"]["queue"] >= SMALL:
         console.print(f"replica time regardless of waits: {_shares(block['steps'])}")
     if "speculative" in block:

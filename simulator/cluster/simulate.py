@@ -149,6 +149,7 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
         lag=1 if engine.async_scheduling and stages == 1 else 0,
         pipeline_stages=stages,
         attention_ranks=ranks,
+        api_servers=resolved.api_server_count,
         rank_dispatch="" if resolved.rank_dispatch in (None, "balanced") else resolved.rank_dispatch,
         queueing=resolved.queueing,
         lora=lora_rules(resolved, compiled.bundle),

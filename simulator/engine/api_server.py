@@ -1,14 +1,24 @@
 """The API server in front of an engine, which reads requests and streams tokens.
 
 Each API server process works serially. Its tokeniser thread spends `request_s_per_input_token` on each prompt token.
-Its event loop spends `api_step_s` on the output of an engine step, `api_token_s` on each token of that output, and
-`api_request_s` on each request in addition to its tokens. The remaining delays before a request reaches the engine
-(`request_s`) and before a token reaches its client (`output_s`) occupy no thread.
+Its event loop spends `api_token_s` on each streamed token, and `api_request_s` on each request in addition to its
+tokens. The output of an engine step reaches the loop `api_step_s` after the end of the step. The remaining delays
+before a request reaches the engine (`request_s`) and before a token reaches its client (`output_s`) occupy no thread.
+
+`api_step_s` is the time in which a loop without other work wakes up and reads one output. A loop that is behind reads
+all waiting outputs when it next polls its sockets (v1/engine/core_client.py: the task of the output socket empties the
+socket before it yields), so the time delays outputs and does not add to the work of a busy loop. No output then leaves
+later if steps end earlier. How much of the measured time remains for each output of a busy loop is not known: it was
+measured with pauses between the steps (benchmarks/api_server_speed.py).
 
 The engine does not wait for its API server. Tokens beyond the server's streaming capacity queue in the server, so
-clients see them with growing delay and closed-loop clients send fewer requests. Sources: vLLM's
-v1/engine/async_llm.py (one output handler), renderers/base.py (one tokeniser thread), entrypoints/cli/serve.py (as many
-processes as data-parallel ranks).
+clients see them with growing delay and closed-loop clients send fewer requests.
+
+An engine may have several processes, `--api-server-count` (vLLM 0.9.1 and newer, pull request 17546). They share the
+requests evenly, and the engine sends each of them the tokens of its own requests. Each runs on a core of its own
+(catalogs/deployments/features.py checks that the node has enough), so they do not slow each other. Sources: vLLM's
+v1/engine/async_llm.py (one output handler), renderers/base.py (one tokeniser thread), entrypoints/cli/serve.py (by
+default as many processes as data-parallel ranks).
 """
 
 from __future__ import annotations
@@ -61,7 +71,7 @@ class TokenStream:
         """Stream the output of several steps and return when the last of it has left, in seconds.
 
         The steps must not become shorter over time. The loop then has been behind since before the first step, since
-        the first step, or not at all.
+        the first step, or not at all: the time at which the tokens leave is the latest of these three.
 
         Args:
             first_end_s: When the first of the steps ended.
@@ -69,9 +79,9 @@ class TokenStream:
             steps: Number of steps.
             tokens: Tokens that each step produced.
         """
-        work_s = self._step_s + tokens * self._token_s  # seconds of work per step
-        left_s = last_end_s + work_s
-        behind_s = (self._free_s if self._free_s > first_end_s else first_end_s) + steps * work_s
+        work_s, first_read_s = tokens * self._token_s, first_end_s + self._step_s
+        left_s = last_end_s + self._step_s + work_s
+        behind_s = (self._free_s if self._free_s > first_read_s else first_read_s) + steps * work_s
         if behind_s > left_s:
             left_s = behind_s
         self.left_s = self._free_s = left_s

@@ -41,7 +41,7 @@ class Replica:
         self.n_leaving = 0  # outstanding requests that are being transferred away and still hold seat and blocks
         self.fruitless = 0  # tokens computed since the last output token
         self.rules, self._most_waiting = context.rules, context.rules.queueing.max_waiting
-        self.outlet = TokenStream(context.rules.host, context.rules.attention_ranks)
+        self.outlet = TokenStream(context.rules.host, context.rules.api_servers)
         self.scheduler: Scheduler = make_scheduler(context.rules)  # of the first loop; all loops share queue and cache
         rules, offload = context.rules, context.rules.offload
         if offload is not None:

@@ -30,6 +30,7 @@ class EngineRules(Limits):
     max_output_tokens: int = 0  # max_tokens that every client declares; a run raises it to its longest output
     physical_batch_tokens: int = 0  # most tokens of one pass on the device; 0: a step is one pass
     attention_ranks: int = 1  # data-parallel ranks of attention
+    api_servers: int = 1  # API server processes
     rank_dispatch: str = ""  # dispatch of requests to ranks with their own schedulers; "": one scheduler for all
     balance_steps: int = 0  # most steps that these ranks wait until each has a prompt to start; 0: they do not wait
     receiving: ReceiveIntervals | None = None  # None: the engine reads new requests before every step

@@ -11,6 +11,7 @@ from catalogs.ui.terminal import open_console, text_table
 from catalogs.ui.words import dollars, grams, joules, percent, rate, seconds
 from planner.report.evidence import effect_cells
 from planner.report.material import ReportData, ReportSimulations, label
+from planner.studies.bottleneck import gain_text, used_text
 
 _GRIDS: Final = 8
 
@@ -38,8 +39,8 @@ def _tables(m: ReportData, s: ReportSimulations) -> Iterator[Table]:
         rows.append((label(m.answer, i), rate(plan.requests_per_s), dollars(usd), joules(used), near, confidence))
     plan_head = ("plan", "rate", "per million output tokens", "per token", "nearest objective", "confidence")
     yield text_table(plan_head, rows, 1, "Plans")
-    uses = [(u.resource, u.words, f"{100 * u.share:.0f} %", "bottleneck" if u.binds else "") for u in s.uses]
-    yield text_table(("resource", "quantity", "used", ""), uses, 2, "Bottleneck")
+    uses = [(u.resource, u.words, used_text(u), gain_text(u), "binds" if u.binds else "") for u in s.uses]
+    yield text_table(("resource", "quantity", "used", "10 % more: capacity", ""), uses, 2, "Bottleneck")
     slo, points = m.answer.plans[0].tightest, []
     for p in (p for p in s.points if p.plan == 0):
         value = seconds(p.latency_s.get(slo.metric, {}).get(slo.stat))

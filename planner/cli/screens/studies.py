@@ -12,6 +12,7 @@ from catalogs.ui.words import dollars, duration_text, grams, joules, percent, ra
 from planner.deploy.package import Package
 from planner.report.evidence import growth_row
 from planner.search.pareto_search import ParetoAnswer, footnotes, shown, shown_unit
+from planner.studies.bottleneck import gain_text, used_text
 from planner.studies.capacity_growth import CAPACITY_GOAL
 from planner.studies.comparison import Figure, PlanComparison
 from planner.studies.explain import Explanation, cheapest_words
@@ -67,10 +68,10 @@ def show_explanation(e: Explanation) -> None:
     show_lines(("" if i else "Why", line) for i, line in enumerate(e.why))
     if e.alternatives:
         console.print(text_table(("alternative", "why not"), e.alternatives, 2, "Alternatives"))
-    show_lines([("Bottleneck", e.binds)])
+    show_lines([("Bottleneck", e.binds), *(("To raise it" if not i else "", text) for i, text in enumerate(e.advice))])
     if e.uses:
-        rows = [(u.resource, u.of, f"{100 * u.share:.0f} %", "bottleneck" if u.binds else "") for u in e.uses]
-        console.print(text_table(("resource", "share of", "used", ""), rows, 2, ""))
+        uses = [(u.resource, gain_text(u), used_text(u), u.of, "binds" if u.binds else "") for u in e.uses]
+        console.print(text_table(("10 % more of", "capacity", "used now", "share of", ""), uses, 1, ""))
     if e.growth is not None:
         title = f"{CAPACITY_GOAL - 1:.0%} more capacity ({rate(e.growth.goal_per_s)}), simulated"
         head = ("change", "meets objectives", "cost per hour", "difference")

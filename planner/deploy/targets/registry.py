@@ -27,6 +27,7 @@ class DeployTarget:
         makers: Makers of the supported devices.
         most_replicas: Maximum number of replicas; None for no limit.
         disaggregates: True if it supports prefill and decode servers.
+        api_servers: True if it starts vLLM's own API server processes; False if it calls the engine itself.
     """
 
     write: Callable[..., DeploymentFiles]
@@ -38,6 +39,7 @@ class DeployTarget:
     makers: tuple[str, ...] = ("nvidia", "amd", "cpu")
     most_replicas: int | None = None
     disaggregates: bool = False
+    api_servers: bool = True
 
 
 def _script(engine: str, checked: str, disaggregates: bool = True) -> DeployTarget:
@@ -64,9 +66,16 @@ TARGETS: Final[dict[str, DeployTarget]] = {
     "llm-d": DeployTarget(
         llm_d.write, ("vllm",), f"{_SCHEMAS} (the values of the chart by their shape)", disaggregates=True
     ),
-    "ray-serve": DeployTarget(ray_serve.write, ("vllm",), _KEYWORDS, slices=False),
+    "ray-serve": DeployTarget(ray_serve.write, ("vllm",), _KEYWORDS, slices=False, api_servers=False),
     "triton": DeployTarget(
-        triton.write, ("vllm",), _KEYWORDS, one_machine=True, slices=False, makers=("nvidia",), most_replicas=1
+        triton.write,
+        ("vllm",),
+        _KEYWORDS,
+        one_machine=True,
+        slices=False,
+        makers=("nvidia",),
+        most_replicas=1,
+        api_servers=False,
     ),
     "sglang": _script("sglang", "SGLang's list of arguments"),
     "llama.cpp": _script("llama.cpp", "llama.cpp's list of arguments", disaggregates=False),
@@ -114,6 +123,9 @@ def _refusals(name: str, target: DeployTarget, pools: Sequence[Serving]) -> Iter
             yield f"one replica of this plan spans {span} nodes, but {name} supports one node per replica"
         if nodes > 1 and target.one_machine:
             yield f"this plan needs {nodes} machines, but {name} starts one"
+        if s.resolved.api_server_count > s.resolved.layout.data_parallel and not target.api_servers:
+            processes = f"{s.resolved.api_server_count} API server processes for each replica"
+            yield f"this plan has {processes}, but {name} calls the engine without them"
         if target.most_replicas is not None and s.replicas > target.most_replicas:
             starts = f"{name} starts {target.most_replicas} with fixed accelerators"
             yield f"this plan has {s.replicas} replicas, but {starts}"

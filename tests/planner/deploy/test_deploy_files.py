@@ -307,6 +307,8 @@ def test_flags_become_keywords() -> None:
             {"hardware": "2*h100x8", "replicas": 1, "tensor_parallel": 8, "pipeline_parallel": 2},
             "2 nodes",
         ),
+        ("ray-serve", {"api_server_count": 2}, "2 API server processes"),
+        ("triton", {"replicas": 1, "api_server_count": 2}, "2 API server processes"),
         ("compose", {"hardware": "a100-80gb:3g.40gbx2", "tensor_parallel": 1, "weight_dtype": "int4"}, "MIG"),
     ],
 )
@@ -315,6 +317,12 @@ def test_what_a_target_cannot_start_is_refused_with_one_that_can(target: str, ke
         made(target, **keys)
     assert "nearest valid choice: " in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["vllm", "compose", "kubernetes"])
+def test_the_files_start_the_api_servers_of_the_plan(target: str) -> None:
+    text = "".join(made(target, api_server_count=2).files.values())
+    assert re.search(r"--api-server-count['\",\s-]+2", text)
 
 
 def test_a_deployment_the_files_could_not_say_is_refused() -> None:

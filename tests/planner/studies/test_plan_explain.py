@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from catalogs.ui.entry_point import run_command
@@ -15,27 +16,21 @@ from planner.evaluation.deployments import slower_host
 from planner.evaluation.variants import VariedWorkload
 from planner.studies.bottleneck import resource_uses
 from planner.studies.capacity_growth import CAPACITY_GOAL, Growth, GrowthStep
+from planner.studies.capacity_inputs import KV_CACHE
 from planner.studies.explain import binding_words, explain, why_not
 from planner.studies.rerun import Rerun
 from tests.planner.report.test_plan_report import answer, data, material, told
 
 
-def test_time_binds_where_there_is_room_and_space_where_there_is_none() -> None:
-    """What the run's analysis names is what binds, whatever a cache's peak was for a moment."""
+def test_the_utilisation_of_a_run_does_not_show_what_binds() -> None:
+    """Without counterfactuals no resource binds, however full it is; preemptions are named with the cache."""
     s, plan = material().simulated, answer().plans[0]
     assert s is not None
-    roomy = [u for u in resource_uses(plan, s.parts) if u.binds]
-    assert [u.of for u in roomy] == ["replica time"]
+    assert not any(use.binds for use in resource_uses(plan, s.parts))
     peaked = plan.model_copy(update={"metrics": (plan.metrics or {}) | {"kv_peak_fraction": 1.0, "n_preemptions": 40}})
-    assert [u.resource for u in resource_uses(peaked, s.parts) if u.binds] == [u.resource for u in roomy]
-    for bound, resource in (("kv_capacity", "KV cache"), ("queue", "running sequences")):
-        waiting = [
-            replace(part, bottleneck=replace(part.bottleneck, bounds_s=part.bottleneck.bounds_s | {bound: 1e9}))
-            for part in s.parts
-        ]
-        binding = [u for u in resource_uses(peaked, waiting) if u.binds]
-        assert [u.resource for u in binding] == [resource]
-        assert ("40 preemptions" in binding_words(peaked, binding)) == (resource == "KV cache")
+    cache = next(use for use in resource_uses(peaked, s.parts) if use.resource == KV_CACHE)
+    assert (cache.share, cache.words) == (1.0, "40 preemptions")
+    assert "not known" in binding_words(plan, None)
 
 
 def test_why_not_speaks_in_the_answers_numbers() -> None:
@@ -85,7 +80,9 @@ def test_the_command_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert max(map(len, capsys.readouterr().out.splitlines())) <= PIPED
     found = json.loads(out.read_text())
     assert len(found["why_not"]) == len(answer().alternatives)
-    assert any(u["binds"] for u in found["uses"])
+    bound = [u["resource"] for u in found["uses"] if u["binds"]]
+    assert all(name in found["binds"] for name in bound)
+    assert len(found["advice"]) == len(bound)
     assert found["more_capacity"]["goal_requests_per_s"] == pytest.approx(
         CAPACITY_GOAL * data()["best"]["capacity_requests_per_s"]
     )
@@ -103,6 +100,11 @@ def test_varied_workloads_change_what_they_say_and_nothing_else() -> None:
     assert (longer.output_tokens == 2 * base.output_tokens).all()
     assert (longer.input_tokens == base.input_tokens).all()
     assert (longer.arrival_s == base.arrival_s).all()
+    smooth = VariedWorkload.of(plain, burstiness=0.9).materialise(0, 200, 2.0)
+    assert (smooth.output_tokens == base.output_tokens).all()
+    assert smooth.arrival_s[[0, -1]] == pytest.approx(base.arrival_s[[0, -1]])
+    assert np.diff(smooth.arrival_s).std() < 0.97 * np.diff(base.arrival_s).std()
+    assert np.diff(smooth.arrival_s).min() >= 0.0
     shared = VariedWorkload.of(plain, shared=0.5).materialise(0, 200, 2.0)
     assert shared.block_hashes is not None
     first, n = shared.block_hashes[0], int(shared.input_tokens[0])
@@ -114,7 +116,6 @@ def test_slower_steps_stretch_time_exactly() -> None:
     tester, candidate = again.tester, again.candidates[0]
     plain = tester.probe(candidate, 4.0, 300).observations[0].samples_s["ttft"]
     slower = again.evaluator.with_(step_factor=2.0)
-    from dataclasses import replace
 
     stretched = replace(tester, evaluator=slower).probe(candidate, 2.0, 300).observations[0].samples_s["ttft"]
     assert stretched == pytest.approx(2 * plain)

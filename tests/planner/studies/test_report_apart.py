@@ -14,7 +14,8 @@ from catalogs.ui.entry_point import run_command
 from planner.answer.schema import Answer
 from planner.cli.main import app
 from planner.sections.full_answer import read_answer
-from planner.studies.bottleneck import PoolUse, pool_uses, resource_uses
+from planner.studies.bottleneck import PoolUse, pool_uses
+from planner.studies.capacity_inputs import API_SERVER, ARRIVALS, MEMORY, TRANSFER, capacity_inputs
 from planner.studies.rerun import Rerun
 
 
@@ -72,13 +73,16 @@ def test_each_kind_does_its_own_part(parts: list[PoolUse], answer: Answer) -> No
     assert rate == pytest.approx(answer.plans[0].requests_per_s, rel=0.15)
 
 
-def test_what_binds_is_of_the_kind_the_tightest_objective_waits_for(parts: list[PoolUse], answer: Answer) -> None:
-    plan = answer.plans[0]
-    assert plan.tightest.metric == "tpot"
-    assert {u.resource.partition(":")[0] for u in resource_uses(plan, parts) if u.binds} == {"decode"}
-    first = [row.model_copy(update={"value_s": row.limit_s}) for row in plan.slo if row.metric == "ttft"]
-    waits = plan.model_copy(update={"slo": first})
-    assert {u.resource.partition(":")[0] for u in resource_uses(waits, parts) if u.binds} <= {"prefill"}
+def test_inputs_are_those_of_each_kind_and_of_the_transfer(answer: Answer) -> None:
+    """A change of one kind leaves the other as it is."""
+    rerun = Rerun.of(answer)
+    found = {each.words: each for each in capacity_inputs(rerun)}
+    assert {f"{role}: {MEMORY}" for role in ("prefill", "decode")} <= set(found)
+    assert {TRANSFER, ARRIVALS} <= set(found)
+    plain = rerun.evaluator_of(0).deployments.part(rerun.candidates[0], 1)
+    changed = found[f"decode: {API_SERVER}"].improved(2.0).deployments.part(rerun.candidates[0], 1)
+    hosts = [[pool.resolved.engine.host.api_token_s for pool in part.deployments] for part in (plain, changed)]
+    assert hosts[1] == [hosts[0][0], hosts[0][1] / 2]
 
 
 def test_the_page_shows_both_kinds_and_says_what_it_has_not(path: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from catalogs.workloads.service_classes import ServiceLevels
 from catalogs.workloads.workload import load_workload
 from simulator.analysis.bottleneck import BOUNDS, STEP_BOUNDS, bottleneck
 from simulator.analysis.explain import band, explain, latency_block
+from simulator.analysis.metrics import latency_metrics
 from simulator.analysis.request_phases import PHASES, phases
 from simulator.cache.offload import SwapRules
 from simulator.cli import main as cli
@@ -73,8 +75,10 @@ def test_the_worked_example_of_the_docs(fast: bool) -> None:
         for seconds, e2e in zip(phases(done).e2e_s.tolist(), done.e2e_s.tolist(), strict=True)
     ]
     worst = latency_block(phases(done))["ttft"]["p99"]
-    assert (worst["seconds"], worst["requests"]) == (7.125, 1)
+    assert worst["seconds"] == pytest.approx(latency_metrics(done)["ttft_s"]["p99"])  # between B and C
+    assert worst["requests"] == 1
     assert worst["shares"]["wait_seat"] == 4.0 / 7.125
+    assert sum(worst["phases_s"].values()) == pytest.approx(worst["seconds"])
 
 
 @BOTH
@@ -243,6 +247,26 @@ def test_what_binds_is_what_is_short(plant: CompiledDeployment) -> None:
     assert lone.steps["memory_bandwidth"] > 0.6
 
 
+def test_a_busy_api_server_is_what_limits_a_run(plant: CompiledDeployment) -> None:
+    """Its utilisation is the work over the time, and more processes share it."""
+    work = requests([0.01 * i for i in range(200)], [8] * 200, [200] * 200)
+
+    def explained(servers: int) -> dict[str, Any]:
+        host = replace(plant.resolved.engine.host, api_token_s=2e-4)
+        engine = replace(plant.resolved.engine, host=host)
+        resolved = replace(plant.resolved, engine=engine, api_server_count=servers)
+        resolved = replace(resolved, limits=replace(resolved.limits, max_num_seqs=256))
+        return explain(simulate(replace(plant, resolved=resolved), work, RunOptions(journal=EventLog())))
+
+    one, four = explained(1), explained(4)
+    assert one["bound_by"] == "api_server"
+    assert 0.8 < one["api_server_busy_fraction"] <= 1.0
+    assert four["bound_by"] == "memory_bandwidth"
+    assert four["api_server_busy_fraction"] < 0.6
+    light = explain(served(plant, 1.0))
+    assert light["api_server_busy_fraction"] < 0.2
+
+
 def test_a_run_nobody_watched_is_not_explained(plant: CompiledDeployment) -> None:
     done = simulate(plant, requests([0.0], [10], [2]))
     with pytest.raises(ValueError, match="event log"):
@@ -268,6 +292,7 @@ def test_the_command_shows_it(
             part = block["latency"][metric][statistic]
             assert sum(part["shares"].values()) == pytest.approx(1.0)
             assert sum(part["phases_s"].values()) == pytest.approx(part["seconds"])
+            assert part["seconds"] == pytest.approx(document["metrics"][f"{metric}_s"][statistic])
         mean = block["latency"][metric]["mean"]
         assert mean["requests"] == document["metrics"]["n_completed"] > 100
         assert mean["seconds"] == pytest.approx(document["metrics"][f"{metric}_s"]["mean"])

@@ -32,9 +32,10 @@ def test_prompts_that_come_together_are_tokenised_one_after_the_other() -> None:
 def test_a_lone_step_takes_its_work_and_a_crowd_waits_for_it() -> None:
     outlet = TokenStream(host_times(api_step_s=0.5, api_token_s=0.25, api_request_s=1.0), processes=1)
     assert outlet.stream(1.0, 1.0, 1, 2) == 2.0
-    assert outlet.stream(1.5, 1.5, 1, 2) == 3.0  # it comes while the first is still being sent
+    assert outlet.stream(1.25, 1.25, 1, 2) == 2.5  # read while the first is still being sent
     outlet.end(2)  # two of its requests are closed
-    assert outlet.stream(4.0, 4.0, 1, 1) == 5.75
+    assert outlet.stream(4.0, 4.0, 1, 1) == 4.75
+    assert outlet.stream(4.5, 4.5, 1, 1) == 5.25
     assert TokenStream(host_times(api_token_s=0.25), processes=2).stream(1.0, 1.0, 1, 8) == 2.0
 
 
@@ -58,14 +59,44 @@ def test_a_run_of_steps_at_once_is_the_same_as_step_by_step(
         now = float(ends[-1])
 
 
+@given(
+    st.lists(st.tuples(ticks, st.integers(1, 6), st.integers(0, 2)), min_size=1, max_size=12),
+    st.lists(st.floats(0.0, 1.0), min_size=12, max_size=12),
+    ticks,
+    ticks,
+    ticks,
+)
+def test_no_output_leaves_later_if_steps_end_earlier(
+    steps: list[tuple[float, int, int]], shares: list[float], step_s: float, token_s: float, request_s: float
+) -> None:
+    """A faster engine never makes a client wait longer for the API server."""
+    host = host_times(api_step_s=step_s, api_token_s=token_s, api_request_s=request_s)
+    slow, fast = TokenStream(host, 1), TokenStream(host, 1)
+    slow_s = fast_s = 0.0
+    for (gap_s, tokens, ended), share in zip(steps, shares, strict=False):
+        slow_s, fast_s = slow_s + gap_s, fast_s + share * gap_s
+        assert fast.stream(fast_s, fast_s, 1, tokens) <= slow.stream(slow_s, slow_s, 1, tokens) + 1e-12
+        for stream in (slow, fast):
+            stream.end(ended)
+
+
+def test_processes_share_the_work() -> None:
+    """Twice the processes: half the time for the tokens of each step, and prompts are read by two at once."""
+    host = host_times(api_step_s=0.5, api_token_s=0.25)
+    assert TokenStream(host, processes=2).stream(1.0, 1.0, 1, 8) == 1.0 + 0.5 + 8 * 0.25 / 2
+    crowded = [serve(crowd(None), True, servers, api_token_s=1 / 64) for servers in (1, 2, 4)]
+    ends_s = [float(run.last_token_s.max()) for run in crowded]
+    assert ends_s[0] > 1.8 * ends_s[1] > 1.8 * 0.9 * ends_s[2]
+
+
 def crowd(concurrency: int | None) -> RequestSet:
     return requests([0.0] * 32, [4] * 32, [40] * 32, concurrency=concurrency)
 
 
-def serve(work: RequestSet, fast: bool, **host: float) -> Run:
+def serve(work: RequestSet, fast: bool, api_servers: int = 1, **host: float) -> Run:
     from simulator.cluster.cluster import RunOptions
 
-    engine = rules(max_num_seqs=16, host=host_times(**host), lag=1)
+    engine = rules(max_num_seqs=16, host=host_times(**host), lag=1, api_servers=api_servers)
     return run_rules(engine, Linear(base_s=0.125), work, 1, RunOptions(fast_forward=fast))
 
 
