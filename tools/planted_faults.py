@@ -65,7 +65,7 @@ def run_tests(tree: Path, nodes: Sequence[str], limit_s: float, *words: str) -> 
     # CI: hypothesis draws the same examples each time, without a deadline. Plugins are slow to load and not needed.
     env = os.environ | {"PYTHONPATH": str(tree), "CAPACITY_PLANNER_SHARED": shared, "CI": "true"}
     env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    words = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-rf", *words)
+    words = ("-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-rfE", *words)
     return subprocess.run(
         [sys.executable, "-m", "pytest", *words, *nodes],
         cwd=tree,
