@@ -40,7 +40,7 @@ SEED = 5
 
 def evaluator(toy: KnownPlan, rate_per_s: float | None = None, required: RequiredRates | None = None) -> PlanEvaluator:
     toy.seed = SEED
-    tester = CandidateTester(toy, SLOS, RunSizes(300, 1000), SEED, rate_per_s, required)  # type: ignore[arg-type]
+    tester = CandidateTester(toy, SLOS, RunSizes(300, 1000), SEED, requests_per_s=rate_per_s, required=required)  # type: ignore[arg-type]
     tariff = Tariff(usd_per_hour=36.0, grid="us")
     return PlanEvaluator(toy, tester, PriceList(tariff, TWO.hardware))  # type: ignore[arg-type]
 
@@ -89,7 +89,7 @@ def test_a_cluster_that_is_a_little_worse_carries_a_little_less(cluster: float) 
     assert found.capacity_requests_per_s == found.requests_per_s
     highest = min(toy.rate_per_s(TWO, 0.4 / cluster), 15.0)
     assert highest / 1.05 < found.requests_per_s <= highest
-    assert evaluator(KnownPlan(cluster=2.0)).entry(TWO, None, BEST).verdict.met is False
+    assert evaluator(KnownPlan(cluster=4.0)).entry(TWO, None, BEST).verdict.met is False
 
 
 def test_with_an_error_the_rate_is_lower_and_surer_than_the_limit() -> None:
