@@ -219,7 +219,7 @@ def test_of_a_family_the_leader_is_shown_and_other_kv_types_fill_up() -> None:
 
 def test_alternatives_that_miss_a_given_rate_are_not_shown() -> None:
     found = [outcome(c, -rate, rate=rate) for c, rate in ((A, 10.0), (C, 8.0), (E, 6.0))]
-    assert entries(found, request("throughput", 1.0))[0] == [A, C, E]
+    assert set(entries(found, request("throughput", 1.0))[0]) == {A, C, E}
     assert C not in entries(found, request("throughput", 1.0), refused=(C,))[0]
     assert C not in entries(found, request("throughput"), refused=(C,))[0]
 
