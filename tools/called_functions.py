@@ -1,6 +1,8 @@
-"""A pytest plugin: which functions of some files each test calls, and how long it takes, as JSON.
+"""Which functions of some files each test calls, and how long it takes.
 
-    pytest -p called_functions --called-in planner/economics/money.py --called-out called.json tests/planner/economics
+`instrumented` adds a statement to every function of a file. As a pytest plugin, this module then writes JSON:
+
+    pytest -p called_functions --called-out called.json tests/planner/economics
 
 Calls while a fixture of a wider scope is set up count for every test that uses it, and cached results are forgotten
 before every test. Processes that a test starts are not followed.
@@ -8,12 +10,13 @@ before every test. Processes that a test starts are not followed.
 
 from __future__ import annotations
 
+import ast
+import builtins
 import json
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -21,22 +24,50 @@ import pytest
 #: A function: its file, and the line of its first decorator or of its `def`.
 Place = tuple[str, int]
 
+#: Name of the set of called functions among the built-in names.
+NAME = "_called_functions"
+
+
+def instrumented(source: str, path: str) -> str:
+    """The source with a statement at the beginning of each function that is not inside another one."""
+    lines = source.splitlines(keepends=True)
+    added = []
+    for node in _functions(ast.parse(source)):
+        body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+        if body and body[0].lineno > node.lineno:
+            place = (path, min([node.lineno, *(d.lineno for d in node.decorator_list)]))
+            call = f"__import__('builtins').__dict__.setdefault({NAME!r}, set()).add({place!r})"
+            first = min([body[0].lineno, *(d.lineno for d in getattr(body[0], "decorator_list", []))])
+            added.append((first - 1, f"{' ' * body[0].col_offset}{call}\n"))
+    for at, line in sorted(added, reverse=True):
+        lines.insert(at, line)
+    return "".join(lines)
+
+
+def _functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield child
+        else:
+            yield from _functions(child)
+
 
 class Recorder:
     """Follows one process of pytest."""
 
-    def __init__(self, root: Path, files: list[str], out: Path) -> None:
-        self.names = {str(root / name): name for name in files}
+    def __init__(self, out: Path) -> None:
         self.out = out
-        self.places: set[Place] = set()
         self.by_fixture: dict[int, set[Place]] = {}
         self.tests: dict[str, dict[str, Any]] = {}
 
-    def follow(self, frame: FrameType, event: str, _arg: Any) -> None:
-        if event == "call":
-            name = self.names.get(frame.f_code.co_filename)
-            if name is not None:
-                self.places.add((name, frame.f_code.co_firstlineno))
+    @property
+    def places(self) -> set[Place]:
+        found: set[Place] = vars(builtins).setdefault(NAME, set())
+        return found
+
+    @places.setter
+    def places(self, found: set[Place]) -> None:
+        setattr(builtins, NAME, found)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
@@ -54,11 +85,9 @@ class Recorder:
         forget_cached_results()
         self.places = set()
         started = time.perf_counter()
-        sys.setprofile(self.follow)
         try:
             return (yield)
         finally:
-            sys.setprofile(None)
             found = set(self.places)
             for definitions in getattr(item, "_fixtureinfo").name2fixturedefs.values():  # noqa: B009 - not public
                 found |= set().union(*(self.by_fixture.get(id(d), set()) for d in definitions))
@@ -80,8 +109,7 @@ def forget_cached_results() -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the two options."""
-    parser.addoption("--called-in", action="append", default=[], help="a file, relative to the root")
+    """Add the option."""
     parser.addoption("--called-out", type=Path, help="the JSON file to write")
 
 
@@ -89,4 +117,4 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register the recorder."""
     out = config.getoption("--called-out")
     if out is not None:
-        config.pluginmanager.register(Recorder(config.rootpath, config.getoption("--called-in"), out))
+        config.pluginmanager.register(Recorder(out))

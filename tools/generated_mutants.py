@@ -24,7 +24,8 @@ from queue import SimpleQueue
 from typing import Annotated, Any, Final
 
 import yaml
-from planted_faults import LIMIT_S, ROOT, Fault, ListError, run_tests
+from called_functions import instrumented
+from planted_faults import LIMIT_S, ROOT, Fault, ListError, run_tests, write_source
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 LIST: Final = Path(__file__).with_suffix(".yaml")
@@ -304,32 +305,34 @@ def faults(lists: Lists, changes: Sequence[Change], trees: Sequence[Path]) -> It
 def called(lists: Lists, changes: Sequence[Change], trees: Sequence[Path]) -> Called:
     """Run the test files one by one, in every tree at the same time. Raises ListError where a test fails."""
     changed = {c.path for c in changes}
+    names = [name for name, files in test_files(lists).items() if changed & set(files)]
     found: Called = {}
     free: SimpleQueue[Path] = SimpleQueue()
     for tree in trees:
         free.put(tree)
+        for path in changed:
+            write_source(tree / path, instrumented((ROOT / path).read_text(), path))
 
-    def one(item: tuple[str, list[str]]) -> Called:
-        name, files = item
-        words = [word for file in files if file in changed for word in ("--called-in", file)]
-        if not words:
-            return {}
+    def one(name: str) -> Called:
         tree = free.get()
         try:
-            return _called(name, words, tree)
+            return _called(name, tree)
         finally:
             free.put(tree)
 
     with ThreadPoolExecutor(len(trees)) as pool:
-        for part in pool.map(one, test_files(lists).items()):
+        for part in pool.map(one, names):
             found |= part
+    for tree in trees:
+        for path in changed:
+            write_source(tree / path, (ROOT / path).read_text())
     return found
 
 
-def _called(name: str, words: Sequence[str], tree: Path) -> Called:
+def _called(name: str, tree: Path) -> Called:
     out = tree / "called.json"
     try:
-        done = run_tests(tree, [name], 4 * LIMIT_S, "-p", "called_functions", "--called-out", str(out), *words)
+        done = run_tests(tree, [name], 4 * LIMIT_S, "-p", "called_functions", "--called-out", str(out))
     except subprocess.TimeoutExpired:
         raise ListError(f"{name} does not end on the tree as it is") from None
     if done.returncode:

@@ -85,13 +85,13 @@ def judge(fault: Fault, tree: Path) -> Outcome:
     path = tree / fault.path
     before, stat = path.read_text(), path.stat()
     started = time.monotonic()
-    _write_uncompiled(path, fault.text)
+    write_source(path, fault.text)
     try:
         done = run_tests(tree, fault.nodes, fault.limit_s)
     except subprocess.TimeoutExpired:
         return Outcome(fault.id, "killed", "time limit", time.monotonic() - started)
     finally:
-        _write_uncompiled(path, before)
+        write_source(path, before)
         os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     seconds = time.monotonic() - started
     if done.returncode == 0:
@@ -102,7 +102,7 @@ def judge(fault: Fault, tree: Path) -> Outcome:
     return Outcome(fault.id, "broken", (done.stdout + done.stderr).strip()[-1000:], seconds)
 
 
-def _write_uncompiled(path: Path, text: str) -> None:
+def write_source(path: Path, text: str) -> None:
     """Python must not take the bytecode of another version that was written in the same second."""
     path.write_text(text)
     for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):

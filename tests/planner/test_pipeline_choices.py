@@ -12,10 +12,11 @@ import pytest
 from catalogs.hardware.catalog import parse_hardware
 from planner import pipeline
 from planner.answer.evaluate import BEST, OTHER, PlanEvaluator
+from planner.evaluation.evaluator import Load, Observation
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
-from planner.problem.request import PlanRequest
+from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
 from planner.search.objectives import TIE, CandidateTester, Outcome, RunSizes
@@ -31,12 +32,17 @@ class Known(KnownPlan):
     """Defaults: bf16, 256 sequences, 8,192 tokens. `fluid`: saturation rates that differ from the formula's."""
 
     fluid: Callable[[Candidate], float] | None = None
+    fingerprint: str = "known"
 
     def names_of(self, _: Candidate) -> Any:
         return SimpleNamespace(default_limits=(8192, 256), model=SimpleNamespace(weight_dtype="bf16"))
 
     def fluid_requests_per_s(self, c: Candidate) -> float:
         return self.fluid(c) if self.fluid else super().fluid_requests_per_s(c)
+
+    def value_s(self, c: Candidate, rate_per_s: float) -> float:
+        """A replica is as fast as it has accelerators, if `fluid` says so."""
+        return super().value_s(c, rate_per_s * self.full_per_s * c.replicas / self.fluid_requests_per_s(c))
 
     def guess_s(self, c: Candidate, requests_per_s: float, metric: str) -> float:  # noqa: ARG002
         return 3 * self.value_s(c, requests_per_s)
@@ -108,6 +114,56 @@ def test_overloaded_hardware_is_left_out_unless_it_is_the_largest() -> None:
     at_limit = {small: 10.0 / OVERLOAD, large: 1.0}
     found = pipeline._groups(asked, evaluator(Known(fluid=at_limit.__getitem__), 10.0), [small, large])
     assert found == [[large]]
+
+
+def searched(asked: PlanRequest, toy: Known, left: list[Candidate]) -> tuple[SearchResult, list[int]]:
+    """The result, and the accelerators of each candidate in the order in which they were first simulated."""
+    order: dict[Candidate, None] = {}
+    observe = toy.observe
+
+    def watched(c: Candidate, load: Load) -> Observation:
+        order.setdefault(c)
+        return observe(c, load)
+
+    toy.observe = watched  # type: ignore[method-assign]
+    found = pipeline._search(asked, evaluator(toy, asked.requests_per_s), left, pipeline.ONE_PROCESS, None)
+    return found, [c.hardware.n_accelerators for c in order]
+
+
+def sizes_of(*counts: int) -> list[Candidate]:
+    return [on(f"h100x{n}", tensor_parallel=n) for n in counts]
+
+
+def test_the_search_ends_at_the_first_group_with_headroom() -> None:
+    """A replica of n accelerators carries 7.5 n requests/s at the limit."""
+    toy = Known(fluid=lambda c: 10.0 * c.hardware.n_accelerators)
+    found, order = searched(request(rate=6.0), toy, sizes_of(1, 2, 4))
+    assert order == [1]
+    assert found.best is not None
+    assert found.best.candidate.hardware.n_accelerators == 1
+
+
+def test_a_group_without_headroom_is_followed_by_the_next() -> None:
+    """7 requests/s of 7.5 leave less than a tenth."""
+    toy = Known(fluid=lambda c: 10.0 * c.hardware.n_accelerators)
+    _, order = searched(request(rate=7.0), toy, sizes_of(1, 2, 4))
+    assert order == [1, 2]
+
+
+def test_each_of_several_groups_has_a_quarter_of_the_trials() -> None:
+    limits = [64, 128, 256, 512, 1024]
+    one = [on("h100x1", tensor_parallel=1, max_num_seqs=n) for n in limits]
+    asked = request(rate=7.0, search=SearchOptions(trials=12))
+    found, _ = searched(asked, Known(), [*one, *(replace(c, hardware=parse_hardware("h100x2")) for c in one)])
+    assert len(found.outcomes) == 6
+    alone, _ = searched(asked, Known(), one)
+    assert len(alone.outcomes) == 5
+    least, _ = searched(request(rate=7.0, search=SearchOptions(trials=2)), Known(), [*one, *sizes_of(2)])
+    assert len(least.outcomes) == 2  # one for each
+
+
+def test_nothing_left_is_nothing_found() -> None:
+    assert searched(request(rate=1.0), Known(), []) == (SearchResult(), [])
 
 
 # ---- the winner

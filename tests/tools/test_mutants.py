@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import builtins
 from pathlib import Path
 
+import called_functions
 import generated_mutants
 import mutants
 import planted_faults
 import pytest
 from generated_mutants import Group, Lists, changes_of, faults, read_lists, sample
 from planted_faults import ROOT, ListError
+
+REPOSITORY = ROOT
 
 SOURCE = '''"""Words."""
 
@@ -86,7 +90,7 @@ def test_changes_are_small_faults_of_code_that_runs() -> None:
 @pytest.mark.usefixtures("tree")
 def test_every_change_compiles_and_changes_the_program() -> None:
     found = list(changes_of("planner/thing.py"))
-    assert len({c.id for c in found}) == len(found) > 20
+    assert len({c.id for c in found}) == len(found) >= 20
     for change in found:
         assert ast.dump(ast.parse(change.text())) != ast.dump(ast.parse(SOURCE))
 
@@ -125,6 +129,21 @@ def test_a_mutant_runs_the_tests_that_call_its_function_and_is_killed_or_not() -
         outcomes = list(planted_faults.judged(planted, trees))
         assert (trees[0] / "planner" / "thing.py").read_text() == SOURCE
     assert {o.id.removeprefix("planner/thing.py:"): o.status for o in outcomes} == picked
+
+
+def test_functions_that_are_recorded_do_what_they_did() -> None:
+    """Of every file that is changed."""
+    recorded = called_functions.instrumented(SOURCE, "a.py")
+    scope: dict[str, object] = {}
+    exec(recorded, scope)
+    assert scope["total"](2, 3) == 6.5  # type: ignore[operator]
+    assert ("a.py", 6) in vars(builtins)[called_functions.NAME]
+    without = [line for line in recorded.splitlines() if called_functions.NAME not in line]
+    assert without == SOURCE.splitlines()
+    for group in read_lists().groups:
+        for pattern in group.files:
+            for path in REPOSITORY.glob(pattern):
+                compile(called_functions.instrumented(path.read_text(), "x"), str(path), "exec")
 
 
 def test_too_many_survivors_fail() -> None:

@@ -84,3 +84,4 @@ def test_a_run_is_counted_once() -> None:
     assert counter.n_requests == 0
     counter.add(plan, Observation(Load(1.0, 50, 0), {}, 40, 0.0, n_simulated=50))
     assert counter.n_requests == 50
+    assert seen(0.5).n_simulated == 0
