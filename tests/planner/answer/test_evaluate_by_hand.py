@@ -114,6 +114,13 @@ def test_a_required_rate_is_the_rate_of_the_plan(rate: float, met: bool) -> None
     assert not [v for v in found.plan.curve if v.met and v.requests_per_s > 15.0]
 
 
+@pytest.mark.parametrize("toy", [KnownPlan(cluster=1.05), KnownPlan(operator_error=0.05), KnownPlan(base_s=0.5)])
+def test_a_required_rate_is_never_lowered(toy: KnownPlan) -> None:
+    found = evaluator(toy, 14.9).entry(TWO, None, BEST)
+    assert found.requests_per_s == found.plan.requests_per_s == 14.9
+    assert found.verdict.met is (toy.operator_error > 0)
+
+
 def test_all_replicas_together_may_carry_what_one_under_its_share_does_not() -> None:
     found = evaluator(KnownPlan(cluster=0.9), 15.2).entry(TWO, None, BEST)
     assert found.verdict.met
@@ -141,6 +148,8 @@ def test_the_rates_around_the_plan_are_simulated() -> None:
         (replace(TWO, replicas=MOST_REPLICAS), BEST, {2, 3}, True),
         (replace(TWO, replicas=MOST_REPLICAS + 1), BEST, {4}, False),
         (TWO, OTHER, {2}, False),
+        (TWO, replace(BEST, figures=2), {2, 3}, True),
+        (TWO, replace(BEST, figures=10), {5}, True),
     ],
 )
 def test_figures_come_from_independent_seeds_and_all_replicas_of_the_best(
