@@ -134,9 +134,13 @@ def sizes_of(*counts: int) -> list[Candidate]:
     return [on(f"h100x{n}", tensor_parallel=n) for n in counts]
 
 
+def faster_than_dear(c: Candidate) -> float:
+    return 10.0 * c.hardware.n_accelerators**2
+
+
 def test_the_search_ends_at_the_first_group_with_headroom() -> None:
-    """A replica of n accelerators carries 7.5 n requests/s at the limit."""
-    toy = Known(fluid=lambda c: 10.0 * c.hardware.n_accelerators)
+    """A replica of n accelerators carries 7.5 n n requests/s at the limit."""
+    toy = Known(fluid=faster_than_dear)
     found, order = searched(request(rate=6.0), toy, sizes_of(1, 2, 4))
     assert order == [1]
     assert found.best is not None
@@ -145,7 +149,7 @@ def test_the_search_ends_at_the_first_group_with_headroom() -> None:
 
 def test_a_group_without_headroom_is_followed_by_the_next() -> None:
     """7 requests/s of 7.5 leave less than a tenth."""
-    toy = Known(fluid=lambda c: 10.0 * c.hardware.n_accelerators)
+    toy = Known(fluid=faster_than_dear)
     _, order = searched(request(rate=7.0), toy, sizes_of(1, 2, 4))
     assert order == [1, 2]
 
@@ -154,11 +158,15 @@ def test_each_of_several_groups_has_a_quarter_of_the_trials() -> None:
     limits = [64, 128, 256, 512, 1024]
     one = [on("h100x1", tensor_parallel=1, max_num_seqs=n) for n in limits]
     asked = request(rate=7.0, search=SearchOptions(trials=12))
-    found, _ = searched(asked, Known(), [*one, *(replace(c, hardware=parse_hardware("h100x2")) for c in one)])
+    found, _ = searched(
+        asked, Known(fluid=faster_than_dear), [*one, *(replace(c, hardware=parse_hardware("h100x2")) for c in one)]
+    )
     assert len(found.outcomes) == 6
-    alone, _ = searched(asked, Known(), one)
+    alone, _ = searched(asked, Known(fluid=faster_than_dear), one)
     assert len(alone.outcomes) == 5
-    least, _ = searched(request(rate=7.0, search=SearchOptions(trials=2)), Known(), [*one, *sizes_of(2)])
+    least, _ = searched(
+        request(rate=7.0, search=SearchOptions(trials=2)), Known(fluid=faster_than_dear), [*one, *sizes_of(2)]
+    )
     assert len(least.outcomes) == 2  # one for each
 
 
