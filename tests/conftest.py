@@ -10,6 +10,8 @@ import pytest
 #: As `plan` has it: threads of linear algebra on small matrices spin where other processes have the cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+pytest_plugins = ["tests.skip_report"]
+
 ROOT = Path(__file__).resolve().parent.parent
 
 

@@ -1,14 +1,16 @@
-"""Small faults planted one at a time, each of which the tests named beside it must notice.
+"""Small faults planted one at a time, each of which the tests must notice.
 
-    python tools/mutants.py                  # the tests on the tree as it is, then every mutant
+    python tools/mutants.py                  # listed faults: the tests on the tree as it is, then every mutant
+    python tools/mutants.py --generated 150  # so many of the changes that the syntax tree offers (--seed for others)
     python tools/mutants.py --only kv-take   # mutants whose id contains this
     python tools/mutants.py --jobs 2 --json result.json
     python tools/mutants.py --list           # no test is run
 
 `mutants.yaml` names functions (`function`, `Class.method`) and tests (functions, stems of test files) by name only,
-so both may move between files. A fault is planted in the syntax tree of a copy in a temporary folder; the working tree
-is only read. A mutant is killed where a test fails or the time limit passes. Exit status 1 where one survives, 2 where
-the list does not fit the tree, or a test fails without any fault.
+so both may move between files. `generated_mutants.py` makes the others. A fault is planted in a copy in a temporary
+folder; the working tree is only read. A mutant is killed where a test fails or the time limit passes. Exit status 1
+where one survives (of the generated ones: more than 5 % of those that are not equivalent), 2 where the list does not
+fit the tree, or a test fails without any fault.
 """
 
 from __future__ import annotations
@@ -17,28 +19,20 @@ import argparse
 import ast
 import copy
 import json
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Annotated, Any, Final, Literal
 
+import generated_mutants
 import yaml
+from planted_faults import LIMIT_S, PACKAGES, ROOT, Fault, ListError, Outcome, judged, run_tests, trees_of
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-ROOT: Final = Path(__file__).resolve().parent.parent
 LIST: Final = Path(__file__).with_suffix(".yaml")
-PACKAGES: Final = ("catalogs", "calibration", "simulator", "planner")
-COPIED: Final = (*PACKAGES, "tests", "pyproject.toml", "benchmarks", "docs", "README.md")
-LIMIT_S: Final = 300.0
 COMPARISONS: Final[dict[str, type[ast.cmpop]]] = {
     **{"<": ast.Lt, "<=": ast.LtE, ">": ast.Gt, ">=": ast.GtE, "==": ast.Eq, "!=": ast.NotEq},
     **{"is": ast.Is, "is not": ast.IsNot, "in": ast.In, "not in": ast.NotIn},
@@ -46,10 +40,6 @@ COMPARISONS: Final[dict[str, type[ast.cmpop]]] = {
 OPERATORS: Final[dict[str, type[ast.operator]]] = {
     **{"+": ast.Add, "-": ast.Sub, "*": ast.Mult, "/": ast.Div, "//": ast.FloorDiv, "%": ast.Mod, "**": ast.Pow}
 }
-
-
-class ListError(ValueError):
-    """The list of mutants does not fit the tree."""
 
 
 class _Operation(BaseModel):
@@ -214,16 +204,6 @@ class Definition:
     node: ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """killed_by: the first test that failed, or "time limit"; empty where none did."""
-
-    id: str
-    status: Literal["killed", "survived", "broken"]
-    killed_by: str
-    seconds: float
-
-
 def _children(parent: ast.AST) -> Iterator[tuple[ast.AST, Callable[[ast.AST], None]]]:
     """Every node below, in the order of the source, with a function that puts another one in its place."""
     for name, value in ast.iter_fields(parent):
@@ -320,64 +300,6 @@ def selected(mutant: Mutant, known: dict[str, list[str]]) -> tuple[str, ...]:
     return tuple(nodes)
 
 
-def copied(source: Path, target: Path) -> None:
-    """What the tests need, without links to the working tree."""
-    target.mkdir(parents=True)
-    for name in COPIED:
-        path = source / name
-        if path.is_dir():
-            shutil.copytree(path, target / name)
-        elif path.exists():
-            shutil.copy2(path, target / name)
-
-
-def run_tests(tree: Path, nodes: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[str]:
-    """pytest on the packages in `tree`. Raises subprocess.TimeoutExpired."""
-    shared = os.environ.get("CAPACITY_PLANNER_SHARED", str(ROOT.parent / "shared"))
-    # CI: hypothesis draws the same examples each time, without a deadline. Plugins are slow to load and not needed.
-    env = os.environ | {"PYTHONPATH": str(tree), "CAPACITY_PLANNER_SHARED": shared, "CI": "true"}
-    env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    words = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-rf"]
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *words, *nodes],
-        cwd=tree,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=limit_s,
-    )
-
-
-def judge(mutant: Mutant, tree: Path, known: dict[str, list[Definition]], nodes: Sequence[str]) -> Outcome:
-    """Plants the fault in the copy, runs the tests, and puts the file back."""
-    definition = defined(mutant, known)
-    path = tree / definition.path
-    before, stat = path.read_text(), path.stat()
-    started = time.monotonic()
-    _write_uncompiled(path, planted(definition, mutant.operation, before))
-    try:
-        done = run_tests(tree, nodes, LIMIT_S)
-    except subprocess.TimeoutExpired:
-        return Outcome(mutant.id, "killed", "time limit", time.monotonic() - started)
-    finally:
-        _write_uncompiled(path, before)
-        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    seconds = time.monotonic() - started
-    if done.returncode == 0:
-        return Outcome(mutant.id, "survived", "", seconds)
-    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
-    if done.returncode == 1 and failed:
-        return Outcome(mutant.id, "killed", failed[0].removeprefix("FAILED ").partition(" - ")[0], seconds)
-    return Outcome(mutant.id, "broken", done.stdout.strip()[-1000:], seconds)
-
-
-def _write_uncompiled(path: Path, text: str) -> None:
-    """Python must not take the bytecode of another version that was written in the same second."""
-    path.write_text(text)
-    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
-        compiled.unlink()
-
-
 def check_list(mutants: Sequence[Mutant], known: dict[str, list[Definition]], tests: dict[str, list[str]]) -> None:
     """Raises ListError with one line for every mutant that does not fit the tree."""
     problems = []
@@ -392,67 +314,86 @@ def check_list(mutants: Sequence[Mutant], known: dict[str, list[Definition]], te
         raise ListError("\n".join(problems))
 
 
-def judged(mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, Outcome]]:
-    """Each with its outcome. Raises ListError where the list does not fit, or a test fails on the tree as it is."""
+def listed(only: str) -> list[Mutant]:
+    """The mutants of the list whose id contains this. Raises ListError where the list does not fit the tree."""
+    mutants = [m for m in read_list(LIST) if only in m.id]
+    check_list(mutants, definitions(ROOT), test_nodes(ROOT))
+    return mutants
+
+
+def listed_faults(mutants: Sequence[Mutant], tree: Path) -> list[Fault]:
+    """Raises ListError where a test fails on the tree as it is."""
     known, tests = definitions(ROOT), test_nodes(ROOT)
-    check_list(mutants, known, tests)
-    nodes = {m.id: selected(m, tests) for m in mutants}
-    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
-        trees = [Path(name) / str(i) for i in range(jobs)]
-        copied(ROOT, trees[0])
-        done = run_tests(trees[0], sorted({n for chosen in nodes.values() for n in chosen}), 20 * LIMIT_S)
-        if done.returncode:
-            raise ListError(f"tests fail on the tree as it is:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
-        for tree in trees[1:]:
-            copied(trees[0], tree)
-        free: SimpleQueue[Path] = SimpleQueue()
-        for tree in trees:
-            free.put(tree)
+    faults = []
+    for mutant in mutants:
+        definition = defined(mutant, known)
+        text = planted(definition, mutant.operation, (ROOT / definition.path).read_text())
+        faults.append(Fault(mutant.id, definition.path, text, selected(mutant, tests)))
+    done = run_tests(tree, sorted({node for fault in faults for node in fault.nodes}), 20 * LIMIT_S)
+    if done.returncode:
+        raise ListError(f"tests fail on the tree as it is:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
+    return faults
 
-        def one(mutant: Mutant) -> Outcome:
-            tree = free.get()
-            try:
-                return judge(mutant, tree, known, nodes[mutant.id])
-            finally:
-                free.put(tree)
 
-        with ThreadPoolExecutor(jobs) as pool:
-            yield from zip(mutants, pool.map(one, mutants), strict=True)
+def print_listed(mutants: Sequence[Mutant]) -> None:
+    known = definitions(ROOT)
+    for mutant in mutants:
+        print(f"{defined(mutant, known).package:12} {mutant.id:32} {mutant.function}: {mutant.behaviour}")
+
+
+def outcomes_of(faults: Iterable[Fault], trees: Sequence[Path], width: int) -> list[Outcome]:
+    """The outcomes, printed one by one."""
+    outcomes = []
+    for outcome in judged(faults, trees):
+        outcomes.append(outcome)
+        print(f"{outcome.status:10} {outcome.id:{width}} {outcome.seconds:5.1f} s  {outcome.killed_by}", flush=True)
+    return outcomes
 
 
 def main() -> int:
-    """The exit status: 0 all killed, 1 not all, 2 nothing could be said."""
+    """The exit status: 0 killed, 1 not enough, 2 nothing could be said."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--generated", type=int, metavar="N", help="so many generated mutants in place of the list")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample of generated mutants")
     parser.add_argument("--only", default="", metavar="ID", help="mutants whose id contains this")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="mutants at a time")
     parser.add_argument("--list", action="store_true", help="print the mutants and check that they fit the tree")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes")
     args = parser.parse_args()
+    started, allowed = time.monotonic(), 0.0
     try:
-        mutants = [m for m in read_list(LIST) if args.only in m.id]
-        if not mutants:
-            raise ListError(f"no mutant is named like {args.only!r}")
-        if args.list:
-            known, tests = definitions(ROOT), test_nodes(ROOT)
-            check_list(mutants, known, tests)
-            for mutant in mutants:
-                package = defined(mutant, known).package
-                print(f"{package:12} {mutant.id:32} {mutant.function}: {mutant.behaviour}")
-            print(f"{len(mutants)} mutants")
-            return 0
-        started = time.monotonic()
-        outcomes = []
-        for mutant, outcome in judged(mutants, args.jobs):
-            outcomes.append(outcome)
-            print(f"{outcome.status:9} {mutant.id:32} {outcome.seconds:5.1f} s  {outcome.killed_by}", flush=True)
+        if args.generated is None:
+            mutants = listed(args.only)
+            if args.list:
+                print_listed(mutants)
+                print(f"{len(mutants)} mutants")
+                return 0
+            with trees_of(args.jobs) as trees:
+                outcomes = outcomes_of(listed_faults(mutants, trees[0]), trees, 32)
+        else:
+            lists, allowed = generated_mutants.read_lists(), generated_mutants.MOST_SURVIVORS
+            changes = generated_mutants.sample(lists, args.generated, args.seed, args.only)
+            if args.list:
+                print("\n".join(change.id for change in changes))
+                return 0
+            with trees_of(args.jobs) as trees:
+                outcomes = outcomes_of(generated_mutants.faults(lists, changes, trees), trees, 0)
     except ListError as e:
         print(f"mutants: {e}", file=sys.stderr)
         return 2
-    killed = sum(o.status == "killed" for o in outcomes)
-    print(f"{killed} of {len(outcomes)} killed, {time.monotonic() - started:.0f} s")
-    if args.json is not None:
-        args.json.write_text(json.dumps({"killed": killed, "mutants": [asdict(o) for o in outcomes]}, indent=1) + "\n")
-    return int(killed < len(outcomes))
+    return report(outcomes, allowed, time.monotonic() - started, args.json)
+
+
+def report(outcomes: Sequence[Outcome], allowed: float, seconds: float, out: Path | None) -> int:
+    """Print and write the rate, and return the exit status."""
+    counted = [o for o in outcomes if o.status != "equivalent"]
+    killed = sum(o.status == "killed" for o in counted)
+    rate = f" ({killed / len(counted):.1%})" if counted else ""
+    equivalent = f", {len(outcomes) - len(counted)} equivalent" if len(counted) < len(outcomes) else ""
+    print(f"{killed} of {len(counted)} killed{rate}{equivalent}, {seconds:.0f} s")
+    if out is not None:
+        out.write_text(json.dumps({"killed": killed, "mutants": [asdict(o) for o in outcomes]}, indent=1) + "\n")
+    return int(not counted or killed < (1 - allowed) * len(counted))
 
 
 if __name__ == "__main__":

@@ -29,8 +29,10 @@ def script() -> ModuleType:
 
 
 def test_a_rehearsal_measures_compares_verifies_and_collects(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("transformers", minversion="5.17")
+    pytest.importorskip("torch", reason="torch is not installed (pip install '.[calibration]')")
+    pytest.importorskip(
+        "transformers", "5.17", reason="transformers 5.17 is not installed (pip install '.[calibration]')"
+    )
     import pandas as pd
 
     from calibration.bundles.files import read_bundle

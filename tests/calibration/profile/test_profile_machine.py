@@ -93,7 +93,7 @@ def test_what_could_not_be_measured_is_said_beside_what_was() -> None:
     ]
 
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="torch is not installed (pip install '.[calibration]')")
 
 from calibration.profile.kernels import collective, host  # noqa: E402
 from calibration.profile.kernels.attention import linear as scan  # noqa: E402
@@ -127,7 +127,7 @@ def test_host_and_pages_are_measured_or_skipped_with_a_reason(device: ProfiledDe
 
 
 def test_tokens_survive_the_way_there_and_back() -> None:
-    pytest.importorskip("tokenizers")
+    pytest.importorskip("tokenizers", reason="transformers is not installed (pip install '.[calibration]')")
     tokenizer, text = host._tokenizer()
     ids = tokenizer.encode(text).ids
     assert len(ids) > 600
@@ -136,8 +136,8 @@ def test_tokens_survive_the_way_there_and_back() -> None:
 
 def test_ranks_of_this_machine_reduce_and_gather(device: ProfiledDevice) -> None:
     assert "not measured with a budget of less than" in str(collective.unavailable_reason(device, 5.0))
-    if collective.unavailable_reason(device, 300.0):
-        pytest.skip(str(collective.unavailable_reason(device, 300.0)))
+    if reason := collective.unavailable_reason(device, 300.0):
+        pytest.skip(f"hardware: {reason}" if "only one" in reason else reason)
     some = [s for s in collective.shapes(device) if s["message_bytes"] in (1024, 2**20)]
     rows = collective.rows(some, device)
     assert [r["status"] for r in rows] == ["ok"] * 4, rows
@@ -154,7 +154,7 @@ def test_ranks_that_never_come_back_are_ended_and_said(device: ProfiledDevice) -
 
 def test_int8_products_are_products(device: ProfiledDevice) -> None:
     if "int8" not in device.dtypes:
-        pytest.skip("this processor has no int8 products")
+        pytest.skip("hardware: this processor has no int8 products")
     call = gemm(Shape.of("gemm", m=20, n=64, k=128, dtype="int8"), device).calls[0]
     held = cells(call)
     want = held["x"].float() @ (held["w"].float() / 256.0)  # type: ignore[attr-defined]

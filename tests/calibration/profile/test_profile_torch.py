@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="torch is not installed (pip install '.[calibration]')")
 
 from calibration.bundles.bundle import load_bundle  # noqa: E402
 from calibration.commands.main import app  # noqa: E402
@@ -152,7 +152,7 @@ def test_keys_and_values_of_one_call_are_not_the_same_memory(device: ProfiledDev
 
 def test_a_gpu_that_is_not_there_is_one_line() -> None:
     if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU")
+        pytest.skip("hardware: this machine has a GPU")
     with pytest.raises(InputError, match="torch cannot use one") as caught:
         open_device("cuda")
     assert "\n" not in str(caught.value)

@@ -12,13 +12,14 @@ from calibration.serve.gguf_file import write_gguf
 from calibration.serve.llama_log import read_llama_log
 from catalogs.errors import InputError
 
+EXTRA = "gguf or safetensors is not installed (pip install '.[verify]')"
 HEADS, KV_HEADS, HEAD, HIDDEN, VOCABULARY = 4, 2, 8, 32, 12
 
 
 def model_folder(folder: Path, **changes: object) -> Path:
     """A Llama of one layer with random weights and a tokenizer of single characters and one merge."""
-    save_file = pytest.importorskip("safetensors.numpy").save_file
-    pytest.importorskip("gguf")
+    save_file = pytest.importorskip("safetensors.numpy", reason=EXTRA).save_file
+    pytest.importorskip("gguf", reason=EXTRA)
     shape = {"q_proj": (HEADS * HEAD, HIDDEN), "k_proj": (KV_HEADS * HEAD, HIDDEN), "v_proj": (KV_HEADS * HEAD, HIDDEN)}
     attention = {
         f"self_attn.{name}.weight": rows for name, rows in (shape | {"o_proj": (HIDDEN, HEADS * HEAD)}).items()
@@ -57,9 +58,9 @@ def rotated_by_pairs(x: np.ndarray, angles: np.ndarray) -> np.ndarray:
 
 def test_queries_and_keys_meet_as_they_did(tmp_path: Path) -> None:
     """The products of rotated queries and keys are the same, each side rotated in its own way."""
-    load_file = pytest.importorskip("safetensors.numpy").load_file
+    load_file = pytest.importorskip("safetensors.numpy", reason=EXTRA).load_file
     folder = model_folder(tmp_path)
-    reader = pytest.importorskip("gguf").GGUFReader(write_gguf(folder, tmp_path / "m.gguf"))
+    reader = pytest.importorskip("gguf", reason=EXTRA).GGUFReader(write_gguf(folder, tmp_path / "m.gguf"))
     ours = {t.name: np.array(t.data) for t in reader.tensors}
     theirs = load_file(folder / "model.safetensors")
     x, angles = np.random.default_rng(1).standard_normal(HIDDEN), np.array([0.3, 0.11, 0.02, 0.001])

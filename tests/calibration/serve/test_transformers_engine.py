@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers", minversion="5.17")
+pytest.importorskip("torch", reason="torch is not installed (pip install '.[calibration]')")
+pytest.importorskip("transformers", "5.17", reason="transformers 5.17 is not installed (pip install '.[calibration]')")
 
 from calibration.serve.clients import Endpoint, InProcessEngine
 from calibration.serve.engines import ServedLimits

@@ -135,7 +135,7 @@ def test_objects_are_valid_and_the_sidecar_stands_before_the_decode_server(tmp_p
 def test_the_routers_themselves_take_their_arguments(module: str, target: str, switch: str, tmp_path: Path) -> None:
     import argparse
 
-    args = pytest.importorskip(module).RouterArgs
+    args = pytest.importorskip(module, reason="a router is not installed (pip install '.[routers]')").RouterArgs
     router = starts(made(target, tmp_path))[-1]
     parser = argparse.ArgumentParser()
     args.add_cli_args(parser)

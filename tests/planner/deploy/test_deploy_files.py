@@ -221,9 +221,10 @@ def test_python_targets_say_the_layout_in_vllms_keywords(target: str) -> None:
     assert keywords["max_num_seqs"] == 1024
 
 
+@pytest.mark.vllm
 def test_vllm_itself_takes_every_argument() -> None:
     if not VLLM.is_file():
-        pytest.skip(f"no vLLM at {VLLM}; VLLM_PYTHON names another")
+        pytest.skip(f"there is no vLLM at {VLLM}; VLLM_PYTHON names another")
     kinds: list[dict[str, Any]] = [
         {},
         {"weight_dtype": "fp8", "kv_dtype": "fp8", "prefix_caching": False, "block_size": 32},

@@ -1,0 +1,307 @@
+"""The figures of a plan from an evaluator whose latencies are a formula: capacity, seeds, survival, cost and curves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.answer import evaluate
+from planner.answer.evaluate import (
+    BEST,
+    MOST_REPLICAS,
+    OTHER,
+    QUANTILES,
+    EvaluatedPlan,
+    PlanEvaluator,
+    assumptions,
+    cdf_of,
+    curve_of,
+    pareto,
+    short,
+)
+from planner.economics.money import Energy, Money
+from planner.evaluation.evaluator import Load, Observation, judge
+from planner.problem.demand import Demand, FailureTolerance, RequiredRates
+from planner.problem.price_list import PriceList
+from planner.problem.request import PlanRequest
+from planner.problem.slo import parse_slos
+from planner.problem.tariff import Tariff
+from planner.search.objectives import CandidateTester, RunSizes
+from tests.planner.known_plan import KnownPlan
+from tests.planner.queue_toy import candidate
+
+SLOS = parse_slos(["ttft.p90=0.4s", "tpot.mean=1s"])
+TWO = candidate(tensor_parallel=4, replicas=2)
+ONE = candidate()
+SEED = 5
+
+
+def evaluator(toy: KnownPlan, rate_per_s: float | None = None, required: RequiredRates | None = None) -> PlanEvaluator:
+    toy.seed = SEED
+    tester = CandidateTester(toy, SLOS, RunSizes(300, 1000), SEED, requests_per_s=rate_per_s, required=required)  # type: ignore[arg-type]
+    tariff = Tariff(usd_per_hour=36.0, grid="us")
+    return PlanEvaluator(toy, tester, PriceList(tariff, TWO.hardware))  # type: ignore[arg-type]
+
+
+def lost(rate_per_s: float, replicas: int) -> RequiredRates:
+    demand = Demand(rate_per_s, spare=FailureTolerance(replicas))
+    return RequiredRates(demand, lambda _c, _r: 1.0, lambda _c, _r: 1.0)
+
+
+@pytest.mark.parametrize("effort", [BEST, OTHER])
+@pytest.mark.parametrize("start_per_s", [None, 14.0, 16.0])
+def test_the_capacity_is_the_highest_rate_that_meets_the_objectives(
+    effort: evaluate.SeedBudget, start_per_s: float | None
+) -> None:
+    """0.1 / (1 - r / 20) = 0.4 at 15 requests/s."""
+    toy = KnownPlan()
+    assert toy.rate_per_s(TWO, 0.4) == pytest.approx(15.0)
+    if effort is OTHER and start_per_s is not None:
+        start_per_s = 14.8  # one seed takes the rate as it is given
+    found = evaluator(toy).entry(TWO, start_per_s, effort)
+    assert found.capacity_requests_per_s is not None
+    assert 15.0 / 1.021 < found.capacity_requests_per_s <= 15.0
+    assert found.requests_per_s == found.plan.requests_per_s == found.capacity_requests_per_s
+    assert found.plan.capacity_requests_per_s == found.capacity_requests_per_s
+    assert found.verdict.met
+    assert found.survives
+    assert found.plan.survival is None
+    assert all(row.met and row.probability_met == 1.0 for row in found.plan.slo)
+    assert found.plan.slo[0].value_s == pytest.approx(toy.value_s(TWO, found.requests_per_s))
+    assert found.plan.slo[0].ci_low_s == found.plan.slo[0].ci_high_s == pytest.approx(found.plan.slo[0].value_s)
+    assert found.plan.limited_by == "beyond it ttft.p90 is missed"
+
+
+def test_a_light_load_that_misses_leaves_no_capacity() -> None:
+    found = evaluator(KnownPlan(base_s=0.5)).entry(TWO, None, OTHER)
+    assert found.capacity_requests_per_s is None
+    assert not found.verdict.met
+    assert found.plan.limited_by is None
+
+
+@pytest.mark.parametrize("cluster", [0.95, 1.02, 1.06])
+def test_a_cluster_that_is_a_little_worse_carries_a_little_less(cluster: float) -> None:
+    toy = KnownPlan(cluster=cluster)
+    found = evaluator(toy).entry(TWO, None, BEST)
+    assert found.verdict.met
+    assert found.capacity_requests_per_s == found.requests_per_s
+    highest = min(toy.rate_per_s(TWO, 0.4 / cluster), 15.0)
+    assert highest / 1.05 < found.requests_per_s <= highest
+    assert evaluator(KnownPlan(cluster=4.0)).entry(TWO, None, BEST).verdict.met is False
+
+
+def test_with_an_error_the_rate_is_lower_and_surer_than_the_limit() -> None:
+    """Steps 1.1 times as long at 90 %: a tenth of the error leaves less rate than the limit would."""
+    toy = KnownPlan(operator_error=0.05)
+    found = evaluator(toy).entry(TWO, None, BEST)
+    assert found.verdict.met
+    assert all(row.probability_met >= 0.9 for row in found.plan.slo)
+    assert found.requests_per_s < 14.7
+    assert found.requests_per_s > 11.0
+    assert found.plan.slo[0].ci_low_s < found.plan.slo[0].value_s < found.plan.slo[0].ci_high_s <= 0.45
+
+
+@pytest.mark.parametrize(("rate", "met"), [(5.0, True), (14.9, True), (15.2, False)])
+def test_a_required_rate_is_the_rate_of_the_plan(rate: float, met: bool) -> None:
+    found = evaluator(KnownPlan(), rate).entry(TWO, None, BEST)
+    assert found.requests_per_s == found.plan.requests_per_s == rate
+    assert found.verdict.met is met
+    if met:
+        assert found.capacity_requests_per_s is not None
+        assert found.capacity_requests_per_s >= max(rate, 15 / 1.021)
+    assert not [v for v in found.plan.curve if v.met and v.requests_per_s > 15.0]
+
+
+@pytest.mark.parametrize("toy", [KnownPlan(cluster=1.05), KnownPlan(operator_error=0.05), KnownPlan(base_s=0.5)])
+def test_a_required_rate_is_never_lowered(toy: KnownPlan) -> None:
+    found = evaluator(toy, 14.9).entry(TWO, None, BEST)
+    assert found.requests_per_s == found.plan.requests_per_s == 14.9
+    assert found.verdict.met is (toy.operator_error > 0)
+
+
+def test_all_replicas_together_may_carry_what_one_under_its_share_does_not() -> None:
+    found = evaluator(KnownPlan(cluster=0.9), 15.2).entry(TWO, None, BEST)
+    assert found.verdict.met
+    assert found.capacity_requests_per_s == 15.2
+
+
+def test_the_rates_around_the_plan_are_simulated() -> None:
+    toy = KnownPlan()
+    found = evaluator(toy, 10.0).entry(TWO, None, BEST)
+    simulated = {round(load.requests_per_s, 6) for load in toy.loads if not load.whole_cluster}
+    assert {3.0, 7.0, 8.8, 10.0, 10.8} <= simulated
+    capacity = found.capacity_requests_per_s
+    assert capacity is not None
+    assert {round(capacity * step, 6) for step in (0.3, 0.7, 0.88)} <= simulated
+    near = [p.requests_per_s for p in found.plan.curve]
+    assert near == sorted(near)
+    assert len(found.plan.curve) >= 9
+
+
+@pytest.mark.parametrize(
+    ("plan", "effort", "seeds", "whole"),
+    [
+        (TWO, BEST, {2, 3}, True),
+        (ONE, BEST, {4}, False),
+        (replace(TWO, replicas=MOST_REPLICAS), BEST, {2, 3}, True),
+        (replace(TWO, replicas=MOST_REPLICAS + 1), BEST, {4}, False),
+        (TWO, OTHER, {2}, False),
+        (TWO, replace(BEST, figures=2), {2, 3}, True),
+        (TWO, replace(BEST, figures=10), {5}, True),
+    ],
+)
+def test_figures_come_from_independent_seeds_and_all_replicas_of_the_best(
+    plan: object, effort: evaluate.SeedBudget, seeds: set[int], whole: bool
+) -> None:
+    toy = KnownPlan()
+    found = evaluator(toy, 5.0).entry(plan, None, effort)  # type: ignore[arg-type]
+    loads = [o.load for o in found.verdict.observations]
+    assert len(loads) in seeds
+    assert loads == [Load(5.0, 1000, SEED + i, whole) for i in range(len(loads))]
+
+
+def test_holds_asks_one_seed_and_then_all() -> None:
+    toy = KnownPlan(noise=(1.0, 1.2))
+    asked = evaluator(toy)
+    assert asked.holds(TWO, 14.0)
+    assert [load.seed for load in toy.loads] == [SEED, SEED, SEED + 1, SEED + 2, SEED + 3]
+    toy.loads.clear()
+    assert not asked.holds(TWO, 15.5)
+    assert [load.seed for load in toy.loads] == [SEED]
+    toy.noise = (1.0, 3.0, 3.0)
+    assert not asked.holds(TWO, 14.0)
+
+
+def test_survival_is_the_same_load_on_the_replicas_that_are_left() -> None:
+    """Four replicas of 10 requests/s: 20 requests/s are 26.7 of 40 when one is lost, 40 when two are."""
+    four = candidate(tensor_parallel=2, replicas=4)
+    for n, met in ((1, True), (2, False)):
+        found = evaluator(KnownPlan(), 20.0, lost(20.0, n)).entry(four, None, BEST)
+        survival = found.plan.survival
+        assert survival is not None
+        assert (survival.replicas_left, survival.requests_per_s) == (4 - n, 20.0)
+        assert (survival.met, survival.stable, found.survives) == (met, met, met)
+        if met:
+            assert survival.slo[0].value_s == pytest.approx(0.1 / (1 - 20 / 30))
+    gone = evaluator(KnownPlan(), 2.0, lost(2.0, 1)).entry(ONE, None, OTHER)
+    assert gone.plan.survival is not None
+    assert (gone.plan.survival.replicas_left, gone.plan.survival.requests_per_s) == (0, None)
+    assert (gone.plan.survival.met, gone.plan.survival.stable, gone.survives) == (False, False, False)
+    assert gone.plan.survival.slo[0].value_s is None
+    slow = evaluator(KnownPlan(), 20.0, lost(20.0, 1)).entry(
+        candidate(tensor_parallel=2, replicas=4), None, replace(BEST, capacity=2)
+    )
+    assert slow.survives
+
+
+def test_a_stable_loss_may_still_miss_the_objectives() -> None:
+    four = candidate(tensor_parallel=2, replicas=4)
+    found = evaluator(KnownPlan(), 25.0, lost(25.0, 1)).entry(four, None, BEST)  # 25 of 30: 0.6 s
+    assert found.plan.survival is not None
+    assert (found.plan.survival.met, found.plan.survival.stable) == (False, True)
+
+
+def test_figures_are_means_over_seeds() -> None:
+    """Seeds one and two: 1,000 and 2,000 output tokens/s at 10 requests/s, 1,000 and 2,000 W."""
+    toy = KnownPlan(noise=(0.9, 1.1))
+    found = evaluator(toy, 10.0).entry(TWO, None, replace(OTHER, figures=2)).plan
+    assert found.metrics is not None
+    assert (found.metrics["output_tokens_per_s"], found.metrics["total_tokens_per_s"]) == (1500.0, 6000.0)
+    assert found.metrics["other"] == 1
+    assert found.metrics["ttft_s"]["mean"] == pytest.approx(0.2)
+    assert found.metrics["ttft_s"]["p99"] == pytest.approx(0.22)
+    assert found.metrics["e2e_s"]["p50"] == pytest.approx(0.6)
+    assert found.time_breakdown == {"compute": pytest.approx(0.375), "host": 0.5}
+    assert found.cost is not None
+    assert found.cost.usd_per_hour == 36.0
+    assert found.cost.usd_per_million_output_tokens == pytest.approx(10 / 1.5)
+    assert found.cost.usd_per_million_total_tokens == pytest.approx(2.5 / 1.5)
+    assert found.cost.usd_per_request == pytest.approx(0.001)
+    assert found.energy is not None
+    assert found.energy.w_mean == 1500.0
+    assert found.energy.j_per_output_token == pytest.approx(1.0)
+    assert found.notices == ["notice of seed 1", "a notice", "another"]
+    assert (found.command, found.command_notes) == ("serve", ["a note"])
+    assert found.deployment["replicas"] == 2
+    assert found.memory is not None
+    assert found.memory.kv_blocks == 1000
+    overloaded = evaluator(KnownPlan(), 30.0).entry(TWO, None, OTHER).plan
+    assert overloaded.cost is not None
+    assert overloaded.cost.usd_per_request is None  # the queue grows
+    assert not overloaded.slo[0].met
+
+
+def test_what_ends_the_capacity_is_named() -> None:
+    """A replica that falls behind before its latency reaches the limit is limited by its queue."""
+    slos = parse_slos(["ttft.p90=50s"])
+    asked = evaluator(KnownPlan())
+    asked = replace(asked, tester=replace(asked.tester, slos=slos))
+    assert asked.entry(TWO, None, OTHER).plan.limited_by == "beyond it the queue grows"
+
+
+# ---- blocks of the answer
+
+
+def seen(rate_per_s: float, value_s: float, seeds: int = 1, whole: bool = False, growth: float = 0.0) -> object:
+    samples = {"ttft": np.linspace(0, 2 * value_s, 11), "tpot": np.full(11, 0.01), "e2e": np.full(11, 1.0)}
+    load = Load(rate_per_s, 100, 0, whole)
+    return judge([Observation(load, samples, 90, growth) for _ in range(seeds)], SLOS)
+
+
+def test_of_several_points_at_a_rate_the_one_with_the_most_seeds_counts() -> None:
+    verdicts = [seen(2.0, 0.2, 3), seen(2.0, 0.1), seen(1.0, 0.5), seen(2.0, 0.3, 2, True), seen(3.0, 0.1, growth=1.0)]
+    points = curve_of(verdicts)  # type: ignore[arg-type]
+    assert [(p.requests_per_s, p.whole_cluster, p.n_seeds, p.n_measured) for p in points] == [
+        (1.0, False, 1, 90),
+        (2.0, False, 3, 270),
+        (2.0, True, 2, 180),
+        (3.0, False, 1, 90),
+    ]
+    assert [(p.stable, p.met) for p in points] == [(True, False), (True, True), (True, False), (False, False)]
+    assert points[1].ttft_s.mean == pytest.approx(0.2)
+    assert points[1].ttft_s.p90 == pytest.approx(0.36, abs=0.02)
+
+
+def test_a_distribution_is_that_of_all_seeds() -> None:
+    found = cdf_of(seen(1.0, 0.5, 2))  # type: ignore[arg-type]
+    assert found["quantiles"] == list(QUANTILES)
+    assert found["quantiles"][0] == 0.0
+    assert found["quantiles"][-2:] == [0.995, 0.999]
+    assert len(QUANTILES) == 102
+    assert found["ttft_s"][0] == 0.0
+    assert found["ttft_s"][50] == pytest.approx(0.5, abs=0.05)
+    assert found["ttft_s"] == sorted(found["ttft_s"])  # type: ignore[type-var]
+    assert "itl_s" not in found
+    assert short(1 / 3) == 0.333333
+
+
+def plan_of(usd: float | None, kwh: float | None, value_s: float, capacity: float | None = 1.0) -> EvaluatedPlan:
+    base = evaluator(KnownPlan(), 5.0).entry(TWO, None, OTHER)
+    cost = None if usd is None else Money(1.0, usd, None, None, None)
+    used = None if kwh is None else Energy(1.0, 1.0, kwh, None, 1.0, None, None)
+    plan = base.plan.model_copy(update={"cost": cost, "energy": used})
+    verdict = seen(1.0, value_s)
+    return replace(base, plan=plan, verdict=verdict, capacity_requests_per_s=capacity)  # type: ignore[arg-type]
+
+
+def test_pareto_optimal_is_what_nothing_beats_in_everything() -> None:
+    cheap, green, fast = plan_of(1.0, 3.0, 0.3), plan_of(2.0, 1.0, 0.3), plan_of(3.0, 3.0, 0.1)
+    worse = plan_of(2.0, 3.0, 0.3)
+    assert pareto([cheap, worse, green, fast]) == [cheap.plan, green.plan, fast.plan]
+    assert pareto([cheap, replace(cheap)]) == [cheap.plan, cheap.plan]  # equal plans do not beat each other
+    strong, weak = plan_of(None, None, 0.3, 9.0), plan_of(None, None, 0.3, 5.0)
+    assert pareto([weak, strong]) == [strong.plan]
+    assert pareto([plan_of(None, None, 0.3, None), strong]) == [strong.plan]
+    unknown = plan_of(1.0, None, 0.3)
+    assert pareto([unknown, cheap]) == [cheap.plan]
+
+
+def test_the_assumed_rate_is_stated() -> None:
+    slos = parse_slos(["ttft.p99=2s"])
+    asked = {"model": "llama3.1-8b", "hardware": "h100x8", "slos": slos}
+    assert assumptions(PlanRequest(**asked))[-1].endswith("figures are at the highest rate that meets every objective")  # type: ignore[arg-type]
+    light = PlanRequest(**asked, objective="latency")  # type: ignore[arg-type]
+    assert assumptions(light)[-1].endswith("figures are at a light load")
+    assert "no rate given" not in assumptions(PlanRequest(**asked, requests_per_s=3.0))[-1]  # type: ignore[arg-type]

@@ -1,0 +1,66 @@
+"""Every figure of a plan's cost and energy by arithmetic that a reader can follow."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalogs.economics.electricity import DEFAULT_PUE, Grid
+from catalogs.economics.prices import Price
+from planner.economics.money import Rates, energy, money
+
+#: A quarter of the tokens are output; a request is 100 tokens.
+RATES = Rates(output_tokens_per_s=1000.0, total_tokens_per_s=4000.0, power_w=7200.0, requests_per_s=40.0)
+GRID = Grid("x", "X", 500.0, "grams", 0.05, "dollars")
+KNOWN = Price(36.0, "2026-01-01", "table", "aws", "p5", "us-east-1", "scaled", "spot", 8)
+
+
+def test_money_by_hand() -> None:
+    """36 $/h is a cent a second: 10 $ in the 1,000 s of a million output tokens."""
+    found = money(RATES, KNOWN)
+    assert found.usd_per_hour == 36.0
+    assert found.usd_per_million_output_tokens == pytest.approx(10.0, rel=1e-12)
+    assert found.usd_per_million_total_tokens == pytest.approx(2.5, rel=1e-12)
+    assert found.usd_per_million_input_tokens == pytest.approx(10 / 3, rel=1e-12)
+    assert found.usd_per_request == pytest.approx(0.01 / 40, rel=1e-12)
+    assert (found.price_as_of, found.price_source, found.price_note) == (
+        "2026-01-01",
+        "table: aws p5 us-east-1",
+        "scaled",
+    )
+    assert (found.commitment, found.instance, found.accelerators_per_instance) == ("spot", "p5", 8)
+    plain = money(RATES, Price(36.0, "now", "test"))
+    assert (plain.price_source, plain.price_note, plain.instance) == ("test", None, None)
+    assert money(Rates(1000.0, 4000.0, 7200.0), KNOWN).usd_per_request is None  # the queue grows
+    only_output = money(Rates(1000.0, 1000.0, 7200.0), KNOWN)
+    assert only_output.usd_per_million_input_tokens is None
+
+
+def test_energy_by_hand() -> None:
+    """7.2 J a token are 2 kWh a million at the servers, 2.5 with the facility, of 500 g each. Watts are without it."""
+    found = energy(RATES, GRID, pue=1.25)
+    assert found is not None
+    assert (found.w_mean, found.pue) == (7200.0, 1.25)
+    assert found.j_per_output_token == pytest.approx(7.2, rel=1e-12)
+    assert found.j_per_total_token == pytest.approx(1.8, rel=1e-12)
+    assert found.kwh_per_million_output_tokens == pytest.approx(2.5, rel=1e-12)
+    assert found.kwh_per_million_total_tokens == pytest.approx(0.625, rel=1e-12)
+    assert found.gco2e_per_million_output_tokens == pytest.approx(1250.0, rel=1e-12)
+    assert (found.grid_gco2e_per_kwh, found.grid_source, found.grid_region) == (500.0, "grams", "x")
+    usual = energy(RATES, GRID)
+    assert usual is not None
+    assert usual.kwh_per_million_output_tokens == pytest.approx(2.0 * DEFAULT_PUE, rel=1e-12)
+    assert DEFAULT_PUE > 1
+
+
+@given(st.floats(1.0, 2.0), st.floats(1.0, 1e5))
+def test_the_facility_multiplies_kilowatt_hours_and_nothing_else(pue: float, power_w: float) -> None:
+    rates = Rates(1000.0, 4000.0, power_w)
+    with_it, without = energy(rates, GRID, pue), energy(rates, GRID, 1.0)
+    assert with_it is not None
+    assert without is not None
+    for name in ("kwh_per_million_output_tokens", "kwh_per_million_total_tokens", "gco2e_per_million_output_tokens"):
+        assert getattr(with_it, name) == pytest.approx(pue * getattr(without, name))
+    for name in ("w_mean", "j_per_output_token", "j_per_total_token"):
+        assert getattr(with_it, name) == getattr(without, name)

@@ -1,0 +1,195 @@
+"""Error bars by arithmetic: Student's t, both sources of error, flat curves, and stability in every verdict."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from calibration.accuracy.stated_error import StatedError
+from planner.evaluation.confidence import (
+    LEVELS,
+    SAFE,
+    SEEDS,
+    Factors,
+    LatencyCurve,
+    Spread,
+    confidence,
+    interval,
+    log_noise,
+    probability,
+    probability_met,
+    safe_rate_per_s,
+)
+from planner.evaluation.evaluator import Load, Observation, Verdict, judge
+from planner.problem.slo import Slo, parse_slo
+
+MEAN = parse_slo("ttft.mean=1s")
+FLAT = LatencyCurve((1.0, 4.0), (0.5, 0.5), (True, True))
+EXACT = StatedError("exact", 0.0, {})
+Z = NormalDist().inv_cdf(0.95)
+
+
+def seen(value_s: float, rate_per_s: float = 1.0, growth: float = 0.0, n: int = 100, **more: object) -> Observation:
+    """A run whose every request took as long."""
+    return Observation(Load(rate_per_s, n, 0), {"ttft": np.full(4, value_s)}, n, growth, **more)  # type: ignore[arg-type]
+
+
+def seeds_of(*values_s: float, growth: float = 0.0) -> Verdict:
+    return judge([seen(v, growth=growth) for v in values_s], [MEAN])
+
+
+@pytest.mark.parametrize("n", range(2, 11))
+def test_without_stated_error_the_interval_is_that_of_students_t(n: int) -> None:
+    """The logarithms of n seeds have a mean with n - 1 degrees of freedom."""
+    logs = np.log(0.5) + 0.1 * (np.arange(n) - (n - 1) / 2)
+    verdict = seeds_of(*np.exp(logs).tolist())
+    bars = confidence(verdict, FLAT, MEAN, EXACT)
+    error = np.std(logs, ddof=1) / math.sqrt(n)
+    half = stats.t.ppf(0.95, n - 1) * error
+    assert bars.value_s == pytest.approx(float(np.mean(np.exp(logs))), rel=1e-12)
+    assert bars.low_s == pytest.approx(bars.value_s * math.exp(-half), rel=1e-3)
+    assert bars.high_s == pytest.approx(bars.value_s * math.exp(half), rel=3e-4)
+    met = NormalDist().cdf(math.log(1.0 / bars.value_s) / error)
+    assert bars.probability_met == pytest.approx(met, rel=1e-9)
+
+
+def test_noise_is_the_error_of_the_mean_logarithm_and_nothing_where_it_is_unknown() -> None:
+    observations = [seen(v) for v in (1.0, math.exp(0.2), math.exp(0.4))]
+    assert log_noise(observations, MEAN) == pytest.approx(0.2 / math.sqrt(3), rel=1e-12)
+    assert log_noise(observations[:1], MEAN) == 0.0
+    assert log_noise([seen(1.0), seen(math.inf)], MEAN) == 0.0
+    assert log_noise([seen(1.0), seen(0.0)], MEAN) == 0.0
+    assert log_noise([seen(0.0), seen(0.0)], MEAN) == 0.0
+
+
+def test_on_a_flat_curve_the_interval_is_that_of_the_stated_error_of_the_latency() -> None:
+    error = StatedError("toy", 0.1, {})
+    bars = confidence(seeds_of(0.8, 0.8), FLAT, MEAN, error)
+    factors = Factors.at(np.array([0.05, 0.95]), MEAN, error).latency
+    assert (bars.low_s, bars.high_s) == pytest.approx((0.8 * factors[0], 0.8 * factors[1]), rel=1e-9)
+    assert factors[0] < 1 < factors[1]
+
+
+def test_both_sources_of_error_add_as_squares() -> None:
+    error = StatedError("toy", 0.1, {})
+    logs = np.array([-0.1, 0.1])
+    verdict = seeds_of(*np.exp(logs).tolist())
+    bars = confidence(verdict, FLAT, MEAN, error)
+    noise = float(np.std(logs, ddof=1)) / math.sqrt(2)
+    low, middle, high = np.log(Factors.at(np.array([0.05, 0.5, 0.95]), MEAN, error).latency)
+    t = stats.t.ppf(0.95, 1)
+    below, above = math.hypot(low - middle, t * noise), math.hypot(high - middle, t * noise)
+    assert math.log(bars.low_s / bars.value_s) == pytest.approx(middle - below, rel=1e-3)
+    assert math.log(bars.high_s / bars.value_s) == pytest.approx(middle + above, rel=1e-3)
+
+
+def test_the_curve_turns_slower_steps_into_a_higher_rate() -> None:
+    """Latency grows as the square of the rate: steps f times slower mean f x f^2."""
+    steep = LatencyCurve((1.0, 1.2, 1.5, 2.0), (1.0, 1.44, 2.25, 4.0), (True, True, True, True))
+    error = StatedError("toy", 0.1, {})
+    verdict = judge([seen(1.2, 1.2), seen(1.2, 1.2)], [MEAN])
+    factors = Factors.at(np.array([0.05, 0.95]), MEAN, error)
+    expected = [
+        1.2 * latency * steep.value_s(1.2 * speed) / steep.value_s(1.2)
+        for speed, latency in zip(factors.speed, factors.latency, strict=True)
+    ]
+    bars = confidence(verdict, steep, MEAN, error)
+    assert (bars.low_s, bars.high_s) == pytest.approx(tuple(expected), rel=1e-9)
+    assert bars.high_s > 1.2 * factors.latency[1]
+
+
+def test_an_interval_ends_nowhere_if_slower_steps_are_not_stable_and_meets_nothing_if_it_is_not_itself() -> None:
+    edge = LatencyCurve((1.0, 1.01, 2.0), (0.5, 0.5, 0.5), (True, True, False))
+    bars = confidence(seeds_of(0.5, 0.5), edge, MEAN, StatedError("toy", 0.1, {}))
+    assert math.isfinite(bars.low_s)
+    assert bars.high_s == math.inf
+    assert 0.4 < bars.probability_met < 0.75  # about half of the errors are slower steps
+    growing = confidence(seeds_of(0.5, 0.5, growth=0.9), edge, MEAN, StatedError("toy", 0.1, {}))
+    assert growing.probability_met == 0.0
+    assert math.isfinite(growing.high_s)
+
+
+def test_of_curves() -> None:
+    """The most seeds count, values never decrease, and no rate above one that is not stable is."""
+    verdicts = [
+        judge([seen(2.0, 2.0)], [MEAN]),
+        judge([seen(1.0, 2.0), seen(1.0, 2.0)], [MEAN]),
+        judge([seen(0.9, 3.0, growth=0.9)], [MEAN]),
+        judge([seen(3.0, 4.0)], [MEAN]),
+        judge([seen(0.25, 1.0)], [MEAN]),
+    ]
+    curve = LatencyCurve.of(verdicts, MEAN)
+    assert curve == LatencyCurve((1.0, 2.0, 3.0, 4.0), (0.25, 1.0, 1.0, 3.0), (True, True, False, False))
+    assert curve.value_s(math.sqrt(1.0)) == pytest.approx(0.25)
+    assert curve.value_s(1.5) == pytest.approx(0.5)  # halfway between the logarithms
+    assert curve.value_s(0.1) == pytest.approx(0.25)
+    assert curve.value_s(9.0) == pytest.approx(3.0)
+    assert [curve.is_stable(rate) for rate in (0.5, 2.0, 2.1, 9.0)] == [True, True, False, False]
+    assert FLAT.is_stable(9.0)  # none was found where it ends
+    assert not LatencyCurve((1.0,), (1.0,), (False,)).is_stable(0.5)
+    moved = curve.through(judge([seen(0.5, 2.0)], [MEAN]), MEAN)
+    assert moved.values_s == pytest.approx((0.125, 0.5, 0.5, 1.5))
+
+
+def test_the_probability_is_the_share_of_errors_that_leave_the_limit_met() -> None:
+    factors = Factors(np.array([1.0, 1.0, 3.0, 9.0]), np.array([1.0, 3.0, 1.0, 1.0]))
+    curve = LatencyCurve((1.0, 4.0, 8.0), (0.5, 0.5, 0.5), (True, True, False))
+    assert probability_met(curve, MEAN, 1.0, Spread(factors, 0.0)) == 0.5  # the second too long, the last unstable
+    at_limit = Slo("ttft", "mean", 0.5)
+    assert probability_met(curve, at_limit, 1.0, Spread(factors, 0.0)) == 0.5
+    noisy = probability_met(curve, at_limit, 1.0, Spread(factors, 0.1))
+    assert noisy == pytest.approx((0.5 + NormalDist().cdf(-math.log(3) / 0.1) + 0.5) / 4, rel=1e-9)
+
+
+def test_the_safe_rate_is_the_highest_of_the_grid_that_is_sure_enough() -> None:
+    """Of ten errors, the slowest step takes 1.25 times as long: it is stable up to 8 / 1.25."""
+    factors = Factors(np.array([1.0] * 8 + [1.25] * 2), np.ones(10))
+    curve = LatencyCurve((1.0, 8.0, 9.0), (0.5, 0.5, 0.5), (True, True, False))
+    assert SAFE == 0.9
+    assert safe_rate_per_s(curve, MEAN, 8.0, Spread(factors, 0.0)) == pytest.approx(6.4)
+    one_in_ten = Factors(np.array([1.0] * 9 + [1.25]), np.ones(10))
+    assert safe_rate_per_s(curve, MEAN, 8.0, Spread(one_in_ten, 0.0)) == 8.0
+    hopeless = Factors(np.ones(10), np.full(10, 3.0))
+    assert safe_rate_per_s(curve, MEAN, 8.0, Spread(hopeless, 0.0)) is None
+    lowest = LatencyCurve((1.0, 1.6, 8.0), (0.5, 0.5, 0.5), (True, True, False))
+    assert safe_rate_per_s(lowest, MEAN, 8.0, Spread(Factors(np.ones(3), np.ones(3)), 0.0)) == pytest.approx(1.6)
+
+
+def test_intervals_of_other_values_have_the_same_make() -> None:
+    """Values at the levels of the stated error, and noise over three seeds: two degrees of freedom."""
+    assert (SEEDS, LEVELS) == (3, (0.05, 0.25, 0.5, 0.75, 0.95))
+    moved = 10.0 * np.exp(np.array([-0.2, -0.1, 0.05, 0.2, 0.5]))
+    assert interval(10.0, moved, 0.0) == pytest.approx((moved[0], moved[-1]))
+    low, high = interval(10.0, moved, 0.1)
+    t = stats.t.ppf(0.95, 2)
+    assert math.log(low / 10) == pytest.approx(0.05 - math.hypot(0.25, 0.1 * t), rel=1e-3)
+    assert math.log(high / 10) == pytest.approx(0.05 + math.hypot(0.45, 0.1 * t), rel=1e-3)
+    endless = np.array([9.0, 10.0, 11.0, math.inf, math.inf])
+    below, above = interval(10.0, endless, 0.0)
+    assert (below, above) == (pytest.approx(9.0), math.inf)
+    for value in (0.0, -1.0, math.inf, math.nan):
+        assert all(math.isnan(end) for end in interval(value, moved, 0.1))
+
+
+def test_probabilities_between_levels_are_interpolated_on_logarithms() -> None:
+    """From 1 s at 5 % to 4 s at 95 %: 2 s at one half; constant beyond the levels."""
+    moved = np.exp(np.interp(LEVELS, (0.05, 0.95), (0.0, math.log(4.0))))
+    assert probability(moved, 0.0, 2.0) == pytest.approx(0.5, abs=0.004)
+    assert probability(moved, 0.0, 0.999) == 0.0
+    assert probability(moved, 0.0, 4.0001) == 1.0
+    assert probability(moved, 0.0, 1.0 + 1e-9) == pytest.approx(0.05, abs=0.004)
+    assert probability(np.ones(5), 0.5, math.exp(0.5)) == pytest.approx(NormalDist().cdf(1.0), rel=1e-9)
+    assert probability(np.array([1.0, 1.0, 1.0, math.inf, math.inf]), 0.0, 2.0) == pytest.approx(0.5, abs=0.02)
+    assert probability(np.ones(5), 0.0, 1.0) == 1.0
+
+
+def test_equally_likely_errors_lie_in_the_middle_of_equal_parts() -> None:
+    factors = Spread.of((), MEAN, StatedError("toy", 0.1, {})).factors.latency
+    assert len(factors) == 201
+    assert np.all(np.diff(factors) > 0)
+    inner = Factors.at(np.array([0.5 / 201, 0.5, 200.5 / 201]), MEAN, StatedError("toy", 0.1, {})).latency
+    assert factors[[0, 100, 200]] == pytest.approx(inner, rel=1e-12)

@@ -1,0 +1,87 @@
+"""Verdicts: seeds pooled, the growth that chance explains, and stability as a part of every objective."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from planner.evaluation.evaluator import Load, Observation, RequestCounter, Verdict, judge
+from planner.problem.slo import Slo, parse_slo
+from tests.planner.queue_toy import candidate
+
+MEAN = parse_slo("ttft.mean=1s")
+
+
+def seen(value_s: float, rate_per_s: float = 1.0, growth: float = 0.0, n: int = 100, **more: object) -> Observation:
+    """A run whose every request took as long."""
+    return Observation(Load(rate_per_s, n, 0), {"ttft": np.full(4, value_s)}, n, growth, **more)  # type: ignore[arg-type]
+
+
+def seeds_of(*values_s: float, growth: float = 0.0) -> Verdict:
+    return judge([seen(v, growth=growth) for v in values_s], [MEAN])
+
+
+@pytest.mark.parametrize(
+    ("growth", "n", "stable", "undecided"),
+    [
+        (0.05, 10_000, True, False),
+        (0.0501, 10_000, False, True),
+        (0.2, 100, True, False),  # two sigma of 100 arrivals
+        (0.2001, 100, False, True),
+        (0.3, 10_000, False, True),
+        (0.3001, 10_000, False, False),
+        (2.0, 0, True, False),
+        (2.0001, 0, False, False),
+    ],
+)
+def test_growth_beyond_chance_is_not_stable(growth: float, n: int, stable: bool, undecided: bool) -> None:
+    observation = seen(0.1, growth=growth, n=n)
+    assert (observation.stable, observation.undecided) == (stable, undecided)
+
+
+def test_an_objective_is_met_only_by_a_stable_system_with_every_seed() -> None:
+    steady, growing = seen(0.5), seen(0.5, growth=0.4)
+    assert judge([steady, steady], [MEAN]).met
+    for runs in ([steady, growing], [growing, steady], [growing]):
+        verdict = judge(runs, [MEAN])
+        assert (verdict.stable, verdict.met, verdict.ratio) == (False, False, math.inf)
+        assert verdict.value_ratio == 0.5
+    late = judge([seen(1.5), seen(1.5)], [MEAN])
+    assert (late.stable, late.met, late.ratio) == (True, False, 1.5)
+
+
+def test_seeds_are_pooled() -> None:
+    verdict = judge([seen(0.5, joules_per_output_token=2.0), seen(1.1, joules_per_output_token=4.0)], [MEAN])
+    assert verdict.value_s(MEAN) == verdict.mean_s("ttft") == pytest.approx(0.8)
+    assert (verdict.met, verdict.requests_per_s, verdict.joules_per_output_token) == (True, 1.0, 3.0)
+
+
+def test_an_objective_without_samples_is_met_and_is_not_the_worst() -> None:
+    none, limit = Slo("tpot", "mean", 1.0), Slo("ttft", "mean", 10.0)
+    empty = Observation(Load(1.0, 4, 0), {"ttft": np.full(4, 0.5), "tpot": np.array([])}, 4, 0.0)
+    verdict = judge([empty], [none, limit])
+    assert (verdict.met, verdict.worst, verdict.value_ratio) == (True, limit, 0.05)
+    assert judge([empty], [none]).value_ratio == 0.0
+
+
+def test_a_short_run_rules_out_only_what_is_far_off() -> None:
+    assert not seeds_of(1.3).clearly_missed
+    assert seeds_of(1.301).clearly_missed
+    assert not seeds_of(0.5, growth=0.5).clearly_missed
+    assert judge([seen(0.5), seen(0.5, growth=0.501)], [MEAN]).clearly_missed
+
+
+def test_a_run_is_counted_once() -> None:
+    counter, plan = RequestCounter(), candidate()
+    for load_seed in (0, 0, 1):
+        run = Observation(Load(1.0, 50, load_seed), {}, 40, 0.0, n_simulated=50)
+        counter.add(plan, run)
+    counter.add(candidate(tensor_parallel=4), Observation(Load(1.0, 50, 0), {}, 40, 0.0, n_simulated=70))
+    assert counter.n_requests == 170
+    counter.restart()
+    assert counter.n_requests == 0
+    counter.add(plan, Observation(Load(1.0, 50, 0), {}, 40, 0.0, n_simulated=50))
+    assert counter.n_requests == 50
+    assert seen(0.5).n_simulated == 0

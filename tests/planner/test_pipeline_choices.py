@@ -1,0 +1,328 @@
+"""Which candidates are searched first, which of the feasible ones wins, and which are shown beside it, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from catalogs.hardware.catalog import parse_hardware
+from planner import pipeline
+from planner.answer.evaluate import BEST, OTHER, PlanEvaluator
+from planner.evaluation.evaluator import Load, Observation
+from planner.evaluation.queueing import OVERLOAD
+from planner.problem.candidate import Candidate
+from planner.problem.price_list import PriceList
+from planner.problem.request import PlanRequest, SearchOptions
+from planner.problem.slo import parse_slos
+from planner.problem.tariff import Tariff
+from planner.search.objectives import TIE, CandidateTester, Outcome, RunSizes
+from planner.search.search import SearchResult
+from tests.planner.known_plan import KnownPlan
+from tests.planner.queue_toy import candidate
+
+SLOS = parse_slos(["ttft.p90=0.4s"])
+
+
+@dataclass
+class Known(KnownPlan):
+    """Defaults: bf16, 256 sequences, 8,192 tokens. `fluid`: saturation rates that differ from the formula's."""
+
+    fluid: Callable[[Candidate], float] | None = None
+    fingerprint: str = "known"
+
+    def names_of(self, _: Candidate) -> Any:
+        return SimpleNamespace(default_limits=(8192, 256), model=SimpleNamespace(weight_dtype="bf16"))
+
+    def fluid_requests_per_s(self, c: Candidate) -> float:
+        return self.fluid(c) if self.fluid else super().fluid_requests_per_s(c)
+
+    def value_s(self, c: Candidate, rate_per_s: float) -> float:
+        """A replica is as fast as it has accelerators, if `fluid` says so."""
+        return super().value_s(c, rate_per_s * self.full_per_s * c.replicas / self.fluid_requests_per_s(c))
+
+    def guess_s(self, c: Candidate, requests_per_s: float, metric: str) -> float:  # noqa: ARG002
+        return 3 * self.value_s(c, requests_per_s)
+
+
+def request(objective: str = "cost", rate: float | None = None, **more: object) -> PlanRequest:
+    keys = {"model": "llama3.1-8b", "hardware": "h100x8", "slos": SLOS, "objective": objective, "requests_per_s": rate}
+    return PlanRequest(**(keys | more))  # type: ignore[arg-type]
+
+
+def on(hardware: str, **changes: object) -> Candidate:
+    return candidate(hardware=parse_hardware(hardware), **changes)
+
+
+def evaluator(toy: Known, rate: float | None = None) -> PlanEvaluator:
+    tester = CandidateTester(toy, SLOS, RunSizes(300, 1000), 0, requests_per_s=rate)  # type: ignore[arg-type]
+    return PlanEvaluator(toy, tester, PriceList(Tariff(), parse_hardware("h100x8")))  # type: ignore[arg-type]
+
+
+def outcome(c: Candidate, score: float | None, status: str = "measured", rate: float = 1.0) -> Outcome:
+    return Outcome(c, status, rate, float("inf"), 0.5, "ttft.p90", score)  # type: ignore[arg-type]
+
+
+# ---- sizes and unit costs
+
+
+def test_hardware_is_as_large_as_its_price_if_there_are_kinds_and_all_prices_are_known() -> None:
+    prices = PriceList(Tariff(), parse_hardware("h100x8"))
+    h100, l4, one_h100 = on("h100x2"), on("l4x4"), on("h100x1")
+    sizes = pipeline._sizes(prices, [h100, l4])
+    assert sizes[h100.hardware] > sizes[l4.hardware] > 0  # four small accelerators cost less than two large ones
+    assert sizes[l4.hardware] != 4
+    assert pipeline._sizes(prices, [h100, one_h100]) == {h100.hardware: 2.0, one_h100.hardware: 1.0}
+    unpriced = on("xeon-8480")
+    assert prices.price(unpriced.hardware) is None
+    assert pipeline._sizes(prices, [l4, unpriced]) == {l4.hardware: 4.0, unpriced.hardware: 1.0}
+
+
+def test_capacity_is_divided_by_what_the_objective_pays_for() -> None:
+    prices, left = PriceList(Tariff(), parse_hardware("h100x8")), [on("h100x2"), on("h100x4")]
+    assert [pipeline._unit_cost("cost", prices, left)(c) for c in left] == [2.0, 4.0]
+    assert [pipeline._unit_cost("goodput", prices, left)(c) for c in left] == [2.0, 4.0]
+    assert [pipeline._unit_cost("throughput", prices, left)(c) for c in left] == [1.0, 1.0]
+    one = [on("h100x4"), on("h100x4", tensor_parallel=4)]
+    assert [pipeline._unit_cost("cost", prices, one)(c) for c in one] == [1.0, 1.0]
+    assert [pipeline._unit_cost("goodput", prices, one)(c) for c in one] == [4.0, 4.0]
+
+
+# ---- the order of the search
+
+
+def test_the_cheapest_that_carries_a_rate_is_searched_in_groups_of_hardware_and_precision() -> None:
+    small, large = on("h100x2", tensor_parallel=2), on("h100x4", tensor_parallel=4)
+    fp8, kv8 = replace(small, weight_dtype="fp8"), replace(small, kv_dtype="fp8")
+    other_limits = replace(small, max_num_seqs=64)
+    asked, toy = request(rate=1.0), Known()
+    groups = pipeline._groups(asked, evaluator(toy, 1.0), [large, fp8, kv8, other_limits, small])
+    assert groups == [[other_limits, small], [kv8], [fp8], [large]]
+    for free in (request(), request("throughput", 1.0), request("energy", 1.0)):
+        assert pipeline._groups(free, evaluator(toy, free.requests_per_s), [large, small]) == [[large, small]]
+
+
+def test_overloaded_hardware_is_left_out_unless_it_is_the_largest() -> None:
+    small, middle, large = (on(f"h100x{n}", tensor_parallel=n) for n in (1, 2, 4))
+    asked = request(rate=10.0)
+    rates = {small: 9.0 / OVERLOAD, middle: 11.0 / OVERLOAD, large: 1.0}
+    found = pipeline._groups(asked, evaluator(Known(fluid=rates.__getitem__), 10.0), [small, middle, large])
+    assert found == [[middle], [large]]
+    at_limit = {small: 10.0 / OVERLOAD, large: 1.0}
+    found = pipeline._groups(asked, evaluator(Known(fluid=at_limit.__getitem__), 10.0), [small, large])
+    assert found == [[large]]
+
+
+def searched(asked: PlanRequest, toy: Known, left: list[Candidate]) -> tuple[SearchResult, list[int]]:
+    """The result, and the accelerators of each candidate in the order in which they were first simulated."""
+    order: dict[Candidate, None] = {}
+    observe = toy.observe
+
+    def watched(c: Candidate, load: Load) -> Observation:
+        order.setdefault(c)
+        return observe(c, load)
+
+    toy.observe = watched  # type: ignore[method-assign]
+    found = pipeline._search(asked, evaluator(toy, asked.requests_per_s), left, pipeline.ONE_PROCESS, None)
+    return found, [c.hardware.n_accelerators for c in order]
+
+
+def sizes_of(*counts: int) -> list[Candidate]:
+    return [on(f"h100x{n}", tensor_parallel=n) for n in counts]
+
+
+def faster_than_dear(c: Candidate) -> float:
+    return 10.0 * c.hardware.n_accelerators**2
+
+
+def test_the_search_ends_at_the_first_group_with_headroom() -> None:
+    """A replica of n accelerators carries 7.5 n n requests/s at the limit."""
+    toy = Known(fluid=faster_than_dear)
+    found, order = searched(request(rate=6.0), toy, sizes_of(1, 2, 4))
+    assert order == [1]
+    assert found.best is not None
+    assert found.best.candidate.hardware.n_accelerators == 1
+
+
+def test_a_group_without_headroom_is_followed_by_the_next() -> None:
+    """7 requests/s of 7.5 leave less than a tenth."""
+    toy = Known(fluid=faster_than_dear)
+    _, order = searched(request(rate=7.0), toy, sizes_of(1, 2, 4))
+    assert order == [1, 2]
+
+
+def test_each_of_several_groups_has_a_quarter_of_the_trials() -> None:
+    limits = [64, 128, 256, 512, 1024]
+    one = [on("h100x1", tensor_parallel=1, max_num_seqs=n) for n in limits]
+    asked = request(rate=7.0, search=SearchOptions(trials=12))
+    found, _ = searched(
+        asked, Known(fluid=faster_than_dear), [*one, *(replace(c, hardware=parse_hardware("h100x2")) for c in one)]
+    )
+    assert len(found.outcomes) == 6
+    alone, _ = searched(asked, Known(fluid=faster_than_dear), one)
+    assert len(alone.outcomes) == 5
+    least, _ = searched(
+        request(rate=7.0, search=SearchOptions(trials=2)), Known(fluid=faster_than_dear), [*one, *sizes_of(2)]
+    )
+    assert len(least.outcomes) == 2  # one for each
+
+
+def test_nothing_left_is_nothing_found() -> None:
+    assert searched(request(rate=1.0), Known(), []) == (SearchResult(), [])
+
+
+# ---- the winner
+
+
+def best(objective: str, rate: float | None, outcomes: list[Outcome]) -> Candidate:
+    return pipeline._best(request(objective, rate), Known(), outcomes).candidate  # type: ignore[arg-type]
+
+
+def test_of_those_that_tie_the_simplest_wins() -> None:
+    plain, fp8 = candidate(), candidate(weight_dtype="fp8")
+    assert TIE == 0.02
+    assert best("throughput", None, [outcome(fp8, -10.0), outcome(plain, -9.85)]) == plain
+    assert best("throughput", None, [outcome(fp8, -10.0), outcome(plain, -9.75)]) == fp8
+    assert best("energy", None, [outcome(fp8, 10.0), outcome(plain, 10.15)]) == plain
+    assert best("energy", None, [outcome(fp8, 10.0), outcome(plain, 10.25)]) == fp8
+    tied = candidate(tensor_parallel=4)
+    assert best("throughput", None, [outcome(plain, -9.9), outcome(tied, -10.0)]) == tied  # as simple: the better one
+    assert best("throughput", None, [outcome(fp8, None), outcome(plain, -1.0)]) == plain
+
+
+def test_the_first_group_that_carries_the_rate_holds_the_answer() -> None:
+    small, fp8 = on("h100x2", tensor_parallel=2), on("h100x2", tensor_parallel=2, weight_dtype="fp8")
+    found = [outcome(small, -1.0), outcome(fp8, -5.0)]
+    assert best("cost", 1.0, found) == small
+    assert best("cost", None, found) == fp8
+    assert best("throughput", 1.0, found) == fp8
+
+
+@dataclass
+class Entries:
+    """A plan evaluator that records what is measured; candidates in `refused` miss with all seeds."""
+
+    evaluator: Any
+    prices: PriceList
+    refused: tuple[Candidate, ...] = ()
+    lost: tuple[Candidate, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.measured: list[tuple[Candidate, float | None, object]] = []
+        self.each = map
+
+    def entry(self, c: Candidate, start_per_s: float | None, effort: object) -> Any:
+        self.measured.append((c, start_per_s, effort))
+        met = c not in self.refused
+        return SimpleNamespace(
+            candidate=c,
+            verdict=SimpleNamespace(met=met),
+            met=met,
+            survives=c not in self.lost,
+            capacity_requests_per_s=1.0 if met else None,
+        )
+
+
+def entries(found: list[Outcome], asked: PlanRequest, **more: Any) -> tuple[list[Candidate], Entries]:
+    measured = Entries(Known(), PriceList(Tariff(), parse_hardware("h100x8")), **more)
+    result = SearchResult()
+    for each in found:
+        result.add(each)
+    return [e.candidate for e in pipeline._entries(asked, measured, result)], measured  # type: ignore[arg-type]
+
+
+A, B, C, D, E, F = (
+    candidate(tensor_parallel=tp, replicas=8 // tp, weight_dtype=dtype) for tp in (8, 4, 2) for dtype in ("bf16", "fp8")
+)
+
+
+def test_a_winner_that_misses_with_all_seeds_gives_way_to_the_next() -> None:
+    found = [outcome(c, -rate, rate=rate) for c, rate in ((A, 10.0), (C, 8.0), (E, 6.0))]
+    plans, measured = entries(found, request("throughput"), refused=(A,))
+    assert plans[0] == C
+    assert [(c, start) for c, start, effort in measured.measured if effort is BEST] == [(A, 10.0), (C, 8.0)]
+    assert entries(found, request("throughput"), lost=(A, C))[0][0] == E
+    assert entries(found, request("throughput"), refused=(A, C, E))[0] == []
+    assert entries([replace(f, status="infeasible") for f in found], request("throughput"))[0] == []
+    _, energy = entries([outcome(A, 1.0)], request("energy"))
+    assert energy.measured == [(A, None, BEST)]  # its rate is not a capacity
+
+
+def test_no_more_winners_are_tried_than_allowed() -> None:
+    found = [outcome(c, -rate, rate=rate) for c, rate in ((A, 20.0), (C, 18.0), (E, 16.0), (B, 14.0), (D, 12.0))]
+    _, measured = entries(found, request("throughput"), refused=(A, B, C, D, E))
+    assert [c for c, *_ in measured.measured] == [A, C, E, B]
+    assert pipeline.MOST_TRIES == 4
+
+
+def test_alternatives_are_the_most_promising_of_other_families() -> None:
+    """Fluid rates rank them: losers of a race have no capacity."""
+    found = [outcome(A, -10.0, rate=10.0), *(outcome(c, None, "pruned") for c in (C, E, B))]
+    toy_rates = {A: 10.0, B: 5.0, C: 7.0, E: 9.0}
+    measured = Entries(Known(fluid=toy_rates.__getitem__), PriceList(Tariff(), parse_hardware("h100x8")))
+    result = SearchResult(outcomes=found, best=found[0])
+    plans = pipeline._entries(request("throughput"), measured, result)  # type: ignore[arg-type]
+    assert [p.candidate for p in plans] == [A, E, C]
+    assert [m for m in measured.measured if m[2] is OTHER] == [(E, None, OTHER), (C, None, OTHER)]
+    result.interrupted = True
+    assert len(pipeline._entries(request("throughput"), measured, result)) == 1  # type: ignore[arg-type]
+
+
+def test_of_a_family_the_leader_is_shown_and_other_kv_types_fill_up() -> None:
+    fp8_kv, slow = replace(A, kv_dtype="fp8"), replace(C, max_num_seqs=64)
+    rates = {A: 10.0, fp8_kv: 9.0, C: 7.0, slow: 3.0}
+    found = [outcome(c, -rate, rate=rate) for c, rate in rates.items()]
+    measured = Entries(Known(fluid=rates.__getitem__), PriceList(Tariff(), parse_hardware("h100x8")))
+    result = SearchResult(outcomes=found, best=found[0])
+    plans = pipeline._entries(request("throughput"), measured, result)  # type: ignore[arg-type]
+    assert [p.candidate for p in plans] == [A, C, fp8_kv]
+
+
+def test_alternatives_that_miss_a_given_rate_are_not_shown() -> None:
+    found = [outcome(c, -rate, rate=rate) for c, rate in ((A, 10.0), (C, 8.0), (E, 6.0))]
+    assert set(entries(found, request("throughput", 1.0))[0]) == {A, C, E}
+    assert C not in entries(found, request("throughput", 1.0), refused=(C,))[0]
+    assert C not in entries(found, request("throughput"), refused=(C,))[0]
+
+
+def test_the_rank_is_by_score_where_there_is_one_and_by_estimates_in_a_race() -> None:
+    toy = Known(fluid=lambda c: 101.0 if c is A else 99.0)
+    by_score = pipeline._rank(toy, False, lambda _: 1.0, outcome(A, 3.0))  # type: ignore[arg-type]
+    assert by_score == (0.0, 3.0)
+    in_race = pipeline._rank(toy, True, lambda _: 2.0, outcome(A, 3.0))  # type: ignore[arg-type]
+    assert in_race[:2] == (0.0, -50.0)  # two digits of 50.5 per unit cost
+    without = pipeline._rank(toy, False, lambda _: 1.0, outcome(B, None))  # type: ignore[arg-type]
+    assert without[:2] == (1.0, -99.0)
+    assert by_score < without
+    assert without[2] == 1  # fp8 is further from the defaults
+
+
+# ---- the method and the tester
+
+
+def test_the_method_is_stated() -> None:
+    done = SearchResult(outcomes=[outcome(A, -1.0)])
+    assert pipeline._method(done, 1) == "all candidates"
+    assert pipeline._method(replace(done, n_outclassed=2), 3) == "all candidates except those that cannot win"
+    assert pipeline._method(replace(done, enumerated=False), 9) == "sampled by TPE from 9 candidates"
+    assert pipeline._method(replace(done, interrupted=True), 9).startswith("interrupted: best of 1 simulated")
+
+
+def test_latencies_without_a_rate_are_compared_under_one_light_load() -> None:
+    toy = Known()
+    light = pipeline._tester(request("latency"), toy, [ONE, TWO])  # type: ignore[arg-type]
+    assert light.requests_per_s == toy.light_requests_per_s(ONE) < toy.light_requests_per_s(TWO)
+    assert pipeline._tester(request("latency"), toy, []).requests_per_s is None  # type: ignore[arg-type]
+    assert pipeline._tester(request("latency", 3.0), toy, [ONE]).requests_per_s == 3.0  # type: ignore[arg-type]
+    assert pipeline._tester(request("throughput"), toy, [ONE]).requests_per_s is None  # type: ignore[arg-type]
+    assert pipeline._tester(request("throughput", 3.0), toy, [ONE]).required is None  # type: ignore[arg-type]
+    users = pipeline._tester(request("throughput", users=10), toy, [ONE])  # type: ignore[arg-type]
+    rate = users.nominal_per_s(ONE)
+    assert rate is not None
+    assert rate * 3 * toy.value_s(ONE, rate) == pytest.approx(10.0, rel=0.01)  # Little's law, without think time
+
+
+ONE, TWO = candidate(), candidate(tensor_parallel=4, replicas=2)
