@@ -18,6 +18,30 @@ METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "itl", "e2e")
 
 STATS: Final[tuple[Stat, ...]] = ("mean", "p50", "p90", "p99")
 
+
+@dataclass(frozen=True, slots=True)
+class OfferedLoad:
+    """The load that a client was set to offer, as its result states it; None where it states no limit.
+
+    With a rate, requests are sent at it whatever the server does. With only a concurrency, a request is sent when
+    another one ends.
+    """
+
+    requests_per_s: float | None = None
+    concurrency: int | None = None
+
+
+UNSTATED: Final = OfferedLoad()
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRequest:
+    """A request without a usable measurement: its position in the order of sending, and the reason."""
+
+    position: int
+    reason: str
+
+
 _PER_REQUEST: Final = ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s")
 
 
@@ -28,7 +52,8 @@ class MeasuredRun:
     The six per-request arrays have shape (n,): arrival_s counts from the start of the run, ttft_s and e2e_s from when
     the client sent the request, tpot_s is (last token - first token) / (output_tokens - 1) and NaN for one-token
     outputs. itl_s is flat, shape (any,): every gap between two tokens that the client received, of all requests in
-    order. `notes` names the requests that were dropped, with the reasons.
+    order. `notes` names the requests that were dropped, with the reasons. `failures` lists the requests that failed or
+    were dropped, where the client keeps their order. `offered` is the load that the client was set to offer.
 
     Raises:
         InputError: Shapes differ, or the duration is not positive.
@@ -47,6 +72,8 @@ class MeasuredRun:
     n_failed: int
     notes: tuple[str, ...] = ()
     n_gaps: tuple[int, ...] = ()  # gaps of itl_s by request; () where the client does not report them
+    offered: OfferedLoad = UNSTATED
+    failures: tuple[FailedRequest, ...] = ()
 
     def __post_init__(self) -> None:
         for name in _PER_REQUEST:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from calibration.accuracy.measured_run import MeasuredRun
+from calibration.accuracy.measured_run import UNSTATED, FailedRequest, MeasuredRun, OfferedLoad
 from catalogs.errors import InputError
 
 SLACK: Final = 1.05  # clients stamp tokens, requests and the run with different calls
@@ -31,6 +31,7 @@ class RequestRow:
     """One finished request in seconds and tokens; NaN where the client gives no value.
 
     tpot_s is the client's own, by the definition of MeasuredRun; NaN means (e2e_s - ttft_s) / (output_tokens - 1).
+    `position` counts requests in the order of sending, with failed ones; None where the client does not keep it.
     """
 
     arrival_s: float
@@ -40,6 +41,7 @@ class RequestRow:
     e2e_s: float
     tpot_s: float = NAN
     itl_s: tuple[float, ...] = ()
+    position: int | None = None
 
     def time_per_token_s(self) -> float:
         """Return the time per token after the first; NaN for a one-token output."""
@@ -57,6 +59,8 @@ class RunFacts:
     duration_s: float
     n_failed: int
     notes: tuple[str, ...] = ()
+    offered: OfferedLoad = UNSTATED
+    failures: tuple[FailedRequest, ...] = ()
 
 
 def measured_run(facts: RunFacts, rows: Sequence[RequestRow]) -> MeasuredRun:
@@ -81,10 +85,22 @@ def measured_run(facts: RunFacts, rows: Sequence[RequestRow]) -> MeasuredRun:
         dropped.append(
             f"{chunked:,} of {len(kept):,} requests streamed several tokens in a chunk: ITL is between chunks"
         )
+    lost = [
+        FailedRequest(row.position, fault)
+        for row, fault in zip(rows, faults, strict=True)
+        if fault is not None and row.position is not None
+    ]
     columns = ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "e2e_s")
     arrays = {c: np.array([getattr(r, c) for r in kept], dtype=float) for c in columns}
     return MeasuredRun(
-        **(asdict(facts) | {"notes": (*facts.notes, *dropped)} | arrays),
+        client=facts.client,
+        source=facts.source,
+        duration_s=facts.duration_s,
+        n_failed=facts.n_failed,
+        notes=(*facts.notes, *dropped),
+        offered=facts.offered,
+        failures=tuple(sorted((*facts.failures, *lost), key=lambda failed: failed.position)),
+        **arrays,
         tpot_s=np.array([r.time_per_token_s() for r in kept], dtype=float),
         itl_s=np.array([gap for r in kept for gap in r.itl_s], dtype=float),
         n_gaps=tuple(len(r.itl_s) for r in kept),
