@@ -20,7 +20,12 @@ class InputError(ValueError):
         line = rule if value is None else f"{rule}: got {value!r}"
         line += f"; nearest valid choice: {nearest}" if nearest else ""
         line += f"; hint: {hint}" if hint else ""
-        super().__init__(" ".join(line.split()))
+        super().__init__(printable(" ".join(line.split())))
+
+
+def printable(line: str) -> str:
+    """Return a line with a question mark for each character that a terminal would act on or cannot show."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in line)
 
 
 def nearest_name(name: str, valid: Iterable[str], cutoff: float = 0.4) -> str | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
 
-from catalogs.arrays import FloatArray
+from catalogs.arrays import BoolArray, FloatArray, IntArray
 from catalogs.errors import InputError
 
 Metric = Literal["ttft", "tpot", "itl", "e2e"]
@@ -101,6 +102,15 @@ class MeasuredRun:
             raise InputError("this client does not report gaps by request", self.client)
         return np.split(self.itl_s, np.cumsum(self.n_gaps)[:-1])
 
+    def picked(self, kept: BoolArray) -> MeasuredRun:
+        """Return the run with the kept requests only. `kept` has shape (n,)."""
+        arrays = {name: getattr(self, name)[kept] for name in _PER_REQUEST}
+        if not self.n_gaps:
+            return replace(self, **arrays, failures=())
+        parts = [gaps for gaps, keep in zip(self.gaps(), kept.tolist(), strict=True) if keep]
+        n_gaps = tuple(len(gaps) for gaps in parts)
+        return replace(self, **arrays, itl_s=np.concatenate([*parts, np.empty(0)]), n_gaps=n_gaps, failures=())
+
     @property
     def requests_per_s(self) -> float:
         """Number of kept requests over the duration of the run."""
@@ -133,3 +143,27 @@ class MeasuredRun:
         if not len(values):
             return float("nan")
         return float(values.mean() if stat == "mean" else np.percentile(values, float(stat[1:])))
+
+
+def combined(parts: Sequence[tuple[IntArray, MeasuredRun]]) -> MeasuredRun:
+    """Return one run of requests that were measured in several runs of one client, in the order of their positions.
+
+    Args:
+        parts: Positions of the requests, of shape (n,) for a run of n requests, and the run. Arrival times stay those
+            of each run.
+    """
+    first = parts[0][1]
+    order = np.argsort(np.concatenate([positions for positions, _ in parts]), kind="stable")
+    arrays = {name: np.concatenate([getattr(run, name) for _, run in parts])[order] for name in _PER_REQUEST}
+    gaps = [each for _, run in parts for each in (run.gaps() if run.n_gaps else [])]
+    sorted_gaps = [gaps[i] for i in order] if gaps else []
+    return replace(
+        first,
+        **arrays,
+        itl_s=np.concatenate([*sorted_gaps, np.empty(0)]),
+        n_gaps=tuple(len(each) for each in sorted_gaps),
+        duration_s=sum(run.duration_s for _, run in parts),
+        n_failed=0,
+        notes=tuple(dict.fromkeys(note for _, run in parts for note in run.notes)),
+        failures=(),
+    )

@@ -72,7 +72,9 @@ def measured_run(facts: RunFacts, rows: Sequence[RequestRow]) -> MeasuredRun:
     if not 0 < facts.duration_s < LONGEST_S:
         raise InputError(f"this {facts.client} result has no valid duration, seconds", facts.duration_s)
     if not rows:
-        raise InputError(f"no finished request in this {facts.client} result ({facts.n_failed} failed)", facts.source)
+        why = f": {facts.failures[0].reason}" if facts.failures else ""
+        rule = f"no finished request in this {facts.client} result ({facts.n_failed} failed{why})"
+        raise InputError(rule, facts.source)
     faults = [_fault(row, facts.duration_s) for row in rows]
     kept = [row for row, fault in zip(rows, faults, strict=True) if fault is None]
     counts = Counter(f for f in faults if f is not None)

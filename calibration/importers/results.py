@@ -63,7 +63,8 @@ def measured_runs(path: Path) -> list[MeasuredRun]:
     found = [run for run in runs if isinstance(run, MeasuredRun)]
     if len(found) < len(runs):
         summary = next(run for run in runs if isinstance(run, MeasuredSummary))
-        raise InputError("a summary has no single requests, which this command needs", str(path), hint=summary.notes[0])
+        rule = "this result has no per-request lists, which this command needs"
+        raise InputError(rule, str(path), hint=summary.notes[0])
     return found
 
 

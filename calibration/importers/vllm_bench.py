@@ -59,8 +59,8 @@ class _Summary(_Settings):
     duration: float
     completed: int
     failed: int = 0
-    total_input_tokens: float
-    total_output_tokens: float
+    total_input_tokens: float = NAN
+    total_output_tokens: float = NAN
     max_concurrent_requests: _Limit = None
 
 
@@ -102,7 +102,7 @@ def read_summary(document: dict[str, Any], source: str) -> MeasuredSummary:
             metric = _METRICS.get(found[2], found[2])
             statistics.setdefault(metric, {})[_STATS.get(found[1], found[1])] = value * 1e-3
     if not statistics:
-        rule = "this result has neither per-request lists nor summaries of latencies"
+        rule = "this result has no per-request lists and no summaries of latencies"
         raise InputError(rule, source, hint="record with vllm bench serve --save-result --save-detailed")
     n = max(facts.completed, 1)
     most = facts.max_concurrent_requests

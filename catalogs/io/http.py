@@ -31,6 +31,10 @@ _CHUNK_BYTES: Final = 64 * 2**10
 _MAX_TEXT: Final = 200  # characters of a text of a server that are printed
 
 
+class HttpStatusError(InputError):
+    """The error that a server answers a request with another status than 200."""
+
+
 @dataclass(frozen=True, slots=True)
 class ServerUrl:
     """The address of a server, without its last slash and without a password, which is kept apart and not printed."""
@@ -98,27 +102,33 @@ def plain_text(text: object, most: int = _MAX_TEXT) -> str:
     return line if len(line) <= most and len(whole) <= 4 * most else f"{line[: most - 3]}..."
 
 
-def get_text(address: str, headers: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S) -> str:
+def get_text(address: str, headers: Mapping[str, str] | None = None, timeout_s: float | None = None) -> str:
     """Return the body of a reply with status 200, as UTF-8 in which invalid bytes are replaced.
 
+    The timeout is TIMEOUT_S if none is given.
+
     Raises:
-        InputError: The server does not answer, answers another status, or its reply takes longer than `timeout_s`
-            seconds or has more than MAX_BYTES bytes.
+        HttpStatusError: The server answers another status.
+        InputError: The server does not answer, or its reply takes longer than `timeout_s` seconds or has more than
+            MAX_BYTES bytes.
     """
+    timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
     reader = _Reader(Request(address, headers={"Accept": "*/*", **(headers or {})}), time.monotonic() + timeout_s)
     thread = threading.Thread(target=reader.run, daemon=True)
     thread.start()
     thread.join(timeout_s)
     printed = plain_text(without_password(address))
+    if reader.status is not None:
+        raise HttpStatusError(f"the server answers {reader.status}", printed)
     if reader.problem is not None:
         raise InputError(reader.problem, printed)
     if reader.body is None:
         reader.cancelled.set()
-        raise InputError(f"the server did not finish its reply within {timeout_s:.0f} s", printed)
+        raise InputError(f"the server did not finish its reply within {timeout_s:.2g} s", printed)
     return reader.body.decode("utf-8", "replace")
 
 
-def get_json(address: str, headers: Mapping[str, str] | None = None, timeout_s: float = TIMEOUT_S) -> Any:
+def get_json(address: str, headers: Mapping[str, str] | None = None, timeout_s: float | None = None) -> Any:
     """Return the JSON document of a reply.
 
     Raises:
@@ -146,6 +156,7 @@ class _Reader:
         self._request, self._ends_s = request, ends_s
         self.body: bytes | None = None
         self.problem: str | None = None
+        self.status: int | None = None
         self.cancelled = threading.Event()
 
     def run(self) -> None:
@@ -155,7 +166,7 @@ class _Reader:
         except InputError as error:
             self.problem = error.rule
         except HTTPError as error:
-            self.problem = f"the server answers {error.code}"
+            self.status = error.code
             error.close()
         except (OSError, HTTPException, ValueError) as error:
             reason = plain_text(getattr(error, "reason", None) or error or type(error).__name__)

@@ -14,7 +14,7 @@ from typing import Any
 
 import typer
 
-from catalogs.errors import InputError
+from catalogs.errors import InputError, printable
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
 
@@ -78,5 +78,5 @@ def _usage(error: Exception) -> str:
 
 
 def _refuse(name: str, line: str) -> int:
-    print(f"{name}: {' '.join(line.split())}", file=sys.stderr)
+    print(f"{name}: {printable(' '.join(line.split()))}", file=sys.stderr)
     return BAD_INPUT

@@ -108,7 +108,7 @@ def _in_flight(run: MeasuredRun) -> int | None:
     end_s = np.sort((run.arrival_s + run.e2e_s)[known])
     if len(arrival_s) < 2:
         return None
-    if np.ptp(arrival_s) <= _AT_ONCE * run.duration_s:
+    if np.ptp(arrival_s) <= _AT_ONCE * (end_s[-1] - arrival_s[0]):
         return len(arrival_s) + run.n_failed
     ended = np.searchsorted(end_s, arrival_s, side="right")
     in_flight = np.arange(1, len(arrival_s) + 1) - ended
@@ -118,7 +118,7 @@ def _in_flight(run: MeasuredRun) -> int | None:
         return None
     since_s = arrival_s[later] - end_s[ended[later] - 1]
     prompt = np.median(since_s) <= _PROMPT * np.median(run.e2e_s[known])
-    constant = np.mean(in_flight[later][: -most or None] == most) >= _CONSTANT
+    constant = np.mean(in_flight[later] == most) >= _CONSTANT
     return most if prompt and constant else None
 
 
@@ -141,9 +141,15 @@ class LoadSimulator:
         """Return the simulator of a plan of the prediction's answer.
 
         Raises:
-            InputError: The answer was made with another calibration.
+            InputError: The plan cannot be simulated here.
         """
-        return cls(prediction, Rerun.of(prediction.answer, "verify"), plan)
+        try:
+            return cls(prediction, Rerun.of(prediction.answer, "verify"), plan)
+        except InputError as error:
+            rule = f"a run at another load than the planned one needs a simulation of the plan ({error.rule})"
+            raise InputError(
+                rule, error.value, hint="verify where the plan was made, or send the planned rate"
+            ) from None
 
     def expected(self, load: MeasuredLoad, n: int) -> tuple[list[Expected], float]:
         """Return every statistic of a run of `n` requests with its LEVEL interval, and its rate in requests/s.

@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 from pydantic import BaseModel, ValidationError
 
 from catalogs.errors import InputError
-from catalogs.io.http import TIMEOUT_S, ServerUrl, get_json, get_text, plain_text
+from catalogs.io.http import TIMEOUT_S, HttpStatusError, ServerUrl, get_json, get_text, plain_text
 from planner.problem.latency_metrics import LATENCY_METRICS
 
 #: Names that vLLM has given its counters, the newest first.
@@ -181,10 +181,7 @@ def _increases(server: ServerUrl, seconds: float) -> Exposition:
     span = f"[{max(round(seconds), 1)}s]"
     return Exposition(
         {
-            name: [
-                _sample({k: plain_text(v) for k, v in row.metric.items()}, row.value[1], name)
-                for row in _query(server, f"increase({name}{span})", ends_s)
-            ]
+            name: [_sample(row.metric, row.value[1], name) for row in _query(server, f"increase({name}{span})", ends_s)]
             for name in found
         }
     )
@@ -209,11 +206,14 @@ def _query(server: ServerUrl, text: str, ends_s: float) -> list[_Row]:
     left_s = min(TIMEOUT_S, ends_s - time.monotonic())
     if left_s <= 0:
         raise InputError(f"the server did not answer all queries within {_QUERIES_S:.0f} s", server.base)
-    answer = get_json(f"{server.base}/api/v1/query?{urlencode({'query': text})}", server.headers(), left_s)
+    address = f"{server.base}/api/v1/query?{urlencode({'query': text})}"
+    neither = "this is neither a vLLM server nor a Prometheus server"
     try:
-        return _Reply.model_validate(answer).data.result
+        return _Reply.model_validate(get_json(address, server.headers(), left_s)).data.result
+    except HttpStatusError as error:
+        raise InputError(f"{neither} ({error.rule})", server.base) from None
     except ValidationError:
-        raise InputError("this is neither a vLLM server nor a Prometheus server", server.base) from None
+        raise InputError(neither, server.base) from None
 
 
 def _of_model(found: Exposition, planned: str, served: str | None) -> Exposition:
@@ -319,11 +319,8 @@ def parse(text: str, where: str) -> Exposition:
         n += 1
         if n > _MAX_SAMPLES:
             raise InputError(f"{where} returns more than {_MAX_SAMPLES:,} samples")
-        if not match[1].startswith(_PREFIX):
-            found[match[1]] = []  # its name shows which program answers; its samples are not used
-            continue
         labels = {
-            name: plain_text(re.sub(r"\\.", lambda escape: _ESCAPES.get(escape[0], escape[0]), value))
+            name: re.sub(r"\\.", lambda escape: _ESCAPES.get(escape[0], escape[0]), value)
             for name, value in _LABEL.findall(match[2] or "")
         }
         found[match[1]].append(_sample(labels, float(match[3]), match[1]))
@@ -346,4 +343,4 @@ def _sample(labels: dict[str, str], value: float, name: str) -> Sample:
             bound = math.nan
         if math.isnan(bound):
             raise InputError(f"a bucket of the server's {name} has no number as its bound", labels["le"])
-    return Sample(labels, value)
+    return Sample({k: plain_text(v) if k == "model_name" else v for k, v in labels.items()}, value)

@@ -178,9 +178,12 @@ def verify(
     lengths = tuple(_same_lengths(prediction, run))
     at = load_of(run)
     notes += [at.note] if at.note else []
-    planned_per_s = prediction.requests_per_s
-    chance = SIGMAS / math.sqrt(run.n)
-    as_planned = at.requests_per_s is not None and _is_near(at.requests_per_s, planned_per_s, chance)
+    planned_per_s, stated_per_s = prediction.requests_per_s, run.offered.requests_per_s
+    as_planned = at.requests_per_s is not None and (
+        _is_near(stated_per_s, planned_per_s, 0.0)
+        if stated_per_s is not None
+        else _is_near(at.requests_per_s, planned_per_s, SIGMAS / math.sqrt(run.n))
+    )
     if as_planned:
         expected, load = prediction.rows(), Comparison("requests/s", planned_per_s, at.requests_per_s or 0.0)
     elif at.requests_per_s is not None:
@@ -194,7 +197,10 @@ def verify(
     rows = tuple(row for row in found if row is not None)
     if not rows:
         raise InputError("this result has none of the plan's latencies", run.source, hint=f"record with {RECORD}")
-    notes += [f"no {name} in this result; record with {RECORD}" for name, values in measured.items() if values.empty]
+    missing = [f"no {name} in this result" for name, values in measured.items() if values.empty]
+    notes += missing
+    if missing and isinstance(run, MeasuredSummary):
+        notes.append(f"{RECORD} keeps every latency")
     if run.n_failed:
         notes.append(f"{run.n_failed:,} of {run.n + run.n_failed:,} requests failed{_reasons(run)}")
     if not as_planned:
@@ -239,7 +245,7 @@ def _same_lengths(prediction: Prediction, run: Measured) -> Iterator[Comparison]
         InputError: A mean is too far from the plan.
     """
     for name, planned in (("input", prediction.input_mean_tokens), ("output", prediction.output_mean_tokens)):
-        mean, error = _mean_tokens(run, name)
+        mean, error = _mean_tokens(run, name, planned)
         if not math.isfinite(mean):
             continue
         if not _is_near(mean, planned, SIGMAS * error / planned):
@@ -249,10 +255,13 @@ def _same_lengths(prediction: Prediction, run: Measured) -> Iterator[Comparison]
         yield Comparison(f"mean {name} tokens", planned, mean)
 
 
-def _mean_tokens(run: Measured, side: str) -> tuple[float, float]:
-    """Return the mean length and its standard error, which is 0 where it is unknown; NaN without lengths."""
+def _mean_tokens(run: Measured, side: str, typical: float) -> tuple[float, float]:
+    """Return the mean length and its standard error; NaN without lengths.
+
+    A summary does not have the deviation of lengths; it is then taken to be `typical`, as of exponential lengths.
+    """
     if isinstance(run, MeasuredSummary):
-        return getattr(run, f"{side}_mean_tokens"), 0.0
+        return getattr(run, f"{side}_mean_tokens"), typical / math.sqrt(run.n)
     values: FloatArray = getattr(run, f"{side}_tokens")
     known = values[np.isfinite(values)]
     if not len(known):
@@ -289,8 +298,11 @@ class MeasuredMetric:
 
     @property
     def n(self) -> int:
-        """Return the number of samples; of a summary, at least so many."""
-        return len(self.samples_s) if self.summary is None else self.summary.n
+        """Return the number of samples; of gaps in a summary, about so many."""
+        if self.summary is None:
+            return len(self.samples_s)
+        gaps = np.nan_to_num(self.summary.output_mean_tokens, nan=2.0) - 1.0
+        return self.summary.n if LATENCY_METRICS[self.name].is_per_request else int(self.summary.n * max(gaps, 1.0))
 
     def value_s(self, slo: Slo) -> tuple[float, float, float] | None:
         """Return a statistic with its LEVEL interval, seconds; None if the result does not have it.

@@ -142,11 +142,13 @@ def _served_names(server: ServerUrl, key: str | None) -> list[str]:
     Raises:
         InputError: The server does not list its models.
     """
-    document = get_json(f"{server.base}/v1/models", server.headers(key))
+    address = f"{server.base}/v1/models"
     try:
-        names = [entry["id"] for entry in document["data"]]
+        names = [entry["id"] for entry in get_json(address, server.headers(key))["data"]]
+    except InputError as error:
+        raise InputError(f"the endpoint does not list its models ({error.rule})", address) from None
     except (KeyError, TypeError):
-        raise InputError("the endpoint does not list its models", f"{server.base}/v1/models") from None
+        raise InputError("the endpoint does not list its models", address) from None
     usable = [
         name
         for name in names
