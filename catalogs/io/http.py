@@ -31,8 +31,8 @@ _CHUNK_BYTES: Final = 64 * 2**10
 _MAX_TEXT: Final = 200  # characters of a text of a server that are printed
 
 
-class HttpStatusError(InputError):
-    """The error that a server answers a request with another status than 200."""
+class ReplyError(InputError):
+    """The error that a server answers, but with another status than 200 or with another kind of document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ def get_text(address: str, headers: Mapping[str, str] | None = None, timeout_s: 
     The timeout is TIMEOUT_S if none is given.
 
     Raises:
-        HttpStatusError: The server answers another status.
+        ReplyError: The server answers another status.
         InputError: The server does not answer, or its reply takes longer than `timeout_s` seconds or has more than
             MAX_BYTES bytes.
     """
@@ -119,7 +119,7 @@ def get_text(address: str, headers: Mapping[str, str] | None = None, timeout_s: 
     thread.join(timeout_s)
     printed = plain_text(without_password(address))
     if reader.status is not None:
-        raise HttpStatusError(f"the server answers {reader.status}", printed)
+        raise ReplyError(f"the server answers {reader.status}", printed)
     if reader.problem is not None:
         raise InputError(reader.problem, printed)
     if reader.body is None:
@@ -132,14 +132,15 @@ def get_json(address: str, headers: Mapping[str, str] | None = None, timeout_s: 
     """Return the JSON document of a reply.
 
     Raises:
-        InputError: As `get_text`, or the reply is not JSON.
+        ReplyError: The server answers another status, or its reply is not JSON.
+        InputError: As `get_text`.
     """
     text = get_text(address, headers, timeout_s)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else plain_text(error)
-        raise InputError(f"the server's reply is not JSON ({why})", plain_text(without_password(address))) from None
+        raise ReplyError(f"the server's reply is not JSON ({why})", plain_text(without_password(address))) from None
 
 
 class _NoRedirects(HTTPRedirectHandler):
@@ -183,4 +184,6 @@ class _Reader:
                 if self.cancelled.is_set() or time.monotonic() > self._ends_s:
                     raise InputError("the server did not finish its reply in time")
                 chunks.append(chunk)
+            if answer.length:  # bytes that the server announced; read1 reports no early end
+                raise InputError(f"the server's reply ends {answer.length:,} bytes too early")
         return b"".join(chunks)

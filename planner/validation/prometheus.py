@@ -21,7 +21,7 @@ from urllib.parse import urlencode
 from pydantic import BaseModel, ValidationError
 
 from catalogs.errors import InputError
-from catalogs.io.http import TIMEOUT_S, HttpStatusError, ServerUrl, get_json, get_text, plain_text
+from catalogs.io.http import TIMEOUT_S, ReplyError, ServerUrl, get_json, get_text, plain_text
 from planner.problem.latency_metrics import LATENCY_METRICS
 
 #: Names that vLLM has given its counters, the newest first.
@@ -210,7 +210,7 @@ def _query(server: ServerUrl, text: str, ends_s: float) -> list[_Row]:
     neither = "this is neither a vLLM server nor a Prometheus server"
     try:
         return _Reply.model_validate(get_json(address, server.headers(), left_s)).data.result
-    except HttpStatusError as error:
+    except ReplyError as error:
         raise InputError(f"{neither} ({error.rule})", server.base) from None
     except ValidationError:
         raise InputError(neither, server.base) from None
