@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -104,7 +104,7 @@ class MeasuredRun:
 
     def picked(self, kept: BoolArray) -> MeasuredRun:
         """Return the run with the kept requests only. `kept` has shape (n,)."""
-        arrays = {name: getattr(self, name)[kept] for name in _PER_REQUEST}
+        arrays: dict[str, Any] = {name: getattr(self, name)[kept] for name in _PER_REQUEST}
         if not self.n_gaps:
             return replace(self, **arrays, failures=())
         parts = [gaps for gaps, keep in zip(self.gaps(), kept.tolist(), strict=True) if keep]
@@ -154,7 +154,9 @@ def combined(parts: Sequence[tuple[IntArray, MeasuredRun]]) -> MeasuredRun:
     """
     first = parts[0][1]
     order = np.argsort(np.concatenate([positions for positions, _ in parts]), kind="stable")
-    arrays = {name: np.concatenate([getattr(run, name) for _, run in parts])[order] for name in _PER_REQUEST}
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(run, name) for _, run in parts])[order] for name in _PER_REQUEST
+    }
     gaps = [each for _, run in parts for each in (run.gaps() if run.n_gaps else [])]
     sorted_gaps = [gaps[i] for i in order] if gaps else []
     return replace(

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -93,7 +93,7 @@ def measured_run(facts: RunFacts, rows: Sequence[RequestRow]) -> MeasuredRun:
         if fault is not None and row.position is not None
     ]
     columns = ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "e2e_s")
-    arrays = {c: np.array([getattr(r, c) for r in kept], dtype=float) for c in columns}
+    arrays: dict[str, Any] = {c: np.array([getattr(r, c) for r in kept], dtype=float) for c in columns}
     return MeasuredRun(
         client=facts.client,
         source=facts.source,

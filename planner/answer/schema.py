@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 #: Facts of a model that do not change what one step computes.
-_OTHER_FACTS: Final = {
+_OTHER_FACTS: Final[dict[str, Any]] = {
     "name": "", "hf_id": "", "source": "", "weight_dtype": "", "formats": (), "max_position_tokens": 0,
     "other_params": 0.0, "mtp_layers": 0, "published_params": None, "published_active_params": None,
 }  # fmt: skip
