@@ -17,6 +17,7 @@ from typing import Final
 
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
+from catalogs.io.http import without_password
 from catalogs.ui.terminal import status_line
 from planner.answer.evaluate import (
     BEST,
@@ -54,7 +55,7 @@ from planner.search.objectives import (
 )
 from planner.search.progress import search_progress
 from planner.search.search import Progress, SearchResult, search
-from planner.search.study import SearchSettings, need_storage, without_password
+from planner.search.study import SearchSettings, need_storage
 from planner.search.workers import ProcessPool, WorkerPool, usable_cores
 from planner.sections.full_answer import FullAnswer
 from planner.sections.registry import check_sections, compute_sections
@@ -407,5 +408,6 @@ def plan(request: PlanRequest) -> Answer:
 
 def kept_words(request: PlanRequest) -> str:
     """Return the end of a sentence that states where an interrupted search is stored."""
-    where = without_password(request.search.study or "")
+    storage = request.search.storage
+    where = without_password(storage) if storage else request.search.study
     return f"; the search so far is stored in {where}" if where else "; --study FILE would store it"

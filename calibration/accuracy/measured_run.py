@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 import numpy as np
 
-from catalogs.arrays import FloatArray
+from catalogs.arrays import BoolArray, FloatArray, IntArray
 from catalogs.errors import InputError
 
 Metric = Literal["ttft", "tpot", "itl", "e2e"]
@@ -17,6 +18,30 @@ Stat = Literal["mean", "p50", "p90", "p99"]
 METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "itl", "e2e")
 
 STATS: Final[tuple[Stat, ...]] = ("mean", "p50", "p90", "p99")
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedLoad:
+    """The load that a client was set to offer, as its result states it; None where it states no limit.
+
+    With a rate, requests are sent at it whatever the server does. With only a concurrency, a request is sent when
+    another one ends.
+    """
+
+    requests_per_s: float | None = None
+    concurrency: int | None = None
+
+
+UNSTATED: Final = OfferedLoad()
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRequest:
+    """A request without a usable measurement: its position in the order of sending, and the reason."""
+
+    position: int
+    reason: str
+
 
 _PER_REQUEST: Final = ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s")
 
@@ -28,7 +53,8 @@ class MeasuredRun:
     The six per-request arrays have shape (n,): arrival_s counts from the start of the run, ttft_s and e2e_s from when
     the client sent the request, tpot_s is (last token - first token) / (output_tokens - 1) and NaN for one-token
     outputs. itl_s is flat, shape (any,): every gap between two tokens that the client received, of all requests in
-    order. `notes` names the requests that were dropped, with the reasons.
+    order. `notes` names the requests that were dropped, with the reasons. `failures` lists the requests that failed or
+    were dropped, where the client keeps their order. `offered` is the load that the client was set to offer.
 
     Raises:
         InputError: Shapes differ, or the duration is not positive.
@@ -47,6 +73,8 @@ class MeasuredRun:
     n_failed: int
     notes: tuple[str, ...] = ()
     n_gaps: tuple[int, ...] = ()  # gaps of itl_s by request; () where the client does not report them
+    offered: OfferedLoad = UNSTATED
+    failures: tuple[FailedRequest, ...] = ()
 
     def __post_init__(self) -> None:
         for name in _PER_REQUEST:
@@ -73,6 +101,15 @@ class MeasuredRun:
         if not self.n_gaps:
             raise InputError("this client does not report gaps by request", self.client)
         return np.split(self.itl_s, np.cumsum(self.n_gaps)[:-1])
+
+    def picked(self, kept: BoolArray) -> MeasuredRun:
+        """Return the run with the kept requests only. `kept` has shape (n,)."""
+        arrays: dict[str, Any] = {name: getattr(self, name)[kept] for name in _PER_REQUEST}
+        if not self.n_gaps:
+            return replace(self, **arrays, failures=())
+        parts = [gaps for gaps, keep in zip(self.gaps(), kept.tolist(), strict=True) if keep]
+        n_gaps = tuple(len(gaps) for gaps in parts)
+        return replace(self, **arrays, itl_s=np.concatenate([*parts, np.empty(0)]), n_gaps=n_gaps, failures=())
 
     @property
     def requests_per_s(self) -> float:
@@ -106,3 +143,29 @@ class MeasuredRun:
         if not len(values):
             return float("nan")
         return float(values.mean() if stat == "mean" else np.percentile(values, float(stat[1:])))
+
+
+def combined(parts: Sequence[tuple[IntArray, MeasuredRun]]) -> MeasuredRun:
+    """Return one run of requests that were measured in several runs of one client, in the order of their positions.
+
+    Args:
+        parts: Positions of the requests, of shape (n,) for a run of n requests, and the run. Arrival times stay those
+            of each run.
+    """
+    first = parts[0][1]
+    order = np.argsort(np.concatenate([positions for positions, _ in parts]), kind="stable")
+    arrays: dict[str, Any] = {
+        name: np.concatenate([getattr(run, name) for _, run in parts])[order] for name in _PER_REQUEST
+    }
+    gaps = [each for _, run in parts for each in (run.gaps() if run.n_gaps else [])]
+    sorted_gaps = [gaps[i] for i in order] if gaps else []
+    return replace(
+        first,
+        **arrays,
+        itl_s=np.concatenate([*sorted_gaps, np.empty(0)]),
+        n_gaps=tuple(len(each) for each in sorted_gaps),
+        duration_s=sum(run.duration_s for _, run in parts),
+        n_failed=0,
+        notes=tuple(dict.fromkeys(note for _, run in parts for note in run.notes)),
+        failures=(),
+    )

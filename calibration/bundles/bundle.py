@@ -30,6 +30,9 @@ from catalogs.io import yaml_files
 #: Number of minor releases by which shipped tables may be older than the engine without a notice.
 USUAL_LAG: Final = 9
 
+#: Median relative error on unseen shapes above which a user's own measurements get a notice.
+LARGE_ERROR: Final = 0.25
+
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
@@ -103,8 +106,11 @@ class Bundle:
         return f"operator tables are from {own} {other}; the engine simulated is {version}"
 
     def notices_for(self, operators: list[Operator]) -> list[str]:
-        """Return notices on families and dtypes of these operators that were not measured on this accelerator."""
-        found: list[str] = []
+        """Return notices on families and dtypes of these operators that were not measured, or not well, on this one.
+
+        Shipped tables state their errors in the accuracy pages; a user can only improve measurements of their own.
+        """
+        found = self._inexact({op.family for op in operators})
         for op in operators:
             model = self.models.get(op.family)
             line: str | None = None
@@ -115,6 +121,16 @@ class Bundle:
             if line and line not in found:
                 found.append(line)
         return found
+
+    def _inexact(self, families: set[str]) -> list[str]:
+        if self.shipped or self.transferred:
+            return []
+        large = {f: e for f in sorted(families & self.models.keys()) if (e := self.errors.get(f, 0.0)) > LARGE_ERROR}
+        if not large:
+            return []
+        errors = ", ".join(f"{family} {error:.0%}" for family, error in large.items())
+        better = f"`calibrate run --hw {self.accelerator.name} --budget 30m` measures more shapes"
+        return [f"this profile is inexact: median error on shapes that it did not measure: {errors}; {better}"]
 
 
 def _minor(version: str) -> float:

@@ -1,7 +1,8 @@
-"""Import AIPerf's profile_export.jsonl (0.13; one record per request) as a measured run.
+"""Import AIPerf's profile_export.jsonl (0.13; one record per request) as a measured run, and its summary.
 
 Every metric carries its unit; time stamps are Unix nanoseconds. `request_latency` ends with the last content chunk.
-`inter_token_latency` may leave out all tokens of the first chunk, so TPOT is computed here instead.
+`inter_token_latency` may leave out all tokens of the first chunk, so TPOT is computed here instead. The summary,
+profile_export_aiperf.json, has the same metrics as statistics; GenAI-Perf wrote the same keys.
 """
 
 from __future__ import annotations
@@ -10,12 +11,23 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
-from calibration.accuracy.measured_run import MeasuredRun
+from calibration.accuracy.measured_run import UNSTATED, MeasuredRun, OfferedLoad
+from calibration.accuracy.measured_summary import DEVIATION, MeasuredSummary
 from calibration.importers.parsing import Foreign, parse
 from calibration.importers.request_rows import NAN, SLACK, SLACK_S, RequestRow, RunFacts, measured_run
 from catalogs.errors import InputError
 
 CLIENT: Final = "aiperf"
+
+#: The latencies of the summary, under AIPerf's names.
+_LATENCIES: Final = {
+    "ttft": "time_to_first_token",
+    "tpot": "inter_token_latency",  # a mean over each request
+    "itl": "inter_chunk_latency",
+    "e2e": "request_latency",
+}
+
+_STATS: Final = {"avg": "mean", "std": DEVIATION, **{p: p for p in ("p50", "p90", "p95", "p99")}}
 
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
@@ -38,6 +50,37 @@ class _Record(Foreign):
     error: Any = None
 
 
+class _Statistics(Foreign):
+    unit: str
+    avg: float | None = None
+    std: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+
+class _Phase(Foreign):
+    name: str = ""
+    type: str = ""
+    rate: float | None = None
+    concurrency: int | None = None
+    exclude_from_results: bool = False
+
+
+class _Input(Foreign):
+    phases: tuple[_Phase, ...] = ()
+
+
+class _SummaryFile(Foreign):
+    request_count: _Statistics
+    error_request_count: _Statistics | None = None
+    benchmark_duration: _Statistics
+    input_sequence_length: _Statistics | None = None
+    output_sequence_length: _Statistics | None = None
+    input_config: _Input | None = None
+
+
 def recognises(document: Any) -> bool:
     """Return whether a JSON document is one of AIPerf's records."""
     return isinstance(document, dict) and {"metadata", "metrics"} <= document.keys()
@@ -45,7 +88,42 @@ def recognises(document: Any) -> bool:
 
 def is_summary(document: Any) -> bool:
     """Return whether a JSON document is AIPerf's summary, which has no requests."""
-    return isinstance(document, dict) and "aiperf_version" in document
+    return isinstance(document, dict) and "request_latency" in document
+
+
+def read_summary(document: dict[str, Any], source: str) -> MeasuredSummary:
+    """Return the summary of one run."""
+    facts = parse(_SummaryFile, document, "AIPerf summary", source)
+    statistics = {}
+    for metric, name in _LATENCIES.items():
+        if document.get(name) is None:
+            continue
+        found = parse(_Statistics, document[name], f"AIPerf metric {name}", source)
+        unit_s = _unit_s(found.unit, name)
+        values = {stat: getattr(found, key) for key, stat in _STATS.items()}
+        statistics[metric] = {stat: value * unit_s for stat, value in values.items() if value is not None}
+    inputs, outputs, errors = facts.input_sequence_length, facts.output_sequence_length, facts.error_request_count
+    return MeasuredSummary(
+        client=CLIENT,
+        source=source,
+        n=round(facts.request_count.avg or 0.0),
+        n_failed=round((errors.avg if errors else None) or 0.0),
+        duration_s=(facts.benchmark_duration.avg or 0.0) * _unit_s(facts.benchmark_duration.unit, "benchmark_duration"),
+        input_mean_tokens=NAN if inputs is None or inputs.avg is None else inputs.avg,
+        output_mean_tokens=NAN if outputs is None or outputs.avg is None else outputs.avg,
+        statistics_s=statistics,
+        offered=_offered(facts.input_config or _Input()),
+        notes=("this result has no single requests: profile_export.jsonl has them",),
+    )
+
+
+def _offered(settings: _Input) -> OfferedLoad:
+    """Return the load of the only phase that counts; of several phases, none."""
+    phases = [p for p in settings.phases if p.name != "warmup" and not p.exclude_from_results]
+    if len(phases) != 1:
+        return UNSTATED
+    rate, most = phases[0].rate, phases[0].concurrency
+    return OfferedLoad(rate if rate and rate > 0 else None, most if most and most > 0 else None)
 
 
 def read_aiperf(documents: list[Any], source: str) -> MeasuredRun:
@@ -79,9 +157,14 @@ def _values(record: _Record, name: str, source: str) -> list[float]:
     metric = parse(_Metric, record.metrics[name], f"AIPerf metric {name}", source)
     if name.endswith("_length"):
         return metric.value
-    if metric.unit not in _SECONDS:
-        raise InputError(f"unknown unit of {name} in this AIPerf file", metric.unit, ", ".join(_SECONDS))
-    return [v * _SECONDS[metric.unit] for v in metric.value]
+    unit_s = _unit_s(metric.unit, name)
+    return [v * unit_s for v in metric.value]
+
+
+def _unit_s(unit: str, name: str) -> float:
+    if unit not in _SECONDS:
+        raise InputError(f"unknown unit of {name} in this AIPerf file", unit, ", ".join(_SECONDS))
+    return _SECONDS[unit]
 
 
 def _check_clock(rows: list[RequestRow], records: list[_Record], source: str) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from calibration.accuracy.measured_run import MeasuredRun
+from calibration.accuracy.measured_run import MeasuredRun, OfferedLoad
 from calibration.importers.parsing import Foreign, parse
 from calibration.importers.request_rows import NAN, RequestRow, RunFacts, measured_run
 from catalogs.errors import InputError
@@ -61,7 +61,25 @@ class _Metrics(Foreign):
     request_totals: _Totals | None = None
 
 
+class _Strategy(Foreign):
+    type_: str = ""
+    rate: float | None = None
+    streams: int | None = None
+    max_concurrency: int | None = None
+
+    def offered(self) -> OfferedLoad:
+        """Return the load of the strategy; it is in the result from 0.6 on."""
+        if self.type_ == "synchronous":
+            return OfferedLoad(concurrency=1)
+        return OfferedLoad(self.rate, self.streams or self.max_concurrency)
+
+
+class _Config(Foreign):
+    strategy: _Strategy = _Strategy()
+
+
 class _Benchmark(Foreign):
+    config: _Config = _Config()
     duration: float | None = None
     requests: _Requests
     metrics: _Metrics = _Metrics()
@@ -101,7 +119,8 @@ def _run(benchmark: _Benchmark, source: str) -> MeasuredRun:
     if totals and len(done) < totals.successful:
         notes.append(f"the report holds {len(done):,} of {totals.successful:,} finished requests")
     failed = totals.errored if totals else len(benchmark.requests.errored)
-    return measured_run(RunFacts(CLIENT, source, benchmark.duration or span_s, failed, tuple(notes)), rows)
+    offered = benchmark.config.strategy.offered()
+    return measured_run(RunFacts(CLIENT, source, benchmark.duration or span_s, failed, tuple(notes), offered), rows)
 
 
 def _row(request: _Request, first_s: float) -> RequestRow:

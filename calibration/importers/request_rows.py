@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
-from calibration.accuracy.measured_run import MeasuredRun
+from calibration.accuracy.measured_run import UNSTATED, FailedRequest, MeasuredRun, OfferedLoad
 from catalogs.errors import InputError
 
 SLACK: Final = 1.05  # clients stamp tokens, requests and the run with different calls
@@ -33,6 +33,7 @@ class RequestRow:
     """One finished request in seconds and tokens; NaN where the client gives no value.
 
     tpot_s is the client's own, by the definition of MeasuredRun; NaN means (e2e_s - ttft_s) / (output_tokens - 1).
+    `position` counts requests in the order of sending, with failed ones; None where the client does not keep it.
     """
 
     arrival_s: float
@@ -42,6 +43,7 @@ class RequestRow:
     e2e_s: float
     tpot_s: float = NAN
     itl_s: tuple[float, ...] = ()
+    position: int | None = None
 
     def time_per_token_s(self) -> float:
         """Return the time per token after the first; NaN for a one-token output."""
@@ -59,6 +61,8 @@ class RunFacts:
     duration_s: float
     n_failed: int
     notes: tuple[str, ...] = ()
+    offered: OfferedLoad = UNSTATED
+    failures: tuple[FailedRequest, ...] = ()
 
 
 def measured_run(facts: RunFacts, rows: Sequence[RequestRow]) -> MeasuredRun:
@@ -70,7 +74,9 @@ def measured_run(facts: RunFacts, rows: Sequence[RequestRow]) -> MeasuredRun:
     if not 0 < facts.duration_s < LONGEST_S:
         raise InputError(f"this {facts.client} result has no valid duration, seconds", facts.duration_s)
     if not rows:
-        raise InputError(f"no finished request in this {facts.client} result ({facts.n_failed} failed)", facts.source)
+        why = f": {facts.failures[0].reason}" if facts.failures else ""
+        rule = f"no finished request in this {facts.client} result ({facts.n_failed} failed{why})"
+        raise InputError(rule, facts.source)
     faults = [_fault(row, facts.duration_s) for row in rows]
     kept = [row for row, fault in zip(rows, faults, strict=True) if fault is None]
     counts = Counter(f for f in faults if f is not None)
@@ -83,10 +89,22 @@ def measured_run(facts: RunFacts, rows: Sequence[RequestRow]) -> MeasuredRun:
         dropped.append(
             f"{chunked:,} of {len(kept):,} requests streamed several tokens in a chunk: ITL is between chunks"
         )
+    lost = [
+        FailedRequest(row.position, fault)
+        for row, fault in zip(rows, faults, strict=True)
+        if fault is not None and row.position is not None
+    ]
     columns = ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "e2e_s")
-    arrays = {c: np.array([getattr(r, c) for r in kept], dtype=float) for c in columns}
+    arrays: dict[str, Any] = {c: np.array([getattr(r, c) for r in kept], dtype=float) for c in columns}
     return MeasuredRun(
-        **(asdict(facts) | {"notes": (*facts.notes, *dropped)} | arrays),
+        client=facts.client,
+        source=facts.source,
+        duration_s=facts.duration_s,
+        n_failed=facts.n_failed,
+        notes=(*facts.notes, *dropped),
+        offered=facts.offered,
+        failures=tuple(sorted((*facts.failures, *lost), key=lambda failed: failed.position)),
+        **arrays,
         tpot_s=np.array([r.time_per_token_s() for r in kept], dtype=float),
         itl_s=np.array([gap for r in kept for gap in r.itl_s], dtype=float),
         n_gaps=tuple(len(r.itl_s) for r in kept),

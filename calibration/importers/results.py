@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.accuracy.measured_run import MeasuredRun
+from calibration.accuracy.measured_summary import MeasuredSummary
 from calibration.importers import aiperf, guidellm, inference_perf, vllm_bench
 from calibration.importers.forward_bench import read_forward_bench
 from calibration.importers.iteration_log import read_iteration_log
@@ -36,7 +37,7 @@ def read_steps(path: Path) -> EngineSteps:
 
 #: The readable result files of each client.
 CLIENTS: Final = (
-    "vllm bench serve --save-result --save-detailed, guidellm benchmarks.json, aiperf profile_export.jsonl, "
+    "vllm bench serve --save-result, guidellm benchmarks.json, aiperf profile_export.jsonl or its summary, "
     "inference-perf per_request_lifecycle_metrics.json"
 )
 
@@ -57,23 +58,45 @@ def measured_runs(path: Path) -> list[MeasuredRun]:
     """Return all runs of a result file in the order written.
 
     Raises:
+        InputError: The file is unreadable, of an unknown client, or holds only summaries.
+    """
+    runs = measured_results(path)
+    found = [run for run in runs if isinstance(run, MeasuredRun)]
+    if len(found) < len(runs):
+        summary = next(run for run in runs if isinstance(run, MeasuredSummary))
+        rule = "this result has no per-request lists, which this command needs"
+        raise InputError(rule, str(path), hint=summary.notes[0])
+    return found
+
+
+def measured_results(path: Path) -> list[MeasuredRun | MeasuredSummary]:
+    """Return all runs of a result file in the order written: with their requests, or else as summaries.
+
+    Raises:
         InputError: The file is unreadable or of an unknown client.
     """
     documents = read_documents(path)
     several = len(documents) > 1
     sources = [f"{path.name} run {i + 1}" if several else path.name for i in range(len(documents))]
     if all(vllm_bench.recognises(d) for d in documents):
-        return [vllm_bench.read_vllm_bench(d, source) for d, source in zip(documents, sources, strict=True)]
+        pairs = zip(documents, sources, strict=True)
+        return [_of_vllm_bench(document, source) for document, source in pairs]
     if all(aiperf.recognises(d) for d in documents):
         return [aiperf.read_aiperf(documents, path.name)]
     only: Any = documents[0] if len(documents) == 1 else None
     if guidellm.recognises(only):
-        return guidellm.read_guidellm(only, path.name)
+        return [*guidellm.read_guidellm(only, path.name)]
     if inference_perf.recognises(only):
         return [inference_perf.read_inference_perf(only, path.name)]
     if aiperf.is_summary(only):
-        raise InputError("AIPerf's summary has no requests", str(path), hint="give its profile_export.jsonl")
+        return [aiperf.read_summary(only, path.name)]
     raise InputError("not a result of a known load client", str(path), CLIENTS)
+
+
+def _of_vllm_bench(document: dict[str, Any], source: str) -> MeasuredRun | MeasuredSummary:
+    if vllm_bench.is_summary(document):
+        return vllm_bench.read_summary(document, source)
+    return vllm_bench.read_vllm_bench(document, source)
 
 
 def read_documents(path: Path) -> list[Any]:

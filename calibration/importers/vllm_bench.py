@@ -2,24 +2,69 @@
 
 All lists are in seconds, one value per request in the order they were sent, including failed ones, which have no output
 tokens. `start_times` is the client's own clock. Summaries such as `mean_ttft_ms` are milliseconds over finished
-requests and must agree with the lists.
+requests and must agree with the lists. Without --save-detailed a result has only the summaries. SGLang's
+`bench_serving` writes the same keys, except that its end-to-end time is `e2e_latency`.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+import math
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Final
 
 import numpy as np
+from pydantic import BeforeValidator
 
-from calibration.accuracy.measured_run import MeasuredRun, Metric
+from calibration.accuracy.measured_run import FailedRequest, MeasuredRun, Metric, OfferedLoad
+from calibration.accuracy.measured_summary import DEVIATION, MeasuredSummary
 from calibration.importers.parsing import Foreign, parse
 from calibration.importers.request_rows import NAN, RequestRow, RunFacts, measured_run
 from catalogs.errors import InputError
+from catalogs.io.http import plain_text
 
 CLIENT: Final = "vllm bench serve"
 
+#: A statistic of the summary; the client writes the end-to-end time as "e2el".
+_STATISTIC: Final = re.compile(r"(mean|median|std|p\d+(?:\.\d+)?)_(ttft|tpot|itl|e2el|e2e_latency)_ms")
 
-class _Result(Foreign):
+_STATS: Final = {"median": "p50", "std": DEVIATION}
+
+_METRICS: Final = {"e2el": "e2e", "e2e_latency": "e2e"}
+
+_MAX_REASON: Final = 200  # characters of an error of a request
+
+
+def _limit(value: object) -> object:
+    """Return a limit of the load; None for the client's word for no limit."""
+    return None if value in ("inf", math.inf) else value
+
+
+_Limit = Annotated[float | None, BeforeValidator(_limit)]
+
+
+class _Settings(Foreign):
+    request_rate: _Limit = None
+    max_concurrency: _Limit = None
+    ramp_up_strategy: str | None = None
+
+    def offered(self) -> OfferedLoad:
+        """Return the load that the client was set to offer."""
+        rate, most = self.request_rate, self.max_concurrency
+        usable = rate is not None and 0 < rate < math.inf and self.ramp_up_strategy is None
+        return OfferedLoad(rate if usable else None, int(most) if most and 1 <= most < math.inf else None)
+
+
+class _Summary(_Settings):
+    duration: float
+    completed: int
+    failed: int = 0
+    total_input_tokens: float = NAN
+    total_output_tokens: float = NAN
+    max_concurrent_requests: _Limit = None
+
+
+class _Result(_Settings):
     duration: float
     input_lens: list[int]
     output_lens: list[int]
@@ -38,36 +83,80 @@ def recognises(document: Any) -> bool:
     return isinstance(document, dict) and {"duration", "completed", "request_throughput"} <= document.keys()
 
 
+def is_summary(document: dict[str, Any]) -> bool:
+    """Return whether a result has no per-request lists."""
+    return "ttfts" not in document
+
+
+def read_summary(document: dict[str, Any], source: str) -> MeasuredSummary:
+    """Return the summary of a result without per-request lists.
+
+    Raises:
+        InputError: It has no latencies either.
+    """
+    facts = parse(_Summary, document, "vllm bench result", source)
+    statistics: dict[str, dict[str, float]] = {}
+    for key, value in document.items():
+        found = _STATISTIC.fullmatch(key)
+        if found is not None and isinstance(value, int | float) and math.isfinite(value):
+            metric = _METRICS.get(found[2], found[2])
+            statistics.setdefault(metric, {})[_STATS.get(found[1], found[1])] = value * 1e-3
+    if not statistics:
+        rule = "this result has no per-request lists and no summaries of latencies"
+        raise InputError(rule, source, hint="record with vllm bench serve --save-result --save-detailed")
+    n = max(facts.completed, 1)
+    most = facts.max_concurrent_requests
+    return MeasuredSummary(
+        client=CLIENT,
+        source=source,
+        n=facts.completed,
+        n_failed=facts.failed,
+        duration_s=facts.duration,
+        input_mean_tokens=facts.total_input_tokens / n,
+        output_mean_tokens=facts.total_output_tokens / n,
+        statistics_s=statistics,
+        offered=facts.offered(),
+        most_in_flight=None if most is None else int(most),
+        notes=("this result has no single requests: --save-detailed keeps them",),
+    )
+
+
 def read_vllm_bench(document: dict[str, Any], source: str) -> MeasuredRun:
     """Return the measured run of a result.
 
     Raises:
         InputError: The lists are missing (no --save-detailed), differ in length, or contradict the summary.
     """
-    if "ttfts" not in document:
+    if is_summary(document):
         rule = "this result has no per-request lists"
         raise InputError(rule, source, hint="record with vllm bench serve --save-result --save-detailed")
     result = parse(_Result, document, "vllm bench result", source)
     _check_lengths(result, source)
     first_s = min(result.start_times, default=0.0)
-    kept = [i for i in range(len(result.ttfts)) if not _failed(result, i)]
+    failed = tuple(_failures(result))
+    lost = {request.position for request in failed}
+    kept = [i for i in range(len(result.ttfts)) if i not in lost]
     closing = sum(_closes(result, i) for i in kept)
     notes = (f"the last gap of {closing:,} requests left out: its message held no token",) if closing else ()
     rows = [_row(result, i, first_s) for i in kept]
-    n_failed = len(result.ttfts) - len(kept)
-    run = measured_run(RunFacts(CLIENT, source, result.duration, n_failed, notes), rows)
+    facts = RunFacts(CLIENT, source, result.duration, len(failed), notes, result.offered(), failed)
+    run = measured_run(facts, rows)
     _check_means(result, run, len(rows), source, ("ttft", "tpot") if closing else ("ttft", "tpot", "itl"))
     return run
+
+
+def _failures(result: _Result) -> Iterator[FailedRequest]:
+    """Yield the requests that failed, with the last line of the client's error."""
+    for i in range(len(result.ttfts)):
+        error = (result.errors[i] if result.errors else None) or ""
+        if error or (result.output_lens[i] == 0 and result.ttfts[i] == 0):
+            lines = [line.strip() for line in error.splitlines() if line.strip()]
+            yield FailedRequest(i, plain_text(lines[-1] if lines else "no answer", _MAX_REASON))
 
 
 def _closes(result: _Result, i: int) -> bool:
     """Return whether a last message without a token (llama.cpp sends one) was counted as a gap."""
     return len(result.itls[i]) == result.output_lens[i] > 0
-
-
-def _failed(result: _Result, i: int) -> bool:
-    error = result.errors[i] if result.errors else None
-    return bool(error) or (result.output_lens[i] == 0 and result.ttfts[i] == 0)
 
 
 def _row(result: _Result, i: int, first_s: float) -> RequestRow:
@@ -79,6 +168,7 @@ def _row(result: _Result, i: int, first_s: float) -> RequestRow:
         ttft_s=result.ttfts[i],
         e2e_s=result.latencies[i] if result.latencies else result.ttfts[i] + sum(gaps),
         itl_s=gaps,
+        position=i,
     )
 
 

@@ -27,6 +27,10 @@ BLOCK_TOKENS: Final = 16  # tokens per content id of a trace
 
 BASE_TIMEOUT_S: Final = 120.0  # allowance of a replay in addition to the time that depends on its requests
 
+TRIES: Final = 3  # attempts at a replay in which single requests fail
+
+_MAX_NUMBERS: Final = 5  # failed requests that an error names
+
 CLIENTS_KEY: Final = "OPENAI_API_KEY"  # the environment variable from which clients read a key, for any server
 
 
@@ -61,7 +65,28 @@ class Endpoint:
 
 
 class IncompleteReplay(InputError):
-    """The error that requests of a replay failed; a retry may succeed, for example after a closed connection."""
+    """The error that requests of a replay failed; a retry may succeed, for example after a closed connection.
+
+    Attributes:
+        run: The measured run of the other requests.
+        finished: Whether each request finished. Shape (requests,).
+        why: The failed requests by number, with their reasons.
+    """
+
+    def __init__(self, run: MeasuredRun, requests: RequestSet, out: Path) -> None:
+        self.run = run
+        self.finished = np.ones(requests.n, dtype=np.bool_)
+        failed = {failure.position: failure.reason for failure in run.failures if failure.position < requests.n}
+        self.finished[list(failed)] = False
+        if run.n != int(self.finished.sum()):  # the client does not report which ones failed
+            self.finished[:] = False
+        by_reason: dict[str, list[int]] = {}
+        for position, reason in sorted(failed.items()):
+            by_reason.setdefault(reason, []).append(position + 1)
+        self.why = "; ".join(f"request {_numbers(numbers)}: {reason}" for reason, numbers in by_reason.items())
+        n_failed = max(requests.n - run.n, run.n_failed)
+        rule = f"{n_failed} of {requests.n} requests failed ({self.why or 'the client gives no reason'})"
+        super().__init__(rule, hint=f"the files of this replay are in {out}")
 
 
 class Client(Protocol):
@@ -123,7 +148,7 @@ class VllmBench:
 
     def _options(self, requests: RequestSet, target: Endpoint) -> list[str]:
         options = ["--backend", "openai", "--endpoint", "/v1/completions", "--base-url", target.url]
-        options += ["--model", target.model, "--tokenizer", target.tokenizer]
+        options += [f"--model={target.model}", f"--tokenizer={target.tokenizer}"]
         options += ["--dataset-name", "timed_trace", "--num-prompts", str(requests.n)]
         options += ["--self-timed", "--timed-trace-sec-multiplier", "0.001", "--disable-tqdm"]
         options += ["--save-result", "--save-detailed", "--percentile-metrics", "ttft,tpot,itl,e2el"]
@@ -195,8 +220,14 @@ def complete(run: MeasuredRun, requests: RequestSet, out: Path) -> MeasuredRun:
         InputError: If output lengths differ.
     """
     if run.n_failed or run.n != requests.n:
-        raise IncompleteReplay(f"{run.n_failed or requests.n - run.n} of {requests.n} requests failed", str(out))
+        raise IncompleteReplay(run, requests, out)
     if not (run.output_tokens == requests.output_tokens).all():
         rule = "the server did not generate the requested output lengths"
         raise InputError(rule, str(out), hint="use a server that honours ignore_eos")
     return run
+
+
+def _numbers(found: list[int]) -> str:
+    """Return numbers in words, at most a few."""
+    shown = ", ".join(map(str, found[:_MAX_NUMBERS]))
+    return shown if len(found) <= _MAX_NUMBERS else f"{shown} and {len(found) - _MAX_NUMBERS} more"

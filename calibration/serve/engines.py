@@ -54,6 +54,9 @@ def vllm(python: Path, model: Path, port: int, limits: ServedLimits, on_cpu: boo
     if limits.kv_blocks:
         command += ["--num-gpu-blocks-override", str(limits.kv_blocks)]
     env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    env["VLLM_HTTP_TIMEOUT_KEEP_ALIVE"] = (
+        "3600"  # a server that closes idle connections breaks a request sent meanwhile
+    )
     if on_cpu:
         command += ["--enforce-eager"]
         cores = sorted(os.sched_getaffinity(0))[: limits.threads]

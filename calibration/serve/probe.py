@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from calibration.accuracy.measured_run import MeasuredRun
-from calibration.serve.clients import Client, Endpoint
+from calibration.accuracy.measured_run import MeasuredRun, combined
+from calibration.serve.clients import TRIES, Client, Endpoint, IncompleteReplay
+from catalogs.arrays import IntArray
 from catalogs.workloads.request_set import RequestSet
 
 OUTPUT_TOKENS: Final = 24
@@ -40,9 +43,17 @@ class Probe:
 
 
 def probe(
-    client: Client, target: Endpoint, most_input_tokens: int, max_num_seqs: int, out: Path, seed: int = 0
+    client: Client,
+    target: Endpoint,
+    most_input_tokens: int,
+    max_num_seqs: int,
+    out: Path,
+    tell: Callable[[str], None],
+    seed: int = 0,
 ) -> Probe:
     """Run the probe, which takes about half a minute on a small model.
+
+    Requests that fail are sent again: a lone request by itself, a request of a burst with its whole burst.
 
     Args:
         client: The load client.
@@ -50,17 +61,74 @@ def probe(
         most_input_tokens: Longest prompt of the single requests.
         max_num_seqs: Limit of concurrent sequences of the server; larger bursts are left out.
         out: Folder for the client's files.
+        tell: Shows which requests failed, and why.
         seed: Seed of the order of prompt lengths.
 
     Raises:
         InputError: If the client fails.
+        IncompleteReplay: If requests fail in every attempt.
     """
-    client.replay(lone_requests(most_input_tokens, seed + 1, repeats=1), target, out / "warm-up")
-    lone = client.replay(lone_requests(most_input_tokens, seed), target, out / "lone")
+    send = partial(replay_groups, client, target, tell=tell)
+    warm_up, single = lone_requests(most_input_tokens, seed + 1, repeats=1), lone_requests(most_input_tokens, seed)
+    send(warm_up, np.arange(warm_up.n), out / "warm-up")
+    lone = send(single, np.arange(single.n), out / "lone")
     sizes = tuple(n for n in BURSTS if n <= max_num_seqs for _ in range(REPEATS))
     first = lone.stat("ttft", "mean") * BURST_INPUT_TOKENS / max(float(lone.input_tokens.mean()), 1.0)
     spread = burst_requests(sizes, max(first, lone.stat("ttft", "p50") * 0.2), lone.stat("tpot", "p50"))
-    return Probe(lone, client.replay(spread, target, out / "bursts"), sizes)
+    return Probe(lone, send(spread, np.repeat(np.arange(len(sizes)), sizes), out / "bursts"), sizes)
+
+
+def replay_groups(
+    client: Client,
+    target: Endpoint,
+    requests: RequestSet,
+    groups: IntArray,
+    out: Path,
+    tell: Callable[[str], None],
+) -> MeasuredRun:
+    """Replay requests, and send every group in which a request failed again, TRIES times in all.
+
+    Args:
+        client: The load client.
+        target: The server.
+        requests: The requests; groups do not overlap in time.
+        groups: The group of each request, ascending. Shape (n,).
+        out: Folder for the client's files.
+        tell: Shows which requests failed, and why.
+
+    Raises:
+        IncompleteReplay: If requests fail in every attempt.
+    """
+    done: list[tuple[IntArray, MeasuredRun]] = []
+    left = np.arange(requests.n)
+    for attempt in range(1, TRIES + 1):
+        folder = out if attempt == 1 else out.with_name(f"{out.name}-{attempt}")
+        try:
+            done.append((left, client.replay(_part(requests, groups, left), target, folder)))
+            return combined(done)
+        except IncompleteReplay as error:
+            if attempt == TRIES:
+                raise
+            spoiled = np.isin(groups[left], groups[left][~error.finished])
+            if not spoiled.all():
+                done.append((left[~spoiled], error.run.picked(~spoiled[error.finished])))
+            left = left[spoiled]
+            tell(f"{error.rule}; {len(left)} requests are sent again")
+    raise AssertionError("unreachable")
+
+
+def _part(requests: RequestSet, groups: IntArray, kept: IntArray) -> RequestSet:
+    """Return the kept requests; their groups keep their distances to the groups that followed them. Shape (kept,)."""
+    if len(kept) == requests.n:
+        return requests
+    first = np.unique(groups, return_index=True)[1]
+    starts_s = requests.arrival_s[first]
+    spaces_s = np.diff(starts_s, append=requests.arrival_s[-1])
+    mine = np.unique(groups[kept])
+    begins_s = dict(zip(mine.tolist(), np.cumsum(np.append(0.0, spaces_s[mine][:-1])).tolist(), strict=True))
+    arrival_s = requests.arrival_s[kept] - starts_s[groups[kept]] + [begins_s[g] for g in groups[kept].tolist()]
+    inputs, outputs = requests.input_tokens[kept], requests.output_tokens[kept]
+    return replace(requests, arrival_s=arrival_s, input_tokens=inputs, output_tokens=outputs)
 
 
 def lone_requests(most_input_tokens: int, seed: int, repeats: int = REPEATS) -> RequestSet:

@@ -1,4 +1,4 @@
-"""A small Llama with random weights and a generated tokenizer, which a real engine can serve without a model hub.
+"""A small model with random weights and a generated tokenizer, which a real engine can serve without a model hub.
 
 The weights are arranged so that lengths are exact: every row of the output head that is not a whole-word token is zero,
 so greedy decoding never produces an end-of-sequence token or a fragment of a character. One streamed chunk is therefore
@@ -29,11 +29,22 @@ TEMPLATE: Final = "{% for message in messages %}{{ message['content'] }} {% endf
 END: Final = "<end>"
 
 
+#: Architectures of the model: its type in a Hugging Face configuration, and the keys that only this type has.
+ARCHITECTURES: Final[dict[str, dict[str, Any]]] = {
+    "llama": {},  # grouped-query attention, a gated MLP
+    "qwen3": {"attention_bias": False},  # with norms of queries and keys
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},  # a mixture of experts
+}
+
+
 @dataclass(frozen=True, slots=True)
 class TinyShape:
-    """Architecture of the model, under the names of a Hugging Face configuration.
+    """Sizes of the model, under the names of a Hugging Face configuration, and one of ARCHITECTURES.
 
     The defaults give about 30 million parameters.
+
+    Raises:
+        InputError: The architecture is unknown.
     """
 
     hidden_size: int = 512
@@ -43,11 +54,16 @@ class TinyShape:
     num_key_value_heads: int = 2
     vocab_size: int = 8192
     max_position_embeddings: int = 4096
+    model_type: str = "llama"
+
+    def __post_init__(self) -> None:
+        if self.model_type not in ARCHITECTURES:
+            raise InputError("unknown architecture of a test model", self.model_type, ", ".join(ARCHITECTURES))
 
     def config(self) -> dict[str, Any]:
-        """Return the keys of a Hugging Face Llama configuration."""
+        """Return the keys of a Hugging Face configuration."""
         head_dim = self.hidden_size // self.num_attention_heads
-        return asdict(self) | {"head_dim": head_dim, "tie_word_embeddings": False}
+        return asdict(self) | {"head_dim": head_dim, "tie_word_embeddings": False} | ARCHITECTURES[self.model_type]
 
 
 def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0) -> Path:
@@ -65,7 +81,7 @@ def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0
         return folder
     try:
         import torch
-        from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+        from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
     except ImportError as error:
         rule = "a test model requires torch and transformers"
         raise InputError(rule, error.name, hint="pip install '.[calibration]'") from None
@@ -75,8 +91,8 @@ def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0
     fast.chat_template = TEMPLATE
     torch.manual_seed(seed)
     end = tokenizer.token_to_id(END)
-    config = LlamaConfig(**shape.config(), bos_token_id=end, eos_token_id=end, pad_token_id=end, dtype="float32")
-    model = LlamaForCausalLM(config)
+    ends = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape.config(), **ends, dtype="float32"))
     silent = [i for i in range(shape.vocab_size) if not _whole_word(tokenizer, i)]
     if len(silent) > 0.9 * shape.vocab_size:
         raise RuntimeError("too few whole words in the vocabulary")

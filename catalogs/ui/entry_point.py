@@ -17,7 +17,7 @@ from typing import Any, Final, TextIO
 
 import typer
 
-from catalogs.errors import InputError
+from catalogs.errors import InputError, printable
 from catalogs.ui.crash_report import show_on_stderr, summary, write_crash_report
 from catalogs.ui.interrupts import endings_as_interrupt
 
@@ -137,5 +137,5 @@ def _end_interrupted(name: str, text: str = "") -> int:
 
 
 def _refuse(name: str, line: str) -> int:
-    show_on_stderr(f"{name}: {' '.join(line.split())}")
+    show_on_stderr(f"{name}: {printable(' '.join(line.split()))}")
     return BAD_INPUT

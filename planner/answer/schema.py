@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import Field, field_serializer
 
@@ -15,15 +16,42 @@ from planner.evaluation.workload_statistics import WorkloadBlock
 from planner.problem.request import PlanRequest
 from planner.problem.tariff import Tariff
 
+if TYPE_CHECKING:
+    from catalogs.models.spec import ModelSpec
+
+
+#: Facts of a model that do not change what one step computes.
+_OTHER_FACTS: Final[dict[str, Any]] = {
+    "name": "", "hf_id": "", "source": "", "weight_dtype": "", "formats": (), "max_position_tokens": 0,
+    "other_params": 0.0, "mtp_layers": 0, "published_params": None, "published_active_params": None,
+}  # fmt: skip
+
 
 def same_model(name: str, planned: str) -> bool | None:
-    """Return whether a name refers to the planned model; None if the catalog does not know the name."""
-    from catalogs.models.catalog import load_model
+    """Return whether a name refers to the planned model; None if either name is unknown here.
 
+    A name may be a path. Two models are the same if their layers and sizes are equal, whatever their weights.
+    """
+    if is_name_of(name, planned):
+        return True
+    found = [_loaded(text) for text in (name, planned)]
+    one, other = (None if model is None else replace(model, **_OTHER_FACTS) for model in found)
+    return None if one is None or other is None else one == other
+
+
+def is_name_of(name: str, planned: str) -> bool:
+    """Return whether two names are equal or lead to one entry of the catalog."""
     if name.lower() == planned.lower():
         return True
+    one, other = _loaded(name), _loaded(planned)
+    return one is not None and other is not None and one.name == other.name
+
+
+def _loaded(name: str) -> ModelSpec | None:
+    from catalogs.models.catalog import load_model
+
     try:
-        return load_model(name).name == load_model(planned).name
+        return load_model(name)
     except InputError:
         return None
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import sys
 import time
@@ -26,6 +25,7 @@ from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
 from catalogs.errors import InputError
+from catalogs.io.http import without_password, without_secrets
 from planner.search.study_file import StudyFile, StudyStorage
 
 OUTCOME_KEY: Final = "outcome"
@@ -179,7 +179,7 @@ def storage_faults(settings: SearchSettings) -> Iterator[None]:
     try:
         yield
     except optuna.exceptions.StorageInternalError as error:
-        why = str(error.__cause__ or error).splitlines()[0]
+        why = without_secrets(message_lines(error.__cause__ or error)[0], settings.storage or "")
         rule = f"the storage stopped answering ({why}); it keeps the results so far"
         raise InputError(rule, settings.kept) from None
 
@@ -245,11 +245,6 @@ _CONNECT_S: Final = 10
 _POSTGRESQL: Final = ("postgres", "postgresql")
 
 
-def without_password(url: str) -> str:
-    """Return a storage URL for printing, with its password replaced."""
-    return re.sub(r"([?&]password)=[^&]*", r"\1=***", re.sub(r"(//[^:/@]*):.*@", r"\1:***@", url))
-
-
 def need_storage(url: str) -> None:
     """Check before a search that the database of an Optuna URL answers.
 
@@ -269,11 +264,11 @@ def need_storage(url: str) -> None:
 
 def unusable(url: str, error: Exception) -> InputError:
     """Return an error with the first line of a driver's message."""
-    rule = f"the storage cannot be used ({message_lines(error)[0]})"
+    rule = f"the storage cannot be used ({without_secrets(message_lines(error)[0], url)})"
     return InputError(rule, without_password(url), "sqlite:///study.db")
 
 
-def message_lines(error: Exception) -> list[str]:
+def message_lines(error: BaseException) -> list[str]:
     """Return the lines of an error's message that are not empty, or its type if there are none."""
     return [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
 

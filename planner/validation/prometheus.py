@@ -8,19 +8,20 @@ samples, and would be one more dependency of every installation.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlencode, urlsplit
-from urllib.request import Request, urlopen
+from itertools import accumulate
+from typing import Final, Literal
+from urllib.parse import urlencode
+
+from pydantic import BaseModel, ValidationError
 
 from catalogs.errors import InputError
+from catalogs.io.http import TIMEOUT_S, ReplyError, ServerUrl, get_json, get_text, plain_text
 from planner.problem.latency_metrics import LATENCY_METRICS
 
 #: Names that vLLM has given its counters, the newest first.
@@ -41,9 +42,9 @@ _NAMES: Final = (
 
 _PREFIX: Final = "vllm:"
 
-_TIMEOUT_S: Final = 10.0
+_QUERIES_S: Final = 60.0  # all queries of a Prometheus server together
 
-_MAX_BYTES: Final = 64 * 2**20
+_MAX_SAMPLES: Final = 100_000  # of one reply; a vLLM server has about 1,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,11 @@ class Exposition:
             if "le" in sample.labels:
                 counts[float(sample.labels["le"])] += sample.value
         bounds = tuple(sorted(counts))
-        return Histogram(bounds, tuple(counts[b] for b in bounds), self.total(f"{name}_sum") or 0.0)
+        if bounds and math.isfinite(bounds[-1]):
+            raise InputError("a histogram of the server has no bucket for +Inf", name)
+        # `increase` extrapolates each bucket by itself; Prometheus mends this in the same way (promql/quantile.go).
+        rising = tuple(accumulate((counts[b] for b in bounds), max))
+        return Histogram(bounds, rising, self.total(f"{name}_sum") or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +137,8 @@ def observe_server(url: str, seconds: float, planned: str, served: str | None = 
     """Observe a server for an interval, and return its metrics.
 
     Args:
-        url: Address of the vLLM server or of its /metrics, or of a Prometheus server that scrapes it.
+        url: Address of the vLLM server or of its /metrics, or of a Prometheus server that scrapes it. A user and a
+            password in it are sent as basic authentication.
         seconds: Length of the interval.
         planned: Name of the planned model.
         served: Name of the model on the server, if it is not `planned`.
@@ -140,69 +146,74 @@ def observe_server(url: str, seconds: float, planned: str, served: str | None = 
     Raises:
         InputError: No server answers, the server is not vLLM, or several of its models could be the planned one.
     """
-    base = _base(url)
-    first, began = _scrape(base), time.monotonic()
+    server = ServerUrl.parse(url, ("/metrics",))
+    first, began = _scrape(server), time.monotonic()
     if first is None:
-        return Interval(Exposition(), _of_model(_increases(base, seconds), planned, served), seconds)
+        return Interval(Exposition(), _of_model(_increases(server, seconds), planned, served), seconds)
     before = _of_model(first, planned, served)
     time.sleep(seconds)
-    second = _scrape(base)
+    second = _scrape(server)
     if second is None:
-        raise InputError("the server stopped between the two queries", url)
+        raise InputError("the server stopped between the two queries", server.base)
     return Interval(before, _of_model(second, planned, served), time.monotonic() - began)
 
 
-def _base(url: str) -> str:
-    parts = urlsplit(url if "//" in url else f"http://{url}")
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise InputError("an address must be an http or https URL", url, "http://localhost:8000")
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/metrics')}"
-
-
-def _scrape(base: str) -> Exposition | None:
+def _scrape(server: ServerUrl) -> Exposition | None:
     """Return the metrics of a vLLM server; None if the metrics are of another program, such as Prometheus itself."""
-    found = parse(_get(f"{base}/metrics"), f"{base}/metrics")
+    address = f"{server.base}/metrics"
+    found = parse(get_text(address, {"Accept": "text/plain", **server.headers()}), address)
     return found if any(name.startswith(_PREFIX) for name in found.by_name) else None
 
 
-def _increases(base: str, seconds: float) -> Exposition:
+def _increases(server: ServerUrl, seconds: float) -> Exposition:
     """Return the increase of every metric in the last seconds, as a Prometheus server computes it.
 
-    The function `increase` drops the names of metrics, so there is one query for each name.
+    The function `increase` drops the names of metrics, so there is one query for each name. All queries together take
+    at most _QUERIES_S seconds.
     """
+    ends_s = time.monotonic() + _QUERIES_S
+    possible = {f"{name}{end}" for name in _NAMES for end in ("", "_bucket", "_sum", "_count")}
     names = "|".join(f"{name}(_bucket|_sum|_count)?" for name in _NAMES)
-    rows = _query(base, f'count by (__name__) ({{__name__=~"{names}"}})')
-    if not rows:
-        raise InputError("this is neither a vLLM server nor a Prometheus server with metrics of one", base)
+    rows = _query(server, f'count by (__name__) ({{__name__=~"{names}"}})', ends_s)
+    found = sorted(possible & {row.metric.get("__name__", "") for row in rows})
+    if not found:
+        raise InputError("this is neither a vLLM server nor a Prometheus server with metrics of one", server.base)
     span = f"[{max(round(seconds), 1)}s]"
     return Exposition(
         {
-            name: [Sample(row["metric"], float(row["value"][1])) for row in _query(base, f"increase({name}{span})")]
-            for name in sorted({str(row["metric"]["__name__"]) for row in rows})
+            name: [_sample(row.metric, row.value[1], name) for row in _query(server, f"increase({name}{span})", ends_s)]
+            for name in found
         }
     )
 
 
-def _query(base: str, text: str) -> list[dict[str, Any]]:
-    address = f"{base}/api/v1/query?{urlencode({'query': text})}"
-    try:
-        answer = json.loads(_get(address))
-        rows: list[dict[str, Any]] = answer["data"]["result"]
-    except (ValueError, KeyError, TypeError):
-        raise InputError("this is neither a vLLM server nor a Prometheus server", base) from None
-    return rows
+class _Row(BaseModel, extra="ignore"):
+    metric: dict[str, str]
+    value: tuple[float, float] = (0.0, math.nan)  # (time, value)
 
 
-def _get(address: str) -> str:
+class _Result(BaseModel, extra="ignore"):
+    result: list[_Row]
+
+
+class _Reply(BaseModel, extra="ignore"):
+    """The reply of a Prometheus server to an instant query."""
+
+    data: _Result
+
+
+def _query(server: ServerUrl, text: str, ends_s: float) -> list[_Row]:
+    left_s = min(TIMEOUT_S, ends_s - time.monotonic())
+    if left_s <= 0:
+        raise InputError(f"the server did not answer all queries within {_QUERIES_S:.0f} s", server.base)
+    address = f"{server.base}/api/v1/query?{urlencode({'query': text})}"
+    neither = "this is neither a vLLM server nor a Prometheus server"
     try:
-        with urlopen(Request(address, headers={"Accept": "text/plain"}), timeout=_TIMEOUT_S) as answer:
-            text: str = answer.read(_MAX_BYTES).decode("utf-8", "replace")
-            return text
-    except HTTPError as error:
-        raise InputError(f"the server answers {error.code}", address) from None
-    except (URLError, OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise InputError(f"no server answers at this address ({reason})", address) from None
+        return _Reply.model_validate(get_json(address, server.headers(), left_s)).data.result
+    except ReplyError as error:
+        raise InputError(f"{neither} ({error.rule})", server.base) from None
+    except ValidationError:
+        raise InputError(neither, server.base) from None
 
 
 def _of_model(found: Exposition, planned: str, served: str | None) -> Exposition:
@@ -285,6 +296,8 @@ class Histogram:
         if earlier.bounds_s != self.bounds_s or any(a < b for a, b in zip(self.counts, earlier.counts, strict=True)):
             raise InputError("the server restarted between the two queries: try again")
         counts = tuple(a - b for a, b in zip(self.counts, earlier.counts, strict=True))
+        if self.total_s < earlier.total_s:
+            raise InputError("the server restarted between the two queries: try again")
         return Histogram(self.bounds_s, counts, self.total_s - earlier.total_s)
 
 
@@ -292,18 +305,42 @@ def parse(text: str, where: str) -> Exposition:
     """Return the samples of a text in the Prometheus exposition format.
 
     Raises:
-        InputError: A line is not a sample.
+        InputError: A line is not a sample, a sample cannot be used, or there are too many.
     """
     found: dict[str, list[Sample]] = defaultdict(list)
-    for line in map(str.strip, text.splitlines()):
+    n = 0
+    for line in map(str.strip, text.split("\n")):
         if not line or line.startswith("#"):
             continue
         match = _LINE.match(line)
         if match is None:
-            raise InputError(f"{where} returns no Prometheus metrics", line[:60], hint="give the URL of /metrics")
+            rule = f"{where} returns no Prometheus metrics"
+            raise InputError(rule, plain_text(line, 60), hint="give the URL of /metrics")
+        n += 1
+        if n > _MAX_SAMPLES:
+            raise InputError(f"{where} returns more than {_MAX_SAMPLES:,} samples")
         labels = {
             name: re.sub(r"\\.", lambda escape: _ESCAPES.get(escape[0], escape[0]), value)
             for name, value in _LABEL.findall(match[2] or "")
         }
-        found[match[1]].append(Sample(labels, float(match[3])))
+        found[match[1]].append(_sample(labels, float(match[3]), match[1]))
     return Exposition(found)
+
+
+def _sample(labels: dict[str, str], value: float, name: str) -> Sample:
+    """Return a sample of a counter or a histogram.
+
+    Raises:
+        InputError: Its value is negative or not finite although it is read, or its bound is not a number.
+    """
+    used = name.removesuffix("_bucket").removesuffix("_sum").removesuffix("_count") in _NAMES
+    if used and not 0 <= value < math.inf:
+        raise InputError(f"the server's {name} is not a count", value)
+    if used and "le" in labels:
+        try:
+            bound = float(labels["le"])
+        except ValueError:
+            bound = math.nan
+        if math.isnan(bound):
+            raise InputError(f"a bucket of the server's {name} has no number as its bound", labels["le"])
+    return Sample({k: plain_text(v) if k == "model_name" else v for k, v in labels.items()}, value)

@@ -1,22 +1,26 @@
-"""A measured run compared with the predictions of its plan, after checks of the model and the workload."""
+"""A measured run compared with the predictions of its plan for its load, after checks of model and lengths."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from statistics import NormalDist
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from calibration.accuracy.measured_run import MeasuredRun
+from calibration.accuracy.measured_summary import MeasuredSummary
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.output_files import finite
-from planner.answer.schema import same_model
+from planner.answer.schema import is_name_of, same_model
 from planner.evaluation.confidence import LEVEL
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
+from planner.validation.measured_load import LoadSimulator, Measured, MeasuredLoad, load_of
 from planner.validation.prediction import Expected, Prediction
 
 Finding = Literal["inside", "faster", "slower", "too few", "not judged"]
@@ -32,6 +36,15 @@ _BEYOND: Final = 5
 
 #: Share of failed requests that chance may explain.
 MOST_FAILED: Final = 0.01
+
+#: Two-sided LEVEL quantile of the normal distribution.
+_NORMAL: Final = NormalDist().inv_cdf((1 + LEVEL) / 2)
+
+#: Options of the load client with which a result has every latency of a plan.
+RECORD: Final = (
+    "`vllm bench serve --save-result --save-detailed --percentile-metrics ttft,tpot,itl,e2el "
+    "--metric-percentiles 50,90,95,99`"
+)
 
 _RESAMPLES: Final = 200
 
@@ -72,19 +85,25 @@ class Row(JudgedStatistic):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A property of the load, planned and measured."""
+    """A property of the load, planned and measured; `simulated` states that `planned` is the result of a simulation."""
 
     name: str
     planned: float
     measured: float
+    simulated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PlanVerification:
-    """The comparison of a run with its plan; `rows` holds every statistic of both sides."""
+    """The comparison of a run with its plan; `rows` holds every statistic of both sides.
+
+    `as_planned` states that the run has the planned rate. Otherwise the predictions are simulated for its own load.
+    """
 
     prediction: Prediction
-    run: MeasuredRun
+    run: Measured
+    at: MeasuredLoad
+    as_planned: bool
     load: tuple[Comparison, ...]
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
@@ -114,6 +133,11 @@ class PlanVerification:
                 "source": self.run.source,
                 "n_requests": self.run.n,
                 "failed_fraction": self.failed_fraction,
+                "predicted_for": {
+                    "requests_per_s": self.at.requests_per_s,
+                    "concurrency": self.at.concurrency,
+                    "as_planned": self.as_planned,
+                },
                 "interval_level": LEVEL,
                 "load": [asdict(c) for c in self.load],
                 "latencies": [row.pop("expected") | row for row in map(asdict, self.rows)],
@@ -123,35 +147,85 @@ class PlanVerification:
         return found
 
 
-def verify(prediction: Prediction, run: MeasuredRun, model: str | None) -> PlanVerification:
+def runs_document(found: Sequence[PlanVerification]) -> dict[str, Any]:
+    """Return the document of `plan verify --json`: that of the only run, or of several runs a list under `runs`."""
+    documents = [each.document() for each in found]
+    if len(documents) == 1:
+        return documents[0]
+    return {"schema_version": 1, "holds": all(each.holds for each in found), "runs": documents}
+
+
+def verify(
+    prediction: Prediction,
+    run: Measured,
+    model: str | None,
+    simulator: Callable[[], LoadSimulator],
+    served: str | None = None,
+) -> PlanVerification:
     """Return the comparison of a measured run with the predictions of its plan.
 
     Args:
         prediction: The predictions of the plan.
-        run: The measured run.
+        run: The measured run, or its summary.
         model: The model name in the requests of the run; None if it is unknown.
+        simulator: Returns the simulator of the plan, for runs under another load than the planned one.
+        served: The name under which the user served the planned model; None if it is not given.
 
     Raises:
-        InputError: The run belongs to another model, or its lengths or its rate differ from the plan.
+        InputError: The run belongs to another model, its lengths differ from the plan, or its load is unknown.
     """
-    notes = [*_model_notes(prediction, model), *run.notes]
-    load = tuple(_same_load(prediction, run))
-    samples = {name: metric.measured(run) for name, metric in LATENCY_METRICS.items()}
-    rows = tuple(_row(row, samples[row.metric]) for row in prediction.rows() if len(samples[row.metric]))
+    notes = [*_model_notes(prediction, model, served), *run.notes]
+    lengths = tuple(_same_lengths(prediction, run))
+    at = load_of(run)
+    notes += [at.note] if at.note else []
+    planned_per_s, stated_per_s = prediction.requests_per_s, run.offered.requests_per_s
+    as_planned = at.requests_per_s is not None and (
+        _is_near(stated_per_s, planned_per_s, 0.0)
+        if stated_per_s is not None
+        else _is_near(at.requests_per_s, planned_per_s, SIGMAS / math.sqrt(run.n))
+    )
+    if as_planned:
+        expected, load = prediction.rows(), Comparison("requests/s", planned_per_s, at.requests_per_s or 0.0)
+    elif at.requests_per_s is not None:
+        expected, _ = simulator().expected(at, run.n)
+        load = Comparison("requests/s", planned_per_s, at.requests_per_s)
+    else:
+        expected, rate = simulator().expected(at, run.n)
+        load = Comparison("requests/s", rate, run.n / run.duration_s, simulated=True)
+    measured = {name: MeasuredMetric.of(run, name) for name in LATENCY_METRICS}
+    found = (_row(row, measured[row.metric]) for row in expected)
+    rows = tuple(row for row in found if row is not None)
     if not rows:
-        raise InputError("this result has none of the plan's latencies", run.source)
-    notes += [f"no {name} in this result" for name, values in samples.items() if not len(values)]
+        raise InputError("this result has none of the plan's latencies", run.source, hint=f"record with {RECORD}")
+    missing = [f"no {name} in this result" for name, values in measured.items() if values.empty]
+    notes += missing
+    if missing and isinstance(run, MeasuredSummary):
+        notes.append(f"{RECORD} keeps every latency")
     if run.n_failed:
-        notes.append(f"{run.n_failed:,} of {run.n + run.n_failed:,} requests failed")
-    return PlanVerification(prediction, run, load, rows, tuple(dict.fromkeys(notes)))
+        notes.append(f"{run.n_failed:,} of {run.n + run.n_failed:,} requests failed{_reasons(run)}")
+    if not as_planned:
+        notes.append(f"the plan is for {planned_per_s:.4g} requests/s; predictions are simulated for {at.text}")
+    return PlanVerification(prediction, run, at, as_planned, (*lengths, load), rows, tuple(dict.fromkeys(notes)))
 
 
-def _model_notes(prediction: Prediction, model: str | None) -> list[str]:
+def _reasons(run: Measured) -> str:
+    """Return the most frequent reason of failed requests, where the client keeps reasons."""
+    failures = run.failures if isinstance(run, MeasuredRun) else ()
+    counts = Counter(failed.reason for failed in failures).most_common(1)
+    return f" (most often: {counts[0][0]})" if counts else ""
+
+
+def _model_notes(prediction: Prediction, model: str | None, served: str | None) -> list[str]:
     planned = prediction.plan.deployment["model"]
     if model is None:
         return ["the result does not name its model; the plan's model is assumed"]
+    if model == served:
+        return served_notes([model], planned)
+    if served is not None:
+        raise InputError("this result belongs to another model than --served", model, served)
     if same_model(model, planned) is False:
-        raise InputError(f"this result belongs to another model; the plan is for {planned}", model, planned)
+        rule = f"this result belongs to another model; the plan is for {planned}"
+        raise InputError(rule, model, planned, hint=f"give --served {model} if that is the name of this model")
     return served_notes([model], planned)
 
 
@@ -160,49 +234,100 @@ def served_notes(names: list[str], planned: str) -> list[str]:
     return [
         f"the model on the server has the name {name}; it is compared with the plan's {planned}"
         for name in names
-        if not same_model(name, planned)
+        if not is_name_of(name, planned)
     ]
 
 
-def _same_load(prediction: Prediction, run: MeasuredRun) -> Iterator[Comparison]:
-    """Yield the mean lengths and the arrival rate.
+def _same_lengths(prediction: Prediction, run: Measured) -> Iterator[Comparison]:
+    """Yield the mean lengths.
 
     Raises:
-        InputError: A value is too far from the plan.
+        InputError: A mean is too far from the plan.
     """
-    for name, planned, values in (
-        ("input tokens", prediction.input_mean_tokens, run.input_tokens),
-        ("output tokens", prediction.output_mean_tokens, run.output_tokens),
-    ):
-        known = values[np.isfinite(values)]
-        if len(known):
-            spread = float(np.std(known)) / math.sqrt(len(known)) / planned
-            yield _near(f"mean {name}", planned, float(known.mean()), spread, run)
-    rate = arrival_rate_per_s(run)
-    yield _near("requests/s", prediction.requests_per_s, rate, 1 / math.sqrt(run.n), run)
+    for name, planned in (("input", prediction.input_mean_tokens), ("output", prediction.output_mean_tokens)):
+        mean, error = _mean_tokens(run, name, planned)
+        if not math.isfinite(mean):
+            continue
+        if not _is_near(mean, planned, SIGMAS * error / planned):
+            words = f"mean {name} tokens is {mean:.4g}, planned {planned:.4g}"
+            rule = f"this result belongs to another workload: {words}"
+            raise InputError(rule, run.source, hint="send the requests of `plan deploy`, or plan for these lengths")
+        yield Comparison(f"mean {name} tokens", planned, mean)
 
 
-def arrival_rate_per_s(run: MeasuredRun) -> float:
-    """Return the rate of all sent requests if arrivals are known, else of the finished requests."""
-    known = run.arrival_s[np.isfinite(run.arrival_s)]
-    span = float(np.ptp(known)) if len(known) else 0.0
-    return (len(known) - 1 + run.n_failed) / span if span > 0 else run.requests_per_s
+def _mean_tokens(run: Measured, side: str, typical: float) -> tuple[float, float]:
+    """Return the mean length and its standard error; NaN without lengths.
+
+    A summary does not have the deviation of lengths; it is then taken to be `typical`, as of exponential lengths.
+    """
+    if isinstance(run, MeasuredSummary):
+        return getattr(run, f"{side}_mean_tokens"), typical / math.sqrt(run.n)
+    values: FloatArray = getattr(run, f"{side}_tokens")
+    known = values[np.isfinite(values)]
+    if not len(known):
+        return math.nan, 0.0
+    return float(known.mean()), float(np.std(known)) / math.sqrt(len(known))
 
 
-def _near(name: str, planned: float, measured: float, spread: float, run: MeasuredRun) -> Comparison:
-    if abs(measured / planned - 1) > max(TOLERANCE, SIGMAS * spread):
-        rule = f"this result belongs to another workload: {name} is {measured:.4g}, planned {planned:.4g}"
-        raise InputError(rule, run.source, hint="send the requests of `plan deploy`")
-    return Comparison(name, planned, measured)
+def _is_near(measured: float, planned: float, chance: float) -> bool:
+    """Return True if the relative difference is permitted, or as small as chance may explain."""
+    return abs(measured / planned - 1) <= max(TOLERANCE, chance)
 
 
-def _row(expected: Expected, samples: FloatArray) -> Row:
+@dataclass(frozen=True, slots=True)
+class MeasuredMetric:
+    """One latency metric of a result: its samples, of shape (n,), or the statistics of a summary of `n` requests."""
+
+    samples_s: FloatArray
+    summary: MeasuredSummary | None
+    name: str
+
+    @classmethod
+    def of(cls, run: Measured, name: str) -> MeasuredMetric:
+        """Return the metric of a run."""
+        if isinstance(run, MeasuredSummary):
+            return cls(np.empty(0), run, name)
+        return cls(LATENCY_METRICS[name].measured(run), None, name)
+
+    @property
+    def empty(self) -> bool:
+        """Return True if the result does not have the metric."""
+        if self.summary is not None:
+            return not self.summary.statistics_s.get(self.name)
+        return not len(self.samples_s)
+
+    @property
+    def n(self) -> int:
+        """Return the number of samples; of gaps in a summary, about so many."""
+        if self.summary is None:
+            return len(self.samples_s)
+        gaps = np.nan_to_num(self.summary.output_mean_tokens, nan=2.0) - 1.0
+        return self.summary.n if LATENCY_METRICS[self.name].is_per_request else int(self.summary.n * max(gaps, 1.0))
+
+    def value_s(self, slo: Slo) -> tuple[float, float, float] | None:
+        """Return a statistic with its LEVEL interval, seconds; None if the result does not have it.
+
+        Percentiles of a summary have no interval.
+        """
+        if self.summary is None:
+            return (slo.value_s(self.samples_s), *bootstrap(self.samples_s, slo)) if self.n else None
+        value = self.summary.value_s(self.name, slo.stat)
+        if value is None:
+            return None
+        spread = _NORMAL * self.summary.mean_error_s(self.name) if slo.quantile is None else 0.0
+        return value, max(value - spread, 0.0), value + spread
+
+
+def _row(expected: Expected, metric: MeasuredMetric) -> Row | None:
     slo = Slo(expected.metric, expected.stat, expected.limit_s or 1.0)
-    measured = slo.value_s(samples)
-    beyond = len(samples) * (1 - (slo.quantile or 0.0))
+    values = metric.value_s(slo)
+    if values is None:
+        return None
+    measured, low, high = values
+    beyond = metric.n * (1 - (slo.quantile or 0.0))
     found = finding(expected, measured, measured, beyond)
     met = None if expected.limit_s is None or found == "too few" else measured <= expected.limit_s
-    return Row(expected, measured, *bootstrap(samples, slo), found, met)
+    return Row(expected, measured, low, high, found, met)
 
 
 def finding(expected: Expected, low_s: float, high_s: float, beyond: float) -> Finding:

@@ -5,13 +5,10 @@ To add an engine, write its function here and enter it in STARTERS.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from http.client import HTTPException
 from pathlib import Path
 from typing import Final
-from urllib.request import Request, urlopen
 
 from calibration.serve import engines
 from calibration.serve.clients import CLIENTS_KEY, Client, Endpoint, VllmBench
@@ -20,6 +17,11 @@ from calibration.serve.server import Launch, free_port
 from catalogs.deployments.schema import Deployment, load_deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
+from catalogs.io.http import ServerUrl, get_json, plain_text
+
+_LONGEST_NAME: Final = 256
+
+_LONGEST_VERSION: Final = 80
 
 SHORT_LIMITS: Final = ServedLimits(32, 512, 1024, 32, 1024, prefix_caching=False, weight_dtype="fp32", threads=1)
 
@@ -121,10 +123,12 @@ def endpoint(
     if deployment is None:
         raise InputError("an endpoint needs a deployment file", url, hint="give --deployment FILE.yaml")
     written = load_deployment(deployment)
-    base = url.rstrip("/").removesuffix("/v1")
-    if not base.startswith(("http://", "https://")):
-        raise InputError("an endpoint must be a URL", url, f"http://{url}")
-    names = _served_names(base, Endpoint(base, "", "", key_env).environment().get(CLIENTS_KEY))
+    server = ServerUrl.parse(url, ("/v1",))
+    if server.authorization is not None:  # load clients print their arguments, and the system shows them to everyone
+        rule = "the URL of an endpoint must not contain a password, because load clients print it"
+        raise InputError(rule, server.base, hint="put the key into an environment variable and give --key-env VARIABLE")
+    base = server.base
+    names = _served_names(server, Endpoint(base, "", "", key_env).environment().get(CLIENTS_KEY))
     if served is not None and served not in names:
         raise InputError("the endpoint does not serve this model", served, ", ".join(names[:3]))
     name = served or names[0]
@@ -132,24 +136,36 @@ def endpoint(
     return EngineSubject(written, Endpoint(base, name, tokenizer, key_env), None, False)
 
 
-def _served_names(base: str, key: str | None) -> list[str]:
-    request = Request(f"{base}/v1/models", headers={"Authorization": f"Bearer {key}"} if key else {})
+def _served_names(server: ServerUrl, key: str | None) -> list[str]:
+    """Return the names of the models of a server that can be arguments of a command.
+
+    Raises:
+        InputError: The server does not list its models.
+    """
+    address = f"{server.base}/v1/models"
     try:
-        with urlopen(request, timeout=10.0) as answer:
-            names = [str(entry["id"]) for entry in json.load(answer)["data"]]
-    except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"the endpoint does not list its models ({error})", f"{base}/v1/models") from None
-    if not names:
-        raise InputError("the endpoint does not serve any model", base)
-    return names
+        names = [entry["id"] for entry in get_json(address, server.headers(key))["data"]]
+    except InputError as error:
+        raise InputError(f"the endpoint does not list its models ({error.rule})", address) from None
+    except (KeyError, TypeError):
+        raise InputError("the endpoint does not list its models", address) from None
+    usable = [
+        name
+        for name in names
+        if isinstance(name, str) and 0 < len(name) <= _LONGEST_NAME and name.isprintable() and name[0] != "-"
+    ]
+    if not usable:
+        raise InputError("the endpoint does not serve any model", server.base)
+    return usable
 
 
 def engine_version(target: Endpoint) -> str:
     """Return the version that the server reports; empty if it reports none."""
     for path, key in (("/version", "version"), ("/props", "build_info")):
         try:
-            with urlopen(target.url + path, timeout=5.0) as answer:
-                return str(json.load(answer).get(key, ""))
-        except (OSError, HTTPException, ValueError, AttributeError):
+            document = get_json(target.url + path, timeout_s=5.0)
+        except InputError:
             continue
+        if isinstance(document, dict):
+            return plain_text(document.get(key, ""), _LONGEST_VERSION)
     return ""

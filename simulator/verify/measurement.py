@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.importers.iteration_log import read_iteration_log
 from calibration.profile.machine.contention import ContentionSample, usage
-from calibration.serve.clients import Client, IncompleteReplay, InProcessEngine
+from calibration.serve.clients import TRIES, Client, IncompleteReplay, InProcessEngine
 from calibration.serve.probe import Probe, probe
 from calibration.serve.server import EngineServer
 from simulator.verify.engines import EngineSubject, engine_version
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 #: Shows a line of progress.
 Tell = Callable[[str], None]
-
-TRIES: Final = 3  # attempts at a replay in which single requests fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,8 @@ class EngineUnderTest:
         """Measure lone requests and bursts (see `calibration.serve.probe`)."""
         self._tell("probing: lone requests, then bursts")
         before = self._moment()
-        found = probe(self._client, self.subject.target, most_input_tokens, max_num_seqs, self._out / "probe")
+        folder = self._out / "probe"
+        found = probe(self._client, self.subject.target, most_input_tokens, max_num_seqs, folder, self._tell)
         others = self._others(before)
         if isinstance(self._client, InProcessEngine):
             return Probed(found, self._client.steps(), self._client.engine_version, others)
@@ -88,7 +87,7 @@ class EngineUnderTest:
         return runs, others_cores
 
     def _replay(self, trial: Trial, folder: Path) -> MeasuredRun:
-        """Replay a trial once; if single requests fail, report that and try again."""
+        """Replay a trial once; if single requests fail, report which and why, and try again."""
         for left in range(TRIES - 1, -1, -1):
             if self._server is not None and self._server.launch.restart_per_replay:
                 self._server.restart()
@@ -97,7 +96,7 @@ class EngineUnderTest:
             except IncompleteReplay as error:
                 if not left:
                     raise
-                self._tell(f"{error}: trying again")
+                self._tell(f"{error.rule}; the trial is replayed again")
         raise AssertionError("unreachable")
 
     def _others(self, before: ContentionSample) -> float:

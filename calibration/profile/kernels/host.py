@@ -92,7 +92,14 @@ def _tokenizer() -> tuple[Any, str]:
 
 
 class _Handler(BaseHTTPRequestHandler):
+    """Answers in one segment and at once.
+
+    A reply in two small segments waits for the client's delayed acknowledgement of the first one, 40 ms on Linux.
+    """
+
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1  # headers and body leave together, when the request is done
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))

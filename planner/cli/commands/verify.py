@@ -1,7 +1,8 @@
-"""The command `plan verify`: a measured run compared with its plan."""
+"""The command `plan verify`: measured runs compared with their plan."""
 
 from __future__ import annotations
 
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,28 +14,38 @@ from planner.cli.options import Alternative, AnswerPath, JsonTo, write_result
 def verify(
     answer: AnswerPath,
     results: Annotated[
-        Path,
+        list[Path],
         typer.Option(
-            metavar="FILE", help="Result of vllm bench serve (--save-detailed), GuideLLM, AIPerf or inference-perf."
+            metavar="FILE",
+            help="Result of vllm bench serve, SGLang bench_serving, GuideLLM, AIPerf or inference-perf; repeatable.",
         ),
     ],
+    served: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the model in the results, if it differs from the plan's."),
+    ] = None,
     alternative: Alternative = 0,
     json_file: JsonTo = None,
 ) -> None:
     """Compare measured latencies with their predicted intervals; exit status 1 if one lies outside.
 
-    Results of another model, length or rate are refused.
+    Runs at other rates or with a fixed concurrency are simulated on the plan's deployment. Results of another model or
+    of other lengths are refused.
     """
     from calibration.importers.model_name import measured_model
-    from calibration.importers.results import measured_run_file
+    from calibration.importers.results import measured_results
     from planner.answer.capabilities import chosen
-    from planner.cli.screens.validation import show_run
+    from planner.cli.screens.validation import show_runs
     from planner.sections.full_answer import read_answer
+    from planner.validation.measured_load import LoadSimulator
     from planner.validation.prediction import Prediction
+    from planner.validation.verification import runs_document
     from planner.validation.verification import verify as compare
 
     read = read_answer(answer)
     prediction = Prediction.of(read, chosen("verify", read, alternative))
-    found = compare(prediction, measured_run_file(results), measured_model(results))
-    write_result(found.document(), json_file, lambda: show_run(found))
-    raise typer.Exit(0 if found.holds else 1)
+    simulator = lru_cache(maxsize=1)(partial(LoadSimulator.of, prediction, alternative))
+    runs = [(run, measured_model(file)) for file in results for run in measured_results(file)]
+    found = [compare(prediction, run, model, simulator, served) for run, model in runs]
+    write_result(runs_document(found), json_file, lambda: show_runs(found))
+    raise typer.Exit(0 if all(each.holds for each in found) else 1)

@@ -19,11 +19,21 @@ _NAMED: Final = 4
 Cells = tuple[str, str, str, str, str]
 
 
+def show_runs(found: Sequence[PlanVerification]) -> None:
+    """Print every measured run next to its predictions, and after several runs one line for each."""
+    for v in found:
+        show_run(v)
+    if len(found) > 1:
+        console = open_console()
+        for v in found:
+            console.print(f"{v.run.source}, {v.at.text}: {run_verdict(v)}")
+
+
 def show_run(v: PlanVerification) -> None:
     """Print a measured run next to the predictions of its plan."""
     verdicts = {None: "unknown", True: "met", False: "MISSED"}
     rows = [_cells(row.expected, human_s(row.measured_s), row.finding, verdicts[row.objective_met]) for row in v.rows]
-    summary = f"{v.run.n:,} requests of {v.run.client}"
+    summary = f"{v.run.n:,} requests of {v.run.client}, {v.run.source}"
     _print(v.prediction, summary, v.load, ("measured", rows), (*v.notes, run_verdict(v)))
 
 
@@ -47,12 +57,16 @@ def _print(
     """Print both sides; `column` is the name of the measurements with all rows, and the last remark is the verdict."""
     console, deployment = open_console(), prediction.plan.deployment
     console.print(f"{deployment['model']} on {deployment['hardware']}: {summary}")
-    console.print(", ".join(f"{c.name} {c.measured:.4g} (planned {c.planned:.4g})" for c in load))
+    console.print(", ".join(map(_load_words, load)))
     head = ("metric", f"predicted ({LEVEL:.0%})", column[0], "finding", "objective")
     console.print(text_table(head, column[1], 1, ""))
     for note in remarks[:-1]:
         console.print(f"Note: {note}")
     console.print(remarks[-1])
+
+
+def _load_words(c: Comparison) -> str:
+    return f"{c.name} {c.measured:.4g} ({'simulated' if c.simulated else 'planned'} {c.planned:.4g})"
 
 
 def run_verdict(v: PlanVerification) -> str:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,20 @@ HEADS = [(32, 32, 128), (32, 8, 128), (16, 2, 128), (16, 1, 128), (8, 1, 64)]
 def bundle(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bundle:
     monkeypatch.setattr("calibration.bundles.bundle.user_folder", lambda: tmp_path)
     return load_bundle(parse_hardware(request.param).accelerator)
+
+
+def test_only_the_users_own_inexact_measurements_get_a_notice(bundle: Bundle) -> None:
+    """The notice names the family, its error and the command that measures more; only for operators that are used."""
+    op = Gemm(8.0, 4096.0, 4096.0, "bf16")
+    attention = DecodeAttention(np.array(1.0), np.array(9.0), np.array(9.0), 32, 8, 128, "bf16")
+    own = replace(bundle, shipped=False, errors={"gemm": 0.05, "decode_attention": 0.78})
+    assert not [line for line in own.notices_for([op]) if "inexact" in line]
+    (line,) = (line for line in own.notices_for([op, attention]) if "inexact" in line)
+    assert "decode_attention 78%" in line
+    assert f"calibrate run --hw {bundle.accelerator.name}" in line
+    assert "gemm" not in line
+    for other in (replace(own, shipped=True), replace(own, transferred=True)):
+        assert not [line for line in other.notices_for([op, attention]) if "inexact" in line]
 
 
 def _ops(heads: tuple[int, int, int]) -> list[Operator]:

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibration.accuracy.measured_run import MeasuredRun
-from calibration.importers.results import measured_run_file, measured_runs
+from calibration.accuracy.measured_run import MeasuredRun, OfferedLoad
+from calibration.accuracy.measured_summary import MeasuredSummary
+from calibration.importers.results import measured_results, measured_run_file, measured_runs
 from catalogs.errors import InputError
 
 Times = list[tuple[float, list[float]]]
@@ -106,6 +107,12 @@ FORMATS: dict[str, Callable[[Times], Any]] = {
 }
 
 
+def written(folder: Path, data: Any) -> Path:
+    path = folder / "result.json"
+    path.write_text(json.dumps(data))
+    return path
+
+
 def read(folder: Path, data: Any) -> MeasuredRun:
     path = folder / "result.json"
     path.write_text(data if isinstance(data, str) else json.dumps(data))
@@ -175,8 +182,27 @@ def test_aiperf_units_are_read_from_the_file(tmp_path: Path) -> None:
 
 def test_aiperf_warm_up_and_summary(tmp_path: Path) -> None:
     assert "left out 1 warm-up requests" in read(tmp_path, aiperf(TIMES)).notes
-    with pytest.raises(InputError, match="summary has no requests"):
-        read(tmp_path, {"schema_version": "1.4", "aiperf_version": "0.13.0", "request_latency": {"avg": 1}})
+    summary = {
+        "schema_version": "1.4",
+        "aiperf_version": "0.13.0",
+        "request_count": {"unit": "requests", "avg": 300},
+        "error_request_count": {"unit": "requests", "avg": 3},
+        "request_latency": {"unit": "ms", "avg": 900, "p50": 880, "p99": 1500, "std": 100, "min": 1},
+        "time_to_first_token": {"unit": "ms", "avg": 80},
+        "input_sequence_length": {"unit": "tokens", "avg": 64.5},
+        "benchmark_duration": {"unit": "sec", "avg": 60},
+        "input_config": {"phases": [{"name": "warmup", "rate": 1}, {"name": "profiling", "concurrency": 8}]},
+    }
+    with pytest.raises(InputError, match=r"no per-request lists.*profile_export\.jsonl"):
+        read(tmp_path, summary)
+    (found,) = measured_results(tmp_path / "result.json")
+    assert isinstance(found, MeasuredSummary)
+    assert (found.client, found.n, found.n_failed, found.duration_s) == ("aiperf", 300, 3, 60.0)
+    assert found.statistics_s == {"ttft": {"mean": 0.08}, "e2e": {"mean": 0.9, "std": 0.1, "p50": 0.88, "p99": 1.5}}
+    assert (found.input_mean_tokens, found.offered) == (64.5, OfferedLoad(None, 8))
+    assert np.isnan(found.output_mean_tokens)
+    with pytest.raises(InputError, match="request_count"):
+        measured_results(written(tmp_path, {"aiperf_version": "0.13.0", "request_latency": {"avg": 1}}))
 
 
 def test_a_guidellm_sweep_is_several_runs_and_sampled_reports_say_so(tmp_path: Path) -> None:

@@ -125,3 +125,10 @@ def test_plan_refuses_a_storage_that_is_down_before_it_searches(tmp_path: Path) 
 def test_a_storage_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(InputError):
         need_storage(url)
+
+
+@pytest.mark.parametrize("url", ["mysql://me:s3cret@h:port/d", "sqlite://me:s3cret@h/x", "mysql+no://me:s3cret@h/d"])
+def test_no_password_is_printed_for_any_database(url: str) -> None:
+    with pytest.raises(InputError) as caught:
+        need_storage(url)
+    assert "s3cret" not in str(caught.value)

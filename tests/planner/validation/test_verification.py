@@ -7,7 +7,7 @@ import math
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 
+from calibration.accuracy.measured_run import UNSTATED
+from calibration.importers import vllm_bench
 from calibration.importers.model_name import measured_model
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
@@ -27,9 +29,11 @@ from planner.cli.main import app
 from planner.problem.latency_metrics import LATENCY_METRICS, LatencyMetric
 from planner.problem.slo import Slo
 from planner.validation.drift import drift
+from planner.validation.measured_load import LoadSimulator, load_of
 from planner.validation.prediction import Expected, Prediction
 from planner.validation.prometheus import Histogram, Interval, observe_server, parse
 from planner.validation.verification import bootstrap, finding
+from simulator.cluster.simulate import simulate
 from tests.calibration.importers.test_importers_clients import aiperf, guidellm, inference_perf
 from tests.planner.report.test_plan_report import answer, data
 
@@ -146,7 +150,6 @@ def test_a_finite_interval_is_left_at_either_end() -> None:
         (lambda: bench(sent(), model="meta-llama/Llama-3.1-70B"), "another model"),
         (lambda: bench(sent(), longer_prompts=3.0), "mean input tokens"),
         (lambda: bench(sent(longer=2.0)), "mean output tokens"),
-        (lambda: bench(sent(rate=0.5)), "requests/s"),
         (lambda: {k: v for k, v in bench(sent()).items() if k != "ttfts"}, "--save-detailed"),
         (lambda: {"hello": 1}, "not a result of a known load client"),
         (lambda: "{", "cut short"),
@@ -160,6 +163,140 @@ def test_results_of_something_else_are_refused(
     assert out == ""
     assert err.count("\n") == 1
     assert says in err
+
+
+def summary_of(result: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    """As `vllm bench serve --save-result` writes a result without --save-detailed."""
+    lists = ("input_lens", "output_lens", "start_times", "ttfts", "itls", "errors")
+    found = {key: value for key, value in result.items() if key not in lists}
+    found |= {"total_input_tokens": sum(result["input_lens"]), "total_output_tokens": sum(result["output_lens"])}
+    gaps = [gap for request in result["itls"] for gap in request]
+    per_token = [np.mean(request) for request in result["itls"] if request]
+    samples = {"ttft": result["ttfts"], "tpot": per_token, "itl": gaps, "e2el": result["latencies"]}
+    for metric, values_s in samples.items():
+        ms = np.array(values_s) * 1e3
+        found |= {f"mean_{metric}_ms": ms.mean(), f"median_{metric}_ms": np.median(ms), f"std_{metric}_ms": ms.std()}
+        found |= {f"p{q}_{metric}_ms": np.percentile(ms, q) for q in (50, 90, 95, 99)}
+    return found | {"request_rate": "inf", "max_concurrency": None, "max_concurrent_requests": 40} | settings
+
+
+def latencies(document: dict[str, Any]) -> dict[tuple[str, str], float]:
+    return {(row["metric"], row["stat"]): row["measured_s"] for row in document["latencies"]}
+
+
+def test_a_summary_is_compared_as_its_requests_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rate of a result without start times is that of its settings: its duration contains the drain."""
+    whole, rate = bench(sent()), prediction().requests_per_s
+    assert run(tmp_path, whole, "--json", "-") == 0
+    detailed = json.loads(capsys.readouterr().out)
+    late = {**whole, "duration": 3 * whole["duration"]}
+    assert run(tmp_path, summary_of(late, request_rate=rate), "--json", "-") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert latencies(found) == pytest.approx(latencies(detailed), rel=1e-6)
+    assert found["predicted_for"] == {"requests_per_s": rate, "concurrency": None, "as_planned": True}
+    without_times = {**{k: v for k, v in late.items() if k != "start_times"}, "request_rate": rate}
+    assert run(tmp_path, without_times, "--json", "-") == 0
+    assert json.loads(capsys.readouterr().out)["predicted_for"]["requests_per_s"] == rate
+    assert run(tmp_path, summary_of(whole)) == 2
+    assert "--save-detailed" in capsys.readouterr().err  # a replayed trace: its rate is in no setting
+
+
+def closed(clients: int, n: int = 120) -> dict[str, Any]:
+    """The plan's deployment itself under a fixed concurrency, as the client writes it."""
+    found = prediction()
+    simulator = LoadSimulator.of(found, 0)
+    evaluator, candidate = simulator.rerun.evaluator_of(0), simulator.rerun.candidates[0]
+    drawn = simulator.rerun.workload.materialise(77, n)
+    requests = replace(drawn, arrival_s=np.zeros(n), concurrency=clients)
+    done = simulate(evaluator.deployments.part(candidate, 1), requests)
+    gaps = [[tpot] * (k - 1) for tpot, k in zip(done.tpot_s.tolist(), requests.output_tokens.tolist(), strict=True)]
+    return {
+        "model_id": MODEL,
+        "request_rate": "inf",
+        "max_concurrency": clients,
+        "duration": float(done.last_token_s.max()),
+        "completed": n,
+        "request_throughput": 1.0,
+        "max_concurrent_requests": clients,
+        "input_lens": requests.input_tokens.tolist(),
+        "output_lens": requests.output_tokens.tolist(),
+        "ttfts": done.ttft_s.tolist(),
+        "itls": gaps,
+        "latencies": done.e2e_s.tolist(),
+        "start_times": done.arrival_s.tolist(),
+        "errors": [""] * n,
+    }
+
+
+def test_a_sweep_of_concurrency_is_predicted_for_each_of_its_loads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The simulated deployment in place of the server: every mean lies inside its interval, at every concurrency."""
+    plan, files = tmp_path / "plan.json", []
+    plan.write_text(json.dumps(data()))
+    for clients in (2, 12):
+        for kind, result in (("all", closed(clients)), ("sum", summary_of(closed(clients), max_concurrency=clients))):
+            files.append(tmp_path / f"{kind}-{clients}.json")
+            summary = {"max_concurrent_requests": clients} if kind == "sum" else {}
+            files[-1].write_text(json.dumps(result | summary))
+    options = [option for file in files for option in ("--results", str(file))]
+    assert run_command("plan", app, ["verify", str(plan), *options, "--json", "-"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [each["predicted_for"]["concurrency"] for each in document["runs"]] == [2, 2, 12, 12]
+    assert document["holds"] is True
+    for each in document["runs"]:
+        means = {row["metric"]: row for row in each["latencies"] if row["stat"] == "mean"}
+        assert {"ttft", "tpot", "e2e"} <= set(means)
+        assert means["e2e"]["measured_s"] == pytest.approx(means["e2e"]["value_s"], rel=0.25)
+    assert run_command("plan", app, ["verify", str(plan), *options]) == 0
+    assert capsys.readouterr().out.count("12 requests in flight: As predicted") == 2
+
+
+def test_another_rate_is_predicted_for_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, bench(sent(rate=0.5)), "--json", "-") in (0, 1)
+    found = json.loads(capsys.readouterr().out)
+    assert found["predicted_for"]["as_planned"] is False
+    assert found["predicted_for"]["requests_per_s"] == pytest.approx(0.5 * prediction().requests_per_s, rel=0.2)
+    assert any("predictions are simulated for" in note for note in found["notes"])
+
+
+def test_loads_are_read_from_arrivals_alone() -> None:
+    """Closed loops show themselves by requests that follow the end of another one; lone open-loop requests do not."""
+    loop = replace(vllm_bench.read_vllm_bench(closed(6), "r"), offered=UNSTATED)
+    assert load_of(loop).concurrency == 6
+    alone = replace(vllm_bench.read_vllm_bench(closed(1, 40), "r"), offered=UNSTATED)
+    assert load_of(alone).concurrency == 1
+    lone = replace(alone, arrival_s=np.cumsum(np.full(alone.n, 3 * alone.e2e_s.max())))
+    assert load_of(lone).concurrency is None
+    at_once = replace(loop, arrival_s=np.zeros(loop.n))
+    assert load_of(at_once).concurrency == loop.n
+    for rate in (0.3, 1.0):
+        opened = load_of(vllm_bench.read_vllm_bench(bench(sent(rate=rate)), "r"))
+        assert opened.concurrency is None
+        assert opened.requests_per_s == pytest.approx(rate * prediction().requests_per_s, rel=0.2)
+
+
+def test_a_local_model_is_the_same_model_under_any_path(tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 512, "num_hidden_layers": 8,
+        "intermediate_size": 1408, "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 8192,
+    }  # fmt: skip
+    one, other = tmp_path / "one", tmp_path / "other"
+    for folder, layers in ((one, 8), (other, 9)):
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
+    assert same_model(str(one), str(one / "config.json")) is True
+    assert same_model(str(other), str(one / "config.json")) is False
+    assert same_model(str(one), "llama3.1-8b") is False
+    assert same_model("served-name", str(one)) is None
+
+
+def test_the_user_may_name_the_model_in_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    other = "meta-llama/Llama-3.1-70B"
+    assert run(tmp_path, bench(sent(), model=other)) == 2
+    assert f"--served {other}" in capsys.readouterr().err
+    assert run(tmp_path, bench(sent(), model=other), "--served", other) == 0
+    assert run(tmp_path, bench(sent(), model=other), "--served", "x") == 2
 
 
 def test_a_served_name_is_taken_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ from simulator.verify.engines import (
 from simulator.verify.screen import check_place
 from simulator.verify.session import VerificationEffort
 from simulator.verify.trials import MeanLengths, TrialSize
+from tests.hostile_server import hostile, reply, sends
 
 
 @pytest.fixture(autouse=True)
@@ -119,9 +121,38 @@ def gibberish() -> Iterator[str]:
 def test_an_endpoint_that_speaks_no_http_is_one_line(gibberish: str, tmp_path: Path) -> None:
     deployment = tmp_path / "deployment.yaml"
     deployment.write_text("model: qwen2.5-0.5b\nhardware: rtx4090\n")
-    for url in (gibberish, "http://127.0.0.1:port"):
-        with pytest.raises(InputError, match="does not list its models"):
+    for url, says in ((gibberish, "does not list its models"), ("http://127.0.0.1:port", "not a URL")):
+        with pytest.raises(InputError, match=says):
             endpoint(url, deployment, None, None, None)
+    with pytest.raises(InputError, match="--key-env") as caught:
+        endpoint(gibberish.replace("//", "//user:SECRET@"), deployment, None, None, None)
+    assert "SECRET" not in str(caught.value)
     from calibration.serve.clients import Endpoint
 
     assert engine_version(Endpoint(gibberish, "m", "t")) == ""
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [], {}, {"data": None}, {"data": [1]}, {"data": [{"id": None}]}, {"data": []}, {"data": [{"id": "--help"}]},
+        {"data": [{"id": "a\u0000b"}]}, {"data": [{"id": "\u001b[2J"}]}, {"data": [{"id": "x" * 300}]}, "x",
+    ],
+)  # fmt: skip
+def test_lists_of_models_that_no_command_can_take_are_one_line(document: object, tmp_path: Path) -> None:
+    deployment = tmp_path / "deployment.yaml"
+    deployment.write_text("model: qwen2.5-0.5b\nhardware: rtx4090\n")
+    says, body = "the endpoint does not (list its models|serve any model)", json.dumps(document).encode()
+    with hostile(sends(reply(body))) as server, pytest.raises(InputError, match=says) as caught:
+        endpoint(server.url, deployment, None, None, None)
+    assert str(caught.value).isprintable()
+
+
+def test_a_version_is_one_short_line() -> None:
+    from calibration.serve.clients import Endpoint
+
+    body = json.dumps({"version": "1.0\n\u001b[31m" + "x" * 10_000}).encode()
+    with hostile(sends(reply(body))) as server:
+        version = engine_version(Endpoint(server.url, "m", "t"))
+    assert version.startswith("1.0 ?[31mxx")
+    assert len(version) == 80
