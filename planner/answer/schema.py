@@ -114,3 +114,18 @@ class Answer(JsonBlock):
     def interrupted(self) -> bool:
         """Return whether the search was interrupted before its end."""
         return self.search.interrupted
+
+
+def chosen(command: str, answer: Answer, alternative: int = 0) -> Plan:
+    """Return the best plan of an answer, or an alternative by its number from 1.
+
+    Raises:
+        InputError: The answer has no such plan.
+    """
+    if not answer.feasible or not answer.plans:
+        why = answer.infeasible.binding_constraint if answer.infeasible else "no reason recorded"
+        raise InputError(f"this answer has no plan, so there is nothing for plan {command}: {why}")
+    if not 0 <= alternative < len(answer.plans):
+        rule = f"the answer has {len(answer.plans) - 1} alternatives, numbered from 1"
+        raise InputError(rule, alternative, str(len(answer.plans) - 1))
+    return answer.plans[alternative]

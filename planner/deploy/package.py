@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from planner.answer.capabilities import chosen
-from planner.answer.schema import Answer
+from planner.answer.schema import Answer, chosen
 from planner.deploy.benchmark import benchmark_files
 from planner.deploy.disaggregated import pools_words
 from planner.deploy.files import MARK, DeploymentFiles, check_folder, write_folder

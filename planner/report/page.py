@@ -35,7 +35,7 @@ def answer_page(m: ReportData) -> Page:
             evidence.money(m.answer, m.answer.best),
             evidence.energy(m, m.answer.best),
             *section_pages(m.answer),
-            *evidence.sensitivity(m.answer, m.answer.best, s),
+            *evidence.sensitivity(m.answer.best, s),
             *evidence.growth(s),
             _alternatives(m.answer),
             *_hardware(m.answer),

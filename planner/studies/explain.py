@@ -48,7 +48,7 @@ def explain(answer: Answer, tell: ProgressCallback = lambda _: None) -> Explanat
     if best is None:
         binding = answer.infeasible.binding_constraint if answer.infeasible else "unknown"
         return Explanation([f"No plan: {binding}"], [], [], binding, None)
-    rerun = Rerun.of(answer, "explain")
+    rerun = Rerun.of(answer)
     tell("the plan itself")
     found = resource_uses(best, pool_uses(rerun, best))
     grown = growth(rerun, best, tell) if best.capacity_requests_per_s else None

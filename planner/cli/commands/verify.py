@@ -27,7 +27,7 @@ def verify(
     """
     from calibration.importers.model_name import measured_model
     from calibration.importers.results import measured_run_file
-    from planner.answer.capabilities import chosen
+    from planner.answer.schema import chosen
     from planner.cli.screens.validation import show_run
     from planner.sections.full_answer import read_answer
     from planner.validation.prediction import Prediction
