@@ -22,7 +22,8 @@ def same_model(name: str, planned: str) -> bool | None:
     if name.lower() == planned.lower():
         return True
     try:
-        return load_model(name).name == load_model(planned).name
+        model = load_model(planned)
+        return name.lower() in {c.repository.lower() for c in model.checkpoints} or load_model(name).name == model.name
     except InputError:
         return None
 

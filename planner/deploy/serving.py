@@ -13,8 +13,8 @@ from catalogs.errors import InputError
 from catalogs.io.yaml_files import validate_as
 from catalogs.launch.arguments import Arguments, weights_at
 from catalogs.launch.command import engine_family, serve_arguments
+from catalogs.launch.images import ContainerDevice, image_of
 from planner.answer.plan_schema import Plan
-from planner.deploy.images import ContainerDevice, image_of
 
 #: Port of a replica, and of the router in front of several replicas.
 PORT: Final = 8000
@@ -78,7 +78,7 @@ class Serving:
     @property
     def model(self) -> str:
         """Return the model name for clients, which is also the repository of the weights."""
-        return weights_at(self.resolved.model)
+        return self.arguments.model
 
     @property
     def replicas(self) -> int:

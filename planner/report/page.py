@@ -71,7 +71,7 @@ def _answer(answer: Answer, plan: Plan, s: ReportSimulations) -> PageSection:
         _slo_table(answer, plan),
         paragraph(_capacity_words(plan)),
         command(plan.command),
-        bullets([*plan.command_notes, *plan.notices]),
+        bullets([*plan.command_notes, *filter(None, [plan.versions]), *plan.notices]),
         paragraph(_sources(answer, plan)),
     ]
     return PageSection("Recommended", parts)

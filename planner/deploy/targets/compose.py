@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from catalogs.launch.images import ROUTER
 from planner.deploy.files import DeploymentFiles, to_yaml
-from planner.deploy.images import ROUTER
 from planner.deploy.serving import HEALTH, PORT, Serving
 
 _ROUTER_PORT: Final = 8080

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from catalogs.launch.images import SIDECAR
 from planner.deploy.files import DeploymentFiles, to_yaml
-from planner.deploy.images import SIDECAR
 from planner.deploy.serving import PORT, Serving
 from planner.deploy.targets import pods
 from planner.deploy.targets.pods import Json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from planner.deploy.images import ROUTER
+from catalogs.launch.images import ROUTER
 from planner.deploy.serving import HEALTH, PORT, Serving
 from planner.deploy.targets.compose import nginx_config
 
