@@ -86,7 +86,8 @@ def test_the_page_shows_both_kinds_and_says_what_it_has_not(path: Path, tmp_path
     for kind in ("Prefill servers.", "Decode servers."):
         assert f"{kind} Operators of the simulated run" in said
         assert f"{kind} KV = " in said
-    assert "sensitivity does not support prefill and decode servers yet" in said
+    assert "Sensitivity: inputs that change the answer" in said
+    assert "host overhead" in said
     assert "1 prefill x TP1 + 1 decode x TP1 on l4x2" in said
     rows: list[dict[str, Any]] = list(csv.DictReader((tables / "operators.csv").open()))
     assert {row["pool"] for row in rows} == {"prefill", "decode"}
