@@ -143,6 +143,10 @@ class SpareStudy:
         tried = [known[n] for n in sorted(known, key=lambda n: (sum(n), n))]
         return (found if enough else None), tried
 
+    def by_pool(self, replicas: Counts) -> dict[str, int]:
+        """Return the replicas by kind; empty where there is only one kind."""
+        return {} if len(replicas) == 1 else dict(zip(map(str, self.roles), replicas, strict=True))
+
     def _words(self, replicas: Counts) -> str:
         if len(replicas) == 1:
             return f"{replicas[0]} replicas"
@@ -183,7 +187,7 @@ class SpareStudy:
         return SparesTried(
             replicas=sum(replicas),
             spares=sum(replicas) - sum(self.needed),
-            by_pool={} if len(replicas) == 1 else dict(zip(self.roles, replicas, strict=True)),
+            by_pool=self.by_pool(replicas),
             enough_up=prod(self.failing.enough_up(n, needed) for n, needed in pools),
             windows_held=n_held / self.n_windows,
             ci_low=low,
@@ -364,7 +368,6 @@ def spares(
             fewest_if_slow = fewest
         else:
             fewest_if_slow, _ = study.fewest(tell, slow, fewest)
-    by_pool = lambda counts: dict(zip(study.roles, counts, strict=True)) if counts and len(counts) > 1 else {}  # noqa: E731
     return SparesDocument(
         schema_version=1,
         mtbf_s=failing.mtbf_s,
@@ -384,9 +387,9 @@ def spares(
         slow_factor=slow,
         held_if_slow=held_if_slow,
         spares_if_slow=None if fewest_if_slow is None else sum(fewest_if_slow) - sum(needed),
-        needed_by_pool=by_pool(needed),
-        replicas_by_pool=by_pool(fewest),
-        planned_by_pool=by_pool(planned),
+        needed_by_pool=study.by_pool(needed),
+        replicas_by_pool={} if fewest is None else study.by_pool(fewest),
+        planned_by_pool=study.by_pool(planned),
         tried=tried,
         planned_replicas=sum(planned),
         usd_per_hour_planned=plan.usd_per_hour,

@@ -147,14 +147,17 @@ def _written(plan: Plan, changes: Changes) -> Deployment:
     written = validate_as(Deployment, keys, "the changed deployment")
     if written.pools is not None:
         raise InputError("plan whatif has no pools other than prefill and decode", "pools", "disaggregation")
-    for role, own in (
-        ("prefill", written.disaggregation and written.disaggregation.prefill),
-        ("decode", written.disaggregation and written.disaggregation.decode),
-    ):
-        if own and own.get("hardware", written.hardware) != written.hardware:
+    for role, own in zip(("prefill", "decode"), _halves(written), strict=True):
+        if own.get("hardware", written.hardware) != written.hardware:
             rule = "plan whatif simulates prefill and decode replicas on the same kind of hardware"
             raise InputError(rule, f"disaggregation.{role}.hardware={own['hardware']}", written.hardware)
     return written
+
+
+def _halves(written: Deployment) -> tuple[dict[str, object], dict[str, object]]:
+    """Return the keys in which the prefill and the decode replicas differ; both are empty without them."""
+    split = written.disaggregation
+    return ({}, {}) if split is None else (split.prefill, split.decode)
 
 
 def _request(answer: Answer, plan: Plan, changes: Changes) -> PlanRequest:

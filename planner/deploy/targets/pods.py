@@ -148,7 +148,8 @@ def engine_pod(s: Serving, command: Sequence[str], serves: bool = True, port: in
         serves: Whether the pod answers clients; the workers of a replica that spans nodes do not.
         port: Port of the engine.
     """
-    folder, volume = _CACHE, Json(persistentVolumeClaim={"claimName": claim_name(s)})
+    folder = _CACHE
+    volume: Json = {"persistentVolumeClaim": {"claimName": claim_name(s)}}
     if s.family == "llama.cpp":
         folder, volume = "/models", {"persistentVolumeClaim": {"claimName": "models", "readOnly": True}}
     elif not keeps_weights(s):

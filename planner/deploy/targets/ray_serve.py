@@ -19,9 +19,10 @@ def write(*pools: Serving) -> DeploymentFiles:
     Engine keywords are the flags of `vllm serve`; the token comes from the environment of the nodes.
     """
     s, configs = pools[-1], [_config(pool) for pool in pools]
-    builder, arguments = "build_openai_app", {"llm_configs": configs}
+    builder = "build_openai_app" if len(pools) == 1 else "build_pd_openai_app"
+    arguments: dict[str, Any] = {"llm_configs": configs}
     if len(pools) > 1:
-        builder, arguments = "build_pd_openai_app", dict(zip(("prefill_config", "decode_config"), configs, strict=True))
+        arguments = dict(zip(("prefill_config", "decode_config"), configs, strict=True))
     application = {
         "name": s.name,
         "route_prefix": "/",

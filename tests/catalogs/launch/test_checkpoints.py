@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from catalogs.deployments.resolve import resolve
@@ -9,24 +11,25 @@ from catalogs.deployments.schema import Deployment
 from catalogs.launch.command import serve_arguments, serve_command
 from catalogs.models.catalog import list_models, load_model
 from catalogs.models.files import ModelFacts, read_facts
+from catalogs.models.spec import Checkpoint
 from planner.answer.schema import same_model
 
 LISTED = [(alias, c) for alias in list_models() for c in load_model(alias).checkpoints]
 
 
-def words(model: str, **keys: object) -> list[str]:
+def words(model: str, **keys: Any) -> list[str]:
     return serve_arguments(resolve(Deployment(model=model, hardware="h100x8", **keys))).words
 
 
 @pytest.mark.parametrize(("alias", "checkpoint"), LISTED, ids=[c.repository for _, c in LISTED])
-def test_a_listed_checkpoint_is_priced_as_it_is_stored(alias: str, checkpoint: object) -> None:
+def test_a_listed_checkpoint_is_priced_as_it_is_stored(alias: str, checkpoint: Checkpoint) -> None:
     """The storage that a plan simulates is that of the checkpoint it names, and never the model's own."""
     model = load_model(alias)
-    (found,) = [c for c in model.checkpoints if c is checkpoint]
-    assert found.format.dtype != model.weight_dtype
-    assert model.weight_format(found.format.dtype) == found.format
-    assert found.repository != found.of
-    assert load_model(found.of).name == alias
+    assert checkpoint in model.checkpoints
+    assert checkpoint.format.dtype != model.weight_dtype
+    assert model.weight_format(checkpoint.format.dtype) == checkpoint.format
+    assert checkpoint.repository != checkpoint.of
+    assert load_model(checkpoint.of).name == alias
 
 
 def test_checkpoints_are_not_inherited() -> None:
@@ -57,7 +60,7 @@ def test_the_start_command_serves_the_checkpoint(engine: str) -> None:
 
 def test_the_plans_kv_cache_dtype_wins_over_that_of_the_checkpoint() -> None:
     """ModelOpt's checkpoints declare an fp8 KV cache, which vLLM follows unless it is given another."""
-    given = {"weight_dtype": "fp8", "kv_dtype": "bf16", "tensor_parallel": 2}
+    given: dict[str, Any] = {"weight_dtype": "fp8", "kv_dtype": "bf16", "tensor_parallel": 2}
     made = words("llama3.3-70b", **given)
     assert made[made.index("--kv-cache-dtype") + 1] == "bfloat16"
     assert "--kv-cache-dtype" not in words("qwen3-32b", **given)  # declares none, so "auto" is 16 bit

@@ -122,3 +122,15 @@ def test_every_target_starts_every_plan_of_its_engine(
         together = "\n".join(text for name, text in written.items() if name not in ("plan.json", "README.md"))
         assert "prefill" in together
         assert "decode" in together
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_report_of_every_answer_states_what_moves_it(kind: str, answers: dict[str, Path], tmp_path: Path) -> None:
+    """The sensitivity of each kind of answer has an effect of every input, in a page with the same sections."""
+    page = tmp_path / "page.html"
+    assert run_command("plan", app, ["report", str(answers[kind]), "--html", str(page)]) == 0
+    text = page.read_text()
+    assert "Sensitivity: inputs that change the answer" in text
+    for name in ("request rate", "output length", "prompt length", "host overhead"):
+        assert name in text
