@@ -36,7 +36,7 @@ STEP: Final = f"kubectl apply -f {FILE}   # optional: needs KEDA and the Prometh
 
 NOTE: Final = (
     f"{FILE} adds replicas above the planned load and never goes below the planned number; change its serverAddress "
-    "if Prometheus is not in the namespace monitoring"
+    "if Prometheus is not in the namespace monitoring, and the volume of a single replica to ReadWriteMany"
 )
 
 
