@@ -104,7 +104,8 @@ def test_a_router_that_takes_no_token_ids_gets_text(tmp_path: Path) -> None:
 def test_objects_are_valid_and_the_sidecar_stands_before_the_decode_server(tmp_path: Path) -> None:
     validate = pytest.importorskip("kubernetes_validate")
     package = made("llm-d", tmp_path)
-    found = {d["metadata"]["labels"]["llm-d.ai/role"]: d for d in documents(package)}
+    deployments = [d for d in documents(package) if d["kind"] == "Deployment"]
+    found = {d["metadata"]["labels"]["llm-d.ai/role"]: d for d in deployments}
     for document in found.values():
         validate.validate(document, validate.latest_version(), strict=True)
     prefill, decode = (found[role]["spec"]["template"]["spec"] for role in ("prefill", "decode"))
@@ -149,7 +150,7 @@ def test_the_routers_themselves_take_their_arguments(module: str, target: str, s
 def test_other_targets_refuse_in_one_line_and_name_those_that_can(target: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="prefill and decode") as caught:
         made(target, tmp_path, apart=(1, 1))
-    assert str(caught.value).endswith("nearest valid choice: vllm, llm-d")
+    assert str(caught.value).endswith("nearest valid choice: vllm, compose, kubernetes, leaderworkerset")
     assert "\n" not in str(caught.value)
 
 
