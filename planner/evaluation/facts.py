@@ -97,8 +97,13 @@ def _checkpoint(resolved: ResolvedDeployment) -> dict[str, object] | None:
     _, found = served_weights(resolved)
     if found is None:
         return None
-    known = {"repository": found.repository, "of": found.of, "dtype": found.format.dtype, "source": found.source}
-    return known | {"as_of": found.as_of.isoformat()}
+    return {
+        "repository": found.repository,
+        "of": found.of,
+        "dtype": found.format.dtype,
+        "source": found.source,
+        "as_of": found.as_of.isoformat(),
+    }
 
 
 def versions_words(resolved: ResolvedDeployment, bundle: Bundle) -> str:
