@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass, field
 
+from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.io.input_files import exists, user_path
-from catalogs.models.spec import ModelSpec
+from catalogs.models.spec import Checkpoint, ModelSpec
 
 _NEGATED = "--no-"
 
@@ -22,6 +23,7 @@ class Arguments:
     flags: tuple[tuple[str, str | None], ...]
     notes: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    model: str = ""  # the name under which the server serves the model
 
     @property
     def flag_words(self) -> list[str]:
@@ -58,6 +60,20 @@ def weights_at(model: ModelSpec) -> str:
     if model.hf_id or not exists(path):
         return model.hf_id or model.name
     return str((path if path.is_dir() else path.parent).resolve())
+
+
+def served_weights(r: ResolvedDeployment) -> tuple[str, Checkpoint | None]:
+    """Return the location of the weights that a server loads, and the published checkpoint where it is one."""
+    found = r.model.checkpoint(r.weight_dtype)
+    return (weights_at(r.model), None) if found is None else (found.repository, found)
+
+
+def checkpoint_notes(model: ModelSpec, found: Checkpoint) -> list[str]:
+    """Return notes on a published checkpoint: which it is, and whether it holds the weights of another model."""
+    notes = [f"the published checkpoint {found.words} is served instead of quantising {weights_at(model)} at start"]
+    if found.of.lower() != model.hf_id.lower():
+        notes.append(f"this checkpoint holds the weights of {found.of}, not of {model.hf_id}")
+    return notes
 
 
 def folder_notes(model: ModelSpec) -> list[str]:

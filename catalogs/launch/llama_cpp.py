@@ -44,7 +44,7 @@ def llama_cpp_arguments(resolved: ResolvedDeployment) -> Arguments:
         found.append(("-ngl", "all"))
         if r.layout.tensor_parallel > 1:
             found.append(("--split-mode", "tensor"))
-    return Arguments(("llama-server",), tuple(found), (_gguf_note(r),))
+    return Arguments(("llama-server",), tuple(found), (_gguf_note(r),), model=weights_at(r.model))
 
 
 def _gguf_note(r: ResolvedDeployment) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.errors import InputError
-from catalogs.launch.arguments import Arguments, weights_at
+from catalogs.launch.arguments import Arguments, served_weights
 from catalogs.launch.vllm import shared_flags
 
 #: SGLang's names for the methods that distribute requests over data-parallel ranks.
@@ -15,6 +15,9 @@ LOAD_BALANCE: Final = {
     "least_requests": "total_requests",
     "least_tokens": "total_tokens",
 }
+
+#: SGLang's names of KV cache dtypes (srt/server_args.py, `--kv-cache-dtype`).
+_KV_NAMES: Final = {"fp8": "fp8_e4m3", "bf16": "bf16"}
 
 PROGRAM: Final = ("python3", "-m", "sglang.launch_server")
 
@@ -31,10 +34,10 @@ def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
     r = resolved
     if r.speculation is not None:
         raise InputError("no start command is written for speculative decoding of this engine", r.engine.name, "vllm")
-    flags = r.engine.flags
-    found: list[tuple[str, str | None]] = [("--model-path", weights_at(r.model))]
+    flags, (at, _) = r.engine.flags, served_weights(r)
+    found: list[tuple[str, str | None]] = [("--model-path", at)]
     found += _layout(r)
-    more, notes = shared_flags(r, fp8_kv="fp8_e4m3", ranks=r.layout.data_parallel)
+    more, notes = shared_flags(r, kv_names=_KV_NAMES, ranks=r.layout.data_parallel)
     found += more
     if r.rank_dispatch in LOAD_BALANCE and r.rank_dispatch != r.engine.rank_dispatch:
         found.append(("--load-balance-method", LOAD_BALANCE[r.rank_dispatch]))
@@ -52,7 +55,7 @@ def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
     if r.role != "both":  # NIXL uses NVLink inside a node; the default, Mooncake, needs network cards
         found += [("--disaggregation-mode", r.role), ("--disaggregation-transfer-backend", "nixl")]
     found.append(("--enable-metrics", None))
-    return Arguments(PROGRAM, tuple(found), tuple(notes))
+    return Arguments(PROGRAM, tuple(found), tuple(notes), model=at)
 
 
 def _layout(r: ResolvedDeployment) -> list[tuple[str, str | None]]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Final
 
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.speculation import Speculation
-from catalogs.launch.arguments import Arguments, folder_notes, weights_at
+from catalogs.launch.arguments import Arguments, checkpoint_notes, folder_notes, served_weights, weights_at
 
 #: Dtypes that `--quantization` applies while loading a 16-bit checkpoint; others need a checkpoint in that dtype.
 ON_THE_FLY: Final = {"fp8": "fp8"}
+
+#: vLLM's names of KV cache dtypes (vllm/config/cache.py, CacheDType).
+_KV_NAMES: Final = {"fp8": "fp8", "bf16": "bfloat16"}
 
 _DEFAULT_ALL2ALL: Final = Layout().all2all_backend
 
@@ -23,7 +27,7 @@ def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
     """Return the arguments of one replica; flags are omitted only where they equal the engine's default."""
     r, flags = resolved, resolved.engine.flags
     found: list[tuple[str, str | None]] = _layout(r)
-    more, notes = shared_flags(r, fp8_kv="fp8", ranks=1)
+    more, notes = shared_flags(r, kv_names=_KV_NAMES, ranks=1)
     found += more
     if r.kv_dtype not in ("bf16", "fp16", "fp8"):
         notes.append(f"KV cache in {r.kv_dtype}")
@@ -39,7 +43,8 @@ def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
     if r.role in _KV_ROLES:
         connector = {"kv_connector": "NixlConnector", "kv_role": _KV_ROLES[r.role]}
         found.append(("--kv-transfer-config", json.dumps(connector)))
-    return Arguments(("vllm", "serve", weights_at(r.model)), tuple(found), tuple(notes))
+    at, _ = served_weights(r)
+    return Arguments(("vllm", "serve", at), tuple(found), tuple(notes), model=at)
 
 
 def _drafts(s: Speculation) -> dict[str, object]:
@@ -65,21 +70,29 @@ def _layout(r: ResolvedDeployment) -> list[tuple[str, str | None]]:
     return found
 
 
-def shared_flags(r: ResolvedDeployment, fp8_kv: str, ranks: int) -> tuple[list[tuple[str, str | None]], list[str]]:
+def shared_flags(
+    r: ResolvedDeployment, kv_names: Mapping[str, str], ranks: int
+) -> tuple[list[tuple[str, str | None]], list[str]]:
     """Return the flags of dtypes, limits and memory, which vLLM and SGLang share, and notes about the weights.
 
-    `fp8_kv` is the engine's name of the fp8 KV cache. The limits of sequences and tokens are those of `ranks` ranks
-    together.
+    `kv_names` are the engine's names of KV cache dtypes. An engine follows the KV cache dtype that a checkpoint
+    declares; where the plan has another one, the flag is written out. The limits of sequences and tokens are those of
+    `ranks` ranks together.
     """
     flags, notes = r.engine.flags, folder_notes(r.model)
     found: list[tuple[str, str | None]] = []
-    if r.weight_dtype != r.model.weight_dtype and r.weight_dtype in ON_THE_FLY:
+    _, checkpoint = served_weights(r)
+    declared = None if checkpoint is None else checkpoint.format.kv_dtype
+    if checkpoint is not None:
+        notes += checkpoint_notes(r.model, checkpoint)
+    elif r.weight_dtype != r.model.weight_dtype and r.weight_dtype in ON_THE_FLY:
         found.append((flags["weight_dtype"], ON_THE_FLY[r.weight_dtype]))
+        notes.append(f"no published {r.weight_dtype} checkpoint is in the catalog: the engine quantises while it loads")
     elif r.weight_dtype != r.model.weight_dtype:
         at = weights_at(r.model)
         notes.append(f"needs a {r.weight_dtype} checkpoint of {at}: use its name in place of the model")
-    if r.kv_dtype == "fp8":
-        found.append((flags["kv_dtype"], fp8_kv))
+    if r.kv_dtype in kv_names and (r.kv_dtype == "fp8" or declared not in (None, r.kv_dtype)):
+        found.append((flags["kv_dtype"], kv_names[r.kv_dtype]))
     found += [(flags[k], str(getattr(r.limits, k) * ranks)) for k in ("max_num_seqs", "max_num_batched_tokens")]
     found.append((flags["max_model_len"], str(r.limits.max_model_len)))
     found.append((flags["gpu_memory_utilization"], f"{r.gpu_memory_utilization:.12g}"))

@@ -5,6 +5,8 @@ The classes are in layers.py (the parts of a layer) and spec.py (the whole model
 
 from __future__ import annotations
 
+import dataclasses
+
 from catalogs.errors import InputError
 from catalogs.io.input_files import exists, user_path
 from catalogs.models.files import load_entry
@@ -22,7 +24,7 @@ def load_model(text: str) -> ModelSpec:
     """Return the model that `text` names: a catalog alias, a Hugging Face id (in any case), or a path.
 
     A path leads to a config.json or to its folder. The catalog takes precedence over a path of the same spelling;
-    `./name` is always a path.
+    `./name` is always a path. A model that is named by one of its Hugging Face ids keeps that id.
 
     Raises:
         InputError: The name is unknown or ambiguous (the message names the nearest), or a config.json cannot be read.
@@ -36,4 +38,6 @@ def load_model(text: str) -> ModelSpec:
             return load_config(path, wanted)
         if wanted.startswith((".", "/", "~")) or wanted.endswith(".json"):
             raise InputError("no such model file or directory", wanted)
-    return load_entry(alias or names.similar(wanted))
+    model = load_entry(alias or names.similar(wanted))
+    written = names.repository(model.name, wanted)
+    return model if written is None else dataclasses.replace(model, hf_id=written)

@@ -7,14 +7,14 @@ from datetime import date
 from functools import lru_cache
 from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import Share, YamlBlock, read_yaml, validate_as
 from catalogs.models.layers import LayerGroup, Mlp, Moe
 from catalogs.models.mixers import Attention, LinearAttention, MlaAttention, Part
 from catalogs.models.names import MODELS, load_names
-from catalogs.models.spec import ModelSpec, WeightFormat
+from catalogs.models.spec import Checkpoint, ModelSpec, WeightFormat
 
 
 class LayerFacts(YamlBlock):
@@ -60,6 +60,38 @@ class WeightFacts(YamlBlock):
         return WeightFormat(self.dtype, self.bytes_per_weight, shares, self.kv_dtype, self.block_size)
 
 
+class CheckpointFacts(YamlBlock):
+    """A published quantised checkpoint of the model.
+
+    `repository` is its Hugging Face id, and `of` that of the weights that were quantised. Its storage is that of the
+    catalog entry `entry`, or is stated in `weights`.
+    """
+
+    repository: str
+    of: str
+    entry: str | None = None
+    weights: WeightFacts | None = None
+    source: str
+    as_of: date
+
+    @model_validator(mode="after")
+    def _has_one_storage(self) -> CheckpointFacts:
+        if (self.entry is None) == (self.weights is None):
+            raise ValueError("a checkpoint needs exactly one of: entry, weights")
+        return self
+
+    def build(self) -> Checkpoint:
+        """Return the checkpoint.
+
+        Raises:
+            InputError: The entry is unknown, or states no storage.
+        """
+        weights = self.weights if self.entry is None else read_facts(self.entry).weights
+        if weights is None:
+            raise InputError("the entry of a checkpoint states no weights", self.entry)
+        return Checkpoint(self.repository, self.of, weights.build(), self.source, self.as_of)
+
+
 class PublishedCount(YamlBlock):
     """A parameter count as the publisher states it."""
 
@@ -88,6 +120,7 @@ class ModelFacts(YamlBlock):
     mtp_layers: NonNegativeInt | None = None
     weights: WeightFacts | None = None  # the published storage; bf16 where neither file nor base states one
     other_weights: tuple[WeightFacts, ...] = ()  # other published storages; only together with `weights`
+    checkpoints: tuple[CheckpointFacts, ...] = ()  # quantised, the preferred first; not inherited from the base
     published: PublishedCount | None = None
     source: str
     as_of: date
@@ -98,7 +131,9 @@ class ModelFacts(YamlBlock):
         Raises:
             InputError: A layer has several mixers or several feed-forward blocks.
         """
-        stated = self.model_dump(include={f.name for f in dataclasses.fields(ModelSpec)}, exclude_none=True)
+        stated = self.model_dump(
+            include={f.name for f in dataclasses.fields(ModelSpec)} - {"checkpoints"}, exclude_none=True
+        )
         for key, layers in (("groups", self.layers), ("encoder_groups", self.encoder_layers)):
             if layers is not None:
                 stated[key] = tuple(layer.build() for layer in layers)
@@ -128,7 +163,10 @@ def load_entry(alias: str) -> ModelSpec:
         InputError: The file of the entry, or that of its base, is unreadable or invalid.
     """
     facts = read_facts(alias)
-    own = facts.changes() | {"name": alias, "hf_id": load_names().hf_id(alias)}
-    if facts.base is not None:
-        return dataclasses.replace(load_entry(facts.base), **own)
-    return ModelSpec(**own)
+    found = tuple(checkpoint.build() for checkpoint in facts.checkpoints)
+    own = facts.changes() | {"name": alias, "hf_id": load_names().hf_id(alias), "checkpoints": found}
+    model = ModelSpec(**own) if facts.base is None else dataclasses.replace(load_entry(facts.base), **own)
+    native = [f for f in model.formats if f.dtype == model.weight_dtype]
+    rest = [f for f in model.formats if f.dtype != model.weight_dtype]
+    # The first format of a dtype is used, so a checkpoint takes precedence over a storage that the base states.
+    return dataclasses.replace(model, formats=(*native, *(c.format for c in found), *rest))

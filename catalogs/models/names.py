@@ -46,6 +46,10 @@ class ModelNames:
         """Return the Hugging Face id of an alias."""
         return self.aliases[alias][0]
 
+    def repository(self, alias: str, text: str) -> str | None:
+        """Return the Hugging Face id of an alias that `text` spells in any case; None if it spells none of them."""
+        return next((name for name in self.aliases[alias] if "/" in name and name.lower() == text.lower()), None)
+
     def exact(self, text: str) -> str | None:
         """Return the alias of a name in the catalog, in any case, or None."""
         wanted = text.lower()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import date
 from typing import Final
 
 from catalogs.errors import InputError, nearest_name
@@ -44,6 +45,22 @@ class WeightFormat:
 
 
 @dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One published quantised checkpoint of a model: `repository` holds the weights of `of` in the storage `format`."""
+
+    repository: str  # Hugging Face id
+    of: str  # Hugging Face id of the weights that were quantised
+    format: WeightFormat
+    source: str
+    as_of: date  # when the repository and its storage were looked up
+
+    @property
+    def words(self) -> str:
+        """The checkpoint in words: "nvidia/Llama-3.1-8B-Instruct-FP8 (fp8, model cards, as of 2026-11-20)"."""
+        return f"{self.repository} ({self.format.dtype}, {self.source}, as of {self.as_of})"
+
+
+@dataclass(frozen=True, slots=True)
 class ModelSpec:
     """The facts of one model; layers are grouped, since their order does not matter to cost or memory."""
 
@@ -68,6 +85,7 @@ class ModelSpec:
     published_active_params: float | None = None
     source: str = ""
     notices: tuple[str, ...] = ()  # what was assumed about the model, one sentence each
+    checkpoints: tuple[Checkpoint, ...] = ()  # published quantised checkpoints, the preferred ones first
 
     # ---- shape
 
@@ -154,6 +172,17 @@ class ModelSpec:
         """
         requantised = WeightFormat(weight_dtype, kv_dtype="fp8" if weight_dtype in ("fp8", "fp4") else None)
         return next((f for f in self.formats if f.dtype == weight_dtype), requantised)
+
+    def checkpoint(self, weight_dtype: str) -> Checkpoint | None:
+        """Return the published checkpoint to serve as weight_dtype; None for the native dtype, or if there is none.
+
+        A checkpoint of exactly these weights takes precedence over one of a sibling, such as the instruction-tuned
+        model of a base model. All checkpoints of one dtype have the same storage.
+        """
+        if weight_dtype == self.weight_dtype:
+            return None
+        found = [c for c in self.checkpoints if c.format.dtype == weight_dtype]
+        return min(found, key=lambda c: c.of != self.hf_id, default=None)
 
     def part_dtype(self, part: Part, weight_dtype: str) -> str:
         """Return the dtype in which most of a part's matrix products run when the model is served as weight_dtype."""

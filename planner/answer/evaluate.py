@@ -15,7 +15,17 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
-from planner.answer.plan_schema import CalibrationBlock, CurvePoint, Memory, Plan, SloResult, SloValue, Stats, Survival
+from planner.answer.plan_schema import (
+    CalibrationBlock,
+    CheckpointBlock,
+    CurvePoint,
+    Memory,
+    Plan,
+    SloResult,
+    SloValue,
+    Stats,
+    Survival,
+)
 from planner.economics.money import PriceLine, Rates, energy, money, price_rows
 from planner.evaluation.capacity import TOLERANCE, find_capacity
 from planner.evaluation.confidence import (
@@ -263,6 +273,8 @@ class PlanEvaluator:
             command=facts.command,
             command_notes=list(facts.command_notes),
             notices=list(dict.fromkeys((*details[0].notices, *facts.notices))),
+            checkpoint=None if facts.checkpoint is None else CheckpointBlock.model_validate(facts.checkpoint),
+            versions=facts.versions,
         )
 
     def _sure_rate(

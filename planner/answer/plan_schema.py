@@ -172,6 +172,16 @@ class CalibrationBlock(JsonBlock):
         return {k: (v[0], v[1]) for k, v in self.stated_error.items() if isinstance(v, list) and len(v) == 2}
 
 
+class CheckpointBlock(JsonBlock):
+    """The published quantised checkpoint that the start command serves: `repository` holds the weights of `of`."""
+
+    repository: str
+    of: str
+    dtype: str
+    source: str
+    as_of: str
+
+
 class Survival(JsonBlock):
     """The objectives after the loss that the request names; `met` tells whether the remaining replicas meet all."""
 
@@ -202,6 +212,8 @@ class Plan(JsonBlock):
     command_notes: list[str] = Field(default_factory=list)
     notices: list[str] = Field(default_factory=list)
     survival: Survival | None = None
+    checkpoint: CheckpointBlock | None = None  # None: the command serves the model's own weights
+    versions: str = ""
 
     @field_validator("deployment")
     @classmethod

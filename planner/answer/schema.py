@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _OTHER_FACTS: Final[dict[str, Any]] = {
     "name": "", "hf_id": "", "source": "", "weight_dtype": "", "formats": (), "max_position_tokens": 0,
     "other_params": 0.0, "mtp_layers": 0, "published_params": None, "published_active_params": None,
+    "checkpoints": (), "notices": (),
 }  # fmt: skip
 
 
@@ -40,10 +41,12 @@ def same_model(name: str, planned: str) -> bool | None:
 
 
 def is_name_of(name: str, planned: str) -> bool:
-    """Return whether two names are equal or lead to one entry of the catalog."""
+    """Return whether two names are equal or lead to one entry of the catalog, also by a published checkpoint of it."""
     if name.lower() == planned.lower():
         return True
     one, other = _loaded(name), _loaded(planned)
+    if other is not None and name.lower() in {c.repository.lower() for c in other.checkpoints}:
+        return True
     return one is not None and other is not None and one.name == other.name
 
 
@@ -155,3 +158,18 @@ class Answer(JsonBlock):
     def interrupted(self) -> bool:
         """Return whether the search was interrupted before its end."""
         return self.search.interrupted
+
+
+def chosen(command: str, answer: Answer, alternative: int = 0) -> Plan:
+    """Return the best plan of an answer, or an alternative by its number from 1.
+
+    Raises:
+        InputError: The answer has no such plan.
+    """
+    if not answer.feasible or not answer.plans:
+        why = answer.infeasible.binding_constraint if answer.infeasible else "no reason recorded"
+        raise InputError(f"this answer has no plan, so there is nothing for plan {command}: {why}")
+    if not 0 <= alternative < len(answer.plans):
+        rule = f"the answer has {len(answer.plans) - 1} alternatives, numbered from 1"
+        raise InputError(rule, alternative, str(len(answer.plans) - 1))
+    return answer.plans[alternative]

@@ -14,9 +14,9 @@ _TIMEOUT_S: Final = 3600
 
 #: Ports on which servers exchange the addresses of KV blocks: the default of vLLM's NixlConnector, plus one for each
 #: data-parallel rank, and the default of SGLang's `--disaggregation-bootstrap-port`.
-_HANDSHAKE: Final = 5600
+HANDSHAKE: Final = 5600
 
-_BOOTSTRAP: Final = 8998
+BOOTSTRAP: Final = 8998
 
 
 def pools_words(pools: Sequence[Serving]) -> str:
@@ -81,7 +81,7 @@ class LocalServer:
 def local_servers(pools: Sequence[Serving], first_port: int) -> list[LocalServer]:
     """Return all servers for one machine with distinct ports and accelerators, prefill servers first."""
     found: list[LocalServer] = []
-    accelerator, transfer_port = 0, _HANDSHAKE if pools[-1].family == "vllm" else _BOOTSTRAP
+    accelerator, transfer_port = 0, HANDSHAKE if pools[-1].family == "vllm" else BOOTSTRAP
     for s in pools:
         for i in range(s.replicas):
             name = f"{s.resolved.role}-{i}" if len(pools) > 1 else f"replica-{i}"
@@ -92,19 +92,38 @@ def local_servers(pools: Sequence[Serving], first_port: int) -> list[LocalServer
     return found
 
 
-def router_words(found: Sequence[LocalServer], port: int) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """The address of a server for its router, and the port at which a prefill server of SGLang meets the others."""
+
+    url: str
+    prefills: bool
+    bootstrap_port: int | None = None
+
+
+def local_addresses(found: Sequence[LocalServer]) -> list[ServerAddress]:
+    """Return the addresses of the servers of one machine."""
+    return [ServerAddress(f"http://127.0.0.1:{s.port}", s.prefills, s.transfer_port) for s in found]
+
+
+def router_package(family: str) -> str:
+    """Return the Python package of the engine's router."""
+    return "vllm-router==0.1.17" if family == "vllm" else "sglang-router==0.3.2"
+
+
+def router_words(found: Sequence[ServerAddress], family: str, port: int) -> list[str]:
     """Return the command of the engine's router, which assigns prefill and decode servers in turn.
 
     vllm-router 0.1.17 lets the prefill server generate one token and then sends the location of its KV blocks to the
     decode server. sglang-router 0.3.2 sends a request to both, which connect at the prefill server's bootstrap port.
     """
-    vllm = found[0].serving.family == "vllm"
+    vllm = family == "vllm"
     program = ["vllm-router", "--vllm-pd-disaggregation"]
     if not vllm:
         program = ["python3", "-m", "sglang_router.launch_router", "--pd-disaggregation"]
     words = [*program, "--policy", "round_robin", "--host", "0.0.0.0", "--port", str(port)]
     words += ["--request-timeout-secs", str(_TIMEOUT_S)]
     for server in found:
-        words += ["--prefill" if server.prefills else "--decode", f"http://127.0.0.1:{server.port}"]
-        words += [str(server.transfer_port)] if server.prefills and not vllm else []
+        words += ["--prefill" if server.prefills else "--decode", server.url]
+        words += [str(server.bootstrap_port)] if server.prefills and not vllm else []
     return words

@@ -9,8 +9,7 @@ from typing import Any
 
 from catalogs.io.json_files import read_json
 from catalogs.ui.words import rate
-from planner.answer.capabilities import chosen
-from planner.answer.schema import Answer
+from planner.answer.schema import Answer, chosen
 from planner.deploy.benchmark import benchmark_files
 from planner.deploy.disaggregated import pools_words
 from planner.deploy.files import MARK, DeploymentFiles, check_folder, write_folder
@@ -74,7 +73,9 @@ def pack(answer: Answer, source: Path, target: str, alternative: int = 0, image:
     prediction = Prediction.of(answer, plan)
     pools = tuple(s if image is None else replace(s, image=image) for s in Serving.of(plan))
     written = write_target(target, pools)
-    notes = (*dict.fromkeys(note for s in pools for note in s.arguments.notes), *written.notes, *plan.notices)
+    versions = [plan.versions] if plan.versions and image is None else []
+    own = dict.fromkeys(note for s in pools for note in s.arguments.notes)
+    notes = (*own, *versions, *written.notes, *plan.notices)
     files = written.files | benchmark_files(prediction, pools[-1], written)
     files[MARK] = json.dumps(prediction.document(), indent=1, allow_nan=False) + "\n"
     files["plan.json"] = _only(source, alternative)

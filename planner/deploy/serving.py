@@ -13,8 +13,9 @@ from catalogs.errors import InputError
 from catalogs.io.yaml_files import validate_as
 from catalogs.launch.arguments import Arguments, weights_at
 from catalogs.launch.command import engine_family, serve_arguments
+from catalogs.launch.images import ContainerDevice, image_of
 from planner.answer.plan_schema import Plan
-from planner.deploy.images import ContainerDevice, image_of
+from planner.problem.latency_metrics import E2E, TTFT
 
 #: Port of a replica, and of the router in front of several replicas.
 PORT: Final = 8000
@@ -47,6 +48,7 @@ class Serving:
     arguments: Arguments
     image: str
     device: ContainerDevice
+    requests_held: float | None = None  # by one replica under the planned load, on average
 
     @classmethod
     def of(cls, plan: Plan) -> tuple[Serving, ...]:
@@ -72,13 +74,14 @@ class Serving:
                 gib = max(int(plan.memory.kv_bytes / 2**30), 1)
                 arguments = replace(arguments, environment={"VLLM_CPU_KVCACHE_SPACE": str(gib)})
             image = image_of(family, resolved.engine.version, device.maker)
-            pools.append(cls(_label(resolved), family, resolved, arguments, image, device))
+            held = _requests_held(plan, resolved)
+            pools.append(cls(_label(resolved), family, resolved, arguments, image, device, held))
         return tuple(pools)
 
     @property
     def model(self) -> str:
         """Return the model name for clients, which is also the repository of the weights."""
-        return weights_at(self.resolved.model)
+        return self.arguments.model
 
     @property
     def replicas(self) -> int:
@@ -104,6 +107,15 @@ class Serving:
         """Return the arguments with an address; SGLang and llama.cpp would otherwise listen on 127.0.0.1."""
         address: tuple[tuple[str, str | None], ...] = (("--host", "0.0.0.0"), ("--port", str(port)))
         return replace(self.arguments, flags=(*self.arguments.flags, *address))
+
+
+def _requests_held(plan: Plan, resolved: ResolvedDeployment) -> float | None:
+    """Return the mean number of requests in a replica by Little's law: their rate and the time that they stay."""
+    e2e_s, ttft_s = (plan.latency_s(metric.name, "mean") for metric in (E2E, TTFT))
+    if not plan.requests_per_s or e2e_s is None or ttft_s is None:
+        return None
+    stay_s = {"prefill": ttft_s, "decode": e2e_s - ttft_s}.get(resolved.role, e2e_s)
+    return plan.requests_per_s * stay_s / resolved.replicas
 
 
 def _label(resolved: ResolvedDeployment) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Final
@@ -16,8 +16,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.engines.profile import HostTimes
 from catalogs.hardware.specs import Hardware
 from planner.problem.candidate import Candidate, CandidatePool
-from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, fit, with_host
-from simulator.cluster.kv_transfer import DisaggregationPolicy
+from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, fit, fleet_of, with_host
 from simulator.costs.compile import compile_step_cost
 from simulator.costs.power_limit import CappedStepCost, PowerLimitedBoard
 from simulator.costs.step_cost import StepCost
@@ -136,9 +135,7 @@ class CandidateDeployments:
             pools.append(replace(compiled, resolved=resolved))
         if len(pools) == 1:
             return pools[0]
-        engine = pools[-1].resolved.engine
-        policy = DisaggregationPolicy(engine.first_token)
-        return CompiledFleet(tuple(pools), None, policy, engine.kv_transfer, engine.transfer_queues)
+        return fleet_of(tuple(pools), self.written(candidate).disaggregation)
 
     def _in_run(self, role: Role, candidate: Candidate) -> CompiledDeployment:
         """Return the replicas of a role as they are simulated."""
@@ -192,6 +189,25 @@ def with_replicas(compiled: CompiledDeployment, replicas: int, space_for: int | 
     resolved = compiled.resolved
     node = _one_node(resolved, (space_for or replicas) * resolved.accelerators_per_replica)
     return replace(compiled, resolved=replace(resolved, replicas=replicas, hardware=node))
+
+
+def resized(served: CompiledDeployment | CompiledFleet, replicas: Sequence[int]) -> CompiledDeployment | CompiledFleet:
+    """Return a deployment with another number of replicas of each kind.
+
+    Nodes are added where the replicas do not fit; a single node is as large as needed.
+    """
+    if isinstance(served, CompiledDeployment):
+        return with_replicas(served, *replicas)
+    pools = [pool.resolved for pool in served.deployments]
+    needed = sum(n * own.accelerators_per_replica for n, own in zip(replicas, pools, strict=True))
+    changed = []
+    for n, compiled in zip(replicas, served.deployments, strict=True):
+        own = compiled.resolved.hardware
+        hardware = replace(own, n_nodes=max(own.n_nodes, -(-needed // own.accelerators_per_node)))
+        if own.n_nodes == 1:
+            hardware = _one_node(compiled.resolved, max(needed, own.accelerators_per_node))
+        changed.append(replace(compiled, resolved=replace(compiled.resolved, replicas=n, hardware=hardware)))
+    return replace(served, deployments=tuple(changed))
 
 
 def slower_host(host: HostTimes, factor: float) -> HostTimes:

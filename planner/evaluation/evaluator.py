@@ -104,6 +104,8 @@ class CandidateFacts:
         command: The command that starts a replica.
         command_notes: Notes on the command, one sentence each.
         notices: Notes on the candidate, one sentence each.
+        checkpoint: The published checkpoint that the command serves; None for the model's own weights.
+        versions: The versions planned, calibrated and started, in one sentence.
     """
 
     deployment: dict[str, object]
@@ -111,6 +113,8 @@ class CandidateFacts:
     command: str
     command_notes: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    checkpoint: dict[str, object] | None = None
+    versions: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from calibration.bundles.bundle import Bundle
 from catalogs.deployments.resolved import ResolvedDeployment
-from catalogs.launch.command import serve_command
+from catalogs.launch.arguments import served_weights
+from catalogs.launch.command import engine_family, serve_command
+from catalogs.launch.images import ContainerDevice, image_of
 from planner.evaluation.deployments import CandidateDeployments
 from planner.evaluation.evaluator import CandidateFacts
 from planner.evaluation.workload_statistics import WorkloadStatistics
@@ -64,7 +67,15 @@ class FactSheets:
         sentences = dict.fromkeys(filter(None, (too_long, *self._quality(candidate), *self.notices, *notices)))
         block = resolved.filled_in(self.deployments.written(candidate))
         block |= {"model": resolved.model.hf_id or resolved.model.name, "kv_blocks": memory.kv_blocks}
-        return CandidateFacts(block, memory_block(memory, resolved), serve.command, serve.notes, tuple(sentences))
+        return CandidateFacts(
+            block,
+            memory_block(memory, resolved),
+            serve.command,
+            serve.notes,
+            tuple(sentences),
+            _checkpoint(resolved),
+            versions_words(resolved, self.deployments.bundle),
+        )
 
     def _rejected(self, resolved: ResolvedDeployment) -> str:
         return rejected_words(resolved.limits.max_model_len, self.statistics.sample)
@@ -82,6 +93,31 @@ class FactSheets:
             yield f"{found} weights{why}: check the answer quality"
         if candidate.kv_dtype == "fp8":
             yield "fp8 KV cache: check the answer quality on long contexts"
+
+
+def _checkpoint(resolved: ResolvedDeployment) -> dict[str, object] | None:
+    """Return the published checkpoint that the engine serves as JSON types; None for the model's own weights."""
+    if engine_family(resolved.engine.name) == "llama.cpp":  # it reads GGUF files
+        return None
+    _, found = served_weights(resolved)
+    if found is None:
+        return None
+    return {
+        "repository": found.repository,
+        "of": found.of,
+        "dtype": found.format.dtype,
+        "source": found.source,
+        "as_of": found.as_of.isoformat(),
+    }
+
+
+def versions_words(resolved: ResolvedDeployment, bundle: Bundle) -> str:
+    """Return which engine version is planned, which was calibrated, and which would be started, in one sentence."""
+    engine, maker = resolved.engine, ContainerDevice.of(resolved.hardware.accelerator).maker
+    name, version = (str(bundle.provenance.get(key, "")) for key in ("engine", "engine_version"))
+    calibrated = f"operators calibrated on {name} {version}".rstrip() if bundle.models and name else "not calibrated"
+    image = image_of(engine_family(engine.name), engine.version, maker)
+    return f"planned for {engine_family(engine.name)} {engine.version}, {calibrated}, to be started as {image}"
 
 
 def memory_block(memory: MemoryPlan, resolved: ResolvedDeployment) -> dict[str, object]:

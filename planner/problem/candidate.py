@@ -19,23 +19,6 @@ API_SERVERS: Final = "api_server_count"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Split:
-    """The prefill replicas of a disaggregated candidate, of which the other replicas only decode.
-
-    With 0 replicas the candidate is not disaggregated.
-    """
-
-    replicas: int = 0
-    layout: Layout = _ONE
-
-    def __bool__(self) -> bool:
-        return self.replicas > 0
-
-
-WHOLE: Final = Split()
-
-
-@dataclass(frozen=True, slots=True)
 class DeploymentOverrides:
     """Further keys of deployment.yaml that a candidate has. Two instances with equal values are equal in any order.
 
@@ -63,6 +46,35 @@ class DeploymentOverrides:
 
 
 NO_OVERRIDES: Final = DeploymentOverrides()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Split:
+    """The prefill replicas of a disaggregated candidate, of which the other replicas only decode.
+
+    With 0 replicas the candidate is not disaggregated. `rest` holds further keys of the `disaggregation` block; its key
+    `prefill` holds the keys, besides the layout, in which the prefill replicas differ from the decode replicas.
+    """
+
+    replicas: int = 0
+    layout: Layout = _ONE
+    rest: DeploymentOverrides = NO_OVERRIDES
+
+    def __bool__(self) -> bool:
+        return self.replicas > 0
+
+    @property
+    def prefill(self) -> Mapping[str, Any]:
+        """Return the keys, besides the layout, in which the prefill replicas differ from the decode replicas."""
+        found: Mapping[str, Any] = self.rest.values.get("prefill", {})
+        return found
+
+
+WHOLE: Final = Split()
+
+
+#: Fields of a candidate that are keys of deployment.yaml under the same name, besides hardware, replicas and layout.
+_OWN_KEYS: Final = ("weight_dtype", "kv_dtype", "max_num_seqs", "max_num_batched_tokens")
 
 
 class CandidatePool(NamedTuple):
@@ -155,7 +167,8 @@ class Candidate:
 
     @property
     def _prefill(self) -> tuple[object, ...]:
-        return (self.split.replicas, *astuple(self.split.layout)) if self.split else ()
+        more = (self.split.rest.text,) if self.split.rest else ()
+        return (self.split.replicas, *astuple(self.split.layout), *more) if self.split else ()
 
     @property
     def pools(self) -> tuple[CandidatePool, ...]:
@@ -163,7 +176,11 @@ class Candidate:
         if not self.split:
             return (CandidatePool("both", self),)
         decode = replace(self, split=WHOLE)
-        prefill = replace(decode, replicas=self.split.replicas, layout=self.split.layout)
+        own = {key: value for key, value in self.split.prefill.items() if key in _OWN_KEYS}
+        rest = {**self.rest.values, **{key: v for key, v in self.split.prefill.items() if key not in own}}
+        prefill = replace(
+            decode, replicas=self.split.replicas, layout=self.split.layout, rest=DeploymentOverrides(rest), **own
+        )
         return CandidatePool("prefill", prefill), CandidatePool("decode", decode)
 
     @property
@@ -181,17 +198,20 @@ class Candidate:
     def as_dict(self) -> dict[str, object]:
         """Return the candidate as JSON types, with hardware as its text and further keys as JSON text."""
         kept: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self)}
-        layouts = {"layout": asdict(self.layout), "split": asdict(self.split)}
+        split: dict[str, object] = {"replicas": self.split.replicas, "layout": asdict(self.split.layout)}
+        split |= {"rest": self.split.rest.text} if self.split.rest else {}
+        layouts = {"layout": asdict(self.layout), "split": split}
         return kept | layouts | {"hardware": self.hardware.text, "rest": self.rest.text}
 
     def deployment(self, model: str, engine: str) -> Deployment:
         """Return the deployment.yaml of this candidate, with every choice written out."""
-        own = ("replicas", "weight_dtype", "kv_dtype", "max_num_seqs", "max_num_batched_tokens")
+        own = ("replicas", *_OWN_KEYS)
         written: dict[str, Any] = {"model": model, "engine": engine, "hardware": self.hardware.text}
         written |= asdict(self.layout) | {name: getattr(self, name) for name in own}
         if self.split:
             counts = {"prefill_replicas": self.split.replicas, "decode_replicas": self.replicas}
-            written |= {"replicas": 1, "disaggregation": {**counts, "prefill": asdict(self.split.layout)}}
+            prefill = asdict(self.split.layout) | dict(self.split.prefill)
+            written |= {"replicas": 1, "disaggregation": {**self.split.rest.values, **counts, "prefill": prefill}}
         return validate_as(Deployment, written | dict(self.rest.values), "the deployment")
 
 

@@ -43,6 +43,8 @@ CHOSEN: Final = (*LAYOUT_KEYS, "kv_dtype", "max_num_seqs", "max_num_batched_toke
 def parse_keys(settings: Sequence[str], elsewhere: Mapping[str, str] = WHATIF_ELSEWHERE) -> dict[str, object]:
     """Return the keys of deployment.yaml that `KEY=VALUE` texts set; values are YAML.
 
+    A key inside a block is written with dots, for example disaggregation.prefill_replicas=2; see `with_keys`.
+
     Raises:
         InputError: A key cannot be set (the error names the nearest one), is set twice, or its value is not YAML.
     """
@@ -51,7 +53,7 @@ def parse_keys(settings: Sequence[str], elsewhere: Mapping[str, str] = WHATIF_EL
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals:
             raise InputError("a setting is KEY=VALUE of deployment.yaml", setting, "kv_dtype=fp8")
-        check_key(key, elsewhere)
+        check_key(key if elsewhere is PLAN_ELSEWHERE else key.partition(".")[0], elsewhere)
         if key in found:
             raise InputError("a key is set twice", setting, f"{key}={json.dumps(found[key])}")
         try:
@@ -73,6 +75,25 @@ def parse_value(text: str) -> object:
         return found
     except ValueError:  # not JSON, or not finite
         return load_yaml(text)
+
+
+def with_keys(block: Mapping[str, object], keys: Mapping[str, object]) -> dict[str, object]:
+    """Return a deployment block with changed keys; a dotted key changes one key inside a block and keeps the others.
+
+    Raises:
+        InputError: A dotted key leads into a value that is not a block.
+    """
+    changed = dict(block)
+    for key, value in keys.items():
+        first, _, rest = key.partition(".")
+        if not rest:
+            changed[first] = value
+            continue
+        inner = changed.get(first) or {}
+        if not isinstance(inner, Mapping):
+            raise InputError(f"{first} is not a block with keys of its own", key, first)
+        changed[first] = with_keys(inner, {rest: value})
+    return changed
 
 
 def check_key(key: str, elsewhere: Mapping[str, str]) -> None:

@@ -9,7 +9,6 @@ from catalogs.hardware.specs import Accelerator
 from catalogs.ui.charts import time_text
 from catalogs.ui.html_page import Markup, PageSection, chart, note, paragraph, table
 from catalogs.ui.words import dollars, grams, joules, kilowatts, rate
-from planner.answer.capabilities import DISAGGREGATION
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.economics.money import grid_words, rented_words
@@ -189,12 +188,9 @@ def energy(m: ReportData, plan: Plan) -> PageSection:
     return PageSection("Energy and carbon by region", parts, "Energy")
 
 
-def sensitivity(answer: Answer, plan: Plan, s: ReportSimulations) -> list[PageSection]:
+def sensitivity(plan: Plan, s: ReportSimulations) -> list[PageSection]:
     """Return the section of the inputs that change the answer; empty if it was not simulated."""
     title = "Sensitivity: inputs that change the answer"
-    if s.sensitivity is None and any(map(DISAGGREGATION.has, answer.plans)):
-        text = "Not simulated: sensitivity does not support prefill and decode servers yet."
-        return [PageSection(title, [note(text)], "Sensitivity")]
     if s.sensitivity is None:
         return []
     inputs = s.sensitivity.inputs

@@ -10,7 +10,6 @@ from catalogs.economics.electricity import DEFAULT_REGION, list_grids, load_grid
 from catalogs.hardware.specs import Accelerator
 from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import plan_name
-from planner.answer.capabilities import DISAGGREGATION
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.problem.candidate import replicas_words
@@ -47,7 +46,7 @@ class ReportSimulations:
     """Figures that are not in the answer, simulated with its seed.
 
     `parts` holds one entry for each kind of replica of the recommended plan. `sensitivity` is None if it was not
-    requested or cannot be simulated.
+    requested.
     """
 
     points: list[SweepPoint]
@@ -79,14 +78,13 @@ def gather(answer: Answer, progress: ProgressCallback = lambda _: None, swings: 
         return ReportData(answer, None, [])
     rerun = Rerun.of(answer)
     progress("where the time goes")
-    parts, disaggregated = pool_uses(rerun, best), any(map(DISAGGREGATION.has, answer.plans))
-    capacity_per_s = best.capacity_requests_per_s
+    parts, capacity_per_s = pool_uses(rerun, best), best.capacity_requests_per_s
     binding = find_binding(rerun, capacity_per_s, progress) if swings and capacity_per_s else None
     simulated = ReportSimulations(
         points=sweep(answer.plans, rerun, progress),
         parts=parts,
         uses=resource_uses(best, parts, binding),
-        sensitivity=sensitivity(answer, rerun, progress) if swings and not disaggregated else None,
+        sensitivity=sensitivity(answer, rerun, progress) if swings else None,
         growth=growth(rerun, best, progress) if swings and capacity_per_s else None,
         accelerator=rerun.evaluator_of(0).names.hardware.accelerator,
     )

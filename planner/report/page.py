@@ -38,7 +38,7 @@ def answer_page(m: ReportData) -> Page:
             evidence.money(m.answer, m.answer.best),
             evidence.energy(m, m.answer.best),
             *section_pages(m.answer),
-            *evidence.sensitivity(m.answer, m.answer.best, s),
+            *evidence.sensitivity(m.answer.best, s),
             *evidence.growth(s),
             _alternatives(m.answer),
             *_hardware(m.answer),
@@ -74,7 +74,7 @@ def _answer(answer: Answer, plan: Plan, s: ReportSimulations) -> PageSection:
         _slo_table(answer, plan),
         paragraph(_capacity_words(plan, answer.request)),
         command(plan.command),
-        bullets([*plan.command_notes, *plan.notices]),
+        bullets([*plan.command_notes, *filter(None, [plan.versions]), *plan.notices]),
         paragraph(_sources(answer, plan)),
     ]
     return PageSection("Recommended", parts)

@@ -52,12 +52,18 @@ class PerUser(JsonBlock):
 
 
 class SpotAccount(SpotEffect):
-    """The effect of interruptions of spot instances on the plan."""
+    """The effect of interruptions of spot instances on the plan.
+
+    `replicas_per_unit` replicas are lost with one unit. `survives_replicas` is the number of lost replicas with which
+    the plan was simulated and met its objectives; None without such a simulation.
+    """
 
     interruptions_per_instance_hour: float
     instances: int
     recovery_s: float
     recovery_source: str
+    replicas_per_unit: int = 1
+    survives_replicas: int | None = None
     note: Literal[None] = None
 
     def rows(self) -> Rows:
@@ -69,6 +75,13 @@ class SpotAccount(SpotEffect):
         count = f"of {self.units}, lost one at a time; each is lost with its {other}"
         one_down = {True: "yes", False: "NO", None: "unknown"}[self.holds_with_one_down]
         carried = f"capacity of the other {unit}s compared with the planned rate"
+        if self.units == 1:
+            carried = f"the plan has one {unit}, so nothing is left"
+        if self.survives_replicas is not None and self.survives_replicas >= self.replicas_per_unit:
+            carried = f"simulated: the plan survives the loss of {self.survives_replicas} replicas"
+        elif self.survives_replicas is not None:
+            lost = f"{self.replicas_per_unit} replicas are lost with one {unit}"
+            carried += f"; {lost}, and the plan was required to survive {self.survives_replicas}"
         capacity = rate(self.effective_capacity_requests_per_s)
         spares = f"{self.spares}, {dollars(self.usd_per_hour_with_spares)} per hour"
         return [
@@ -241,8 +254,15 @@ def _spot(given: Accounting, priced: PricedPlan) -> SpotAccount | UnknownSpot | 
         e2e_mean_s=plan.latency_s(E2E.name, "mean") or 0.0,
         usd_per_hour=price.usd_per_hour,
     )
+    effect = spot_effect(fleet, given.spot_interruptions, recovery_s)
+    lost, survival = -(-replicas // effect.units), plan.survival
+    survived = replicas - survival.replicas_left if survival is not None and survival.met else None
+    if survived is not None and survived >= lost:  # simulated, which is more exact than the ratio of capacities
+        effect = effect.model_copy(update={"holds_with_one_down": True})
     return SpotAccount(
-        **spot_effect(fleet, given.spot_interruptions, recovery_s).model_dump(),
+        **effect.model_dump(),
+        replicas_per_unit=lost,
+        survives_replicas=survived,
         interruptions_per_instance_hour=given.spot_interruptions,
         instances=fleet.instances,
         recovery_s=recovery_s,

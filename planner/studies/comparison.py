@@ -39,8 +39,15 @@ class Figure:
 
     @property
     def change(self) -> float | None:
-        """Return the relative change from a to b; None if it is undefined."""
-        return None if self.a is None or self.b is None or not self.a else self.b / self.a - 1
+        """Return the change from a to b; None if it is undefined.
+
+        It is relative, except of shares such as a confidence, whose change is their difference.
+        """
+        if self.a is None or self.b is None:
+            return None
+        if self.unit == "share":
+            return self.b - self.a
+        return self.b / self.a - 1 if self.a else None
 
     @property
     def better(self) -> Better:
@@ -54,7 +61,8 @@ class Figure:
     def as_dict(self) -> dict[str, object]:
         """Return the figure as JSON data."""
         known: dict[str, object] = {"name": self.name, "unit": self.unit, "a": self.a, "b": self.b}
-        return known | {"change": self.change, "better": self.better or None}
+        kind = "difference" if self.unit == "share" else "relative"
+        return known | {"change": self.change, "change_is": kind, "better": self.better or None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,16 @@ def differences(
 
 def deployment_differs(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     """Yield the keys in which two deployment blocks differ, with both values."""
-    return differences(a, b, (key for key in dict.fromkeys((*a, *b)) if key not in _FOLLOWS))
+    one, two = (_flat(block) for block in (a, b))
+    return differences(one, two, (key for key in dict.fromkeys((*one, *two)) if key not in _FOLLOWS))
+
+
+def _flat(block: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a block with the keys of its inner blocks as dotted keys, in the spelling of `plan whatif --set`."""
+    found: dict[str, Any] = {}
+    for key, value in block.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 def _words(value: object) -> str:

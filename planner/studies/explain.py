@@ -54,7 +54,7 @@ def explain(answer: Answer, tell: ProgressCallback = lambda _: None) -> Explanat
     best = answer.best
     if best is None:
         return _explain_refusal(answer)
-    rerun, capacity_per_s = Rerun.of(answer, "explain"), best.capacity_requests_per_s
+    rerun, capacity_per_s = Rerun.of(answer), best.capacity_requests_per_s
     tell("the plan itself")
     bound = find_binding(rerun, capacity_per_s, tell) if capacity_per_s else None
     found = resource_uses(best, pool_uses(rerun, best), bound)

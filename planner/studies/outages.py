@@ -8,7 +8,7 @@ modelled.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
@@ -21,13 +21,13 @@ from catalogs.errors import InputError
 from catalogs.workloads.workload import Workload
 from planner.answer.plan_schema import Plan
 from planner.economics.spot import enough_up
-from planner.evaluation.deployments import with_replicas
+from planner.evaluation.deployments import resized
 from planner.evaluation.evaluator import Load
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window, steady_window
 from planner.problem.latency_metrics import E2E
 from planner.studies.rerun import Rerun
 from simulator.cluster.cluster import RunOptions
-from simulator.cluster.compiled import CompiledDeployment
+from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
 from simulator.cluster.controllers.faults import Faults, Placement
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
@@ -53,12 +53,22 @@ class FailingReplicas:
         """Return the fewest replicas of which `needed` are available for a share of time; at most `most`."""
         return next((n for n in range(needed, most + 1) if self.enough_up(n, needed) >= share), most)
 
-    def window(self, rng: np.random.Generator, replicas: int, length_s: float) -> list[Outage]:
-        """Return the outages of one window; failures that begin before an outage is over belong to it."""
-        starts = np.sort(np.concatenate([self._starts(rng, length_s) for _ in range(replicas)]))
+    def window(self, rng: np.random.Generator, replicas: Sequence[int], length_s: float) -> list[Outage]:
+        """Return the outages of one window; failures that begin before an outage is over belong to it.
+
+        `replicas` holds the number of replicas of each kind.
+        """
+        drawn = [(pool, self._starts(rng, length_s)) for pool, n in enumerate(replicas) for _ in range(n)]
+        starts = np.concatenate([s for _, s in drawn])
+        order = np.argsort(starts, kind="stable")
+        starts, pools = starts[order], np.concatenate([np.full(len(s), pool) for pool, s in drawn])[order]
         ends_before = np.flatnonzero(np.diff(starts) >= 2 * self.restart_s) + 1
-        groups = [group.tolist() for group in np.split(starts, ends_before) if len(group)]
-        return [Outage(tuple(s - group[0] for s in group), self.restart_s) for group in groups]
+        groups = zip(np.split(starts, ends_before), np.split(pools, ends_before), strict=True)
+        return [
+            Outage(tuple((s - group[0]).item() for s in group), self.restart_s, tuple(of.tolist()))
+            for group, of in groups
+            if len(group)
+        ]
 
     def _starts(self, rng: np.random.Generator, length_s: float) -> FloatArray:
         """Return the start times of one replica's outages in a window that begins with the replica available.
@@ -73,28 +83,40 @@ class FailingReplicas:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Overlapping failures of replicas; `starts_s` are seconds since the first failure."""
+    """Overlapping failures of replicas.
+
+    `starts_s` are seconds since the first failure. `pools` are the kinds of the failing replicas, by their number in
+    the order of a request; by default there is one kind.
+    """
 
     starts_s: tuple[float, ...]
     restart_s: float
+    pools: tuple[int, ...] = ()
+
+    @property
+    def failures(self) -> tuple[tuple[float, int], ...]:
+        """Return the time and the kind of replica of each failure, in order of time."""
+        return tuple(zip(self.starts_s, self.pools or (0,) * len(self.starts_s), strict=True))
 
     @property
     def length_s(self) -> float:
         """Return the seconds until all waiting requests are served: as long after the last restart as it took."""
         return self.starts_s[-1] + self.restart_s + self.restart_s
 
-    @property
-    def most_down(self) -> int:
-        """Return the maximum number of replicas that are down at the same time."""
-        return max(sum(s <= t < s + self.restart_s for s in self.starts_s) for t in self.starts_s)
+    def most_down(self, n_pools: int = 1) -> tuple[int, ...]:
+        """Return the maximum number of replicas of each kind that are down at the same time."""
+        own = ([s for s, of in self.failures if of == pool] for pool in range(n_pools))
+        return tuple(
+            max((sum(s <= t < s + self.restart_s for s in starts) for t in starts), default=0) for starts in own
+        )
 
-    def victims(self) -> Iterator[tuple[int, float]]:
-        """Yield the index of a failing replica, which is available until then, and the time in seconds."""
-        back_s: dict[int, float] = {}
-        for start_s in self.starts_s:
-            place = next(p for p in range(len(self.starts_s)) if back_s.get(p, -1.0) <= start_s)
-            back_s[place] = start_s + self.restart_s
-            yield place, start_s
+    def victims(self) -> Iterator[tuple[int, int, float]]:
+        """Yield the kind and index of a failing replica, which is available until then, and the time in seconds."""
+        back_s: dict[tuple[int, int], float] = {}
+        for start_s, pool in self.failures:
+            place = next(p for p in range(len(self.starts_s)) if back_s.get((pool, p), -1.0) <= start_s)
+            back_s[pool, place] = start_s + self.restart_s
+            yield pool, place, start_s
 
 
 def binomial_bounds(met: int, n: int, level: float) -> tuple[float, float]:
@@ -118,13 +140,15 @@ _MIN_LEAD_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class FailingFleet:
-    """A planned deployment with any number of replicas, some of which crash.
+    """A planned deployment with any number of replicas of each kind, some of which crash.
 
-    `n_requests` is the size of a run without outages, and `stay_s` the mean time of a request in the system.
+    `reading` are the statistics to take from a run, `n_requests` is the size of a run without outages, and `stay_s` the
+    mean time of a request in the system.
     """
 
-    compiled: CompiledDeployment
+    served: CompiledDeployment | CompiledFleet
     workload: Workload
+    reading: WindowStatistics
     requests_per_s: float
     n_requests: int
     stay_s: float
@@ -140,42 +164,46 @@ class FailingFleet:
         stay_s = plan.latency_s(E2E.name, "mean")
         if not plan.requests_per_s or stay_s is None:
             raise InputError("plan spares needs a plan with a sustainable rate", plan.deployment["hardware"])
-        compiled = rerun.evaluator_of(index).deployments.compiled(rerun.candidates[index])
-        return cls(compiled, rerun.workload, plan.requests_per_s, rerun.tester.sizes.full, stay_s, rerun.request.seed)
+        served = rerun.evaluator_of(index).deployments.part(rerun.candidates[index], 1)
+        request, n_requests = rerun.request, rerun.tester.sizes.full
+        reading = WindowStatistics.of(request.slos)
+        return cls(served, rerun.workload, reading, plan.requests_per_s, n_requests, stay_s, request.seed)
 
     def shortened(self, outage: Outage) -> Outage:
         """Return the outage, shortened to MOST_REQUESTS requests."""
         factor = min(1.0, (MOST_REQUESTS / self.requests_per_s - self._lead_s) / outage.length_s)
-        return Outage(tuple(s * factor for s in outage.starts_s), outage.restart_s * factor)
+        return Outage(tuple(s * factor for s in outage.starts_s), outage.restart_s * factor, outage.pools)
 
     @property
     def _lead_s(self) -> float:
         return max(_STAYS * self.stay_s, _MIN_LEAD_S)
 
-    def observe(self, replicas: int, outage: Outage | None, example: int, speed: float) -> Mapping[str, FloatArray]:
+    def observe(
+        self, replicas: Sequence[int], outage: Outage | None, example: int, speed: float
+    ) -> Mapping[str, FloatArray]:
         """Return samples of each metric in seconds (Shape (n,)), see `planner.studies.spares.Observe`."""
         if outage is None:
-            done = self._run(replicas, self.n_requests * max(1, ceil(0.6 * replicas)), example, speed, ())
+            done = self._run(replicas, self.n_requests * max(1, ceil(0.6 * max(replicas))), example, speed, ())
             window = steady_window(done.arrival_s, finish_s(done))
         else:
             part, lead_s = self.shortened(outage), self._lead_s
             faults = tuple(
-                Fault(kind="crash", at_s=(lead_s + at_s) / speed, lasts_s=part.restart_s / speed, replica=place)
-                for place, at_s in part.victims()
+                Fault(kind="crash", at_s=(lead_s + at_s) / speed, lasts_s=part.restart_s / speed, replica=at, pool=pool)
+                for pool, at, at_s in part.victims()
             )
             end_s = lead_s + part.length_s
             done = self._run(replicas, ceil(self.requests_per_s * end_s * 1.02), example, speed, faults)
             inside = (done.arrival_s * speed >= lead_s) & (done.arrival_s * speed < end_s)
             window = SteadyWindow(inside, 0.0)
         load = Load(self.requests_per_s, done.requests.n, self.seed, whole_cluster=True)
-        samples = observe_window(done, window, load, WindowStatistics()).samples_s
+        samples = observe_window(done, window, load, self.reading).samples_s
         return {metric: values * speed for metric, values in samples.items()}
 
-    def _run(self, replicas: int, n: int, example: int, speed: float, faults: tuple[Fault, ...]) -> Run:
-        fleet = with_replicas(self.compiled, replicas)
+    def _run(self, replicas: Sequence[int], n: int, example: int, speed: float, faults: tuple[Fault, ...]) -> Run:
+        fleet = resized(self.served, replicas)
         drawn = self.workload.materialise(self.seed + example, n, self.requests_per_s)
         requests = replace(drawn, arrival_s=drawn.arrival_s / speed)
         if not faults:
             return simulate(fleet, requests)
-        placement = Placement("", tuple((place,) for place in range(replicas)))
-        return simulate(fleet, requests, RunOptions(controllers=(Faults(faults, (placement,)),), retries=Retries()))
+        placements = tuple(Placement("", tuple((place,) for place in range(count))) for count in replicas)
+        return simulate(fleet, requests, RunOptions(controllers=(Faults(faults, placements),), retries=Retries()))

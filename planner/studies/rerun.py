@@ -8,7 +8,6 @@ from typing import Final
 
 from catalogs.errors import InputError
 from catalogs.workloads.workload import Workload
-from planner.answer.capabilities import need_readable
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
@@ -40,14 +39,12 @@ class Rerun:
     candidates: tuple[Candidate, ...]
 
     @classmethod
-    def of(cls, answer: Answer, command: str = "report") -> Rerun:
-        """Return the rerun of an answer for a command.
+    def of(cls, answer: Answer) -> Rerun:
+        """Return the rerun of an answer.
 
         Raises:
-            InputError: The command does not support the answer, or the answer was made with another calibration or
-                another search space.
+            InputError: The answer was made with another calibration or another search space.
         """
-        need_readable(command, answer.plans)
         request = answer.request
         evaluator = open_evaluator(request)
         made, here = answer.reproduce.calibration, digest(evaluator.fingerprint)
@@ -97,6 +94,8 @@ def found_again(plan: Plan, space: Sequence[Candidate], request: PlanRequest) ->
         written = candidate.deployment(request.model, request.engine).model_dump()
         chosen = {k: v for k, v in written.items() if v is not None or k in _DECISIVE}
         chosen |= {API_SERVERS: candidate.api_servers} if plan.deployment.get(API_SERVERS) else {}
+        if candidate.split:  # the block of a plan states the number of its decode replicas
+            chosen["replicas"] = candidate.replicas
         if all(plan.deployment.get(k) == v for k, v in chosen.items() if k not in _NAMES):
             return candidate
     raise InputError(

@@ -9,24 +9,28 @@ mean is within the limit.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import islice, takewhile
-from math import ceil
+from math import ceil, prod
 from typing import Final
 
 import numpy as np
+from pydantic import Field
 
 from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import FloatArray
+from catalogs.deployments.layout import Role
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
 from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import HOUR_S, exact_duration
-from planner.answer.capabilities import chosen
-from planner.answer.schema import Answer
+from planner.answer.plan_schema import Plan
+from planner.answer.schema import Answer, chosen
 from planner.evaluation.confidence import LEVEL, LEVELS, SPEED
+from planner.problem.candidate import Candidate
+from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
 from planner.studies.outages import FailingFleet, FailingReplicas, Outage, binomial_bounds
 from planner.studies.rerun import Rerun
@@ -36,27 +40,34 @@ WINDOWS: Final = 2000
 
 _EXAMPLES: Final = 3
 
+#: Ratio of the share of late requests with one replica more, above which the replica is of no use.
+_LESS: Final = 0.9
+
 MOST_SPARES: Final = 8
 
 #: Maximum depth of an outage; deeper outages are treated as outages of this depth.
 _DEPTHS: Final = 4
 
-#: Returns the samples of each metric, in seconds, for a number of replicas, an outage (None: all are available), the
-#: number of the example, and a factor on step times. Samples of unanswered requests are infinite.
-Observe = Callable[[int, Outage | None, int, float], Mapping[str, FloatArray]]
+#: The number of replicas of each kind: one, or prefill and decode replicas.
+Counts = tuple[int, ...]
 
-Outages = list[tuple[Outage, int]]  # the outages of a window with the number of failed replicas
+#: Returns the samples of each metric, in seconds, for a number of replicas of each kind, an outage (None: all are
+#: available), the number of the example, and a factor on step times. Samples of unanswered requests are infinite.
+Observe = Callable[[Counts, Outage | None, int, float], Mapping[str, FloatArray]]
+
+Outages = list[tuple[Outage, Counts]]  # the outages of a window with the number of failed replicas of each kind
 
 
 class SparesTried(JsonBlock):
     """The result of a number of replicas: the share of windows that meet the objectives, with its LEVEL interval.
 
     `late_by_down` is the share of late requests and `outages_by_down` the mean number of outages in a window, both by
-    the number of failed replicas.
+    the number of failed replicas. `by_pool` has the replicas of each kind; it is empty where there is only one.
     """
 
     replicas: int
     spares: int
+    by_pool: dict[str, int] = Field(default_factory=dict)
     enough_up: float
     windows_held: float
     ci_low: float
@@ -68,85 +79,156 @@ class SparesTried(JsonBlock):
 
 @dataclass(frozen=True, slots=True)
 class SpareStudy:
-    """Estimates the share of windows that meet the objectives with a number of replicas.
+    """Estimates the share of windows that meet the objectives with a number of replicas of each kind.
 
-    `needed` replicas carry the load, a window lasts `length_s`, and a share `held` of the windows must meet the
-    objectives.
+    `needed` replicas of each kind carry the load, a window lasts `length_s`, and a share `held` of the windows must
+    meet the objectives. `roles` names the kinds, and `sizes` are the accelerators of a replica of each kind.
     """
 
     observe: Observe
     slos: tuple[Slo, ...]
     failing: FailingReplicas
     requests_per_s: float
-    needed: int
+    needed: Counts
     length_s: float
     held: float
     seed: int = 0
     n_windows: int = WINDOWS
+    roles: tuple[Role, ...] = ("both",)
+    sizes: Counts = (1,)
 
-    def first_guess(self) -> int:
+    @property
+    def late_allowed(self) -> float:
+        """Return the smallest share of requests that an objective permits to be late; 5 % without percentiles."""
+        return min((1 - slo.quantile for slo in self.slos if slo.quantile is not None), default=0.05)
+
+    def first_guess(self) -> Counts:
         """Return the replicas with which too few are available for at most the permitted share of late requests."""
-        late_allowed = min((1 - slo.quantile for slo in self.slos if slo.quantile is not None), default=0.05)
-        return self.failing.fewest(self.needed, 1 - late_allowed, self.needed + MOST_SPARES)
+        share = (1 - self.late_allowed) ** (1 / len(self.needed))  # of the time that enough of each kind are available
+        return tuple(self.failing.fewest(n, share, n + MOST_SPARES) for n in self.needed)
 
-    def fewest(self, tell: ProgressCallback = lambda _: None) -> tuple[int | None, list[SparesTried]]:
-        """Return the fewest replicas that meet the objectives, and all results in ascending number of replicas.
+    def fewest(
+        self, tell: ProgressCallback = lambda _: None, speed: float = 1.0, start: Counts | None = None
+    ) -> tuple[Counts | None, list[SparesTried]]:
+        """Return the fewest replicas of each kind that meet the objectives, and all results, the fewest replicas first.
 
-        The search starts from the formula. The number is None if MOST_SPARES spares are not enough.
+        The search starts from the formula. Where that is not enough, it adds a replica of the kind that causes the most
+        late requests; then it takes away replicas as long as the objectives are met, the largest first. No replica of
+        the result can be left out; since no kind replaces another, it is also the fewest. The result is None if
+        MOST_SPARES spares are not enough, or if too many requests are late while all replicas are up and more replicas
+        do not change that.
+
+        Args:
+            tell: Called with a description of each simulation before it starts.
+            speed: Factor on step times.
+            start: Replicas from which the search starts; None for those of the formula.
         """
-        known: dict[int, SparesTried] = {}
+        known: dict[Counts, SparesTried] = {}
 
-        def holds(replicas: int) -> bool:
-            tell(f"{replicas} replicas, {replicas - self.needed} of them spare")
-            known[replicas] = self.tried(replicas)
+        def holds(replicas: Counts) -> bool:
+            if replicas not in known:
+                tell(f"{self._words(replicas)}, {sum(replicas) - sum(self.needed)} of them spare")
+                known[replicas] = self.tried(replicas, speed)
             return known[replicas].holds
 
-        first = self.first_guess()
-        fewer, more = range(first, self.needed - 1, -1), range(first + 1, self.needed + MOST_SPARES + 1)
-        enough = list(takewhile(holds, fewer)) or list(islice(filter(holds, more), 1))
-        return min(enough, default=None), [known[n] for n in sorted(known)]
+        found = start or self.first_guess()
+        late_up = math.inf
+        while not holds(found) and sum(found) < sum(self.needed) + MOST_SPARES:
+            before, late_up = late_up, known[found].late_by_down["0"] or 0.0
+            if late_up > self.late_allowed and late_up > _LESS * before:
+                break
+            found = _with(found, self._weakest(known[found]), 1)
+        enough = holds(found)
+        for pool in sorted(range(len(found)), key=lambda pool: -self.sizes[pool]) if enough else ():
+            while found[pool] > self.needed[pool] and holds(_with(found, pool, -1)):
+                found = _with(found, pool, -1)
+        tried = [known[n] for n in sorted(known, key=lambda n: (sum(n), n))]
+        return (found if enough else None), tried
 
-    def tried(self, replicas: int, speed: float = 1.0) -> SparesTried:
+    def by_pool(self, replicas: Counts) -> dict[str, int]:
+        """Return the replicas by kind; empty where there is only one kind."""
+        return {} if len(replicas) == 1 else dict(zip(map(str, self.roles), replicas, strict=True))
+
+    def _words(self, replicas: Counts) -> str:
+        if len(replicas) == 1:
+            return f"{replicas[0]} replicas"
+        return " + ".join(f"{n} {role}" for n, role in zip(replicas, self.roles, strict=True)) + " replicas"
+
+    def _weakest(self, tried: SparesTried) -> int:
+        """Return the kind of replica whose outages cause the most late requests."""
+        late = [0.0] * len(self.needed)
+        for name, n in tried.outages_by_down.items():
+            for pool, down in enumerate(self._down(name)):
+                late[pool] += n * down * (tried.late_by_down.get(name) or 0.0)
+        return late.index(max(late))
+
+    def _name(self, down: Counts) -> str:
+        """Return a number of failed replicas as a key: "1", or "1 prefill + 1 decode"."""
+        if len(down) == 1 or not any(down):
+            return str(sum(down))
+        return " + ".join(f"{n} {role}" for n, role in zip(down, self.roles, strict=True) if n)
+
+    def _down(self, name: str) -> Counts:
+        """Return the number of failed replicas of each kind that a key names."""
+        found = {role: int(n) for n, _, role in (part.partition(" ") for part in name.split(" + "))}
+        return (found[""],) if len(self.needed) == 1 else tuple(found.get(role, 0) for role in self.roles)
+
+    def tried(self, replicas: Counts, speed: float = 1.0) -> SparesTried:
         """Return the result of a number of replicas in randomly drawn windows, with a factor on step times."""
-        rng = np.random.default_rng([self.seed, replicas])
+        rng = np.random.default_rng([self.seed, *replicas])
         drawn = [self.failing.window(rng, replicas, self.length_s) for _ in range(self.n_windows)]
-        windows = [[(outage, min(outage.most_down, _DEPTHS)) for outage in outages] for outages in drawn]
-        up = self._counts(self.observe(replicas, None, 0, speed))
-        up /= up[0].max()
+        windows = [[(outage, self._depth(outage)) for outage in outages] for outages in drawn]
+        up = self._counts(self.observe(replicas, None, 0, speed), 1.0)
         down = self._examples(replicas, windows, speed)
         n_held = sum(self._holds(outages, up, down, rng) for outages in windows)
         low, high = binomial_bounds(n_held, self.n_windows, LEVEL)
         depths = Counter(depth for outages in windows for _, depth in outages)
+        none = (0,) * len(replicas)
+        late = {depth: float(np.mean([_late(c) for c in found])) for depth, found in ({none: [up]} | down).items()}
+        pools = zip(replicas, self.needed, strict=True)
         return SparesTried(
-            replicas=replicas,
-            spares=replicas - self.needed,
-            enough_up=self.failing.enough_up(replicas, self.needed),
+            replicas=sum(replicas),
+            spares=sum(replicas) - sum(self.needed),
+            by_pool=self.by_pool(replicas),
+            enough_up=prod(self.failing.enough_up(n, needed) for n, needed in pools),
             windows_held=n_held / self.n_windows,
             ci_low=low,
             ci_high=high,
             holds=n_held / self.n_windows >= self.held,
-            late_by_down={str(n): float(np.mean([_late(c) for c in found])) for n, found in ({0: [up]} | down).items()},
-            outages_by_down={str(depth): n / self.n_windows for depth, n in sorted(depths.items())},
+            late_by_down={self._name(depth): share for depth, share in late.items()},
+            outages_by_down={self._name(depth): n / self.n_windows for depth, n in sorted(depths.items())},
         )
 
-    def _counts(self, samples: Mapping[str, FloatArray]) -> FloatArray:
-        """Return the requests, the late requests, and the total latency in seconds. Shape (3, objectives)."""
-        seen = [(samples[slo.metric], slo.limit_s) for slo in self.slos]
-        return np.array([[len(values), np.sum(values > limit_s), values.sum()] for values, limit_s in seen]).T
+    def _depth(self, outage: Outage) -> Counts:
+        return tuple(min(n, _DEPTHS) for n in outage.most_down(len(self.needed)))
 
-    def _examples(self, replicas: int, windows: list[Outages], speed: float) -> dict[int, list[FloatArray]]:
+    def _counts(self, samples: Mapping[str, FloatArray], n_requests: float) -> FloatArray:
+        """Return the requests, the late requests, and the total latency in seconds. Shape (3, objectives).
+
+        The samples stand for `n_requests` requests. Samples that are not of requests, such as the gaps between tokens,
+        are shares of them.
+        """
+        per_request = [len(values) for name, values in samples.items() if LATENCY_METRICS[name].is_per_request]
+        columns = []
+        for slo in self.slos:
+            values = samples[slo.metric]
+            of = max(per_request) if LATENCY_METRICS[slo.metric].is_per_request else len(values)
+            column = np.array([len(values), np.sum(values > slo.limit_s), values.sum()])
+            columns.append(column * n_requests / max(of, 1))
+        return np.array(columns).T
+
+    def _examples(self, replicas: Counts, windows: list[Outages], speed: float) -> dict[Counts, list[FloatArray]]:
         """Return the counts of some of the drawn outages by the number of failed replicas."""
-        found: dict[int, list[FloatArray]] = {}
+        found: dict[Counts, list[FloatArray]] = {}
         for outage, depth in (pair for outages in windows for pair in outages):
             examples = found.setdefault(depth, [])
             if len(examples) < _EXAMPLES:
                 samples = self.observe(replicas, outage, len(examples), speed)
-                scale = self.requests_per_s * outage.length_s / max(max(map(len, samples.values())), 1)
-                examples.append(scale * self._counts(samples))
+                examples.append(self._counts(samples, self.requests_per_s * outage.length_s))
         return found
 
     def _holds(
-        self, outages: Outages, up: FloatArray, down: Mapping[int, list[FloatArray]], rng: np.random.Generator
+        self, outages: Outages, up: FloatArray, down: Mapping[Counts, list[FloatArray]], rng: np.random.Generator
     ) -> bool:
         """Return True if a window meets every objective."""
         out_s = min(sum(outage.length_s for outage, _ in outages), self.length_s)
@@ -163,6 +245,11 @@ class SpareStudy:
         return True
 
 
+def _with(counts: Counts, pool: int, more: int) -> Counts:
+    """Return the counts with `more` replicas of one kind."""
+    return (*counts[:pool], counts[pool] + more, *counts[pool + 1 :])
+
+
 def _late(counts: FloatArray) -> float:
     """Return the largest share of late requests of any objective."""
     return float(np.max(counts[1] / np.maximum(counts[0], 1e-12)))
@@ -176,8 +263,10 @@ def needed_replicas(requests_per_s: float, carries_per_s: float) -> int:
 class SparesDocument(JsonBlock):
     """The document of `plan spares --json`.
 
-    `spares` and `replicas` are the fewest that meet the objectives, None if no tried number does. `held_if_slow` is the
-    share of windows that meet them with steps as slow as at the upper level of the stated error.
+    `spares` and `replicas` are the fewest that meet the objectives, None if no tried number does. The keys ending in
+    `_by_pool` hold the same by kind of replica and are empty where there is only one kind. `slow_factor` is the factor
+    on step times at the upper level of the stated calibration error, and `held_if_slow` the share of windows that meet
+    the objectives with such steps. `spares_if_slow` is the fewest that meet them then; None if no tried number does.
     """
 
     schema_version: int
@@ -192,9 +281,15 @@ class SparesDocument(JsonBlock):
     slo: list[str]
     needed: int
     formula: int
+    late_allowed: float
     spares: int | None
     replicas: int | None
+    slow_factor: float
     held_if_slow: float | None
+    spares_if_slow: int | None
+    needed_by_pool: dict[str, int] = Field(default_factory=dict)
+    replicas_by_pool: dict[str, int] = Field(default_factory=dict)
+    planned_by_pool: dict[str, int] = Field(default_factory=dict)
     tried: list[SparesTried]
     planned_replicas: int
     usd_per_hour_planned: float | None
@@ -247,20 +342,40 @@ def spares(
         InputError: The command cannot read the plan.
     """
     plan = chosen("spares", answer, alternative)
-    rerun = Rerun.of(answer, "spares")
+    rerun = Rerun.of(answer)
     request, candidate = rerun.request, rerun.candidates[alternative]
     fleet = FailingFleet.of(rerun, plan, alternative)
     rate = fleet.requests_per_s
-    carries = max(plan.capacity_requests_per_s or 0.0, rate) / candidate.replicas
     failing = FailingReplicas(terms.mtbf_s, terms.restart_s)
-    needed = min(candidate.replicas, needed_replicas(rate, carries))
-    study = SpareStudy(fleet.observe, request.slos, failing, rate, needed, terms.window_s, terms.held, request.seed)
+    parts = [part for _, part in candidate.pools]
+    planned = tuple(part.replicas for part in parts)
+    needed = planned  # of prefill and decode replicas, the capacity of each kind alone is not known
+    if len(planned) == 1:
+        carries = max(plan.capacity_requests_per_s or 0.0, rate) / candidate.replicas
+        needed = (min(candidate.replicas, needed_replicas(rate, carries)),)
+    study = SpareStudy(
+        fleet.observe,
+        request.slos,
+        failing,
+        rate,
+        needed,
+        terms.window_s,
+        terms.held,
+        request.seed,
+        roles=tuple(role for role, _ in candidate.pools),
+        sizes=tuple(part.layout.accelerators for part in parts),
+    )
     fewest, tried = study.fewest(tell)
-    held_if_slow = None
+    held_if_slow, fewest_if_slow = None, None
+    error = StatedError.of(request.engine, plan.operator_error)
+    slow = float(error.factors(SPEED, np.array([LEVELS[-1]]))[0])
     if fewest is not None:
         tell("slower steps, as in 1 of 20 cases")
-        error = StatedError.of(request.engine, plan.operator_error)
-        held_if_slow = study.tried(fewest, float(error.factors(SPEED, np.array([LEVELS[-1]]))[0])).windows_held
+        held_if_slow = study.tried(fewest, slow).windows_held
+        if held_if_slow >= terms.held:
+            fewest_if_slow = fewest
+        else:
+            fewest_if_slow, _ = study.fewest(tell, slow, fewest)
     return SparesDocument(
         schema_version=1,
         mtbf_s=failing.mtbf_s,
@@ -272,14 +387,35 @@ def spares(
         n_windows=study.n_windows,
         ci_level=LEVEL,
         slo=[slo.text for slo in request.slos],
-        needed=needed,
-        formula=study.first_guess() - needed,
-        spares=None if fewest is None else fewest - needed,
-        replicas=fewest,
+        needed=sum(needed),
+        late_allowed=study.late_allowed,
+        formula=sum(study.first_guess()) - sum(needed),
+        spares=None if fewest is None else sum(fewest) - sum(needed),
+        replicas=None if fewest is None else sum(fewest),
+        slow_factor=slow,
         held_if_slow=held_if_slow,
+        spares_if_slow=None if fewest_if_slow is None else sum(fewest_if_slow) - sum(needed),
+        needed_by_pool=study.by_pool(needed),
+        replicas_by_pool={} if fewest is None else study.by_pool(fewest),
+        planned_by_pool=study.by_pool(planned),
         tried=tried,
-        planned_replicas=candidate.replicas,
+        planned_replicas=sum(planned),
         usd_per_hour_planned=plan.usd_per_hour,
-        usd_per_hour=None if fewest is None else rerun.prices.usd_per_hour_of_replicas(candidate, fewest),
+        usd_per_hour=_usd_per_hour(rerun, candidate, plan, study.sizes, planned, fewest),
         most=MOST_SPARES,
     )
+
+
+def _usd_per_hour(
+    rerun: Rerun, candidate: Candidate, plan: Plan, sizes: Counts, planned: Counts, replicas: Counts | None
+) -> float | None:
+    """Return the price of an hour of the replicas; None if it is unknown.
+
+    Prefill and decode replicas share instances, so their price is that of the plan in proportion to the accelerators.
+    """
+    if plan.usd_per_hour is None or replicas is None:
+        return None
+    if len(replicas) == 1:
+        return rerun.prices.usd_per_hour_of_replicas(candidate, replicas[0])
+    used, in_plan = (sum(n * size for n, size in zip(counts, sizes, strict=True)) for counts in (replicas, planned))
+    return float(plan.usd_per_hour * used / in_plan)

@@ -376,8 +376,18 @@ def document(analysis: Analysis) -> dict[str, Any]:
         "precisions": [asdict(p) for p in a.precisions],
         "scaling": [asdict(s) for s in a.scaling],
         "calibration": {"bundle": a.bundle} | origin_shares(a.rows),
-        "notices": list(a.notices),
+        "notices": [*a.notices, *_faster_than_roofline(together(a.rows))],
     }
+
+
+def _faster_than_roofline(rows: Iterable[OperatorRow]) -> Iterator[str]:
+    """Yield the reason why operators are faster than their rooflines, if there are any."""
+    names = [row.name for row in rows if row.seconds < row.roofline_s]
+    if names:
+        yield (
+            f"faster than at the roofline: {', '.join(names)}. The roofline counts every byte as traffic of device "
+            "memory, but passes over data that was just written are served by the cache"
+        )
 
 
 def published_document(query: StepQuery) -> dict[str, Any]:

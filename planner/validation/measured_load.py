@@ -144,7 +144,7 @@ class LoadSimulator:
             InputError: The plan cannot be simulated here.
         """
         try:
-            return cls(prediction, Rerun.of(prediction.answer, "verify"), plan)
+            return cls(prediction, Rerun.of(prediction.answer), plan)
         except InputError as error:
             rule = f"a run at another load than the planned one needs a simulation of the plan ({error.rule})"
             raise InputError(

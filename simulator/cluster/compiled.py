@@ -14,7 +14,7 @@ from calibration.bundles.bundle import Bundle, load_bundle
 from catalogs.deployments.layout import Role
 from catalogs.deployments.resolve import resolve, resolve_pools
 from catalogs.deployments.resolved import OffloadTiers, ResolvedDeployment
-from catalogs.deployments.schema import Deployment
+from catalogs.deployments.schema import Deployment, Disaggregation
 from catalogs.engines.profile import HostTimes, KvTransfer
 from catalogs.errors import InputError
 from catalogs.units import GIGA
@@ -116,9 +116,13 @@ def compile_fleet(deployment: Deployment, bundle_path: Path | None = None, measu
         compile_deployment(part.written, bundle_path, measured_host, resolved)
         for resolved, part in zip(resolve_pools(deployment), deployment.slices, strict=True)
     )
+    return fleet_of(compiled, deployment.disaggregation)
+
+
+def fleet_of(compiled: tuple[CompiledDeployment, ...], split: Disaggregation | None) -> CompiledFleet:
+    """Return the pools behind one router; `split` is the `disaggregation` block of the deployment, if it has one."""
     engine = compiled[-1].resolved.engine  # the engine that streams to the client
     hand_over = DisaggregationPolicy(engine.first_token)
-    split = deployment.disaggregation
     if split is None:
         return CompiledFleet(compiled, None, hand_over, engine.kv_transfer, engine.transfer_queues)
     most_tokens, rate = split.max_local_prefill_tokens or 0, split.transfer_gb_per_s

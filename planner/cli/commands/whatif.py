@@ -26,7 +26,7 @@ def whatif(
     """
     from catalogs.errors import InputError
     from catalogs.ui.terminal import progress_bar
-    from planner.answer.capabilities import chosen
+    from planner.answer.schema import chosen
     from planner.cli.screens.studies import show_whatif
     from planner.problem.overrides import parse_keys
     from planner.sections.full_answer import read_answer

@@ -127,6 +127,8 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
         yield from _calibration_lines(best.calibration)
     for notice in (*best.notices[:3], *best.command_notes):
         yield "Note", notice
+    if best.versions:
+        yield "Versions", best.versions
     yield "Start", best.command
     yield _search_line(answer.search)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -54,7 +54,8 @@ def _show_figures(c: PlanComparison, heads: tuple[str, str], remarks: Sequence[s
 
 def _cells(f: Figure, heads: tuple[str, str]) -> tuple[str, ...]:
     values = ("none" if value is None else _TEXT[f.unit](value) for value in (f.a, f.b))
-    change = "" if f.change is None else f"{100 * f.change:+.0f} %"
+    unit = "points" if f.unit == "share" else "%"  # of shares, percentage points
+    change = "" if f.change is None else f"{100 * f.change + 0.0:+.0f} {unit}".replace("-0 ", "+0 ")
     return (f.name, *values, change, {"A": heads[0], "B": heads[1]}.get(f.better, f.better))
 
 
@@ -97,20 +98,43 @@ def _spares_lines(found: SparesDocument) -> Iterator[Line]:
         missed = f"{100 - required:.3g} % of windows of {window}"
         yield "NO", f"with {found.most} spare replicas the objectives are still missed in more than {missed}"
     else:
-        more = found.replicas - found.planned_replicas
-        planned = "as planned" if not more else f"{abs(more)} {'more' if more > 0 else 'fewer'} than planned"
-        count = f"{found.needed} required and {found.spares} spare replicas ({found.replicas} in total, {planned})"
-        yield "Recommended", f"{count} meet the objectives in {required:.3g} % of windows of {window}"
-    late = "the share of time with too few replicas is at most the permitted share of late requests"
-    yield "Formula", f"{_spares(found.formula)}: {late}"
+        meets = f"meet the objectives in at least {required:.3g} % of windows of {window}"
+        yield "Recommended", f"{_recommended(found)} {meets}{_if_slow(found)}"
+    late = f"{100 * found.late_allowed:.3g} %"
+    enough = f"{_spares(found.formula)} keep enough replicas up for all but {late} of the time, and {late} of requests"
+    yield "Formula", f"{enough} may be late; the formula ignores queues, so the simulation decides"
     for row in found.tried:
         yield "Simulated", _tried_words(row)
-    if found.held_if_slow is not None:
-        share = f"{100 * found.held_if_slow:.1f} % of windows meet the objectives"
-        yield "", f"if steps are slower than predicted (95th percentile of the stated error), {share}"
     if found.usd_per_hour is not None:
         yield "Cost", f"${found.usd_per_hour:.2f}/h, ${found.usd_per_hour_planned:.2f}/h as planned"
     yield "Note", "replicas fail independently; failures of several at once (a node, a release) are not included"
+
+
+def _recommended(found: SparesDocument) -> str:
+    """Return the recommended replicas in words."""
+    replicas = found.replicas or 0
+    more = replicas - found.planned_replicas
+    planned = "as planned" if not more else f"{abs(more)} {'more' if more > 0 else 'fewer'} than planned"
+    total = _kinds(found.replicas_by_pool) or f"{replicas} in total"
+    return f"{found.needed} required and {found.spares} spare replicas ({total}, {planned})"
+
+
+def _if_slow(found: SparesDocument) -> str:
+    """Return the effect of the calibration error on the recommended replicas, as the end of their sentence."""
+    if found.held_if_slow is None:
+        return ""
+    case = f"if steps are {percent(found.slow_factor - 1)} slower than predicted (calibration error, 1 of 20 cases)"
+    share = f"; {case}, in {100 * found.held_if_slow:.1f} %"
+    if found.spares_if_slow is None:
+        return f"{share}, and more spare replicas do not help"
+    return (
+        share if found.spares_if_slow == found.spares else f"{share}, {_spares(found.spares_if_slow)} would be needed"
+    )
+
+
+def _kinds(by_pool: Mapping[str, int]) -> str:
+    """Return replicas by kind: "2 prefill + 1 decode"; empty where there is only one kind."""
+    return " + ".join(f"{n} {role}" for role, n in by_pool.items())
 
 
 def _tried_words(row: SparesTried) -> str:
@@ -119,7 +143,8 @@ def _tried_words(row: SparesTried) -> str:
     windows = f"{row.windows_held:.1%} of windows meet the objectives ({row.ci_low:.1%} to {row.ci_high:.1%})"
     up = f"enough replicas available {row.enough_up:.3%} of the time"
     verdict = "enough" if row.holds else "not enough"
-    return f"{_spares(row.spares)}: {windows}: {verdict}; {up}; late requests: {late}"
+    kinds = f" ({_kinds(row.by_pool)})" if row.by_pool else ""
+    return f"{_spares(row.spares)}{kinds}: {windows}: {verdict}; {up}; late requests: {late}"
 
 
 def _spares(n: int) -> str:

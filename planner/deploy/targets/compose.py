@@ -5,11 +5,14 @@ nginx is the router that a plan assumes: each request goes to the next replica i
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
+from catalogs.launch.arguments import Arguments
+from catalogs.launch.images import ENGINE_ROUTER, ROUTER
+from planner.deploy.disaggregated import local_addresses, local_servers, router_package, router_words
 from planner.deploy.files import DeploymentFiles, to_yaml
-from planner.deploy.images import ROUTER
 from planner.deploy.serving import HEALTH, PORT, Serving
 
 _ROUTER_PORT: Final = 8080
@@ -17,10 +20,45 @@ _ROUTER_PORT: Final = 8080
 _SECRET: Final = "/run/secrets/hf_token"
 
 
-def write(s: Serving) -> DeploymentFiles:
+def write(*pools: Serving) -> DeploymentFiles:
     """Return compose.yaml for one machine."""
+    return _replicas(*pools) if len(pools) == 1 else _paired(pools)
+
+
+def _paired(pools: Sequence[Serving]) -> DeploymentFiles:
+    """Return compose.yaml of prefill and decode servers, which use the network of the machine, and their router."""
+    s, found = pools[-1], local_servers(pools, _FIRST_PORT)
+    services: dict[str, Any] = {}
+    for server in found:
+        made = _engine(server.serving, server.arguments, server.port, server.first)
+        services[server.name] = made | {"network_mode": "host"}
+    words = shlex.join(router_words(local_addresses(found), s.family, PORT))
+    services["router"] = {
+        "image": ENGINE_ROUTER,
+        "command": ["sh", "-c", f"pip install --no-cache-dir {router_package(s.family)} && exec {words}"],
+        "network_mode": "host",
+        "depends_on": {server.name: {"condition": "service_healthy"} for server in found},
+        "restart": "unless-stopped",
+    }
+    whole = {"name": s.name, "services": services, **_SHARED}
+    notes = ["the servers and their router use the network of the machine, on which their ports must be free"]
+    return DeploymentFiles({"compose.yaml": to_yaml(whole)}, _STEPS, notes, token_prompts=s.family == "vllm")
+
+
+#: What every engine but llama.cpp shares: the volume of the weights and the Hugging Face token.
+_SHARED: Final[dict[str, Any]] = {"volumes": {"weights": {}}, "secrets": {"hf_token": {"environment": "HF_TOKEN"}}}
+
+_STEPS: Final = (
+    "export HF_TOKEN=...   # for gated models",
+    "docker compose up --detach --wait --wait-timeout 3600",
+)
+
+_FIRST_PORT: Final = 8001
+
+
+def _replicas(s: Serving) -> DeploymentFiles:
     names = [f"engine-{i}" for i in range(s.replicas)]
-    services = {name: _engine(s, i) for i, name in enumerate(names)}
+    services = {name: _engine(s, s.listening(), PORT, i * s.accelerators) for i, name in enumerate(names)}
     whole: dict[str, Any] = {"name": s.name, "services": services}
     if s.replicas == 1:
         services[names[0]]["ports"] = [f"8000:{PORT}"]
@@ -35,19 +73,17 @@ def write(s: Serving) -> DeploymentFiles:
         config = nginx_config([f"{name}:{PORT}" for name in names], _ROUTER_PORT)
         whole["configs"] = {"router": {"content": config.replace("$", "$$")}}
     if s.family != "llama.cpp":
-        whole["volumes"] = {"weights": {}}
-        whole["secrets"] = {"hf_token": {"environment": "HF_TOKEN"}}
-    steps = ["export HF_TOKEN=...   # for gated models", "docker compose up --detach --wait --wait-timeout 3600"]
+        whole |= _SHARED
     notes = ["put the GGUF files into ./models"] if s.family == "llama.cpp" else []
-    return DeploymentFiles({"compose.yaml": to_yaml(whole)}, steps, notes)
+    return DeploymentFiles({"compose.yaml": to_yaml(whole)}, _STEPS, notes)
 
 
-def _engine(s: Serving, i: int) -> dict[str, Any]:
-    """Return the service of replica `i`, which has accelerators of its own."""
-    program, *rest = s.listening().words
-    environment = dict(s.arguments.environment)
+def _engine(s: Serving, arguments: Arguments, port: int, first: int) -> dict[str, Any]:
+    """Return the service of one server, which has accelerators of its own, from number `first`."""
+    program, *rest = arguments.words
+    environment = dict(arguments.environment)
     found: dict[str, Any] = {"image": s.image, "entrypoint": [program], "command": rest, "ipc": "host"}
-    url = f"http://localhost:{PORT}{HEALTH}"
+    url = f"http://localhost:{port}{HEALTH}"
     if s.family == "llama.cpp":  # its image has curl and no Python
         found["volumes"] = ["./models:/models:ro"]
         test = ["CMD", "curl", "-f", url]
@@ -55,7 +91,7 @@ def _engine(s: Serving, i: int) -> dict[str, Any]:
         found |= {"volumes": ["weights:/root/.cache/huggingface"], "secrets": ["hf_token"]}
         environment["HF_TOKEN_PATH"] = _SECRET
         test = ["CMD", "python3", "-c", f"import urllib.request as u; u.urlopen('{url}', timeout=5)"]
-    ids = [str(i * s.accelerators + n) for n in range(s.accelerators)]
+    ids = [str(first + n) for n in range(s.accelerators)]
     if s.device.maker == "nvidia":
         device = {"driver": "nvidia", "device_ids": ids, "capabilities": ["gpu"]}
         found["deploy"] = {"resources": {"reservations": {"devices": [device]}}}

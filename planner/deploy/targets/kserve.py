@@ -8,21 +8,26 @@ from typing import Any
 
 from planner.deploy.files import DeploymentFiles, to_yaml
 from planner.deploy.serving import Serving
-from planner.deploy.targets.pods import TOKEN_SECRET, environment, node_selector, resources, secret_step
+from planner.deploy.targets.paired import NETWORK
+from planner.deploy.targets.pods import TOKEN_SECRET, environment, placement, resources, secret_step
 
 _PREDICTED = "KServe's scheduler chooses replicas by load and cached prefixes; the plan assumes round robin"
 
+_PREDICTED_DISAGGREGATED = (
+    "KServe's scheduler chooses the prefill and decode servers by load; the plan assumes round robin"
+)
 
-def write(s: Serving) -> DeploymentFiles:
-    """Return llminferenceservice.yaml."""
+
+def write(*pools: Serving) -> DeploymentFiles:
+    """Return llminferenceservice.yaml; of a plan with prefill and decode servers, `prefill` holds the former."""
+    s, disaggregated = pools[-1], len(pools) > 1
     routing: dict[str, Any] = {"route": {}, "gateway": {}}
     spec = {
         **({"runtime": "kserve-llm-sglang"} if s.family == "sglang" else {}),
         "model": {"uri": f"hf://{s.model}", "name": s.model},
-        "replicas": s.replicas,
-        "parallelism": {"tensor": s.resolved.layout.tensor_parallel},
-        "router": {"scheduler": {}, **routing} if s.replicas > 1 else routing,
-        "template": {"containers": [_container(s)]} | node_selector(s),
+        **_workload(s),
+        **({"prefill": _workload(pools[0])} if disaggregated else {}),
+        "router": {"scheduler": {}, **routing} if s.replicas > 1 or disaggregated else routing,
     }
     service = {
         "apiVersion": "serving.kserve.io/v1alpha2",
@@ -37,7 +42,17 @@ def write(s: Serving) -> DeploymentFiles:
         f"export BASE_URL=$(kubectl get llminferenceservice {s.name} -o jsonpath='{{.status.url}}')",
     ]
     notes = [_PREDICTED] if s.replicas > 1 else []
+    notes += [_PREDICTED_DISAGGREGATED, NETWORK] if disaggregated else []
     return DeploymentFiles({"llminferenceservice.yaml": to_yaml(service)}, steps, notes)
+
+
+def _workload(s: Serving) -> dict[str, Any]:
+    """Return the replicas of one kind."""
+    return {
+        "replicas": s.replicas,
+        "parallelism": {"tensor": s.resolved.layout.tensor_parallel},
+        "template": {"containers": [_container(s)]} | placement(s),
+    }
 
 
 def _container(s: Serving) -> dict[str, Any]:

@@ -1,17 +1,44 @@
-"""Plain Kubernetes: a Deployment of engines, and nginx as the round-robin router in front of several."""
+"""Plain Kubernetes: the engines, their weights on a volume, and a router in front of several.
+
+The router of replicas is nginx; the router of prefill and decode servers is that of the engine, which needs the
+addresses of their pods, so that these are in StatefulSets.
+"""
 
 from __future__ import annotations
 
 from planner.deploy.files import DeploymentFiles, to_yaml
 from planner.deploy.serving import Serving
-from planner.deploy.targets import pods
+from planner.deploy.targets import autoscaling, paired, pods
+from planner.deploy.targets.pods import Json
 
 
-def write(s: Serving) -> DeploymentFiles:
-    """Return engine.yaml and service.yaml, for `kubectl apply -f .`."""
-    labels = {"app": s.name}
-    engines = pods.deployment(s.name, labels, s.replicas, pods.engine_pod(s, s.listening().words))
-    files = {"engine.yaml": to_yaml(engines), "service.yaml": to_yaml(*pods.client_services(s, labels))}
-    steps = [pods.secret_step(), "kubectl apply -f engine.yaml -f service.yaml"]
-    steps += [f"kubectl rollout status deployment/{s.name} --timeout=60m", pods.forward_step(s.name)]
-    return DeploymentFiles(files, steps, pods.requirements(s))
+def write(*pools: Serving) -> DeploymentFiles:
+    """Return engine.yaml and service.yaml, and the files of the weights and of autoscaling."""
+    s, disaggregated = pools[-1], len(pools) > 1
+    found = paired.names(pools)
+    labels: list[Json] = [{"app": name} for name in found]
+    made, extra, notes = [], [], pods.requirements(s)
+    for pool, name, chosen in zip(pools, found, labels, strict=True):
+        pod = pods.engine_pod(pool, pool.listening().words)
+        if disaggregated:
+            made.append(pods.stateful_set(name, chosen, pool.replicas, paired.connected(pool, pod)))
+            extra.append(paired.headless(name, chosen))
+        else:
+            made.append(pods.deployment(name, chosen, pool.replicas, pod))
+    services = [*extra, *paired.router(pools, found)] if disaggregated else pods.client_services(s, labels[0])
+    files = {"engine.yaml": to_yaml(*made), "service.yaml": to_yaml(*services)}
+    steps = [pods.secret_step()]
+    if pods.keeps_weights(s):
+        files[pods.WEIGHTS_FILE] = to_yaml(*pods.weights(s, sum(pool.replicas for pool in pools)))
+        steps += pods.weights_steps(s)
+    steps += ["kubectl apply -f engine.yaml -f service.yaml"]
+    kind = "statefulset" if disaggregated else "deployment"
+    steps += [f"kubectl rollout status {kind}/{name} --timeout=60m" for name in found]
+    # The router of prefill and decode servers knows fixed addresses, so only equal replicas are scaled.
+    scaled = [] if disaggregated else autoscaling.autoscaled(pools, made, labels)
+    if scaled:
+        files[autoscaling.FILE] = to_yaml(*scaled)
+        steps, notes = [*steps, autoscaling.STEP], [*notes, autoscaling.NOTE]
+    notes += [paired.NETWORK] if disaggregated else []
+    tokens = s.family == "vllm" or not disaggregated  # sglang-router refuses prompts that are token ids
+    return DeploymentFiles(files, [*steps, pods.forward_step(s.name)], notes, token_prompts=tokens)

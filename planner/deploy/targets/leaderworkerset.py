@@ -7,7 +7,8 @@ from typing import Final
 from catalogs.errors import InputError
 from planner.deploy.files import DeploymentFiles, to_yaml
 from planner.deploy.serving import Serving
-from planner.deploy.targets import pods
+from planner.deploy.targets import autoscaling, paired, pods
+from planner.deploy.targets.pods import Json
 
 _LEADER: Final = "$(LWS_LEADER_ADDRESS)"  # set by the controller in every pod of a group
 
@@ -16,27 +17,50 @@ _INDEX: Final = "$(LWS_WORKER_INDEX)"
 _RENDEZVOUS_PORT: Final = 20000
 
 
-def write(s: Serving) -> DeploymentFiles:
-    """Return leaderworkerset.yaml and service.yaml; clients only reach the leaders."""
-    leader, worker = ({"app": s.name, "role": role} for role in ("leader", "worker"))
+def write(*pools: Serving) -> DeploymentFiles:
+    """Return leaderworkerset.yaml, service.yaml and the file of the weights; clients only reach the leaders."""
+    s, disaggregated, found = pools[-1], len(pools) > 1, paired.names(pools)
+    groups = [_group(pool, name, disaggregated) for pool, name in zip(pools, found, strict=True)]
+    services = paired.router(pools, found)
+    if not disaggregated:
+        services = pods.client_services(s, {"app": s.name, "role": "leader"})
+    files = {"leaderworkerset.yaml": to_yaml(*groups), "service.yaml": to_yaml(*services)}
+    steps = [pods.secret_step()]
+    if pods.keeps_weights(s):
+        files[pods.WEIGHTS_FILE] = to_yaml(*pods.weights(s, sum(p.replicas * p.nodes_per_replica for p in pools)))
+        steps += pods.weights_steps(s)
+    steps += ["kubectl apply -f leaderworkerset.yaml -f service.yaml"]
+    for pool, name in zip(pools, found, strict=True):
+        ready = f"--for=jsonpath='{{.status.readyReplicas}}'={pool.replicas}"
+        steps.append(f"kubectl wait leaderworkerset/{name} {ready} --timeout=60m")
+    notes = [*pods.requirements(s), "needs the LeaderWorkerSet operator in the cluster"]
+    leaders = [{"app": name, "role": "leader"} for name in found]
+    scaled = [] if disaggregated else autoscaling.autoscaled(pools, groups, leaders)
+    if scaled:
+        files[autoscaling.FILE] = to_yaml(*scaled)
+        steps, notes = [*steps, autoscaling.STEP], [*notes, autoscaling.NOTE]
+    notes += [paired.NETWORK] if disaggregated else []
+    tokens = s.family == "vllm" or not disaggregated
+    return DeploymentFiles(files, [*steps, pods.forward_step(s.name)], notes, token_prompts=tokens)
+
+
+def _group(s: Serving, name: str, disaggregated: bool) -> Json:
+    """Return the LeaderWorkerSet of one kind of replica."""
+    leader, worker = ({"app": name, "role": role} for role in ("leader", "worker"))
     commands = _command(s, leads=True), _command(s, leads=s.nodes_per_replica == 1)
+    pod = pods.engine_pod(s, commands[0])
     template = {
         "size": s.nodes_per_replica,
         "restartPolicy": "RecreateGroupOnPodRestart",
-        "leaderTemplate": {"metadata": {"labels": leader}, "spec": pods.engine_pod(s, commands[0])},
+        "leaderTemplate": {"metadata": {"labels": leader}, "spec": paired.connected(s, pod) if disaggregated else pod},
         "workerTemplate": {"metadata": {"labels": worker}, "spec": pods.engine_pod(s, commands[1], serves=False)},
     }
-    group = {
+    return {
         "apiVersion": "leaderworkerset.x-k8s.io/v1",
         "kind": "LeaderWorkerSet",
-        "metadata": {"name": s.name},
+        "metadata": {"name": name},
         "spec": {"replicas": s.replicas, "leaderWorkerTemplate": template},
     }
-    files = {"leaderworkerset.yaml": to_yaml(group), "service.yaml": to_yaml(*pods.client_services(s, leader))}
-    steps = [pods.secret_step(), "kubectl apply -f leaderworkerset.yaml -f service.yaml"]
-    ready = f"--for=jsonpath='{{.status.readyReplicas}}'={s.replicas}"
-    steps += [f"kubectl wait leaderworkerset/{s.name} {ready} --timeout=60m", pods.forward_step(s.name)]
-    return DeploymentFiles(files, steps, [*pods.requirements(s), "needs the LeaderWorkerSet operator in the cluster"])
 
 
 def _command(s: Serving, leads: bool) -> list[str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from catalogs.launch.images import SIDECAR
+from planner.deploy.disaggregated import HANDSHAKE
 from planner.deploy.files import DeploymentFiles, to_yaml
-from planner.deploy.images import SIDECAR
 from planner.deploy.serving import PORT, Serving
-from planner.deploy.targets import pods
+from planner.deploy.targets import autoscaling, pods
+from planner.deploy.targets.paired import NETWORK
 from planner.deploy.targets.pods import Json
 
 _CHART: Final = "oci://ghcr.io/llm-d/charts/llm-d-router-standalone"
@@ -24,15 +26,8 @@ _PREDICTED_DISAGGREGATED: Final = (
     "llm-d's router chooses the least busy prefill and decode servers; the plan assumes round robin"
 )
 
-_NETWORK: Final = (
-    "KV blocks go from pod to pod over the network; the plan assumes both pods on one node. Give the pods the RDMA "
-    "devices of the cluster; otherwise NIXL uses TCP, and TTFT is higher than predicted"
-)
-
-#: Port of a decode server behind its sidecar, and port on which servers exchange the addresses of KV blocks.
+#: Port of a decode server behind its sidecar.
 _BEHIND: Final = 8200
-
-_HANDSHAKE: Final = 5600
 
 #: Plugins of each profile, which filter, score and pick servers.
 _PROFILES: Final = {
@@ -78,13 +73,21 @@ def write(*pools: Serving) -> DeploymentFiles:
     steps = [
         f"kubectl apply -f {_GATEWAY_API_CRDS}",
         pods.secret_step(),
+        *(pods.weights_steps(s) if pods.keeps_weights(s) else []),
         f"helm install {s.name} {_CHART} --version {_CHART_VERSION} -f router.values.yaml",
         "kubectl apply -f modelserver.yaml",
         *(f"kubectl rollout status deployment/{d['metadata']['name']} --timeout=60m" for d in made),
         pods.forward_step(f"{s.name}-epp"),
     ]
-    differences = [_NETWORK, _PREDICTED_DISAGGREGATED] if disaggregated else [_PREDICTED] if s.replicas > 1 else []
+    differences = [NETWORK, _PREDICTED_DISAGGREGATED] if disaggregated else [_PREDICTED] if s.replicas > 1 else []
     files = {"modelserver.yaml": to_yaml(*made), "router.values.yaml": to_yaml({"router": router})}
+    if pods.keeps_weights(s):
+        files[pods.WEIGHTS_FILE] = to_yaml(*pods.weights(s, sum(pool.replicas for pool in pools)))
+    labels = [d["spec"]["template"]["metadata"]["labels"] for d in made]
+    scaled = autoscaling.autoscaled(pools, made, labels)
+    if scaled:
+        files[autoscaling.FILE] = to_yaml(*scaled)
+        steps, differences = [*steps, autoscaling.STEP], [*differences, autoscaling.NOTE]
     return DeploymentFiles(files, steps, [*pods.requirements(s), *differences])
 
 
@@ -104,7 +107,7 @@ def _deployment(s: Serving, disaggregated: bool) -> Json:
         {"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "VLLM_HTTP_TIMEOUT_KEEP_ALIVE", "value": "120"},
     ]
-    container["ports"].append({"name": "nixl", "containerPort": _HANDSHAKE})
+    container["ports"].append({"name": "nixl", "containerPort": HANDSHAKE})
     return pods.deployment(f"{s.name}-{role}", labels, s.replicas, pod | (_SIDECAR if role == "decode" else {}))
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
-from planner.deploy.images import ROUTER
+from catalogs.launch.images import ROUTER
 from planner.deploy.serving import HEALTH, PORT, Serving
 from planner.deploy.targets.compose import nginx_config
 
 TOKEN_SECRET: Final = "hf-token"
 
 TOKEN_KEY: Final = "HF_TOKEN"
+
+#: Where the images of engines keep models from Hugging Face.
+_CACHE: Final = "/root/.cache/huggingface"
 
 ROUTER_PORT: Final = 8080
 
@@ -35,8 +39,15 @@ def forward_step(name: str, port: int = 80) -> str:
 
 def requirements(s: Serving) -> list[str]:
     """Return what the pods of a replica require of the cluster, one sentence each."""
+    taint = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}.get(s.device.maker)
     label = f"nvidia.com/gpu.product={s.device.product}"
     found = [f"pods need nodes with the label {label} (GPU feature discovery)"] if s.device.product else []
+    found += [f"pods tolerate the taint {taint}, which GPU nodes often have"] if taint else []
+    if keeps_weights(s):
+        found.append(
+            "the weights are on a volume of the default storage class; pods on several nodes need one that "
+            "supports ReadWriteMany"
+        )
     if s.family == "llama.cpp":
         found.append("pods mount the persistent volume claim `models`, which holds the GGUF file")
     return found
@@ -54,16 +65,82 @@ def resources(s: Serving) -> Json:
     return {"limits": {s.device.resource: str(s.accelerators_per_pod)}} if s.device.resource else {}
 
 
-def node_selector(s: Serving) -> Json:
-    """Return the selector of nodes with the accelerators of the plan; empty if they have no known label."""
-    return {"nodeSelector": {"nvidia.com/gpu.product": s.device.product}} if s.device.product else {}
+def placement(s: Serving) -> Json:
+    """Return the nodes on which pods may run: those with the planned accelerators, and those tainted for them.
+
+    There is no selector where the accelerators have no known label.
+    """
+    chosen: Json = {"nodeSelector": {"nvidia.com/gpu.product": s.device.product}} if s.device.product else {}
+    taint = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu"}.get(s.device.maker)
+    if taint is None:
+        return chosen
+    return chosen | {"tolerations": [{"key": taint, "operator": "Exists", "effect": "NoSchedule"}]}
+
+
+#: Space for the weights relative to their size: a download is complete before its parts are removed.
+_SPACE: Final = 1.25
+
+WEIGHTS_FILE: Final = "weights.yaml"
+
+
+def keeps_weights(s: Serving) -> bool:
+    """Return True if the weights are a repository, which a volume can keep; GGUF files and folders are elsewhere."""
+    return s.family != "llama.cpp" and not s.model.startswith("/")
+
+
+def claim_name(s: Serving) -> str:
+    """Return the name of the volume claim for the weights."""
+    return f"{s.name}-weights"
+
+
+def weights(s: Serving, pods_in_all: int) -> list[Json]:
+    """Return the volume claim for the weights, and the job that downloads them once for all pods.
+
+    Args:
+        s: One kind of replica.
+        pods_in_all: The pods that mount the volume; several may run on different nodes.
+    """
+    model = s.resolved.model
+    gib = math.ceil(_SPACE * model.weight_bytes(s.resolved.weight_dtype) / 2**30)
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": claim_name(s)},
+        "spec": {
+            "accessModes": ["ReadWriteMany" if pods_in_all > 1 else "ReadWriteOnce"],
+            "resources": {"requests": {"storage": f"{gib}Gi"}},
+        },
+    }
+    token = {"secretKeyRef": {"name": TOKEN_SECRET, "key": TOKEN_KEY, "optional": True}}
+    container = {
+        "name": "download",
+        "image": s.image,
+        "command": ["hf", "download", s.model],
+        "env": [{"name": TOKEN_KEY, "valueFrom": token}],
+        "volumeMounts": [{"name": "weights", "mountPath": _CACHE}],
+    }
+    volume = {"name": "weights", "persistentVolumeClaim": {"claimName": claim_name(s)}}
+    pod = {**placement(s), "restartPolicy": "OnFailure", "containers": [container], "volumes": [volume]}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": f"{s.name}-download"},
+        "spec": {"backoffLimit": 4, "template": {"spec": pod}},
+    }
+    return [claim, job]
+
+
+def weights_steps(s: Serving) -> list[str]:
+    """Return the commands that download the weights to their volume."""
+    wait = f"kubectl wait job/{s.name}-download --for=condition=Complete --timeout=120m"
+    return [f"kubectl apply -f {WEIGHTS_FILE}", wait]
 
 
 def engine_pod(s: Serving, command: Sequence[str], serves: bool = True, port: int = PORT) -> Json:
     """Return the specification of a pod with one engine.
 
-    The ranks of a node exchange data through shared memory. Weights are kept as long as the pod. Clients send nothing
-    before the model is loaded, and a busy replica is not restarted.
+    The ranks of a node exchange data through shared memory. The weights are on a volume, which a job has filled before.
+    Clients send nothing before the model is loaded, and a busy replica is not restarted.
 
     Args:
         s: The replica.
@@ -71,10 +148,12 @@ def engine_pod(s: Serving, command: Sequence[str], serves: bool = True, port: in
         serves: Whether the pod answers clients; the workers of a replica that spans nodes do not.
         port: Port of the engine.
     """
-    folder = "/root/.cache/huggingface"
-    weights: Json = {"emptyDir": {}}
+    folder = _CACHE
+    volume: Json = {"persistentVolumeClaim": {"claimName": claim_name(s)}}
     if s.family == "llama.cpp":
-        folder, weights = "/models", {"persistentVolumeClaim": {"claimName": "models", "readOnly": True}}
+        folder, volume = "/models", {"persistentVolumeClaim": {"claimName": "models", "readOnly": True}}
+    elif not keeps_weights(s):
+        volume = {"emptyDir": {}}
     container: Json = {"name": "engine", "image": s.image, "command": list(command), "env": environment(s)}
     if serves:
         get = {"path": HEALTH, "port": port}
@@ -87,9 +166,9 @@ def engine_pod(s: Serving, command: Sequence[str], serves: bool = True, port: in
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "weights", "mountPath": folder}]
     shared_memory = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "16Gi"}}
     return {
-        **node_selector(s),
+        **placement(s),
         "containers": [container | {"resources": resources(s), "volumeMounts": mounts}],
-        "volumes": [shared_memory, {"name": "weights", **weights}],
+        "volumes": [shared_memory, {"name": "weights", **volume}],
         "terminationGracePeriodSeconds": 120,
     }
 
@@ -108,6 +187,15 @@ def deployment(name: str, labels: Json, replicas: int, pod: Json) -> Json:
     }
 
 
+def stateful_set(name: str, labels: Json, replicas: int, pod: Json) -> Json:
+    """Return a StatefulSet of equal pods, each with a stable address behind the headless service of the same name."""
+    made = deployment(name, labels, replicas, pod)
+    return made | {
+        "kind": "StatefulSet",
+        "spec": {"serviceName": name, "podManagementPolicy": "Parallel", **made["spec"]},
+    }
+
+
 def client_services(s: Serving, engine_labels: Json) -> list[Json]:
     """Return the objects behind the service that clients use, which has the name of the plan.
 
@@ -115,7 +203,7 @@ def client_services(s: Serving, engine_labels: Json) -> list[Json]:
     all replicas that are ready.
     """
     if s.replicas == 1:
-        return [_service(s.name, engine_labels, 80, PORT)]
+        return [service(s.name, engine_labels, 80, PORT)]
     engines, name = f"{s.name}-engines", f"{s.name}-router"
     upstream = f"{engines}.${{POD_NAMESPACE}}.svc.cluster.local:{PORT}"
     config = nginx_config([upstream], ROUTER_PORT, "${NGINX_LOCAL_RESOLVERS}")
@@ -132,7 +220,7 @@ def client_services(s: Serving, engine_labels: Json) -> list[Json]:
     }
     pod: Json = {"containers": [container], "volumes": [{"name": "config", "configMap": {"name": name}}]}
     return [
-        _service(engines, engine_labels, PORT, PORT, {"clusterIP": "None"}),
+        service(engines, engine_labels, PORT, PORT, {"clusterIP": "None"}),
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -140,10 +228,11 @@ def client_services(s: Serving, engine_labels: Json) -> list[Json]:
             "data": {"default.conf.template": config},
         },
         deployment(name, {"app": name}, 1, pod),
-        _service(s.name, {"app": name}, 80, ROUTER_PORT),
+        service(s.name, {"app": name}, 80, ROUTER_PORT),
     ]
 
 
-def _service(name: str, selector: Json, port: int, target: int, more: Json | None = None) -> Json:
+def service(name: str, selector: Json, port: int, target: int, more: Json | None = None) -> Json:
+    """Return a service in front of the selected pods; `more` are further keys of its specification."""
     spec = {**(more or {}), "selector": selector, "ports": [{"name": "http", "port": port, "targetPort": target}]}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}

@@ -56,17 +56,30 @@ _ALL: Final = ("vllm", "sglang", "llama.cpp")
 TARGETS: Final[dict[str, DeployTarget]] = {
     "vllm": _script("vllm", "vLLM's argument parser"),
     "compose": DeployTarget(
-        compose.write, _ALL, "the schema of the Compose specification", one_machine=True, slices=False
+        compose.write,
+        _ALL,
+        "the schema of the Compose specification",
+        one_machine=True,
+        slices=False,
+        disaggregates=True,
     ),
-    "kubernetes": DeployTarget(kubernetes.write, _ALL, _SCHEMAS),
+    "kubernetes": DeployTarget(kubernetes.write, _ALL, f"{_SCHEMAS} (autoscaling by its shape)", disaggregates=True),
     "leaderworkerset": DeployTarget(
-        leaderworkerset.write, ("vllm", "sglang"), f"{_SCHEMAS} (its pods; the rest by its shape)", spans=True
+        leaderworkerset.write,
+        ("vllm", "sglang"),
+        f"{_SCHEMAS} (its pods; the rest by its shape)",
+        spans=True,
+        disaggregates=True,
     ),
-    "kserve": DeployTarget(kserve.write, ("vllm", "sglang"), f"{_SCHEMAS} (its pod; the rest by its shape)"),
+    "kserve": DeployTarget(
+        kserve.write, ("vllm", "sglang"), f"{_SCHEMAS} (its pod; the rest by its shape)", disaggregates=True
+    ),
     "llm-d": DeployTarget(
         llm_d.write, ("vllm",), f"{_SCHEMAS} (the values of the chart by their shape)", disaggregates=True
     ),
-    "ray-serve": DeployTarget(ray_serve.write, ("vllm",), _KEYWORDS, slices=False, api_servers=False),
+    "ray-serve": DeployTarget(
+        ray_serve.write, ("vllm",), _KEYWORDS, slices=False, disaggregates=True, api_servers=False
+    ),
     "triton": DeployTarget(
         triton.write,
         ("vllm",),
@@ -131,5 +144,7 @@ def _refusals(name: str, target: DeployTarget, pools: Sequence[Serving]) -> Iter
             yield f"this plan has {s.replicas} replicas, but {starts}"
     if len(pools) > 1 and not target.disaggregates:
         yield f"{name} does not support prefill and decode servers"
+    elif len(pools) > 1 and name == "kserve" and pools[0].family != "vllm":
+        yield "KServe's scheduler pairs prefill and decode servers of vLLM only"
     elif len(pools) > 1 and (why := transfer_refusal(*pools)):
         yield why

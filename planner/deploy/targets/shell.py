@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-from planner.deploy.disaggregated import LocalServer, local_servers, pools_words, router_words
+from planner.deploy.disaggregated import LocalServer, local_addresses, local_servers, pools_words, router_words
 from planner.deploy.files import DeploymentFiles, bash_script
 from planner.deploy.serving import HEALTH, Serving
 from planner.deploy.serving import PORT as ROUTER_PORT
@@ -27,24 +27,25 @@ def write(*pools: Serving) -> DeploymentFiles:
     found = local_servers(pools, ROUTER_PORT if alone else _FIRST_PORT)
     lines = [
         "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT",
+        *_WATCH,
         *(f"export {name}={shlex.quote(value)}" for name, value in s.arguments.environment.items()),
-        *map(_start, found),
+        *(line for server in found for line in (_start(server), f"started {server.name}")),
     ]
     files: dict[str, str] = {}
     needs = f"needs `{s.arguments.program[0]}`"
     if disaggregated:
         router = "vllm-router" if s.family == "vllm" else "sglang-router"
         needs += f", nixl and {router} on this machine (`pip install nixl {router}`)"
-        lines += _wait([server.port for server in found], "server", "{prefill,decode}-*.log")
-        lines += [f"{shlex.join(router_words(found, ROUTER_PORT))} > router.log 2>&1 &"]
-        lines += _wait([ROUTER_PORT], "server or router", "*.log")
+        lines += _wait([server.port for server in found])
+        lines += [f"{shlex.join(router_words(local_addresses(found), s.family, ROUTER_PORT))} > router.log 2>&1 &"]
+        lines += ["started router", *_wait([ROUTER_PORT])]
     else:
         needs += f"{'' if alone else ' and nginx'} on this machine"
-        lines += _wait([server.port for server in found], "replica", "replica-*.log")
+        lines += _wait([server.port for server in found])
         if not alone:
-            lines.append('nginx -p "$PWD" -c nginx.conf &')
+            lines += ['nginx -p "$PWD" -c nginx.conf > nginx.log 2>&1 &', "started nginx"]
             files["nginx.conf"] = _nginx([f"127.0.0.1:{server.port}" for server in found])
-    lines += [f'echo "ready on port {ROUTER_PORT}"', "wait -n"]
+    lines += [f'echo "ready on port {ROUTER_PORT}"', "wait -n || true", "all_run", "exit 1"]
     files["serve.sh"] = bash_script(lines, f"{pools_words(pools)} of {s.model}")
     steps = [
         "export HF_TOKEN=...   # for gated models",
@@ -67,12 +68,28 @@ def _start(server: LocalServer) -> str:
     return f"{variables}{command} > {server.name}.log 2>&1 &"
 
 
-def _wait(ports: Sequence[int], what: str, logs: str) -> list[str]:
-    """Return lines that wait until all servers answer, or exit if none runs."""
+#: Shell functions: `started NAME` notes the process started last, and `all_run` ends the script, which stops all
+#: others, if one of them has ended.
+_WATCH: Final = (
+    "names=() pids=()",
+    'started() { names+=("$1"); pids+=("$!"); }',
+    "all_run() {",
+    '  local i running=" $(jobs -pr | tr "\\n" " ") "',
+    '  for i in "${!pids[@]}"; do',
+    '    [[ "$running" == *" ${pids[$i]} "* ]] && continue',
+    '    echo "${names[$i]} has ended, so all others are stopped; see ${names[$i]}.log" >&2',
+    "    exit 1",
+    "  done",
+    "}",
+)
+
+
+def _wait(ports: Sequence[int]) -> list[str]:
+    """Return lines that wait until all servers answer, or end the script as soon as one of them ends."""
     return [
         f"for port in {' '.join(map(str, ports))}; do",
         f'  until curl -sf "http://127.0.0.1:$port{HEALTH}" > /dev/null; do',
-        f'    [ -z "$(jobs -pr)" ] && {{ echo "no {what} is running; see {logs}" >&2; exit 1; }}',
+        "    all_run",
         "    sleep 2",
         "  done",
         "done",

@@ -6,8 +6,8 @@ import json
 import shlex
 from typing import Any
 
+from catalogs.launch.images import TRITON
 from planner.deploy.files import DeploymentFiles, bash_script
-from planner.deploy.images import TRITON
 from planner.deploy.serving import Serving
 
 

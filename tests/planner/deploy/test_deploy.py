@@ -40,7 +40,7 @@ def test_every_choice_has_its_flag() -> None:
     made = serve_command(chosen)
     for part in (
         "--tensor-parallel-size 4",
-        "--quantization fp8",
+        "vllm serve nvidia/Llama-3.1-8B-Instruct-FP8 ",
         "--kv-cache-dtype fp8",
         "--no-enable-prefix-caching",
         "--block-size 32",
@@ -48,7 +48,10 @@ def test_every_choice_has_its_flag() -> None:
     ):
         assert part in made.command
     assert "pipeline" not in made.command
-    assert made.notes == ("start 2 of these, each on its own group of 4 accelerators and port, behind a router",)
+    assert "--quantization" not in made.command
+    *checkpoint, start = made.notes
+    assert start == "start 2 of these, each on its own group of 4 accelerators and port, behind a router"
+    assert all("checkpoint" in note for note in checkpoint)
 
 
 def test_a_checkpoint_that_cannot_be_made_on_the_fly_is_asked_for() -> None:

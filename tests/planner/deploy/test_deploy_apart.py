@@ -23,7 +23,8 @@ from planner.sections.full_answer import parse_answer
 from tests.planner.deploy.test_deploy_files import documents
 from tests.planner.report.test_plan_report import data
 
-CAN = {"vllm": "vllm", "llm-d": "vllm", "sglang": "sglang"}
+#: The engine of a plan by target, for every target that starts prefill and decode servers.
+CAN = {name: "sglang" if name == "sglang" else "vllm" for name, target in TARGETS.items() if target.disaggregates}
 
 
 def made(
@@ -103,7 +104,8 @@ def test_a_router_that_takes_no_token_ids_gets_text(tmp_path: Path) -> None:
 def test_objects_are_valid_and_the_sidecar_stands_before_the_decode_server(tmp_path: Path) -> None:
     validate = pytest.importorskip("kubernetes_validate")
     package = made("llm-d", tmp_path)
-    found = {d["metadata"]["labels"]["llm-d.ai/role"]: d for d in documents(package)}
+    deployments = [d for d in documents(package) if d["kind"] == "Deployment"]
+    found = {d["metadata"]["labels"]["llm-d.ai/role"]: d for d in deployments}
     for document in found.values():
         validate.validate(document, validate.latest_version(), strict=True)
     prefill, decode = (found[role]["spec"]["template"]["spec"] for role in ("prefill", "decode"))
@@ -148,7 +150,7 @@ def test_the_routers_themselves_take_their_arguments(module: str, target: str, s
 def test_other_targets_refuse_in_one_line_and_name_those_that_can(target: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="prefill and decode") as caught:
         made(target, tmp_path, apart=(1, 1))
-    assert str(caught.value).endswith("nearest valid choice: vllm, llm-d")
+    assert str(caught.value).endswith("nearest valid choice: vllm, compose, kubernetes, leaderworkerset")
     assert "\n" not in str(caught.value)
 
 
@@ -188,3 +190,62 @@ def test_folders_hold_the_plan_and_what_verifies_it(target: str, tmp_path: Path)
         if name.endswith(".sh"):
             subprocess.run(["bash", "-n"], input=text, text=True, check=True)
     assert re.search(r"^vllm bench serve", package.files["verify.sh"], flags=re.M)
+
+
+@pytest.mark.parametrize(
+    ("target", "engine"), [("kubernetes", "vllm"), ("kubernetes", "sglang"), ("leaderworkerset", "vllm")]
+)
+def test_the_router_of_a_cluster_knows_every_server(target: str, engine: str, tmp_path: Path) -> None:
+    """Pods of a StatefulSet have the addresses NAME-i.NAME; the router has one for each replica, prefill first."""
+    package = made(target, tmp_path, engine=engine)
+    found = list(documents(package))
+    names = [d["metadata"]["name"] for d in found if d["kind"] in ("StatefulSet", "LeaderWorkerSet")]
+    assert names == ["llama-3-1-70b-prefill", "llama-3-1-70b-decode"]
+    (router,) = [d for d in found if d["metadata"]["name"].endswith("-router")]
+    (container,) = router["spec"]["template"]["spec"]["containers"]
+    words = container["command"][-1].split()
+    urls = [f"http://{name}-{i}.{name}:8000" for name, n in zip(names, (2, 1), strict=True) for i in range(n)]
+    assert [w for w in words if w.startswith("http://")] == urls
+    assert [words[words.index(url) - 1] for url in urls] == ["--prefill", "--prefill", "--decode"]
+    if target == "kubernetes":
+        assert {d["metadata"]["name"] for d in found if d["kind"] == "Service"} >= {*names, "llama-3-1-70b"}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_objects_of_pairs_are_valid_by_the_schemas_of_kubernetes(engine: str, tmp_path: Path) -> None:
+    validate = pytest.importorskip("kubernetes_validate")
+    for document in documents(made("kubernetes", tmp_path, engine=engine)):
+        validate.validate(document, validate.latest_version(), strict=True)
+
+
+def test_compose_pairs_servers_as_the_script_does(tmp_path: Path) -> None:
+    """The same ports, accelerators and router as serve.sh, in containers on the network of the machine."""
+    (whole,) = documents(made("compose", tmp_path))
+    services = whole["services"]
+    *scripted, router = starts(made("vllm", tmp_path))
+    assert list(services) == ["prefill-0", "prefill-1", "decode-0", "router"]
+    for words, service in zip(scripted, services.values(), strict=False):
+        ids = service["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
+        assert ids == value(words, "CUDA_VISIBLE_DEVICES").split(",")
+        command = service["command"]
+        assert command[command.index("--port") + 1] == value(words, "--port")
+        meets = "VLLM_NIXL_SIDE_CHANNEL_PORT"
+        assert service["environment"][meets] == value(words, meets)
+        assert service["network_mode"] == "host"
+    assert shlex.join(router) in services["router"]["command"][-1]
+
+
+def test_ray_and_kserve_state_both_kinds(tmp_path: Path) -> None:
+    (application,) = yaml.safe_load(made("ray-serve", tmp_path).files["serve.yaml"])["applications"]
+    assert application["import_path"] == "ray.serve.llm:build_pd_openai_app"
+    prefill, decode = (application["args"][f"{role}_config"] for role in ("prefill", "decode"))
+    assert [c["deployment_config"]["num_replicas"] for c in (prefill, decode)] == [2, 1]
+    assert [c["engine_kwargs"]["tensor_parallel_size"] for c in (prefill, decode)] == [2, 4]
+    roles = [c["engine_kwargs"]["kv_transfer_config"]["kv_role"] for c in (prefill, decode)]
+    assert roles == ["kv_producer", "kv_consumer"]
+    (service,) = documents(made("kserve", tmp_path))
+    spec = service["spec"]
+    assert (spec["prefill"]["replicas"], spec["replicas"]) == (2, 1)
+    assert (spec["prefill"]["parallelism"], spec["parallelism"]) == ({"tensor": 2}, {"tensor": 4})
+    with pytest.raises(InputError, match="vLLM only"):
+        made("kserve", tmp_path, engine="sglang")

@@ -102,6 +102,9 @@ def pods(document: dict[str, Any]) -> list[dict[str, Any]]:
     return [spec["template"]] if document["kind"] == "LLMInferenceService" else []
 
 
+#: Kinds of operators, without a schema in Kubernetes itself.
+CUSTOM = {"keda.sh/v1alpha1", "monitoring.coreos.com/v1"}
+
 KUBERNETES = [
     ("kubernetes", {}),
     ("kubernetes", {"replicas": 1}),
@@ -122,7 +125,7 @@ def test_objects_are_valid_by_the_schemas_of_kubernetes(target: str, keys: dict[
     validate = pytest.importorskip("kubernetes_validate")
     version = validate.latest_version()
     seen = 0
-    for document in documents(made(target, **keys)):
+    for document in (d for d in documents(made(target, **keys)) if d["apiVersion"] not in CUSTOM):
         inside = pods(document)
         for pod in inside:
             document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": pod}
@@ -184,6 +187,88 @@ def test_pods_ask_for_the_planned_accelerators_and_wait_for_the_model() -> None:
     assert container["env"][0]["valueFrom"]["secretKeyRef"]["name"] == "hf-token"
     assert spec["template"]["spec"]["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
     assert container["image"] == "vllm/vllm-openai:v0.33.0"
+
+
+def of_kind(package: Package, kind: str) -> list[dict[str, Any]]:
+    return [d for d in documents(package) if d["kind"] == kind]
+
+
+@pytest.mark.parametrize("target", ["kubernetes", "leaderworkerset", "llm-d"])
+def test_the_weights_are_downloaded_once_to_the_volume_that_every_pod_mounts(target: str) -> None:
+    package = made(target, weight_dtype="fp8")
+    ((claim,), (job,)) = (of_kind(package, kind) for kind in ("PersistentVolumeClaim", "Job"))
+    assert claim["spec"]["accessModes"] == ["ReadWriteMany"]  # of two replicas
+    model = resolve(Deployment(model="llama3.1-70b", hardware="h100x8", weight_dtype="fp8")).model
+    gib = int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi"))
+    assert model.weight_bytes("fp8") / 2**30 < gib < 2 * model.weight_bytes("fp8") / 2**30
+    (download,) = job["spec"]["template"]["spec"]["containers"]
+    assert download["command"] == ["hf", "download", "nvidia/Llama-3.1-70B-Instruct-FP8"]
+    name = claim["metadata"]["name"]
+    workloads = [d for d in documents(package) if d["kind"] in ("Deployment", "LeaderWorkerSet")]
+    engines = [d for d in workloads if "router" not in d["metadata"]["name"]]
+    specs = [pod for d in engines for pod in (pods(d) or [d["spec"]["template"]["spec"]])]
+    assert specs
+    for spec in specs:
+        volumes = {v["name"]: v for v in spec["volumes"]}
+        assert volumes["weights"]["persistentVolumeClaim"] == {"claimName": name}
+        assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    steps = package.steps
+    first = next(i for i, step in enumerate(steps) if "weights.yaml" in step)
+    assert any("condition=Complete" in step for step in steps[first:])
+
+
+def test_one_pod_needs_no_shared_volume() -> None:
+    (claim,) = of_kind(made("kubernetes", replicas=1), "PersistentVolumeClaim")
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
+    llama = made("kubernetes", engine="llama.cpp", tensor_parallel=1, max_model_len=4096)
+    assert not of_kind(llama, "PersistentVolumeClaim")  # the user provides the GGUF file
+
+
+@pytest.mark.parametrize(("target", "kind"), [("kubernetes", "Deployment"), ("leaderworkerset", "LeaderWorkerSet")])
+def test_replicas_are_added_when_they_hold_more_requests_than_planned(target: str, kind: str) -> None:
+    """The threshold is Little's law at the planned load; the planned number of replicas is the minimum."""
+    package = made(target)
+    (scaler,), (monitor,) = (of_kind(package, kind) for kind in ("ScaledObject", "PodMonitor"))
+    spec, plan = scaler["spec"], answer().plans[0]
+    assert spec["scaleTargetRef"]["kind"] == kind
+    assert spec["scaleTargetRef"]["name"] in {d["metadata"]["name"] for d in of_kind(package, kind)}
+    assert spec["minReplicaCount"] == 2 < spec["maxReplicaCount"]
+    ((trigger,), stay_s) = spec["triggers"], plan.latency_s("e2e", "mean")
+    assert stay_s is not None
+    held = max((plan.requests_per_s or 0.0) * stay_s / 2, 1.0)
+    assert float(trigger["metadata"]["threshold"]) == pytest.approx(held, rel=0.01)
+    assert "vllm:num_requests_waiting" in trigger["metadata"]["query"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] == "http"
+    assert any("autoscaling.yaml" in step and "optional" in step for step in package.steps)
+
+
+#: A process that is found by its own number of seconds.
+SLEEP = f"sleep 60.{os.getpid()}"
+
+
+def script_of(package: Package, replicas: int, dies: str) -> str:
+    """Return serve.sh with servers that sleep, except one that ends at once, and health checks that never succeed."""
+    lines = []
+    for line in package.files["serve.sh"].splitlines():
+        if line.endswith("2>&1 &"):
+            log = line.rpartition(" > ")[2]
+            lines.append(f"{'exit 3' if log.startswith(dies) else SLEEP} > {log}")
+        else:
+            lines.append(line.replace("curl -sf", "false"))
+    assert sum(line.startswith("started replica") for line in lines) == replicas
+    return "\n".join(lines)
+
+
+def test_the_start_ends_when_one_replica_does_and_stops_the_others(tmp_path: Path) -> None:
+    """One of two replicas dies before it is ready: one line names it, and no other process is left."""
+    script = tmp_path / "serve.sh"
+    script.write_text(script_of(made("vllm"), 2, "replica-1"))
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, timeout=30, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "replica-1 has ended, so all others are stopped; see replica-1.log"
+    left = subprocess.run(["pgrep", "-f", SLEEP], capture_output=True, text=True)
+    assert not left.stdout.strip()
 
 
 def test_one_replica_needs_no_router() -> None:

@@ -90,3 +90,18 @@ def test_pools_are_the_deployment_in_the_order_of_a_request() -> None:
     assert (first, prefill.replicas, prefill.layout) == ("prefill", 2, Layout(4))
     assert (second, decode.replicas, decode.layout) == ("decode", 3, plain.layout)
     assert sum(pool.candidate.accelerators for pool in c.pools) == c.accelerators
+
+
+def test_further_keys_of_a_split_belong_to_the_prefill_replicas() -> None:
+    """Keys of the halves that a candidate states itself become fields; others go into the rest of one half."""
+    keys = {"prefill": {"max_num_seqs": 9, "block_size": 32}, "transfer_gb_per_s": 5.0}
+    c = replace(candidate(), replicas=3, split=Split(2, Layout(4), DeploymentOverrides(keys)))
+    (_, prefill), (_, decode) = c.pools
+    assert (prefill.max_num_seqs, prefill.rest.values) == (9, {"block_size": 32})
+    assert (decode.max_num_seqs, decode.rest.values) == (c.max_num_seqs, {})
+    written = c.deployment("llama3.1-70b", "vllm").disaggregation
+    assert written is not None
+    assert (written.prefill_replicas, written.decode_replicas, written.transfer_gb_per_s) == (2, 3, 5.0)
+    assert written.prefill["block_size"] == 32
+    assert written.prefill["tensor_parallel"] == 4
+    assert c.placement != replace(c, split=Split(2, Layout(4))).placement

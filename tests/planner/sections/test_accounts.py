@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -15,7 +16,7 @@ from catalogs.economics.electricity import Grid, load_grid, read_hourly_carbon
 from catalogs.economics.prices import Price, RentalNeed, rental_price
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from planner.answer.plan_schema import Plan
+from planner.answer.plan_schema import Plan, Survival
 from planner.economics.money import Energy, Money, RentedPart, price_rows, rented_words
 from planner.economics.ownership import (
     HOURS_PER_YEAR,
@@ -224,6 +225,22 @@ def test_an_interruption_rate_is_never_made_up() -> None:
     known = accounts_of(Accounting(spot_interruptions=0.1, spot_recovery_s=360.0), planned("spot")).spot
     assert isinstance(known, SpotAccount)
     assert known.available_fraction == pytest.approx(1 / 1.01)  # one instance
+
+
+@pytest.mark.parametrize(("lost", "survives"), [(0, None), (1, 1), (2, 2)])
+def test_the_loss_of_an_instance_agrees_with_the_loss_that_the_plan_survives(lost: int, survives: int | None) -> None:
+    """One instance holds both replicas: surviving one of them says nothing about it, surviving both does."""
+    priced = planned("spot")
+    survival = Survival(replicas_left=2 - lost, met=True) if lost else None
+    block = priced.plan.deployment | {"replicas": 2}
+    changed = priced.plan.model_copy(update={"deployment": block, "survival": survival})
+    interrupted = Accounting(spot_interruptions=0.1, spot_recovery_s=360.0)
+    found = accounts_of(interrupted, dataclasses.replace(priced, plan=changed)).spot
+    assert isinstance(found, SpotAccount)
+    assert (found.units, found.replicas_per_unit, found.survives_replicas) == (1, 2, survives)
+    assert found.holds_with_one_down is (lost == 2)
+    (text,) = [detail for name, _, detail in found.rows() if "down" in name]
+    assert ("2 replicas are lost with one instance" in text) is (lost == 1)
 
 
 def test_the_block_is_read_back_as_it_was_written() -> None:

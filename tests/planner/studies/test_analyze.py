@@ -37,6 +37,16 @@ def test_operators_add_up_and_none_of_much_work_beats_its_roofline() -> None:
         assert r.measured_s + r.interpolated_s <= r.seconds * (1 + 1e-9)
 
 
+def test_an_operator_faster_than_its_roofline_is_explained() -> None:
+    """Sampling reads the logits many times, which the cache serves once they are much; few of them cost a launch."""
+    few, many = (document(analyze(asked(batch=batch))) for batch in (1, 256))
+    assert not any("faster than at the roofline" in notice for notice in few["notices"])
+    (text,) = [notice for notice in many["notices"] if "faster than at the roofline" in notice]
+    faster = [row["name"] for row in many["operators"] if row["seconds"] < row["roofline_s"]]
+    assert "sampling" in faster
+    assert f"roofline: {', '.join(faster)}." in text
+
+
 @pytest.mark.parametrize("batch", [16, 17])
 def test_the_device_time_is_the_simulators(batch: int) -> None:
     """Up to interpolation between nodes: 16 is a captured size, and 17 sequences are padded to one."""

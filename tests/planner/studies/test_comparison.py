@@ -12,7 +12,8 @@ from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
 from planner.cli.main import app
-from planner.problem.overrides import parse_keys
+from planner.cli.screens.studies import _cells
+from planner.problem.overrides import parse_keys, with_keys
 from planner.sections.full_answer import parse_answer
 from planner.studies.comparison import Figure, compare_answers
 from planner.studies.whatif import Changes, parse_rate, what_if
@@ -69,6 +70,17 @@ def test_better_by_hand() -> None:
     assert Figure("x", "rate", 1.0, None).better == ""
     assert Figure("x", "rate", 1.0, 2.0, lower_is_better=None).better == ""
     assert Figure("x", "rate", 2.0, 1.0).change == -0.5
+
+
+def test_shares_change_by_percentage_points() -> None:
+    """A confidence that falls from 50 % to 25 % loses 25 points, not 50 %."""
+    confidence = Figure("confidence in ttft.p99", "share", 0.5, 0.25, lower_is_better=False)
+    assert confidence.change == -0.25
+    assert confidence.as_dict()["change_is"] == "difference"
+    assert Figure("x", "rate", 0.5, 0.25).as_dict()["change_is"] == "relative"
+    assert _cells(confidence, ("A", "B"))[3] == "-25 points"
+    assert _cells(Figure("x", "rate", 0.5, 0.25), ("A", "B"))[3] == "-50 %"
+    assert Figure("kv", "share", 0.0, 0.1).change == pytest.approx(0.1)
 
 
 def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,6 +165,32 @@ def test_settings_no_search_chooses_are_simulated() -> None:
     found = what_if(answer(), plan, Changes(None, None, None, {"max_num_seqs": 4, "max_model_len": 4096}))
     assert found.breaks
     assert {what for what, *_ in found.comparison.differs} == {"max_num_seqs", "max_model_len"}
+
+
+def test_a_dotted_key_changes_one_key_of_a_block() -> None:
+    block = {"a": 1, "b": {"c": 2, "d": 3}, "e": None}
+    assert with_keys(block, {"b.c": 9, "e.f.g": 1}) == {"a": 1, "b": {"c": 9, "d": 3}, "e": {"f": {"g": 1}}}
+    assert block["b"] == {"c": 2, "d": 3}
+    with pytest.raises(InputError, match="not a block"):
+        with_keys(block, {"a.x": 1})
+    assert parse_keys(["disaggregation.prefill.tensor_parallel=2"]) == {"disaggregation.prefill.tensor_parallel": 2}
+    with pytest.raises(InputError, match="disaggregation"):
+        parse_keys(["disagregation.prefill_replicas=2"])
+
+
+def test_a_plan_split_into_prefill_and_decode_servers_is_simulated() -> None:
+    """A key of one half changes that half alone; the halves stay on one kind of hardware."""
+    plan = answer().plans[0]
+    split: dict[str, object] = {"disaggregation": {"prefill_replicas": 1, "decode_replicas": 1}}
+    keys = split | {"disaggregation.decode.max_num_seqs": 7}
+    found = what_if(answer(), plan, Changes(None, "h100x8", None, keys))
+    assert found.plan is not None
+    block = found.plan.deployment
+    assert block["max_num_seqs"] == 7
+    assert block["disaggregation"]["prefill"]["max_num_seqs"] == plan.deployment["max_num_seqs"]
+    other_kind = split | {"disaggregation.prefill.hardware": "h200x1"}
+    with pytest.raises(InputError, match="same kind of hardware"):
+        what_if(answer(), plan, Changes(None, None, None, other_kind))
 
 
 def test_what_does_not_fit_is_an_answer_and_nonsense_is_not() -> None:

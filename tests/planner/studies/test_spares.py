@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,41 +37,46 @@ def test_the_binomial_formula_by_hand() -> None:
 def test_drawn_outages_are_as_frequent_as_said() -> None:
     failing = FailingReplicas(mtbf_s=2 * DAY_S, restart_s=600.0)
     rng = np.random.default_rng(0)
-    outages = [o for _ in range(3000) for o in failing.window(rng, 4, DAY_S)]
+    outages = [o for _ in range(3000) for o in failing.window(rng, (4,), DAY_S)]
     crashes = sum(len(o.starts_s) for o in outages)
     assert crashes == pytest.approx(3000 * 4 / 2.0, rel=0.05)
     assert all(o.starts_s[0] == 0.0 for o in outages)
-    assert {o.most_down for o in outages} == {1, 2}
-    deep = next(o for o in outages if o.most_down == 2)
-    assert [place for place, _ in deep.victims()][:2] == [0, 1]
+    assert {o.most_down() for o in outages} == {(1,), (2,)}
+    deep = next(o for o in outages if o.most_down() == (2,))
+    assert [place for _, place, _ in deep.victims()][:2] == [0, 1]
     assert deep.length_s == deep.starts_s[-1] + 1200.0
 
 
 def test_a_replica_that_is_back_may_fail_again() -> None:
     outage = Outage((0.0, 700.0), 600.0)
-    assert outage.most_down == 1
-    assert list(outage.victims()) == [(0, 0.0), (0, 700.0)]
+    assert outage.most_down() == (1,)
+    assert list(outage.victims()) == [(0, 0, 0.0), (0, 0, 700.0)]
 
 
 def study(mtbf_s: float, late_when: int, needed: int = 3, n_windows: int = 2000) -> SpareStudy:
     """Everything is late while `late_when` more are down than are spare."""
 
-    def observe(replicas: int, outage: Outage | None, example: int, speed: float) -> Mapping[str, FloatArray]:  # noqa: ARG001
+    def observe(
+        replicas: tuple[int, ...],
+        outage: Outage | None,
+        example: int,  # noqa: ARG001
+        speed: float,  # noqa: ARG001
+    ) -> Mapping[str, FloatArray]:
         if outage is None:
             return {"ttft": np.full(1000, 0.1)}
-        spare = replicas - needed
+        spare = replicas[0] - needed
         n = np.arange(10_000) / 10_000 * outage.length_s
         down = sum(((n >= s) & (n < s + outage.restart_s)).astype(int) for s in outage.starts_s)
         return {"ttft": np.where(down >= spare + late_when, 9.0, 0.1)}
 
     failing = FailingReplicas(mtbf_s, 600.0)
-    return SpareStudy(observe, SLOS, failing, 10.0, needed, DAY_S, 0.9, 0, n_windows)
+    return SpareStudy(observe, SLOS, failing, 10.0, (needed,), DAY_S, 0.9, 0, n_windows)
 
 
 @pytest.mark.parametrize("mtbf_d", [3.0, 30.0])
 def test_windows_by_hand(mtbf_d: float) -> None:
     """Ten minutes are 0.7 % of a day, twenty 1.4 %: a day of three replicas holds with at most one crash. Poisson."""
-    tried = study(mtbf_d * DAY_S, late_when=1).tried(3)
+    tried = study(mtbf_d * DAY_S, late_when=1).tried((3,))
     mean = 3 / mtbf_d
     expected = math.exp(-mean) * (1 + mean)
     assert tried.ci_low - 0.01 <= expected <= tried.ci_high + 0.01
@@ -79,19 +85,86 @@ def test_windows_by_hand(mtbf_d: float) -> None:
 
 
 def test_the_fewest_is_found_from_above_and_from_below() -> None:
-    assert study(300 * DAY_S, late_when=1).fewest()[0] == 3  # a day with two crashes is rare enough
+    assert study(300 * DAY_S, late_when=1).fewest()[0] == (3,)  # a day with two crashes is rare enough
     found, tried = study(0.5 * DAY_S, late_when=1, n_windows=500).fewest()
     assert found is not None
-    assert found > 3
+    (n,) = found
+    assert n > 3
     held = {row.replicas: row.windows_held for row in tried}
-    assert held[found] >= 0.9 > held[found - 1]
+    assert held[n] >= 0.9 > held[n - 1]
     # every request is late, whichever replica fails
     assert study(0.5 * DAY_S, late_when=-9, n_windows=50).fewest()[0] is None
 
 
+def kinds_study(mtbf_s: float, needed: tuple[int, int], weak: int) -> SpareStudy:
+    """Everything is late while too few replicas of kind `weak` are up; the other kind is never missed."""
+
+    def observe(
+        replicas: tuple[int, ...],
+        outage: Outage | None,
+        example: int,  # noqa: ARG001
+        speed: float,  # noqa: ARG001
+    ) -> Mapping[str, FloatArray]:
+        if outage is None:
+            return {"ttft": np.full(1000, 0.1)}
+        at = np.arange(10_000) / 10_000 * outage.length_s
+        starts = [s for s, pool in outage.failures if pool == weak]
+        down = sum((((at >= s) & (at < s + outage.restart_s)).astype(int) for s in starts), np.zeros(len(at)))
+        return {"ttft": np.where(down > replicas[weak] - needed[weak], 9.0, 0.1)}
+
+    failing, roles = FailingReplicas(mtbf_s, 600.0), ("prefill", "decode")
+    return SpareStudy(observe, SLOS, failing, 10.0, needed, DAY_S, 0.9, 0, 500, roles, (1, 2))
+
+
+@pytest.mark.parametrize("weak", [0, 1])
+def test_spares_are_of_the_kind_whose_failures_are_late(weak: int) -> None:
+    """The formula gives every kind its spares; those of the kind that is never missed are taken away again."""
+    found, tried = kinds_study(0.5 * DAY_S, (2, 2), weak).fewest()
+    assert found is not None
+    assert found[weak] > 2
+    assert found[1 - weak] == 2
+    row = next(row for row in tried if tuple(row.by_pool.values()) == found)
+    kind = ("prefill", "decode")[weak]
+    assert row.by_pool[kind] == found[weak]
+    assert row.late_by_down[f"1 {('decode', 'prefill')[weak]}"] == 0.0
+    assert row.late_by_down[f"{found[weak] - 2 + 1} {kind}"] > 0.0
+
+
+def test_failures_of_several_kinds_are_counted_by_kind() -> None:
+    """Two prefill replicas are down at once, and a decode replica later; victims are numbered within their kind."""
+    outage = Outage((0.0, 100.0, 700.0), 600.0, (0, 0, 1))
+    assert outage.most_down(2) == (2, 1)
+    assert list(outage.victims()) == [(0, 0, 0.0), (0, 1, 100.0), (1, 0, 700.0)]
+    rng = np.random.default_rng(1)
+    drawn = [
+        f for _ in range(2000) for o in FailingReplicas(DAY_S, 60.0).window(rng, (1, 3), DAY_S) for f in o.failures
+    ]
+    share = sum(pool for _, pool in drawn) / len(drawn)
+    assert share == pytest.approx(3 / 4, abs=0.03)
+
+
+def test_replicas_that_do_not_help_end_the_search() -> None:
+    """Every request is late while all replicas are up: one more is tried, and the search ends."""
+    late = SpareStudy(
+        lambda *_: {"ttft": np.full(100, 9.0)}, SLOS, FailingReplicas(DAY_S, 600.0), 1.0, (3,), DAY_S, 0.9
+    )
+    found, tried = replace(late, n_windows=20).fewest()
+    assert found is None
+    assert len(tried) == 2
+
+
+def test_gaps_between_tokens_stand_for_the_requests_they_belong_to() -> None:
+    """Half of 40 gaps are late, so half of the requests count as late, however many gaps were sampled."""
+    gaps = np.array([0.1] * 20 + [9.0] * 20)
+    slos = parse_slos(["itl.p99=1s", "ttft.p99=1s"])
+    one = SpareStudy(lambda *_: {}, slos, FailingReplicas(DAY_S, 600.0), 1.0, (3,), DAY_S, 0.9)
+    counts = one._counts({"itl": gaps, "ttft": np.full(7, 0.1)}, 70.0)
+    assert counts[:2].tolist() == [[70.0, 70.0], [35.0, 0.0]]
+
+
 def test_more_spares_hold_more_windows() -> None:
     often = study(0.5 * DAY_S, late_when=1, n_windows=500)
-    held = [often.tried(n).windows_held for n in (3, 4, 5, 6)]
+    held = [often.tried((n,)).windows_held for n in (3, 4, 5, 6)]
     assert held == sorted(held)
     assert held[0] < held[-1]
 

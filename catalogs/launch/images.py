@@ -74,6 +74,9 @@ TRITON: Final = "nvcr.io/nvidia/tritonserver:26.07-vllm-python-py3"
 #: Sidecar of each llm-d decode server, which forwards prompts to the selected prefill server (llm-d/llm-d-router).
 SIDECAR: Final = "ghcr.io/llm-d/llm-d-router-disagg-sidecar:v0.9.0"
 
+#: The image in which the routers of prefill and decode servers, which are Python packages, are installed.
+ENGINE_ROUTER: Final = "python:3.12-slim"
+
 #: nginx as the round-robin router; `resolve` in upstreams needs 1.27.3.
 ROUTER: Final = "nginx:1.28"
 
