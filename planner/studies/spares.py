@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Final
 
@@ -28,7 +28,7 @@ from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import HOUR_S, exact_duration
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer, chosen
-from planner.evaluation.confidence import LEVEL, LEVELS, SPEED
+from planner.evaluation.confidence import LEVEL, allowance_for
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
@@ -264,9 +264,10 @@ class SparesDocument(JsonBlock):
     """The document of `plan spares --json`.
 
     `spares` and `replicas` are the fewest that meet the objectives, None if no tried number does. The keys ending in
-    `_by_pool` hold the same by kind of replica and are empty where there is only one kind. `slow_factor` is the factor
-    on step times at the upper level of the stated calibration error, and `held_if_slow` the share of windows that meet
-    the objectives with such steps. `spares_if_slow` is the fewest that meet them then; None if no tried number does.
+    `_by_pool` hold the same by kind of replica and are empty where there is only one kind. All
+    results are with the `confidence` of the answer: steps take `slow_factor` times as long as simulated. With steps as
+    simulated, `held_as_simulated` is the share of windows that meet the objectives with these replicas, and
+    `spares_as_simulated` the fewest spares that would be enough; None if no tried number is.
     """
 
     schema_version: int
@@ -284,9 +285,10 @@ class SparesDocument(JsonBlock):
     late_allowed: float
     spares: int | None
     replicas: int | None
+    confidence: float
     slow_factor: float
-    held_if_slow: float | None
-    spares_if_slow: int | None
+    held_as_simulated: float | None
+    spares_as_simulated: int | None
     needed_by_pool: dict[str, int] = Field(default_factory=dict)
     replicas_by_pool: dict[str, int] = Field(default_factory=dict)
     planned_by_pool: dict[str, int] = Field(default_factory=dict)
@@ -365,17 +367,16 @@ def spares(
         roles=tuple(role for role, _ in candidate.pools),
         sizes=tuple(part.layout.accelerators for part in parts),
     )
-    fewest, tried = study.fewest(tell)
-    held_if_slow, fewest_if_slow = None, None
-    error = StatedError.of(request.engine, plan.operator_error)
-    slow = float(error.factors(SPEED, np.array([LEVELS[-1]]))[0])
+    allowance = allowance_for(request.confidence, request.slos, StatedError.of(request.engine, plan.operator_error))
+    # A run with slower steps has all its times longer, and the error of each statistic replaces that factor.
+    pairs = zip(request.slos, allowance.latency, strict=True)
+    limits = tuple(replace(slo, limit_s=slo.limit_s * allowance.speed / factor) for slo, factor in pairs)
+    fewest, tried = replace(study, slos=limits).fewest(tell, allowance.speed)
+    held_as_simulated, fewest_as_simulated = None, None
+    tell("steps as simulated")
     if fewest is not None:
-        tell("slower steps, as in 1 of 20 cases")
-        held_if_slow = study.tried(fewest, slow).windows_held
-        if held_if_slow >= terms.held:
-            fewest_if_slow = fewest
-        else:
-            fewest_if_slow, _ = study.fewest(tell, slow, fewest)
+        held_as_simulated = study.tried(fewest).windows_held
+    fewest_as_simulated, _ = study.fewest(tell, 1.0, fewest)
     return SparesDocument(
         schema_version=1,
         mtbf_s=failing.mtbf_s,
@@ -392,9 +393,10 @@ def spares(
         formula=sum(study.first_guess()) - sum(needed),
         spares=None if fewest is None else sum(fewest) - sum(needed),
         replicas=None if fewest is None else sum(fewest),
-        slow_factor=slow,
-        held_if_slow=held_if_slow,
-        spares_if_slow=None if fewest_if_slow is None else sum(fewest_if_slow) - sum(needed),
+        confidence=request.confidence,
+        slow_factor=allowance.speed,
+        held_as_simulated=held_as_simulated,
+        spares_as_simulated=None if fewest_as_simulated is None else sum(fewest_as_simulated) - sum(needed),
         needed_by_pool=study.by_pool(needed),
         replicas_by_pool={} if fewest is None else study.by_pool(fewest),
         planned_by_pool=study.by_pool(planned),

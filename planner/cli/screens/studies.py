@@ -96,10 +96,13 @@ def _spares_lines(found: SparesDocument) -> Iterator[Line]:
     required, window = 100 * found.windows_must_hold, duration_text(found.window_s)
     if found.spares is None or found.replicas is None:
         missed = f"{100 - required:.3g} % of windows of {window}"
-        yield "NO", f"with {found.most} spare replicas the objectives are still missed in more than {missed}"
+        sure = f"with {percent(found.confidence)} confidence"
+        no = f"{sure}, {found.most} spare replicas still miss the objectives in more than {missed}"
+        fewer = found.spares_as_simulated
+        yield "NO", no if fewer is None else f"{no}; with steps as simulated {_spares(fewer)} would be enough"
     else:
         meets = f"meet the objectives in at least {required:.3g} % of windows of {window}"
-        yield "Recommended", f"{_recommended(found)} {meets}{_if_slow(found)}"
+        yield "Recommended", f"{_recommended(found)} {meets}{_as_simulated(found)}"
     late = f"{100 * found.late_allowed:.3g} %"
     enough = f"{_spares(found.formula)} keep enough replicas up for all but {late} of the time, and {late} of requests"
     yield "Formula", f"{enough} may be late; the formula ignores queues, so the simulation decides"
@@ -119,17 +122,17 @@ def _recommended(found: SparesDocument) -> str:
     return f"{found.needed} required and {found.spares} spare replicas ({total}, {planned})"
 
 
-def _if_slow(found: SparesDocument) -> str:
+def _as_simulated(found: SparesDocument) -> str:
     """Return the effect of the calibration error on the recommended replicas, as the end of their sentence."""
-    if found.held_if_slow is None:
-        return ""
-    case = f"if steps are {percent(found.slow_factor - 1)} slower than predicted (calibration error, 1 of 20 cases)"
-    share = f"; {case}, in {100 * found.held_if_slow:.1f} %"
-    if found.spares_if_slow is None:
-        return f"{share}, and more spare replicas do not help"
-    return (
-        share if found.spares_if_slow == found.spares else f"{share}, {_spares(found.spares_if_slow)} would be needed"
+    slower = (
+        f"steps {percent(found.slow_factor - 1)} slower than simulated" if found.slow_factor > 1 else "no slower steps"
     )
+    text = f" with {percent(found.confidence)} confidence (calibration error: {slower})"
+    if found.held_as_simulated is None:
+        return text
+    text += f"; with steps as simulated, in {100 * found.held_as_simulated:.1f} %"
+    fewer = found.spares_as_simulated
+    return text if fewer is None or fewer == found.spares else f"{text}, and {_spares(fewer)} would be enough"
 
 
 def _kinds(by_pool: Mapping[str, int]) -> str:
