@@ -183,6 +183,8 @@ class CandidateTester:
         requests_per_s: The required rate; None: any.
         required: Determines the required rate if it depends on the candidate.
         counter: Counts the requests of every run.
+        fixed_allowance: Replaces the allowance for the stated error where a plan is compared with itself under changed
+            inputs: the change alone must show, and not the error of simulating it.
     """
 
     evaluator: Evaluator
@@ -193,6 +195,7 @@ class CandidateTester:
     requests_per_s: float | None
     required: RequiredRates | None = None
     counter: RequestCounter | None = None
+    fixed_allowance: ErrorAllowance | None = None
 
     def nominal_per_s(self, candidate: Candidate) -> float | None:
         """Return the required rate of a candidate with every replica running; None: any."""
@@ -204,6 +207,8 @@ class CandidateTester:
 
     def allowance(self, candidate: Candidate) -> ErrorAllowance:
         """Return the allowance for the stated error of a candidate at the required confidence."""
+        if self.fixed_allowance is not None:
+            return self.fixed_allowance
         return allowance_for(self.confidence, self.slos, self.evaluator.stated_error(candidate))
 
     def probe(self, candidate: Candidate, requests_per_s: float, n_requests: int) -> Verdict:

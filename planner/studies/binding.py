@@ -15,13 +15,15 @@ from typing import Final
 from catalogs.ui.terminal import ProgressCallback
 from planner.evaluation.capacity import Capacity, find_capacity
 from planner.evaluation.evaluator import Evaluator, Verdict
-from planner.search.objectives import CandidateTester
+from planner.search.objectives import CandidateTester, RunSizes
 from planner.studies.capacity_inputs import CapacityInput, capacity_inputs
 from planner.studies.rerun import Rerun
-from planner.studies.sensitivity import shorter
 
 #: Every input is improved by this factor.
 IMPROVEMENT: Final = 1.1
+
+#: Least requests of a run. In shorter runs a queue that grows slowly is not seen, and a gain near saturation is lost.
+LEAST_REQUESTS: Final = 4000
 
 #: Relative distance between a rate that meets the objectives and one that does not, at which bisection ends.
 RESOLUTION: Final = 0.01
@@ -94,7 +96,9 @@ def binding_of(
     tell: ProgressCallback = lambda _: None,
 ) -> Binding | None:
     """Return what binds the recommended plan among some inputs; see `find_binding`."""
-    candidate, plain = rerun.candidates[0], replace(shorter(tester), evaluator=rerun.evaluator_of(0))
+    candidate, sizes = rerun.candidates[0], RunSizes(tester.sizes.quick, max(tester.sizes.full, LEAST_REQUESTS))
+    plain = replace(tester, evaluator=rerun.evaluator_of(0), sizes=sizes)
+    plain = replace(plain, fixed_allowance=plain.allowance(candidate))
 
     def probe(evaluator: Evaluator, requests_per_s: float) -> Verdict:
         return replace(plain, evaluator=evaluator).probe(candidate, requests_per_s, plain.sizes.full)

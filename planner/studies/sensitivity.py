@@ -65,6 +65,10 @@ class Flip:
     alternative: int
 
 
+#: Least requests of a run whose capacity is compared.
+SETTLED: Final = 2000
+
+
 @dataclass(frozen=True)
 class ChoiceFlips:
     """Compares the plans of an answer under the same requests, with one seed."""
@@ -199,9 +203,12 @@ def flip_words(varied: SensitivityInput, low: Flip | None, high: Flip | None) ->
 
 
 def shorter(tester: CandidateTester) -> CandidateTester:
-    """Return a tester with half as many requests: ratios of runs of the same requests need fewer than their values."""
+    """Return a tester with half as many requests: ratios of runs of the same requests need fewer than their values.
+
+    Runs keep SETTLED requests, with which a queue that grows slowly is seen.
+    """
     sizes = tester.sizes
-    return replace(tester, sizes=RunSizes(sizes.quick, max(sizes.full // 2, 2 * sizes.quick)))
+    return replace(tester, sizes=RunSizes(sizes.quick, max(sizes.full // 2, 2 * sizes.quick, SETTLED)))
 
 
 def capacity(tester: CandidateTester, candidate: Candidate, guess_per_s: float) -> float | None:
