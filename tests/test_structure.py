@@ -145,4 +145,6 @@ def test_every_fact_file_names_its_source(kind: str) -> None:
     files = {f.name: yaml.safe_load(f.read_text()) for f in (ROOT / "catalogs/data" / kind).glob("*.yaml")}
     facts = {name: d for name, d in files.items() if name != "names.yaml" and d.get("supported", True)}
     assert facts
-    assert not [name for name, d in facts.items() if not d.get("source")]
+    aliases = {name: f"{d['same_as']}.yaml" for name, d in facts.items() if "same_as" in d}
+    assert not [name for name, target in aliases.items() if "same_as" in facts[target]]
+    assert not [name for name, d in facts.items() if name not in aliases and not d.get("source")]

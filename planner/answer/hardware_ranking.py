@@ -16,6 +16,7 @@ from planner.answer.evaluate import OTHER, EvaluatedPlan, PlanEvaluator, objecti
 from planner.economics.money import HOURS_PER_MONTH, offer_words, rented_words
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
+from planner.problem.latency_metrics import TPOT, TTFT
 from planner.problem.request import PlanRequest
 from planner.search.objectives import UNSTABLE, Outcome
 from planner.space.bounds import NOT_ADMITTED, Discard
@@ -168,7 +169,7 @@ def _plan_row(entry: EvaluatedPlan) -> HardwareRow:
     plan, candidate = entry.plan, entry.candidate
     usd, cost, used = plan.usd_per_hour, plan.cost, plan.energy
     stats = {row.metric: row.stat for row in plan.slo}
-    ttft, tpot = stats.get("ttft", "p99"), stats.get("tpot", "p99")
+    ttft, tpot = stats.get(TTFT.name, "p99"), stats.get(TPOT.name, "p99")
     return HardwareRow(
         hardware=candidate.hardware.text,
         state="holds",
@@ -182,9 +183,9 @@ def _plan_row(entry: EvaluatedPlan) -> HardwareRow:
         usd_per_million_output_tokens=None if cost is None else cost.usd_per_million_output_tokens,
         j_per_output_token=None if used is None else used.j_per_output_token,
         capacity_requests_per_s=entry.capacity_requests_per_s,
-        ttft_s=plan.latency_s("ttft", ttft),
+        ttft_s=plan.latency_s(TTFT.name, ttft),
         ttft_stat=ttft,
-        tpot_s=plan.latency_s("tpot", tpot),
+        tpot_s=plan.latency_s(TPOT.name, tpot),
         tpot_stat=tpot,
         limited_by=_limit_words(plan.limited_by),
         weight_dtype=candidate.weight_dtype,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,8 +44,8 @@ class Known(KnownPlan):
         """A replica is as fast as it has accelerators, if `fluid` says so."""
         return super().value_s(c, rate_per_s * self.full_per_s * c.replicas / self.fluid_requests_per_s(c))
 
-    def guess_s(self, c: Candidate, requests_per_s: float, metric: str) -> float:  # noqa: ARG002
-        return 3 * self.value_s(c, requests_per_s)
+    def guess_s(self, c: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:  # noqa: ARG002
+        return (3 if metric == "e2e" else 1) * self.value_s(c, requests_per_s)
 
 
 def request(objective: str = "cost", rate: float | None = None, **more: object) -> PlanRequest:
@@ -53,13 +53,19 @@ def request(objective: str = "cost", rate: float | None = None, **more: object) 
     return PlanRequest(**(keys | more))  # type: ignore[arg-type]
 
 
+#: 2 US dollars an hour for each accelerator.
+TWO_EACH = PriceList(Tariff(usd_per_hour=16.0), parse_hardware("h100x8"))
+
+
 def on(hardware: str, **changes: object) -> Candidate:
-    return candidate(hardware=parse_hardware(hardware), **changes)
+    """One replica on all of the hardware, unless the changes say otherwise."""
+    whole = parse_hardware(hardware)
+    return candidate(**{"tensor_parallel": whole.n_accelerators, "hardware": whole} | changes)  # type: ignore[arg-type]
 
 
 def evaluator(toy: Known, rate: float | None = None) -> PlanEvaluator:
-    tester = CandidateTester(toy, SLOS, RunSizes(300, 1000), 0, requests_per_s=rate)  # type: ignore[arg-type]
-    return PlanEvaluator(toy, tester, PriceList(Tariff(), parse_hardware("h100x8")))  # type: ignore[arg-type]
+    tester = CandidateTester(toy, SLOS, RunSizes(300, 1000), 0, 0.9, requests_per_s=rate)  # type: ignore[arg-type]
+    return PlanEvaluator(toy, tester, TWO_EACH)  # type: ignore[arg-type]
 
 
 def outcome(c: Candidate, score: float | None, status: str = "measured", rate: float = 1.0) -> Outcome:
@@ -69,26 +75,33 @@ def outcome(c: Candidate, score: float | None, status: str = "measured", rate: f
 # ---- sizes and unit costs
 
 
-def test_hardware_is_as_large_as_its_price_if_there_are_kinds_and_all_prices_are_known() -> None:
+def test_candidates_are_as_large_as_their_prices_and_those_without_a_price_are_the_largest() -> None:
     prices = PriceList(Tariff(), parse_hardware("h100x8"))
-    h100, l4, one_h100 = on("h100x2"), on("l4x4"), on("h100x1")
+    h100, l4 = on("h100x2"), on("l4x4")
     sizes = pipeline._sizes(prices, [h100, l4])
-    assert sizes[h100.hardware] > sizes[l4.hardware] > 0  # four small accelerators cost less than two large ones
-    assert sizes[l4.hardware] != 4
-    assert pipeline._sizes(prices, [h100, one_h100]) == {h100.hardware: 2.0, one_h100.hardware: 1.0}
+    assert sizes == {c: prices.usd_per_hour(c) for c in (h100, l4)}
+    assert sizes[h100] > sizes[l4] > 0  # four small accelerators cost less than two large ones
     unpriced = on("xeon-8480")
-    assert prices.price(unpriced.hardware) is None
-    assert pipeline._sizes(prices, [l4, unpriced]) == {l4.hardware: 4.0, unpriced.hardware: 1.0}
+    assert prices.price(unpriced) is None
+    assert pipeline._sizes(prices, [l4, unpriced]) == {l4: sizes[l4], unpriced: sizes[l4] + 1.0}
+    assert pipeline._sizes(prices, [unpriced]) == {unpriced: 1.0}
+    assert pipeline._sizes(TWO_EACH, [h100, on("h100x4")]) == {h100: 4.0, on("h100x4"): 8.0}
+    assert pipeline._sizes(prices, []) == {}
+
+
+def test_replicas_that_need_no_common_instance_are_not_larger() -> None:
+    """Four replicas of one accelerator may be rented one by one; a replica of four may not."""
+    prices = PriceList(Tariff(), parse_hardware("l4x4"))
+    separate, together = on("l4x4", tensor_parallel=1, replicas=4), on("l4x4")
+    sizes = pipeline._sizes(prices, [separate, together])
+    assert sizes[separate] < sizes[together]
 
 
 def test_capacity_is_divided_by_what_the_objective_pays_for() -> None:
-    prices, left = PriceList(Tariff(), parse_hardware("h100x8")), [on("h100x2"), on("h100x4")]
-    assert [pipeline._unit_cost("cost", prices, left)(c) for c in left] == [2.0, 4.0]
-    assert [pipeline._unit_cost("goodput", prices, left)(c) for c in left] == [2.0, 4.0]
-    assert [pipeline._unit_cost("throughput", prices, left)(c) for c in left] == [1.0, 1.0]
-    one = [on("h100x4"), on("h100x4", tensor_parallel=4)]
-    assert [pipeline._unit_cost("cost", prices, one)(c) for c in one] == [1.0, 1.0]
-    assert [pipeline._unit_cost("goodput", prices, one)(c) for c in one] == [4.0, 4.0]
+    left = [on("h100x2"), on("h100x4")]
+    assert [pipeline._unit_cost("cost", TWO_EACH, left)(c) for c in left] == [4.0, 8.0]
+    assert [pipeline._unit_cost("goodput", TWO_EACH, left)(c) for c in left] == [2.0, 4.0]
+    assert [pipeline._unit_cost("throughput", TWO_EACH, left)(c) for c in left] == [1.0, 1.0]
 
 
 # ---- the order of the search
@@ -126,7 +139,7 @@ def searched(asked: PlanRequest, toy: Known, left: list[Candidate]) -> tuple[Sea
         return observe(c, load)
 
     toy.observe = watched  # type: ignore[method-assign]
-    found = pipeline._search(asked, evaluator(toy, asked.requests_per_s), left, pipeline.ONE_PROCESS, None)
+    found = pipeline.search_candidates(asked, evaluator(toy, asked.requests_per_s), left, pipeline.ONE_PROCESS, None)
     return found, [c.hardware.n_accelerators for c in order]
 
 
@@ -178,7 +191,7 @@ def test_nothing_left_is_nothing_found() -> None:
 
 
 def best(objective: str, rate: float | None, outcomes: list[Outcome]) -> Candidate:
-    return pipeline._best(request(objective, rate), Known(), outcomes).candidate  # type: ignore[arg-type]
+    return pipeline._best(request(objective, rate), evaluator(Known(), rate), outcomes).candidate
 
 
 def test_of_those_that_tie_the_simplest_wins() -> None:
@@ -203,12 +216,17 @@ def test_the_first_group_that_carries_the_rate_holds_the_answer() -> None:
 
 @dataclass
 class Entries:
-    """A plan evaluator that records what is measured; candidates in `refused` miss with all seeds."""
+    """A plan evaluator that records what is measured; candidates in `refused` miss with all seeds.
+
+    `capacities` are those with several seeds; every other candidate carries one request per second.
+    """
 
     evaluator: Any
     prices: PriceList
     refused: tuple[Candidate, ...] = ()
     lost: tuple[Candidate, ...] = ()
+    capacities: dict[Candidate, float] = field(default_factory=dict)
+    joules: dict[Candidate, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.measured: list[tuple[Candidate, float | None, object]] = []
@@ -217,17 +235,21 @@ class Entries:
     def entry(self, c: Candidate, start_per_s: float | None, effort: object) -> Any:
         self.measured.append((c, start_per_s, effort))
         met = c not in self.refused
+        usd, energy = self.prices.usd_per_hour(c), SimpleNamespace(j_per_output_token=self.joules.get(c, 1.0))
+        capacity = self.capacities.get(c, 1.0)
         return SimpleNamespace(
             candidate=c,
             verdict=SimpleNamespace(met=met),
             met=met,
             survives=c not in self.lost,
-            capacity_requests_per_s=1.0 if met else None,
+            requests_per_s=capacity,
+            capacity_requests_per_s=capacity if met else None,
+            plan=SimpleNamespace(usd_per_hour=usd, energy=energy),
         )
 
 
 def entries(found: list[Outcome], asked: PlanRequest, **more: Any) -> tuple[list[Candidate], Entries]:
-    measured = Entries(Known(), PriceList(Tariff(), parse_hardware("h100x8")), **more)
+    measured = Entries(Known(), TWO_EACH, **more)
     result = SearchResult()
     for each in found:
         result.add(each)
@@ -262,7 +284,7 @@ def test_alternatives_are_the_most_promising_of_other_families() -> None:
     """Fluid rates rank them: losers of a race have no capacity."""
     found = [outcome(A, -10.0, rate=10.0), *(outcome(c, None, "pruned") for c in (C, E, B))]
     toy_rates = {A: 10.0, B: 5.0, C: 7.0, E: 9.0}
-    measured = Entries(Known(fluid=toy_rates.__getitem__), PriceList(Tariff(), parse_hardware("h100x8")))
+    measured = Entries(Known(fluid=toy_rates.__getitem__), TWO_EACH)
     result = SearchResult(outcomes=found, best=found[0])
     plans = pipeline._entries(request("throughput"), measured, result)  # type: ignore[arg-type]
     assert [p.candidate for p in plans] == [A, E, C]
@@ -275,7 +297,7 @@ def test_of_a_family_the_leader_is_shown_and_other_kv_types_fill_up() -> None:
     fp8_kv, slow = replace(A, kv_dtype="fp8"), replace(C, max_num_seqs=64)
     rates = {A: 10.0, fp8_kv: 9.0, C: 7.0, slow: 3.0}
     found = [outcome(c, -rate, rate=rate) for c, rate in rates.items()]
-    measured = Entries(Known(fluid=rates.__getitem__), PriceList(Tariff(), parse_hardware("h100x8")))
+    measured = Entries(Known(fluid=rates.__getitem__), TWO_EACH)
     result = SearchResult(outcomes=found, best=found[0])
     plans = pipeline._entries(request("throughput"), measured, result)  # type: ignore[arg-type]
     assert [p.candidate for p in plans] == [A, C, fp8_kv]
@@ -286,6 +308,25 @@ def test_alternatives_that_miss_a_given_rate_are_not_shown() -> None:
     assert set(entries(found, request("throughput", 1.0))[0]) == {A, C, E}
     assert C not in entries(found, request("throughput", 1.0), refused=(C,))[0]
     assert C not in entries(found, request("throughput"), refused=(C,))[0]
+
+
+def test_an_alternative_that_is_better_with_several_seeds_takes_the_first_place() -> None:
+    """It is evaluated again with as many seeds as a winner, and must win by more than a tie."""
+    found = [outcome(c, -rate, rate=rate) for c, rate in ((A, 10.0), (C, 8.0), (E, 6.0))]
+    plans, measured = entries(found, request("throughput"), capacities={A: 10.0, C: 10.3, E: 10.1})
+    assert plans == [C, A, E]
+    assert measured.measured[-1] == (C, 10.3, BEST)
+    plans, measured = entries(found, request("throughput"), capacities={A: 10.0, C: 10.1, E: 10.1})
+    assert plans[0] == A
+    assert [m for m in measured.measured if m[2] is BEST] == [(A, 10.0, BEST)]  # a tie is not evaluated again
+    assert entries(found, request("throughput"), capacities={A: 10.0, C: 11.0}, lost=(C,))[0][0] == A
+    energy = [outcome(c, j) for c, j in ((A, 1.0), (C, 1.2), (E, 1.3))]
+    assert entries(energy, request("energy"), joules={A: 1.0, C: 0.9, E: 0.95})[0] == [C, A, E]
+    dear, cheap = on("h100x4"), on("h100x2")
+    by_price = [outcome(dear, -10.0, rate=10.0), outcome(cheap, -2.0, rate=2.0)]
+    for capacity, order in ((4.9, [dear, cheap]), (6.0, [cheap, dear])):  # 8 and 4 US dollars an hour
+        assert entries(by_price, request("cost"), capacities={dear: 10.0, cheap: capacity})[0] == order
+    assert entries(by_price, request("cost", 1.0))[0] == [cheap, dear]  # under a given load, the price alone counts
 
 
 def test_the_rank_is_by_score_where_there_is_one_and_by_estimates_in_a_race() -> None:

@@ -22,6 +22,7 @@ from planner.answer.evaluate import (
     short,
 )
 from planner.economics.money import Energy, Money
+from planner.evaluation.confidence import allowance_for
 from planner.evaluation.evaluator import Load, Observation, judge
 from planner.problem.demand import Demand, FailureTolerance, RequiredRates
 from planner.problem.price_list import PriceList
@@ -38,9 +39,11 @@ ONE = candidate()
 SEED = 5
 
 
-def evaluator(toy: KnownPlan, rate_per_s: float | None = None, required: RequiredRates | None = None) -> PlanEvaluator:
+def evaluator(
+    toy: KnownPlan, rate_per_s: float | None = None, required: RequiredRates | None = None, sure: float = 0.9
+) -> PlanEvaluator:
     toy.seed = SEED
-    tester = CandidateTester(toy, SLOS, RunSizes(300, 1000), SEED, requests_per_s=rate_per_s, required=required)  # type: ignore[arg-type]
+    tester = CandidateTester(toy, SLOS, RunSizes(300, 1000), SEED, sure, rate_per_s, required)  # type: ignore[arg-type]
     tariff = Tariff(usd_per_hour=36.0, grid="us")
     return PlanEvaluator(toy, tester, PriceList(tariff, TWO.hardware))  # type: ignore[arg-type]
 
@@ -70,8 +73,11 @@ def test_the_capacity_is_the_highest_rate_that_meets_the_objectives(
     assert found.plan.survival is None
     assert all(row.met and row.probability_met == 1.0 for row in found.plan.slo)
     assert found.plan.slo[0].value_s == pytest.approx(toy.value_s(TWO, found.requests_per_s))
-    assert found.plan.slo[0].ci_low_s == found.plan.slo[0].ci_high_s == pytest.approx(found.plan.slo[0].value_s)
-    assert found.plan.limited_by == "beyond it ttft.p90 is missed"
+    assert found.met
+    row = found.plan.slo[0]
+    assert (row.ci_low_s, row.ci_high_s, row.value_at_confidence_s) == pytest.approx((row.value_s,) * 3)
+    higher_rates = effort is BEST or start_per_s is None
+    assert found.plan.limited_by == ("beyond it ttft.p90 is missed" if higher_rates else None)
 
 
 def test_a_light_load_that_misses_leaves_no_capacity() -> None:
@@ -103,11 +109,47 @@ def test_with_an_error_the_rate_is_lower_and_surer_than_the_limit() -> None:
     assert found.plan.slo[0].ci_low_s < found.plan.slo[0].value_s < found.plan.slo[0].ci_high_s <= 0.45
 
 
+@pytest.mark.parametrize("effort", [BEST, OTHER])
+def test_more_confidence_leaves_less_capacity(effort: evaluate.SeedBudget) -> None:
+    """Steps s times and latencies f times as long: f x 0.1 / (1 - r s / 20) = 0.4 at 20 (1 - f / 4) / s requests/s."""
+    capacities = []
+    for sure in (0.6, 0.75, 0.9, 0.95):
+        toy = KnownPlan(operator_error=0.05)
+        allowance = allowance_for(sure, SLOS, toy.stated_error(TWO))
+        highest = 20 * (1 - allowance.latency[0] / 4) / allowance.speed
+        found = evaluator(toy, sure=sure).entry(TWO, None, effort)
+        assert found.met
+        assert found.capacity_requests_per_s is not None
+        assert highest / 1.1 < found.capacity_requests_per_s <= highest * 1.001
+        capacities.append(found.capacity_requests_per_s)
+        row = found.plan.slo[0]
+        assert row.met
+        assert row.probability_met >= sure
+        assert row.value_at_confidence_s is not None
+        assert row.value_at_confidence_s <= row.limit_s
+        assert row.ci_level == pytest.approx(max(0.8, 2 * sure - 1))
+    assert capacities == sorted(set(capacities), reverse=True)
+
+
+@pytest.mark.parametrize("sure", [0.75, 0.95])
+def test_a_required_rate_is_met_exactly_if_it_is_met_with_the_confidence(sure: float) -> None:
+    toy = KnownPlan(operator_error=0.05)
+    allowance = allowance_for(sure, SLOS, toy.stated_error(TWO))
+    highest = 20 * (1 - allowance.latency[0] / 4) / allowance.speed
+    for rate, met in ((0.95 * highest, True), (1.02 * highest, False)):
+        found = evaluator(toy, rate, sure=sure).entry(TWO, None, BEST)
+        assert found.verdict.met  # as simulated, it is
+        assert found.met is met
+        assert found.plan.slo[0].met is met
+        assert (found.capacity_requests_per_s or 0.0) >= rate if met else (found.capacity_requests_per_s or 0.0) < rate
+        assert evaluator(toy, sure=sure).holds(TWO, rate) is met
+
+
 @pytest.mark.parametrize(("rate", "met"), [(5.0, True), (14.9, True), (15.2, False)])
 def test_a_required_rate_is_the_rate_of_the_plan(rate: float, met: bool) -> None:
     found = evaluator(KnownPlan(), rate).entry(TWO, None, BEST)
     assert found.requests_per_s == found.plan.requests_per_s == rate
-    assert found.verdict.met is met
+    assert found.verdict.met is found.met is met
     if met:
         assert found.capacity_requests_per_s is not None
         assert found.capacity_requests_per_s >= max(rate, 15 / 1.021)
@@ -119,6 +161,7 @@ def test_a_required_rate_is_never_lowered(toy: KnownPlan) -> None:
     found = evaluator(toy, 14.9).entry(TWO, None, BEST)
     assert found.requests_per_s == found.plan.requests_per_s == 14.9
     assert found.verdict.met is (toy.operator_error > 0)
+    assert not found.met  # 14.9 of 15 requests/s leave nothing for the error
 
 
 def test_all_replicas_together_may_carry_what_one_under_its_share_does_not() -> None:
@@ -143,23 +186,22 @@ def test_the_rates_around_the_plan_are_simulated() -> None:
 @pytest.mark.parametrize(
     ("plan", "effort", "seeds", "whole"),
     [
-        (TWO, BEST, {2, 3}, True),
-        (ONE, BEST, {4}, False),
-        (replace(TWO, replicas=MOST_REPLICAS), BEST, {2, 3}, True),
-        (replace(TWO, replicas=MOST_REPLICAS + 1), BEST, {4}, False),
-        (TWO, OTHER, {2}, False),
-        (TWO, replace(BEST, figures=2), {2, 3}, True),
-        (TWO, replace(BEST, figures=10), {5}, True),
+        (TWO, BEST, 3, True),
+        (ONE, BEST, 4, False),
+        (replace(TWO, replicas=MOST_REPLICAS), BEST, 3, True),
+        (replace(TWO, replicas=MOST_REPLICAS + 1), BEST, 4, False),
+        (TWO, OTHER, 2, False),
+        (TWO, replace(BEST, figures=2), 3, True),
+        (TWO, replace(BEST, figures=10), 5, True),
     ],
 )
 def test_figures_come_from_independent_seeds_and_all_replicas_of_the_best(
-    plan: object, effort: evaluate.SeedBudget, seeds: set[int], whole: bool
+    plan: object, effort: evaluate.SeedBudget, seeds: int, whole: bool
 ) -> None:
     toy = KnownPlan()
     found = evaluator(toy, 5.0).entry(plan, None, effort)  # type: ignore[arg-type]
     loads = [o.load for o in found.verdict.observations]
-    assert len(loads) in seeds
-    assert loads == [Load(5.0, 1000, SEED + i, whole) for i in range(len(loads))]
+    assert loads == [Load(5.0, 1000, SEED + i, whole) for i in range(seeds)]
 
 
 def test_holds_asks_one_seed_and_then_all() -> None:
@@ -252,14 +294,15 @@ def seen(rate_per_s: float, value_s: float, seeds: int = 1, whole: bool = False,
 
 def test_of_several_points_at_a_rate_the_one_with_the_most_seeds_counts() -> None:
     verdicts = [seen(2.0, 0.2, 3), seen(2.0, 0.1), seen(1.0, 0.5), seen(2.0, 0.3, 2, True), seen(3.0, 0.1, growth=1.0)]
-    points = curve_of(verdicts)  # type: ignore[arg-type]
+    points = curve_of(verdicts, 1.5)  # type: ignore[arg-type]
     assert [(p.requests_per_s, p.whole_cluster, p.n_seeds, p.n_measured) for p in points] == [
         (1.0, False, 1, 90),
         (2.0, False, 3, 270),
         (2.0, True, 2, 180),
         (3.0, False, 1, 90),
     ]
-    assert [(p.stable, p.met) for p in points] == [(True, False), (True, True), (True, False), (False, False)]
+    assert [(p.stable, p.met) for p in points] == [(True, True), (True, False), (True, False), (False, False)]
+    assert not any(p.met for p in curve_of(verdicts, None))  # type: ignore[arg-type]
     assert points[1].ttft_s.mean == pytest.approx(0.2)
     assert points[1].ttft_s.p90 == pytest.approx(0.36, abs=0.02)
 
@@ -301,7 +344,9 @@ def test_pareto_optimal_is_what_nothing_beats_in_everything() -> None:
 def test_the_assumed_rate_is_stated() -> None:
     slos = parse_slos(["ttft.p99=2s"])
     asked = {"model": "llama3.1-8b", "hardware": "h100x8", "slos": slos}
-    assert assumptions(PlanRequest(**asked))[-1].endswith("figures are at the highest rate that meets every objective")  # type: ignore[arg-type]
+    plain = PlanRequest(**asked)  # type: ignore[arg-type]
+    assert assumptions(plain, "100 in")[-1].endswith("figures are at the highest rate that meets every objective")
+    assert "requests of these lengths: 100 in" in assumptions(plain, "100 in")[0]
     light = PlanRequest(**asked, objective="latency")  # type: ignore[arg-type]
-    assert assumptions(light)[-1].endswith("figures are at a light load")
-    assert "no rate given" not in assumptions(PlanRequest(**asked, requests_per_s=3.0))[-1]  # type: ignore[arg-type]
+    assert assumptions(light, "100 in")[-1].endswith("figures are at a light load")
+    assert "no rate given" not in assumptions(PlanRequest(**asked, requests_per_s=3.0), "100 in")[-1]  # type: ignore[arg-type]

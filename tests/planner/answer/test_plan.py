@@ -252,7 +252,9 @@ def test_the_screen_is_one_screen(answer: Any) -> None:
     first = lines[lines.index("") + 1]  # after the request
     if answer()["feasible"]:
         assert first.startswith("Recommended")
-        assert "vllm serve meta-llama/Llama-3.1-8B" in "\n".join(lines)
+        program, verb, checkpoint, *_ = answer()["best"]["command"].split()
+        assert (program, verb) == ("vllm", "serve")
+        assert f"vllm serve {checkpoint}" in "\n".join(lines)
     else:
         assert first.startswith("NO")
 

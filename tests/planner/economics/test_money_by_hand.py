@@ -7,13 +7,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalogs.economics.electricity import DEFAULT_PUE, Grid
-from catalogs.economics.prices import Price
-from planner.economics.money import Rates, energy, money
+from catalogs.economics.locations import LocatedGrid
+from catalogs.economics.prices import Price, RentalNeed, RentedInstances
+from catalogs.hardware.catalog import parse_hardware
+from planner.economics.money import (
+    CONTRACT_WORDS,
+    HOURS_PER_YEAR,
+    Rates,
+    RentedPart,
+    energy,
+    grid_words,
+    money,
+    price_rows,
+)
 
 #: A quarter of the tokens are output; a request is 100 tokens.
 RATES = Rates(output_tokens_per_s=1000.0, total_tokens_per_s=4000.0, power_w=7200.0, requests_per_s=40.0)
-GRID = Grid("x", "X", 500.0, "grams", 0.05, "dollars")
-KNOWN = Price(36.0, "2026-01-01", "table", "aws", "p5", "us-east-1", "scaled", "spot", 8)
+GRID = LocatedGrid(Grid("x", "X", 500.0, "grams", 0.05, "dollars"), "aws us-east-1 is in Virginia")
+KNOWN = Price(
+    36.0,
+    "2026-01-01",
+    "table",
+    cloud="aws",
+    region="us-east-1",
+    commitment="spot",
+    instances=(RentedInstances("p5", 8, 2, 18.0),),
+    idle_accelerators=3,
+    note="scaled",
+)
 
 
 def test_money_by_hand() -> None:
@@ -30,8 +51,15 @@ def test_money_by_hand() -> None:
         "scaled",
     )
     assert (found.commitment, found.instance, found.accelerators_per_instance) == ("spot", "p5", 8)
+    assert (found.cloud, found.region) == ("aws", "us-east-1")
+    assert (found.instances, found.idle_accelerators) == ([RentedPart("p5", 8, 2, 18.0)], 3)
+    assert found.usd_per_year == pytest.approx(36 * 365.25 * 24, rel=1e-12)
+    assert found.usd_per_month == pytest.approx(36 * 365.25 * 2, rel=1e-12)
     plain = money(RATES, Price(36.0, "now", "test"))
     assert (plain.price_source, plain.price_note, plain.instance) == ("test", None, None)
+    assert (plain.instances, plain.idle_accelerators) == ([], None)
+    mixed = money(RATES, Price(36.0, "now", "test", instances=(*KNOWN.instances, RentedInstances("p4", 4, 1, 1.0))))
+    assert (mixed.instance, mixed.accelerators_per_instance, len(mixed.instances)) == (None, None, 2)
     assert money(Rates(1000.0, 4000.0, 7200.0), KNOWN).usd_per_request is None  # the queue grows
     only_output = money(Rates(1000.0, 1000.0, 7200.0), KNOWN)
     assert only_output.usd_per_million_input_tokens is None
@@ -48,6 +76,11 @@ def test_energy_by_hand() -> None:
     assert found.kwh_per_million_total_tokens == pytest.approx(0.625, rel=1e-12)
     assert found.gco2e_per_million_output_tokens == pytest.approx(1250.0, rel=1e-12)
     assert (found.grid_gco2e_per_kwh, found.grid_source, found.grid_region) == (500.0, "grams", "x")
+    assert (found.grid_name, found.grid_reason, found.grid_assumed) == ("X", GRID.reason, False)
+    assert grid_words(found) == "grid x (aws us-east-1 is in Virginia)"
+    assumed = energy(RATES, LocatedGrid(GRID.grid, "the default", known=False))
+    assert assumed is not None
+    assert assumed.grid_assumed is True
     usual = energy(RATES, GRID)
     assert usual is not None
     assert usual.kwh_per_million_output_tokens == pytest.approx(2.0 * DEFAULT_PUE, rel=1e-12)
@@ -64,3 +97,28 @@ def test_the_facility_multiplies_kilowatt_hours_and_nothing_else(pue: float, pow
         assert getattr(with_it, name) == pytest.approx(pue * getattr(without, name))
     for name in ("w_mean", "j_per_output_token", "j_per_total_token"):
         assert getattr(with_it, name) == getattr(without, name)
+
+
+@pytest.mark.parametrize("hardware", ["h100x8", "l4x4"])
+def test_rows_of_prices_are_hourly_prices_divided_by_the_rates(hardware: str) -> None:
+    """1,000 output tokens/s are 3.6 million an hour, and 4,000 tokens/s are 14.4 million."""
+    need = RentalNeed.of(parse_hardware(hardware))
+    rows = price_rows(need, 1000.0, 4000.0, kwh_per_million=2.0)
+    assert rows == sorted(rows, key=lambda row: (row.usd_per_hour, row.place))
+    assert {row.contract for row in rows} <= set(CONTRACT_WORDS.values())
+    for row in rows:
+        assert row.usd_per_million_output_tokens == pytest.approx(row.usd_per_hour / 3.6, rel=1e-12)
+        assert row.usd_per_million_total_tokens == pytest.approx(row.usd_per_hour / 14.4, rel=1e-12)
+        assert row.usd_per_year == pytest.approx(row.usd_per_hour * HOURS_PER_YEAR, rel=1e-12)
+        assert row.source
+        assert (row.gco2e_per_kwh is None) == (row.gco2e_per_million_output_tokens is None)
+        if row.gco2e_per_kwh is not None:
+            assert row.gco2e_per_million_output_tokens == pytest.approx(2.0 * row.gco2e_per_kwh, rel=1e-12)
+        if row.cloud is not None:
+            assert row.usd_per_hour == pytest.approx(sum(part.count * part.usd_per_hour for part in row.rented))
+            assert sum(part.count * part.accelerators for part in row.rented) >= need.accelerators
+    assert all(row.usd_per_million_output_tokens is None for row in price_rows(need, 0.0, 0.0))
+
+
+def test_hardware_without_a_price_has_no_rows() -> None:
+    assert price_rows(RentalNeed.of(parse_hardware("xeon-8480")), 1.0, 1.0) == []

@@ -7,30 +7,34 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
 from calibration.accuracy.stated_error import StatedError
 from planner.evaluation.confidence import (
     LEVELS,
-    SAFE,
     SEEDS,
     Factors,
     LatencyCurve,
     Spread,
+    allowance_for,
     confidence,
     interval,
     log_noise,
     probability,
     probability_met,
-    safe_rate_per_s,
+    sure_rate_per_s,
 )
-from planner.evaluation.evaluator import Load, Observation, Verdict, judge
+from planner.evaluation.evaluator import ErrorAllowance, Load, Observation, Verdict, judge
 from planner.problem.slo import Slo, parse_slo
 
 MEAN = parse_slo("ttft.mean=1s")
 FLAT = LatencyCurve((1.0, 4.0), (0.5, 0.5), (True, True))
 EXACT = StatedError("exact", 0.0, {})
-Z = NormalDist().inv_cdf(0.95)
+
+#: Levels of the stated error at the ends of the interval from 10 % to 90 %, of 201 equally likely ones.
+TENTHS = np.array([20.5, 180.5]) / 201
 
 
 def seen(value_s: float, rate_per_s: float = 1.0, growth: float = 0.0, n: int = 100, **more: object) -> Observation:
@@ -42,18 +46,22 @@ def seeds_of(*values_s: float, growth: float = 0.0) -> Verdict:
     return judge([seen(v, growth=growth) for v in values_s], [MEAN])
 
 
+@pytest.mark.parametrize("sure", [0.75, 0.9, 0.95])
 @pytest.mark.parametrize("n", range(2, 11))
-def test_without_stated_error_the_interval_is_that_of_students_t(n: int) -> None:
+def test_without_stated_error_the_interval_is_that_of_students_t(n: int, sure: float) -> None:
     """The logarithms of n seeds have a mean with n - 1 degrees of freedom."""
     logs = np.log(0.5) + 0.1 * (np.arange(n) - (n - 1) / 2)
     verdict = seeds_of(*np.exp(logs).tolist())
-    bars = confidence(verdict, FLAT, MEAN, EXACT)
+    bars = confidence(verdict, FLAT, MEAN, EXACT, sure)
     error = np.std(logs, ddof=1) / math.sqrt(n)
-    half = stats.t.ppf(0.95, n - 1) * error
+    level = max(0.8, 2 * sure - 1)
+    half = stats.t.ppf((1 + level) / 2, n - 1) * error
+    assert bars.level == pytest.approx(level)
     assert bars.value_s == pytest.approx(float(np.mean(np.exp(logs))), rel=1e-12)
-    assert bars.low_s == pytest.approx(bars.value_s * math.exp(-half), rel=1e-3)
-    assert bars.high_s == pytest.approx(bars.value_s * math.exp(half), rel=3e-4)
-    met = NormalDist().cdf(math.log(1.0 / bars.value_s) / error)
+    assert bars.low_s == pytest.approx(bars.value_s * math.exp(-half), rel=1e-6)
+    assert bars.high_s == pytest.approx(bars.value_s * math.exp(half), rel=1e-6)
+    assert bars.sure_s == pytest.approx(bars.value_s * math.exp(stats.t.ppf(sure, n - 1) * error), rel=1e-6)
+    met = stats.t.cdf(math.log(1.0 / bars.value_s) / error, n - 1)
     assert bars.probability_met == pytest.approx(met, rel=1e-9)
 
 
@@ -67,24 +75,51 @@ def test_noise_is_the_error_of_the_mean_logarithm_and_nothing_where_it_is_unknow
 
 
 def test_on_a_flat_curve_the_interval_is_that_of_the_stated_error_of_the_latency() -> None:
+    """Of 201 equally likely errors, the 21st and the 181st end the interval from 10 % to 90 %."""
     error = StatedError("toy", 0.1, {})
     bars = confidence(seeds_of(0.8, 0.8), FLAT, MEAN, error)
-    factors = Factors.at(np.array([0.05, 0.95]), MEAN, error).latency
+    factors = Factors.at(TENTHS, MEAN, error).latency
     assert (bars.low_s, bars.high_s) == pytest.approx((0.8 * factors[0], 0.8 * factors[1]), rel=1e-9)
+    assert bars.sure_s == bars.high_s
     assert factors[0] < 1 < factors[1]
 
 
-def test_both_sources_of_error_add_as_squares() -> None:
+@pytest.mark.parametrize("n", [2, 3, 6])
+def test_noise_and_stated_error_are_independent(n: int) -> None:
+    """The true value is within a limit with the probability of the noise, averaged over the errors."""
     error = StatedError("toy", 0.1, {})
-    logs = np.array([-0.1, 0.1])
+    logs = np.linspace(-0.1, 0.1, n)
     verdict = seeds_of(*np.exp(logs).tolist())
     bars = confidence(verdict, FLAT, MEAN, error)
-    noise = float(np.std(logs, ddof=1)) / math.sqrt(2)
-    low, middle, high = np.log(Factors.at(np.array([0.05, 0.5, 0.95]), MEAN, error).latency)
-    t = stats.t.ppf(0.95, 1)
-    below, above = math.hypot(low - middle, t * noise), math.hypot(high - middle, t * noise)
-    assert math.log(bars.low_s / bars.value_s) == pytest.approx(middle - below, rel=1e-3)
-    assert math.log(bars.high_s / bars.value_s) == pytest.approx(middle + above, rel=1e-3)
+    noise = float(np.std(logs, ddof=1)) / math.sqrt(n)
+    factors = np.log(Spread.of((), MEAN, error).factors.latency)
+
+    def share(limit_s: float) -> float:
+        return float(np.mean(stats.t.cdf((math.log(limit_s / bars.value_s) - factors) / noise, n - 1)))
+
+    assert share(bars.low_s) == pytest.approx(0.1, abs=1e-9)
+    assert share(bars.high_s) == pytest.approx(0.9, abs=1e-9)
+    assert bars.probability_met == pytest.approx(share(1.0), rel=1e-9)
+    without_noise = confidence(seeds_of(bars.value_s, bars.value_s), FLAT, MEAN, error)
+    without_error = confidence(verdict, FLAT, MEAN, EXACT)
+    for narrower in (without_noise, without_error):
+        assert bars.low_s < narrower.low_s < narrower.high_s < bars.high_s
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(0.7, 1.4), st.floats(0.0, 0.2), st.floats(0.0, 0.3), st.integers(2, 6), st.sampled_from([0.6, 0.9, 0.95])
+)
+def test_an_objective_is_met_with_the_confidence_exactly_if_its_sure_value_is_within_the_limit(
+    value_s: float, spread: float, operator_error: float, n: int, sure: float
+) -> None:
+    verdict = seeds_of(*(value_s * np.exp(spread * np.linspace(-1, 1, n))).tolist())
+    bars = confidence(verdict, FLAT, MEAN, StatedError("toy", operator_error, {}), sure)
+    assert bars.sure_s is not None
+    assert bars.low_s <= bars.high_s
+    assert 0 <= bars.probability_met <= 1
+    if abs(bars.sure_s - MEAN.limit_s) > 1e-6:
+        assert (bars.probability_met >= sure) == (bars.sure_s <= MEAN.limit_s)
 
 
 def test_the_curve_turns_slower_steps_into_a_higher_rate() -> None:
@@ -92,7 +127,7 @@ def test_the_curve_turns_slower_steps_into_a_higher_rate() -> None:
     steep = LatencyCurve((1.0, 1.2, 1.5, 2.0), (1.0, 1.44, 2.25, 4.0), (True, True, True, True))
     error = StatedError("toy", 0.1, {})
     verdict = judge([seen(1.2, 1.2), seen(1.2, 1.2)], [MEAN])
-    factors = Factors.at(np.array([0.05, 0.95]), MEAN, error)
+    factors = Factors.at(TENTHS, MEAN, error)
     expected = [
         1.2 * latency * steep.value_s(1.2 * speed) / steep.value_s(1.2)
         for speed, latency in zip(factors.speed, factors.latency, strict=True)
@@ -138,25 +173,49 @@ def test_of_curves() -> None:
 def test_the_probability_is_the_share_of_errors_that_leave_the_limit_met() -> None:
     factors = Factors(np.array([1.0, 1.0, 3.0, 9.0]), np.array([1.0, 3.0, 1.0, 1.0]))
     curve = LatencyCurve((1.0, 4.0, 8.0), (0.5, 0.5, 0.5), (True, True, False))
-    assert probability_met(curve, MEAN, 1.0, Spread(factors, 0.0)) == 0.5  # the second too long, the last unstable
+    assert probability_met(curve, MEAN, 1.0, Spread(factors, 0.0, 3)) == 0.5  # the second too long, the last unstable
     at_limit = Slo("ttft", "mean", 0.5)
-    assert probability_met(curve, at_limit, 1.0, Spread(factors, 0.0)) == 0.5
-    noisy = probability_met(curve, at_limit, 1.0, Spread(factors, 0.1))
-    assert noisy == pytest.approx((0.5 + NormalDist().cdf(-math.log(3) / 0.1) + 0.5) / 4, rel=1e-9)
+    assert probability_met(curve, at_limit, 1.0, Spread(factors, 0.0, 3)) == 0.5
+    for seeds in (2, 3, 9):
+        noisy = probability_met(curve, at_limit, 1.0, Spread(factors, 0.1, seeds))
+        assert noisy == pytest.approx((0.5 + stats.t.cdf(-math.log(3) / 0.1, seeds - 1) + 0.5) / 4, rel=1e-9)
 
 
-def test_the_safe_rate_is_the_highest_of_the_grid_that_is_sure_enough() -> None:
-    """Of ten errors, the slowest step takes 1.25 times as long: it is stable up to 8 / 1.25."""
+def test_the_sure_rate_is_the_highest_of_the_grid_that_is_sure_enough() -> None:
+    """Of ten errors, the two slowest steps take 1.25 times as long: they are stable up to 8 / 1.25."""
     factors = Factors(np.array([1.0] * 8 + [1.25] * 2), np.ones(10))
     curve = LatencyCurve((1.0, 8.0, 9.0), (0.5, 0.5, 0.5), (True, True, False))
-    assert SAFE == 0.9
-    assert safe_rate_per_s(curve, MEAN, 8.0, Spread(factors, 0.0)) == pytest.approx(6.4)
+    spread = Spread(factors, 0.0, 3)
+    assert sure_rate_per_s(curve, MEAN, 8.0, spread, 0.9) == pytest.approx(6.4)
+    assert sure_rate_per_s(curve, MEAN, 8.0, spread, 0.81) == pytest.approx(6.4)
+    assert sure_rate_per_s(curve, MEAN, 8.0, spread, 0.8) == 8.0
     one_in_ten = Factors(np.array([1.0] * 9 + [1.25]), np.ones(10))
-    assert safe_rate_per_s(curve, MEAN, 8.0, Spread(one_in_ten, 0.0)) == 8.0
+    assert sure_rate_per_s(curve, MEAN, 8.0, Spread(one_in_ten, 0.0, 3), 0.9) == 8.0
     hopeless = Factors(np.ones(10), np.full(10, 3.0))
-    assert safe_rate_per_s(curve, MEAN, 8.0, Spread(hopeless, 0.0)) is None
+    assert sure_rate_per_s(curve, MEAN, 8.0, Spread(hopeless, 0.0, 3), 0.9) is None
     lowest = LatencyCurve((1.0, 1.6, 8.0), (0.5, 0.5, 0.5), (True, True, False))
-    assert safe_rate_per_s(lowest, MEAN, 8.0, Spread(Factors(np.ones(3), np.ones(3)), 0.0)) == pytest.approx(1.6)
+    exact = Spread(Factors(np.ones(3), np.ones(3)), 0.0, 3)
+    assert sure_rate_per_s(lowest, MEAN, 8.0, exact, 0.9) == pytest.approx(1.6)
+
+
+def test_one_run_with_the_allowance_decides_as_the_probability_does() -> None:
+    """Latency 0.1 / (1 - rate / 10): met with the confidence up to the rate that the error bars call sure."""
+    error = StatedError("toy", 0.1, {})
+    rates = tuple(np.linspace(0.5, 9.5, 500).tolist())
+    curve = LatencyCurve(rates, tuple(0.1 / (1 - r / 10) for r in rates), (True,) * 500)
+    slo = Slo("ttft", "mean", 0.4)
+    for sure in (0.6, 0.75, 0.9, 0.95):
+        allowance = allowance_for(sure, [slo], error)
+        assert allowance.speed >= 1
+        assert min(allowance.latency) >= 1
+
+        def met(rate: float, allowance: ErrorAllowance = allowance) -> bool:
+            value_s = curve.value_s(rate * allowance.speed) * allowance.latency[0]
+            return value_s <= slo.limit_s
+
+        highest = max(r for r in np.linspace(1.0, 7.5, 2000) if met(float(r)))
+        found = sure_rate_per_s(curve, slo, 7.5, Spread.of((), slo, error), sure)
+        assert found == pytest.approx(highest, abs=0.12)  # the grid of the sure rate has steps of 0.075
 
 
 def test_intervals_of_other_values_have_the_same_make() -> None:
