@@ -137,11 +137,14 @@ class _Parts:
 #: Text in the canonical order, whatever its name is.
 _CANONICAL = re.compile(r"^(-?\d+\*)?[a-z][^*:]*(:\d*g\.[^:*]*)?$")
 
-_NODES = re.compile(r"^(?P<nodes>-?\d+)[*:](?P<rest>.+)$")
+#: A number of nodes or accelerators; Python refuses to read one of thousands of digits.
+_NUMBER = r"-?\d{1,18}"
 
-_FIRST = re.compile(r"^(?P<number>-?\d+)x(?P<rest>.+)$")
+_NODES = re.compile(rf"^(?P<nodes>{_NUMBER})[*:](?P<rest>.+)$")
 
-_COUNT = re.compile(r"^(?P<name>.+?)(?:x|[*:](?=-?\d+$))(?P<count>-?\d+)$")
+_FIRST = re.compile(rf"^(?P<number>{_NUMBER})x(?P<rest>.+)$")
+
+_COUNT = re.compile(rf"^(?P<name>.+?)(?:x|[*:](?={_NUMBER}$))(?P<count>{_NUMBER})$")
 
 
 def _compact(text: str) -> str:

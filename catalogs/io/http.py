@@ -170,6 +170,8 @@ class _Reader:
             self.status = error.code
             error.close()
         except (OSError, HTTPException, ValueError) as error:
+            if time.monotonic() >= self._ends_s:
+                return  # the time is over: that is the problem, however the connection reports it
             reason = plain_text(getattr(error, "reason", None) or error or type(error).__name__)
             self.problem = f"no server answers at this address ({reason})"
 

@@ -207,10 +207,13 @@ def _json_columns(text: str, where: str) -> Columns:
 
 
 def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a row in which `{"usage": {"prompt_tokens": 5}}` is the column `usage.prompt_tokens`."""
+    """Return a row in which `{"usage": {"prompt_tokens": 5}}` is the column `usage.prompt_tokens`.
+
+    An empty object stays the value of its own column, so that a column of another type refuses it.
+    """
     found: dict[str, Any] = {}
     for name, value in row.items():
-        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        found |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {f"{prefix}{name}": value}
     return found
 
 

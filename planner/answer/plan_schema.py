@@ -12,7 +12,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import validate_as
 from planner.economics.money import Energy, Money
-from planner.evaluation.confidence import Confidence
+from planner.evaluation.confidence import LEVEL, Confidence
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
@@ -227,6 +227,11 @@ class Plan(JsonBlock):
         except (LookupError, TypeError):
             raise ValueError("must hold the layout of every pool") from None
         return complete
+
+    @property
+    def interval_level(self) -> float:
+        """Return the level of the intervals of the objectives: LEVEL in answers that do not state it."""
+        return next((row.ci_level for row in self.slo if row.ci_level is not None), LEVEL)
 
     @classmethod
     def unstarted(cls, deployment: dict[str, object], memory: Memory | None) -> Self:

@@ -54,8 +54,8 @@ class DisaggregatedQueueing:
 
     @property
     def light_per_s(self) -> float:
-        """Return the requests per second at which requests rarely overlap."""
-        alone_s = sum(pool.step_s(1) for pool in (self.prefill, self.decode)) * self._output_tokens
+        """Return the requests per second at which requests rarely overlap: alone, each takes a prompt and steps."""
+        alone_s = self.prefill.prefill_s + self.decode.step_s(1) * self._output_tokens
         return LIGHT * min(self.prefill.replicas, self.decode.replicas) / alone_s
 
     @property

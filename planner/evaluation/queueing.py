@@ -214,8 +214,8 @@ class QueueingModel:
 
     @property
     def light_per_s(self) -> float:
-        """Return the requests per second at which requests rarely overlap."""
-        return self.replicas * (LIGHT / (self.step_s(1) * max(self.output_tokens, 1.0)))
+        """Return the requests per second at which requests rarely overlap: alone, each takes a prompt and steps."""
+        return self.replicas * LIGHT / (self.prefill_s + self.step_s(1) * max(self.output_tokens, 1.0))
 
     def latency_s(
         self, requests_per_s: float, metric: str, quantile: float | None = None, other_prefill_s: float = 0.0

@@ -223,11 +223,15 @@ def count_words(replicas: int, layout: Layout, split: Split = WHOLE) -> str:
 
 
 def replicas_words(d: dict[str, Any]) -> str:
-    """Return the replicas of a deployment block in words, as `count_words` does."""
-    own, split = _layout(d), d.get("disaggregation")
+    """Return the replicas of a deployment block in words, as `count_words` does.
+
+    A pool of a disaggregated deployment states only the keys in which it differs from the deployment.
+    """
+    split = d.get("disaggregation")
     if not split:
-        return count_words(d["replicas"], own)
-    return count_words(split["decode_replicas"], own, Split(split["prefill_replicas"], _layout(split["prefill"])))
+        return count_words(d["replicas"], _layout(d))
+    prefill, decode = (_layout(d | split.get(role, {})) for role in ("prefill", "decode"))
+    return count_words(split["decode_replicas"], decode, Split(split["prefill_replicas"], prefill))
 
 
 def _layout(d: dict[str, Any]) -> Layout:

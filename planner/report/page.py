@@ -13,7 +13,6 @@ from catalogs.ui.words import change, counted, dollars, joules, percent, plan_na
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import GOALS, Answer
 from planner.economics.money import offer_words
-from planner.evaluation.confidence import LEVEL
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
 from planner.report import evidence, machine_figures
@@ -99,8 +98,7 @@ def _cards(plan: Plan, s: ReportSimulations) -> list[tuple[str, str]]:
 
 
 def _slo_table(answer: Answer, plan: Plan) -> Markup:
-    level = next((row.ci_level for row in plan.slo if row.ci_level is not None), LEVEL)
-    head = ("Objective", "Limit", "Simulated", f"{percent(level)} interval", "Met", "Probability")
+    head = ("Objective", "Limit", "Simulated", f"{percent(plan.interval_level)} interval", "Met", "Probability")
     rows = []
     for words, row in zip(answer.request.slo_words, plan.slo, strict=True):
         interval = f"{seconds(row.ci_low_s)} to {seconds(row.ci_high_s)}"

@@ -15,7 +15,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import ProgressCallback
-from catalogs.ui.words import human_s
+from catalogs.ui.words import human_s, percent
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.plan_schema import Plan
 from planner.answer.refusal import NARROWER
@@ -100,17 +100,20 @@ class _Tries:
     def objective(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
         """Try the same plan with relaxed objectives."""
         tell("the same plan at the higher rate")
-        tester = self.rerun.tester
-        verdict = tester.probe(self.rerun.candidates[0], self.goal, tester.sizes.full)
+        tester, candidate = self.rerun.tester, self.rerun.candidates[0]
+        verdict = tester.probe(candidate, self.goal, tester.sizes.full)
         if not verdict.stable:
             yield GrowthStep("objective", "relax the objectives", None, None, False, "the queue grows")
             return
-        missed = [(slo, verdict.value_s(slo)) for slo in tester.slos if verdict.value_s(slo) > slo.limit_s]
+        factors = tester.allowance(candidate).latency
+        values_s = [verdict.value_s(slo) * factor for slo, factor in zip(tester.slos, factors, strict=True)]
+        missed = [(slo, value_s) for slo, value_s in zip(tester.slos, values_s, strict=True) if value_s > slo.limit_s]
         # Each limit is the value plus 10 %, rounded to two digits.
         limits = ",".join(f"{slo.name}={seconds_text(float(f'{value_s * 1.1:.2g}'))}" for slo, value_s in missed)
         same = "no change: the same plan meets the objectives with this seed"
         words = f"relax the objectives to {limits}" if missed else same
         values = ", ".join(f"{slo.name} = {human_s(value_s)}" for slo, value_s in missed)
+        values += f" at {percent(tester.confidence)} confidence" if missed else ""
         yield GrowthStep("objective", words, self.plan.usd_per_hour, 0.0, True, values)
 
     def api_servers(self, tell: ProgressCallback) -> Iterator[GrowthStep]:

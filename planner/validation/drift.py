@@ -15,7 +15,6 @@ from typing import Any, Final
 
 from catalogs.errors import InputError
 from catalogs.io.output_files import finite
-from planner.evaluation.confidence import LEVEL
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import STATS, Slo
 from planner.validation.prediction import Prediction
@@ -66,7 +65,7 @@ class Drift:
                 "holds": self.holds,
                 "n_requests": self.n_requests,
                 "seconds": self.seconds,
-                "interval_level": LEVEL,
+                "interval_level": self.prediction.level,
                 "load": [asdict(c) for c in self.load],
                 "shifted": self.shifted,
                 "latencies": [row.pop("expected") | row for row in map(asdict, self.rows)],

@@ -16,12 +16,11 @@ import numpy as np
 
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.accuracy.measured_summary import MeasuredSummary
-from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 from planner.answer.evaluate import MOST_REPLICAS
-from planner.evaluation.confidence import LEVEL, SEEDS, Factors, interval, log_noise
+from planner.evaluation.confidence import SEEDS, Factors, interval, log_noise
 from planner.evaluation.evaluator import Load, Observation, pooled_value_s
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, observe_window
 from planner.problem.slo import STATS, Slo
@@ -42,8 +41,6 @@ _AT_ONCE: Final = 0.01
 
 #: Added to the seed, so that neither the search nor the benchmark of a plan has used the requests.
 _OTHER_SEED: Final = 2000
-
-_ENDS: Final = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,35 +149,35 @@ class LoadSimulator:
             ) from None
 
     def expected(self, load: MeasuredLoad, n: int) -> tuple[list[Expected], float]:
-        """Return every statistic of a run of `n` requests with its LEVEL interval, and its rate in requests/s.
+        """Return every statistic of a run of `n` requests with its interval, and its rate in requests/s.
 
         Limits of objectives apply up to the planned rate.
         """
         n = min(n, MOST_REQUESTS)
         seeds = [self._observe(load, n, seed) for seed in range(SEEDS)]
         rate = float(np.mean([seen.load.requests_per_s for seen in seeds]))
-        error = self.prediction.error
-        slower = self._slower(load, n, error)
+        slower = self._slower(load, n)
         limits = {(slo.metric, slo.stat): slo.limit_s for slo in self.rerun.request.slos}
         planned = rate <= self.prediction.requests_per_s * (1 + 1e-9)
         stats = [(metric, stat) for metric in seeds[0].samples_s for stat in STATS]
         rows = []
         for metric, stat in dict.fromkeys([*stats, *limits]):
             limit_s = limits.get((metric, stat)) if planned else None
-            row = _expected(Slo(metric, stat, 1.0), seeds, slower, error)
+            row = self._expected(Slo(metric, stat, 1.0), seeds, slower)
             if row is not None:
                 rows.append(replace(row, limit_s=limit_s))
         return rows, rate
 
-    def _slower(self, load: MeasuredLoad, n: int, error: StatedError) -> list[Observation]:
+    def _slower(self, load: MeasuredLoad, n: int) -> list[Observation]:
         """Return the runs in which the steps have the ends of the stated error of their speed.
 
         If every step took f times as long, a rate r would show f times the latencies of the rate r * f. A closed loop
         without pauses would only be slower.
         """
         if load.requests_per_s is None:
-            return [self._observe(load, n, 0)] * len(_ENDS)
-        speeds = Factors.at(np.array(_ENDS), self.rerun.request.slos[0], error).speed.tolist()
+            return [self._observe(load, n, 0)] * len(self.prediction.ends)
+        ends, slo = np.array(self.prediction.ends), self.rerun.request.slos[0]
+        speeds = Factors.at(ends, slo, self.prediction.error).speed.tolist()
         return [self._observe(MeasuredLoad(load.requests_per_s * speed), n, 0) for speed in speeds]
 
     def _observe(self, load: MeasuredLoad, n: int, seed: int) -> Observation:
@@ -210,13 +207,13 @@ class LoadSimulator:
         """Return the names of the latency metrics that the answer predicts."""
         return dict.fromkeys(row.metric for row in self.prediction.rows())
 
-
-def _expected(slo: Slo, seeds: list[Observation], slower: list[Observation], error: StatedError) -> Expected | None:
-    value_s = pooled_value_s(seeds, slo)
-    if not 0 < value_s < math.inf:
-        return None
-    moved: FloatArray = np.array([slo.value_s(seen.samples_s[slo.metric]) for seen in slower])
-    base = slo.value_s(seeds[0].samples_s[slo.metric])
-    factors = Factors.at(np.array(_ENDS), slo, error).latency
-    low, high = interval(value_s, value_s * factors * moved / base, log_noise(seeds, slo), _ENDS)
-    return Expected(slo.metric, slo.stat, value_s, low, high)
+    def _expected(self, slo: Slo, seeds: list[Observation], slower: list[Observation]) -> Expected | None:
+        value_s = pooled_value_s(seeds, slo)
+        if not 0 < value_s < math.inf:
+            return None
+        moved: FloatArray = np.array([slo.value_s(seen.samples_s[slo.metric]) for seen in slower])
+        base = slo.value_s(seeds[0].samples_s[slo.metric])
+        ends = self.prediction.ends
+        factors = Factors.at(np.array(ends), slo, self.prediction.error).latency
+        low, high = interval(value_s, value_s * factors * moved / base, log_noise(seeds, slo), ends)
+        return Expected(slo.metric, slo.stat, value_s, low, high)

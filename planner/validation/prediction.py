@@ -14,7 +14,7 @@ from catalogs.errors import InputError
 from catalogs.io.output_files import finite
 from planner.answer.plan_schema import Plan, Stats
 from planner.answer.schema import Answer
-from planner.evaluation.confidence import LEVEL, Factors, LatencyCurve
+from planner.evaluation.confidence import Factors, LatencyCurve
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import STATS, Slo
 
@@ -23,7 +23,7 @@ SCHEMA_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """One predicted latency statistic at one request rate, with its LEVEL interval, seconds.
+    """One predicted latency statistic at one request rate, with its interval, seconds.
 
     `high_s` is infinite if slower steps would let the queue grow. `limit_s` is the limit of the objective on this
     statistic, or None if there is no such objective.
@@ -68,6 +68,16 @@ class Prediction:
     def error(self) -> StatedError:
         """Return the stated error of simulated runs of the engine against measured runs."""
         return StatedError.of(self.answer.request.engine, self.plan.operator_error)
+
+    @property
+    def level(self) -> float:
+        """Return the level of every interval: that of the objectives in the answer."""
+        return self.plan.interval_level
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Return the probability levels of the low and the high end of every interval."""
+        return (1 - self.level) / 2, (1 + self.level) / 2
 
     def rows(self) -> list[Expected]:
         """Return every statistic at the planned rate; a statistic with an objective has the interval of the answer."""
@@ -124,7 +134,7 @@ class Prediction:
 
         The stated error of the step time changes the rate, and the error of the statistic itself changes the value.
         """
-        factors = Factors.at(np.array([(1 - LEVEL) / 2, (1 + LEVEL) / 2]), slo, self.error)
+        factors = Factors.at(np.array(self.ends), slo, self.error)
         curve = self.curve(slo.metric, slo.stat)
         for speed, latency in zip(factors.speed.tolist(), factors.latency.tolist(), strict=True):
             if curve is None:
@@ -145,7 +155,7 @@ class Prediction:
             "input_mean_tokens": self.input_mean_tokens,
             "output_mean_tokens": self.output_mean_tokens,
             "output_tokens_per_s": plan.metric("output_tokens_per_s"),
-            "interval_level": LEVEL,
+            "interval_level": self.level,
             "latencies": [finite(asdict(row)) for row in self.rows()],
             "objectives": [slo.text for slo in request.slos],
             "kv_peak_fraction": plan.metric("kv_peak_fraction"),

@@ -203,9 +203,10 @@ class _Reply(BaseModel, extra="ignore"):
 
 
 def _query(server: ServerUrl, text: str, ends_s: float) -> list[_Row]:
+    too_slow = InputError(f"the server did not answer all queries within {_QUERIES_S:.0f} s", server.base)
     left_s = min(TIMEOUT_S, ends_s - time.monotonic())
     if left_s <= 0:
-        raise InputError(f"the server did not answer all queries within {_QUERIES_S:.0f} s", server.base)
+        raise too_slow
     address = f"{server.base}/api/v1/query?{urlencode({'query': text})}"
     neither = "this is neither a vLLM server nor a Prometheus server"
     try:
@@ -214,6 +215,10 @@ def _query(server: ServerUrl, text: str, ends_s: float) -> list[_Row]:
         raise InputError(f"{neither} ({error.rule})", server.base) from None
     except ValidationError:
         raise InputError(neither, server.base) from None
+    except InputError:
+        if time.monotonic() >= ends_s:
+            raise too_slow from None
+        raise
 
 
 def _of_model(found: Exposition, planned: str, served: str | None) -> Exposition:

@@ -17,7 +17,6 @@ from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.output_files import finite
 from planner.answer.schema import is_name_of, same_model
-from planner.evaluation.confidence import LEVEL
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
 from planner.validation.measured_load import LoadSimulator, Measured, MeasuredLoad, load_of
@@ -36,9 +35,6 @@ _BEYOND: Final = 5
 
 #: Share of failed requests that chance may explain.
 MOST_FAILED: Final = 0.01
-
-#: Two-sided LEVEL quantile of the normal distribution.
-_NORMAL: Final = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 #: Options of the load client with which a result has every latency of a plan.
 RECORD: Final = (
@@ -69,7 +65,7 @@ class JudgedStatistic:
 
 @dataclass(frozen=True, slots=True)
 class Row(JudgedStatistic):
-    """A statistic of a measured run; its bounds are the LEVEL interval of the measurement.
+    """A statistic of a measured run; its bounds are the interval of the measurement, of the level of the predicted one.
 
     `objective_met` tells whether the measurement meets the objective on this statistic; None if there is no objective,
     or if there are too few samples.
@@ -138,7 +134,7 @@ class PlanVerification:
                     "concurrency": self.at.concurrency,
                     "as_planned": self.as_planned,
                 },
-                "interval_level": LEVEL,
+                "interval_level": self.prediction.level,
                 "load": [asdict(c) for c in self.load],
                 "latencies": [row.pop("expected") | row for row in map(asdict, self.rows)],
                 "notes": self.notes,
@@ -193,7 +189,7 @@ def verify(
         expected, rate = simulator().expected(at, run.n)
         load = Comparison("requests/s", rate, run.n / run.duration_s, simulated=True)
     measured = {name: MeasuredMetric.of(run, name) for name in LATENCY_METRICS}
-    found = (_row(row, measured[row.metric]) for row in expected)
+    found = (_row(row, measured[row.metric], prediction.level) for row in expected)
     rows = tuple(row for row in found if row is not None)
     if not rows:
         raise InputError("this result has none of the plan's latencies", run.source, hint=f"record with {RECORD}")
@@ -304,23 +300,25 @@ class MeasuredMetric:
         gaps = np.nan_to_num(self.summary.output_mean_tokens, nan=2.0) - 1.0
         return self.summary.n if LATENCY_METRICS[self.name].is_per_request else int(self.summary.n * max(gaps, 1.0))
 
-    def value_s(self, slo: Slo) -> tuple[float, float, float] | None:
-        """Return a statistic with its LEVEL interval, seconds; None if the result does not have it.
+    def value_s(self, slo: Slo, level: float) -> tuple[float, float, float] | None:
+        """Return a statistic with its interval of a level, seconds; None if the result does not have it.
 
         Percentiles of a summary have no interval.
         """
         if self.summary is None:
-            return (slo.value_s(self.samples_s), *bootstrap(self.samples_s, slo)) if self.n else None
+            return (slo.value_s(self.samples_s), *bootstrap(self.samples_s, slo, level)) if self.n else None
         value = self.summary.value_s(self.name, slo.stat)
         if value is None:
             return None
-        spread = _NORMAL * self.summary.mean_error_s(self.name) if slo.quantile is None else 0.0
+        if slo.quantile is not None:
+            return value, value, value
+        spread = NormalDist().inv_cdf((1 + level) / 2) * self.summary.mean_error_s(self.name)
         return value, max(value - spread, 0.0), value + spread
 
 
-def _row(expected: Expected, metric: MeasuredMetric) -> Row | None:
+def _row(expected: Expected, metric: MeasuredMetric, level: float) -> Row | None:
     slo = Slo(expected.metric, expected.stat, expected.limit_s or 1.0)
-    values = metric.value_s(slo)
+    values = metric.value_s(slo, level)
     if values is None:
         return None
     measured, low, high = values
@@ -345,8 +343,8 @@ def finding(expected: Expected, low_s: float, high_s: float, beyond: float) -> F
     return "slower" if low_s > expected.high_s else "inside"
 
 
-def bootstrap(samples: FloatArray, slo: Slo) -> tuple[float, float]:
-    """Return the LEVEL interval of a statistic by the bootstrap (Efron, Annals of Statistics 7(1), 1979), seconds.
+def bootstrap(samples: FloatArray, slo: Slo, level: float) -> tuple[float, float]:
+    """Return the interval of a level of a statistic by the bootstrap (Efron, Annals of Statistics 7(1), 1979), seconds.
 
     The requests of one run depend on each other, so the true interval is wider. `samples` has shape (n,).
     """
@@ -354,5 +352,5 @@ def bootstrap(samples: FloatArray, slo: Slo) -> tuple[float, float]:
     few = samples if len(samples) <= _MAX_RESAMPLED else rng.choice(samples, _MAX_RESAMPLED, replace=False)
     drawn = few[rng.integers(0, len(few), (_RESAMPLES, len(few)))]
     values = drawn.mean(axis=1) if slo.quantile is None else np.quantile(drawn, slo.quantile, axis=1)
-    low, high = np.quantile(values, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    low, high = np.quantile(values, ((1 - level) / 2, (1 + level) / 2))
     return float(low), float(high)

@@ -14,7 +14,6 @@ from planner.answer.hardware_ranking import HardwareRow
 from planner.answer.plan_schema import CalibrationBlock, Memory, Plan, SloResult
 from planner.answer.schema import GOALS, Answer, SearchSummary
 from planner.economics.money import CONTRACT_WORDS, Energy, Money, grid_words, offer_words
-from planner.evaluation.confidence import LEVEL
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
 from planner.search.objectives import TIE
@@ -106,7 +105,7 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
     yield "Recommended", deployment_words(best.deployment)
     for words, row in zip(request.slo_words, best.slo, strict=True):
         yield "Objective", words
-        interval = f"{percent(row.ci_level or LEVEL)} interval: {interval_words(row.ci_low_s, row.ci_high_s)}"
+        interval = f"{percent(best.interval_level)} interval: {interval_words(row.ci_low_s, row.ci_high_s)}"
         verdict = verdict_words(row.met, row.probability_met)
         yield "", f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict}"
     yield from _capacity_lines(best, request)

@@ -8,7 +8,6 @@ from typing import Final
 
 from catalogs.ui.terminal import open_console, text_table
 from catalogs.ui.words import human_s
-from planner.evaluation.confidence import LEVEL
 from planner.validation.drift import Drift, DriftRow
 from planner.validation.prediction import Expected, Prediction
 from planner.validation.verification import MOST_FAILED, Comparison, PlanVerification, Row
@@ -58,7 +57,7 @@ def _print(
     console, deployment = open_console(), prediction.plan.deployment
     console.print(f"{deployment['model']} on {deployment['hardware']}: {summary}")
     console.print(", ".join(map(_load_words, load)))
-    head = ("metric", f"predicted ({LEVEL:.0%})", column[0], "finding", "objective")
+    head = ("metric", f"predicted ({prediction.level:.0%})", column[0], "finding", "objective")
     console.print(text_table(head, column[1], 1, ""))
     for note in remarks[:-1]:
         console.print(f"Note: {note}")

@@ -24,7 +24,8 @@ from planner.space.candidates import candidates, distance_from_defaults
 @cache
 def evaluator(hardware: str, model: str = "llama3.1-8b", **fixed: object) -> SimulatedEvaluator:
     slos = parse_slos(["tpot.p99=40ms,ttft.p99=1s"])
-    made = open_evaluator(PlanRequest(model=model, hardware=hardware, slos=slos, fixed=Overrides.of(fixed)))
+    request = PlanRequest(model=model, hardware=hardware, slos=slos, workload="lmsys-turns", fixed=Overrides.of(fixed))
+    made = open_evaluator(request)
     return next(iter(made.evaluators.values()))
 
 
@@ -36,7 +37,7 @@ def capacities_per_s(hardware: str, api_servers: int) -> np.ndarray:
     sizes = RunSizes.for_slos(own.request.slos).at_most(2000)
     found = []
     for seed in range(3):
-        tester = CandidateTester(own, own.request.slos, sizes, seed, None)
+        tester = CandidateTester(own, own.request.slos, sizes, seed, 0.5, None)
         floor = tester.probe(candidate, own.light_requests_per_s(candidate), sizes.quick)
         probe = partial(tester.probe, candidate, n_requests=sizes.full)
         found.append(find_capacity(probe, own.fluid_requests_per_s(candidate), floor).requests_per_s)

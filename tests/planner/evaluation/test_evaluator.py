@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from catalogs.hardware import catalog as hardware_names
-from catalogs.hardware.catalog import with_count
+from catalogs.hardware.catalog import parse_hardware, with_count
 from catalogs.workloads.workload import load_workload
 from planner.evaluation.evaluator import Load
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
+from planner.evaluation.queueing import LIGHT
 from planner.evaluation.variants import VariedWorkload
 from planner.pipeline import make_plan
 from planner.problem.price_list import PriceList
-from planner.problem.request import PlanRequest, SearchOptions
+from planner.problem.request import DISAGGREGATED, PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
 
@@ -53,6 +55,22 @@ def test_a_plan_parses_each_hardware_text_once(hardware: str, parsed: Counter[st
     assert [parsed[text] for text in texts] == [1] * len(texts)
     names = {text.partition("x")[0] for text in texts}  # a calibration may look up the accelerator it is of
     assert set(parsed) <= {*texts, *names}
+
+
+@pytest.mark.parametrize(("n_input", "n_output"), [(4000, 1), (100, 400)])
+def test_a_light_load_is_a_small_share_of_the_saturation_rate(n_input: int, n_output: int, tmp_path: Path) -> None:
+    """With long prompts and one token of output, nearly all of the work is prefill."""
+    lengths = f"input_tokens: {{constant: {n_input}}}\noutput_tokens: {{constant: {n_output}}}\n"
+    path = tmp_path / "load.yaml"
+    path.write_text(f"arrivals: {{poisson: {{requests_per_s: 1}}}}\nrequests: 1000\nseed: 0\n{lengths}")
+    asked = request("l4x4", also=(DISAGGREGATED,)).replace(workload=str(path))
+    found = open_evaluator(asked).evaluators[parse_hardware("l4x4")]
+    split = {bool(c.split): c for c in found.space()}
+    assert False in split
+    assert True in split or n_output == 1
+    for candidate in split.values():
+        light, saturated = found.light_requests_per_s(candidate), found.fluid_requests_per_s(candidate)
+        assert 0 < light <= LIGHT * saturated
 
 
 @pytest.fixture(scope="module")

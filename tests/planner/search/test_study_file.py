@@ -37,7 +37,7 @@ class Counted:
 
     def __init__(self) -> None:
         self.looked: list[Candidate] = []
-        self._race = race_of(CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, None))
+        self._race = race_of(CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, 0.5, None))
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         self.looked.append(candidate)
@@ -328,8 +328,9 @@ from catalogs.ui.entry_point import run_command
 from tests.planner.search.test_study_file import run
 
 def command(args, **_):
+    run(Path(args[0]) / "0.log")
     print("ready", flush=True)
-    for n in range(100000):
+    for n in range(1, 100000):
         run(Path(args[0]) / f"{n}.log")
 
 sys.exit(run_command("plan", command, sys.argv[1:]))

@@ -18,11 +18,12 @@ from planner.sections import power_limits as section
 from planner.sections.power_limits import PowerLimits, PowerLimitsSection, UnusableLimit, power_limits
 
 SLOS = parse_slos(["ttft.p90=500ms", "tpot.mean=40ms"])
+SHORT = "lmsys-turns"  # an h100 carries the planned rate of 30 requests/s
 
 
 def world(hardware: str = "h100") -> SimulatedEvaluator:
     return SimulatedEvaluator.of(
-        PlanRequest(model="llama3.1-8b", hardware=hardware, slos=SLOS), parse_hardware(hardware)
+        PlanRequest(model="llama3.1-8b", hardware=hardware, slos=SLOS, workload=SHORT), parse_hardware(hardware)
     )
 
 
@@ -88,7 +89,8 @@ def test_limits_are_of_gpus() -> None:
 
 @pytest.mark.parametrize("cap_w", [10.0, 700.0])
 def test_a_limit_that_the_board_cannot_have_is_refused_before_the_search_with_one_that_it_can(cap_w: float) -> None:
-    request = PlanRequest(model="llama3.1-8b", hardware="h100", slos=SLOS, accounting=Accounting(power_caps_w=[cap_w]))
+    terms = Accounting(power_caps_w=[cap_w])
+    request = PlanRequest(model="llama3.1-8b", hardware="h100", slos=SLOS, workload=SHORT, accounting=terms)
     evaluator = open_evaluator(request)
     with pytest.raises(InputError) as caught:
         PowerLimitsSection().check(request, evaluator)

@@ -47,7 +47,7 @@ def test_without_a_rate_every_accelerator_that_can_work_does(model: str, hardwar
 
 def test_the_plainest_comes_first() -> None:
     found, names = space("llama3.1-8b", "h100x8")
-    assert distance_from_defaults(found[0], names) == (0, 0, 0, 0)
+    assert set(distance_from_defaults(found[0], names)) == {0}
     tokens, seqs = names.default_limits
     assert (found[0].max_num_batched_tokens, found[0].max_num_seqs) == (tokens, seqs)
 

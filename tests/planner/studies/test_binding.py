@@ -48,7 +48,7 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @cache
-def rerun(hardware: str, slo: str, workload: str = "chat", **fixed: object) -> Rerun:
+def rerun(hardware: str, slo: str, workload: str = "lmsys-turns", **fixed: object) -> Rerun:
     """The simplest candidate with fixed keys, without a search."""
     model = "llama3.1-8b"
     request = PlanRequest(
@@ -59,7 +59,7 @@ def rerun(hardware: str, slo: str, workload: str = "chat", **fixed: object) -> R
 
 
 @cache
-def binding(hardware: str, slo: str, workload: str = "chat", **fixed: object) -> Binding:
+def binding(hardware: str, slo: str, workload: str = "lmsys-turns", **fixed: object) -> Binding:
     made = rerun(hardware, slo, workload, **fixed)
     guess = made.evaluator_of(0).fluid_requests_per_s(made.candidates[0])
     found = find_binding(made, guess)
@@ -70,10 +70,10 @@ def binding(hardware: str, slo: str, workload: str = "chat", **fixed: object) ->
 @pytest.mark.parametrize(
     ("hardware", "slo", "workload", "fixed", "name"),
     [
-        ("b200", CHAT, "chat", {"api_server_count": 1}, inputs.API_SERVER),
-        ("b200", CHAT, "chat", {"api_server_count": 8, "max_num_seqs": 16}, inputs.SEATS),
+        ("b200", CHAT, "lmsys-turns", {"api_server_count": 1}, inputs.API_SERVER),
+        ("b200", CHAT, "lmsys-turns", {"api_server_count": 8, "max_num_seqs": 16}, inputs.SEATS),
         ("h100", "ttft.p90=2s", "PROMPTS", {}, inputs.COMPUTE),
-        ("h100", "tpot.mean=9ms", "chat", {}, inputs.MEMORY),
+        ("h100", "tpot.mean=9ms", "lmsys-turns", {}, inputs.MEMORY),
     ],
 )
 def test_the_planted_bottleneck_binds(

@@ -359,7 +359,7 @@ def test_bootstrap_intervals_hold_what_they_promise() -> None:
     rng = np.random.default_rng(3)
     hits = 0
     for _ in range(200):
-        low, high = bootstrap(rng.exponential(1.0, 300), Slo("ttft", "p50", 1.0))
+        low, high = bootstrap(rng.exponential(1.0, 300), Slo("ttft", "p50", 1.0), 0.9)
         hits += low <= math.log(2) <= high
     assert 0.82 <= hits / 200 <= 0.97
 

@@ -102,12 +102,14 @@ def test_output_projection_and_router_stay_in_16_bit() -> None:
 
 
 def test_fp8_is_block_wise_where_the_checkpoint_is() -> None:
-    """The checkpoint decides, not its publisher: Qwen also publishes FP8 with one scale per tensor."""
+    """The checkpoint decides, not its publisher; a model without a checkpoint has one scale per tensor."""
     blocks = shard("qwen3-8b-fp8", weight_dtype="fp8")
     (stored,) = blocks.model.formats
     tensors = replace(blocks, model=replace(blocks.model, formats=(replace(stored, block_size=None),)))
-    on_the_fly = shard("qwen3-8b", weight_dtype="fp8")
-    assert [s.dtype("mlp") for s in (blocks, tensors, on_the_fly)] == ["fp8_block", "fp8", "fp8"]
+    named = shard("qwen3-8b", weight_dtype="fp8")  # served from the published checkpoint
+    on_the_fly = replace(named, model=replace(named.model, formats=()))
+    found = [s.dtype("mlp") for s in (blocks, tensors, named, on_the_fly)]
+    assert found == ["fp8_block", "fp8", "fp8_block", "fp8"]
 
 
 def test_a_window_bounds_decode_attention() -> None:
