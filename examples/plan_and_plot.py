@@ -1,4 +1,4 @@
-"""Plan a deployment in Python, ask what another rate would cost, and draw the Pareto front of cost and latency.
+"""Plan a deployment in Python, print its capacity and cost, and draw the Pareto front of cost and latency.
 
 Run it with `python examples/plan_and_plot.py [FOLDER]`. It writes front.html to FOLDER (default: the current folder).
 """
