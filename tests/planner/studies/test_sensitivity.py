@@ -17,7 +17,6 @@ from planner.answer.schema import Answer
 from planner.cli.main import app
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.pipeline import make_plan
-from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.report.material import gather
@@ -44,8 +43,6 @@ CHOICE = PlanRequest(
     slos=parse_slos(["ttft.p90=500ms,tpot.mean=60ms"]),
     search=SearchOptions(trials=6),
     workload="alpaca",
-    precisions=("native",),  # with one family on each, both kinds of hardware have a plan
-    fixed=Overrides.of({"kv_dtype": "bf16", "api_server_count": 1}),
 )
 
 
