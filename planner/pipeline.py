@@ -29,7 +29,7 @@ from planner.answer.evaluate import (
     pareto,
     prices_of,
 )
-from planner.answer.hardware_ranking import HardwareRanking
+from planner.answer.hardware_ranking import HardwareRanking, HardwareRow
 from planner.answer.refusal import Refuser
 from planner.answer.schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary
 from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
@@ -123,11 +123,12 @@ def make_plan(
         interrupted=result.interrupted,
         left_out=list(evaluator.notices),
     )
-    ranked = []
+    ranked: list[HardwareRow] = []
     if not is_one(request.hardware) and not result.interrupted:
         in_order = _assess(request, plan_evaluator, plan_evaluator.tester, left).in_order
         ranking = HardwareRanking(request, plan_evaluator, in_order, _sizes(prices, left).__getitem__)
-        ranked = ranking.rows(left, list(discards.items()), result.outcomes, entries)
+        ranked, by_kind = ranking.rows(left, list(discards.items()), result.outcomes, entries)
+        entries = _with_another_kind(entries, by_kind)
     plans = [entry.plan for entry in entries]
     sections = compute_sections(request, entries[0], evaluator) if plans and not result.interrupted else {}
     return FullAnswer(
@@ -146,6 +147,19 @@ def make_plan(
         workload=WorkloadBlock.of(evaluator.workload),
         **sections,
     )
+
+
+def _with_another_kind(entries: Sequence[EvaluatedPlan], by_kind: Sequence[EvaluatedPlan]) -> list[EvaluatedPlan]:
+    """Return the plans of the answer; if all are on one kind of accelerator, the last is the best on another kind."""
+
+    def kind(entry: EvaluatedPlan) -> str:
+        return entry.candidate.hardware.accelerator.name
+
+    kinds = {kind(entry) for entry in entries}
+    other = next((entry for entry in by_kind if kind(entry) not in kinds), None)
+    if len(kinds) != 1 or other is None:
+        return list(entries)
+    return [*entries[:N_ALTERNATIVES], other]
 
 
 def _method(result: SearchResult, n_left: int) -> str:

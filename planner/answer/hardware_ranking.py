@@ -81,8 +81,10 @@ class HardwareRanking:
         discards: Sequence[tuple[Candidate, Discard]],
         outcomes: Sequence[Outcome],
         entries: Sequence[EvaluatedPlan],
-    ) -> list[HardwareRow]:
-        """Return one row for each kind of accelerator, best first; [] if there is only one.
+    ) -> tuple[list[HardwareRow], list[EvaluatedPlan]]:
+        """Return one row for each kind of accelerator, best first, and the plans on those kinds in the same order.
+
+        Both are empty if there is only one kind.
 
         Args:
             left: The candidates that the bounds leave.
@@ -92,7 +94,7 @@ class HardwareRanking:
         """
         kinds = list(dict.fromkeys(c.hardware.accelerator.name for c in (*left, *(c for c, _ in discards))))
         if len(kinds) < 2:
-            return []
+            return [], []
         known = {_kind(entry.candidate): entry for entry in reversed(entries)}
         unknown = [kind for kind in kinds if kind not in known]
         own = {kind: [c for c in left if _kind(c) == kind] for kind in unknown}
@@ -108,7 +110,8 @@ class HardwareRanking:
             reasons = [discard for c, discard in discards if _kind(c) == kind]
             missed = [outcome for outcome in outcomes if _kind(outcome.candidate) == kind]
             ranked.append((1.0, 0.0, self._without_plan(kind, own.get(kind, []), reasons, missed)))
-        return [row for _, _, row in sorted(ranked, key=lambda item: item[:2])]
+        plans = sorted(known.values(), key=self._value)
+        return [row for _, _, row in sorted(ranked, key=lambda item: item[:2])], plans
 
     def _value(self, entry: EvaluatedPlan) -> float:
         return objective_value(self.request.objective, self.request.given, entry)
