@@ -327,15 +327,15 @@ def _steady_metrics(details: Sequence[RunDetail], verdict: Verdict) -> dict[str,
     per_s = {"requests_per_s": _mean(details, "requests_per_s"), "output_tokens_per_s": output}
     per_s |= {"input_tokens_per_s": total - output, "total_tokens_per_s": total}
     joules = power / output if output else None
-    whole = {"power": {"node_w_mean": power}, "energy": {"total_j_per_output_token": joules}}
-    for block, figures in whole.items():
-        runs = [d.metrics.get(block) for d in details]
-        if all(isinstance(run, dict) for run in runs):
-            metrics[block] = _mean_block(runs) | figures
+    whole = (("power", "node_w_mean", power), ("energy", "total_j_per_output_token", joules))
+    for name, figure, value in whole:
+        runs = [run for d in details if isinstance(run := d.metrics.get(name), dict)]
+        if len(runs) == len(details):
+            metrics[name] = {**_mean_block(runs), figure: value}
     return metrics | per_s
 
 
-def _mean_block(blocks: Sequence[Any]) -> dict[str, object]:
+def _mean_block(blocks: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     """Return the mean of every figure of equal blocks; None where a block has none."""
     columns = {name: [block[name] for block in blocks] for name in blocks[0]}
     return {name: None if None in values else float(np.mean(values)) for name, values in columns.items()}
