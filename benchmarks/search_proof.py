@@ -117,7 +117,7 @@ def trade_of(space: Space, seed: int) -> ParetoSpace:
     left = [c for c in wanted if world.discard(c) is None]
     prices = PriceList(Tariff(), world.names.hardware)
     points = points_under_load(world, prices, left, ladder=space.ladder)
-    return ParetoSpace(world, prices, points, parse_axes(space.axes), (), seed, SIZES)
+    return ParetoSpace(world, prices, points, parse_axes(space.axes), (), seed, SIZES, 0.5)
 
 
 @dataclass(frozen=True)

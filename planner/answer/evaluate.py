@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
+from catalogs.ui.words import digits
 from planner.answer.plan_schema import (
     CalibrationBlock,
     CheckpointBlock,
@@ -310,25 +311,50 @@ def _mean(details: Sequence[RunDetail], name: str) -> float:
 
 
 def _steady_metrics(details: Sequence[RunDetail], verdict: Verdict) -> dict[str, object]:
-    """Return the metrics of the first run, with the latencies of the steady windows of all seeds."""
+    """Return the metrics of a plan: latencies, rates, power and energy of the steady windows of all seeds.
+
+    Counts, the duration, the hits of the prefix cache and the peak of the KV cache are those of the first run.
+    """
     metrics = dict(details[0].metrics)
     for metric in LATENCY_METRICS:
         if metric in verdict.observations[0].samples_s:
             metrics[f"{metric}_s"] = {stat: verdict.value_s(Slo(metric, stat, 1.0)) for stat in STATS}
-    return metrics | {name: _mean(details, name) for name in ("output_tokens_per_s", "total_tokens_per_s")}
+    for name in details[0].samples_s:
+        if name not in verdict.observations[0].samples_s:
+            pooled = np.concatenate([d.samples_s[name] for d in details])
+            metrics[f"{name}_s"] = {stat: Slo(name, stat, 1.0).value_s(pooled) for stat in STATS}
+    output, total, power = (_mean(details, f) for f in ("output_tokens_per_s", "total_tokens_per_s", "power_w"))
+    per_s = {"requests_per_s": _mean(details, "requests_per_s"), "output_tokens_per_s": output}
+    per_s |= {"input_tokens_per_s": total - output, "total_tokens_per_s": total}
+    joules = power / output if output else None
+    whole = (("power", "node_w_mean", power), ("energy", "total_j_per_output_token", joules))
+    for name, figure, value in whole:
+        runs = [run for d in details if isinstance(run := d.metrics.get(name), dict)]
+        if len(runs) == len(details):
+            metrics[name] = {**_mean_block(runs), figure: value}
+    return metrics | per_s
+
+
+def _mean_block(blocks: Sequence[dict[str, Any]]) -> dict[str, float | None]:
+    """Return the mean of every figure of equal blocks; None where a block has none."""
+    columns = {name: [block[name] for block in blocks] for name in blocks[0]}
+    return {name: None if None in values else float(np.mean(values)) for name, values in columns.items()}
 
 
 def curve_of(seen: Iterable[Verdict], capacity_per_s: float | None) -> list[CurvePoint]:
     """Return one point per simulated rate, ascending, with latencies in seconds; the most seeds win at equal rates.
 
     A point is of the whole cluster (all replicas behind their router) or of one replica under its share of the
-    requests. Rates up to the capacity meet the objectives with the required confidence.
+    requests. Rates up to the capacity meet the objectives with the required confidence. A rate just above the capacity
+    that is printed with the same digits is left out, so that no rate is printed both as met and as missed.
     """
     verdicts: dict[tuple[float, bool], Verdict] = {}
     for verdict in sorted(seen, key=lambda v: len(v.observations)):
         verdicts[verdict.simulated_per_s, verdict.observations[0].load.whole_cluster] = verdict
     points = []
     for (rate, whole_cluster), verdict in sorted(verdicts.items(), key=lambda item: item[0]):
+        if capacity_per_s is not None and rate > capacity_per_s and digits(rate) == digits(capacity_per_s):
+            continue
         point: dict[str, object] = {
             "requests_per_s": rate,
             "whole_cluster": whole_cluster,

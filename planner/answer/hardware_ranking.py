@@ -13,7 +13,7 @@ from typing import Final, Literal
 from catalogs.hardware.specs import Hardware
 from catalogs.io.json_block import JsonBlock
 from planner.answer.evaluate import OTHER, EvaluatedPlan, PlanEvaluator, objective_value
-from planner.economics.money import HOURS_PER_MONTH, offer_words, rented_words
+from planner.economics.money import offer_words, rented_words
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import TPOT, TTFT
@@ -182,7 +182,7 @@ def _plan_row(entry: EvaluatedPlan) -> HardwareRow:
         accelerators=candidate.hardware.n_accelerators,
         instance=None if cost is None else rented_words(cost.instances) or cost.instance,
         offer=None if cost is None else offer_words(cost),
-        usd_per_month=None if usd is None else usd * HOURS_PER_MONTH,
+        usd_per_month=None if cost is None else cost.usd_per_month,
         usd_per_million_output_tokens=None if cost is None else cost.usd_per_million_output_tokens,
         j_per_output_token=None if used is None else used.j_per_output_token,
         capacity_requests_per_s=entry.capacity_requests_per_s,

@@ -111,6 +111,11 @@ class SearchSummary(JsonBlock):
     interrupted: bool = False
     left_out: list[str] = Field(default_factory=list)
 
+    @property
+    def n_not_simulated(self) -> int:
+        """Return the candidates that neither the bounds nor a simulation decided on."""
+        return self.n_space - self.n_bounded_out - self.n_simulated
+
 
 class Reproduce(JsonBlock):
     """How to repeat the plan: the command, and everything else that the answer depends on."""

@@ -123,10 +123,14 @@ class RunDetail:
 
     Attributes:
         observation: The steady window of the run.
-        metrics: The metrics block.
-        time_breakdown: Shares of replica time by resource.
+        metrics: The metrics block of the run; its power and energy are those of the steady window.
+        samples_s: Samples of the steady window beside those of the observation: the time in the queue and the gaps
+            between tokens, seconds. Each has shape (n,).
+        time_breakdown: Seconds of the replicas in the steady window by class of operator.
         calibration: The calibration block.
-        output_tokens_per_s: Output tokens per second of the whole deployment.
+        requests_per_s: Requests served per second by the whole deployment: the load if the system keeps up.
+        output_tokens_per_s: Output tokens per second of the whole deployment: requests served per second times the
+            mean lengths of the workload, as for all figures per token.
         total_tokens_per_s: Input and output tokens per second of the whole deployment.
         power_w: Power of all accelerators and hosts of the whole deployment, at the socket.
         error: Differences between simulated and measured whole runs of the engine.
@@ -137,11 +141,13 @@ class RunDetail:
     metrics: dict[str, object]
     time_breakdown: dict[str, float]
     calibration: dict[str, object]
+    requests_per_s: float
     output_tokens_per_s: float
     total_tokens_per_s: float
     power_w: float
     error: StatedError
     notices: tuple[str, ...] = ()
+    samples_s: Mapping[str, FloatArray] = field(default_factory=dict)
 
 
 class Evaluator(Protocol):
@@ -164,7 +170,7 @@ class Evaluator(Protocol):
 
     @property
     def mean_output_tokens(self) -> float:
-        """Return the mean output tokens of a request of the workload."""
+        """Return the mean output tokens of a request of the workload, by which figures per token are divided."""
 
     @property
     def n_requests_simulated(self) -> int:

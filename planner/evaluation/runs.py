@@ -5,26 +5,32 @@ Runs are cached by candidate and load, and reused if another candidate would cer
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 from calibration.accuracy.stated_error import StatedError
+from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.workload import Workload
 from planner.evaluation.closed_forms import CandidateQueueing
 from planner.evaluation.deployments import CandidateDeployments
 from planner.evaluation.evaluator import Load, Observation, RunDetail, judge
 from planner.evaluation.steady_state import (
+    RequestWindow,
     WindowStatistics,
     finish_s,
-    joules_per_output_token,
     observe_run,
+    steady_uses,
     steady_window,
 )
 from planner.problem.candidate import Candidate
+from planner.problem.latency_metrics import ITL
 from planner.problem.request import PlanRequest
-from simulator.analysis.metrics import streaming_notice, summarise
+from simulator.analysis.energy import power_and_energy
+from simulator.analysis.metrics import replica_seconds, streaming_notice, summarise
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
 from simulator.cluster.parallel import reusable_run
 from simulator.cluster.run import Run
@@ -48,6 +54,11 @@ class RunCache:
         self._runs: OrderedDict[tuple[Candidate, Load], Run] = OrderedDict()
         # By seed, requests, rate and share: candidates that do not reach their limits at a load share one simulation.
         self._alike: OrderedDict[tuple[int, int, float, int], list[Run]] = OrderedDict()
+
+    @cached_property
+    def lengths(self) -> LengthStatistics:
+        """Return the lengths of the workload's requests, whose means turn a rate of requests into rates of tokens."""
+        return self.workload.lengths()
 
     def run(self, candidate: Candidate, load: Load, settle: Settle) -> Run:
         """Return the run of a candidate under a load; `settle` makes it if it is not in the cache."""
@@ -99,20 +110,26 @@ class SimulatedRuns:
         done = self.cache.run(candidate, load, self._settle)
         blocks = summarise(done)
         observation = self.observe(candidate, load)
-        window = steady_window(done.arrival_s, finish_s(done)).measured
-        outputs = float(done.requests.output_tokens[window].mean())
-        inputs = float(done.requests.input_tokens[window].mean())
+        measured = steady_window(done.arrival_s, finish_s(done)).measured
         parts = 1 if load.whole_cluster else self.deployments.even_parts(candidate)
         rate = load.requests_per_s if observation.stable else blocks["metrics"]["requests_per_s"] * parts
-        streaming = streaming_notice(self.deployments.streaming(candidate).resolved, rate * outputs)
+        lengths = self.cache.lengths
+        output_tokens_per_s = rate * lengths.output_tokens.mean
+        streaming = streaming_notice(self.deployments.streaming(candidate).resolved, output_tokens_per_s)
+        uses, tokens = steady_uses(done, measured, observation.stable)
+        drawn = power_and_energy(uses, tokens)
+        joules = drawn["energy"]["total_j_per_output_token"]
+        window = RequestWindow(done, measured)
         return RunDetail(
             observation=observation,
-            metrics=blocks["metrics"],
-            time_breakdown=blocks["time_breakdown"],
+            metrics=blocks["metrics"] | drawn,
+            samples_s={"queue": window.per_request(done.queue_s), ITL.name: window.token_gaps_s()},
+            time_breakdown=replica_seconds(uses),
             calibration=blocks["calibration"],
-            output_tokens_per_s=rate * outputs,
-            total_tokens_per_s=rate * (inputs + outputs),
-            power_w=joules_per_output_token(done, window, observation.stable) * rate * outputs,
+            requests_per_s=rate,
+            output_tokens_per_s=output_tokens_per_s,
+            total_tokens_per_s=output_tokens_per_s + rate * lengths.input_tokens.mean,
+            power_w=math.nan if joules is None else joules * output_tokens_per_s,
             error=StatedError.of(self.request.engine, float(blocks["calibration"]["operator_error"])),
             notices=(streaming,) if streaming else (),
         )

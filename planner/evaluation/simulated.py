@@ -144,8 +144,8 @@ class SimulatedEvaluator:
 
     @property
     def mean_output_tokens(self) -> float:
-        """Return the mean output tokens of a request."""
-        return self.statistics.output_mean
+        """Return the mean output tokens of a request, by which figures per token are divided."""
+        return self.runs.cache.lengths.output_tokens.mean
 
     def space(self) -> list[Candidate]:
         """Return every legal candidate.

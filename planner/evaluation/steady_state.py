@@ -13,8 +13,8 @@ from catalogs.arrays import BoolArray, FloatArray
 from planner.evaluation.evaluator import Load, Observation
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
-from simulator.analysis.energy import joules_drawn
-from simulator.analysis.metrics import summarise
+from simulator.analysis.energy import PoolEnergy, pool_uses, power_and_energy
+from simulator.analysis.metrics import output_tokens
 from simulator.cluster.run import Run
 from simulator.core.outcomes import STATUS, TOO_BIG
 from simulator.core.step_log import StepLog
@@ -143,19 +143,25 @@ def observe_window(run: Run, window: SteadyWindow, load: Load, reading: WindowSt
     return replace(found, joules_per_output_token=joules_per_output_token(run, seen, found.stable))
 
 
-def joules_per_output_token(run: Run, measured: npt.NDArray[np.bool_], stable: bool) -> float:
-    """Return the energy of an output token at the servers; nan without output tokens.
+def steady_uses(run: Run, measured: npt.NDArray[np.bool_], stable: bool) -> tuple[tuple[PoolEnergy, ...], float]:
+    """Return what the pools of a run did while the measured requests arrived, and the output tokens of that work.
 
-    `measured` marks the requests that count. Shape (n,).
-
-    If the system keeps up, this is the energy drawn while the measured requests arrived, divided by their tokens.
-    Filling up and draining, a large share of a short run, draw more energy per token.
+    `measured` marks the requests that count. Shape (n,). Filling up and draining, a large share of a short run, draw
+    more energy per token and leave more time idle. If the system does not keep up, the whole run counts.
     """
     outputs = float(run.requests.output_tokens[measured].sum())
     within_s = float(run.arrival_s[measured].min()), float(run.arrival_s[measured].max())
     if stable and outputs and within_s[1] > within_s[0]:
-        return joules_drawn(run, within_s) / outputs
-    per_token = summarise(run)["metrics"]["energy"]["total_j_per_output_token"]
+        return pool_uses(run, within_s), outputs
+    return pool_uses(run), output_tokens(run)
+
+
+def joules_per_output_token(run: Run, measured: npt.NDArray[np.bool_], stable: bool) -> float:
+    """Return the energy of an output token at the servers, see `steady_uses`; nan without output tokens.
+
+    `measured` marks the requests that count. Shape (n,).
+    """
+    per_token = power_and_energy(*steady_uses(run, measured, stable))["energy"]["total_j_per_output_token"]
     return float("nan") if per_token is None else float(per_token)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from catalogs.hardware.specs import Accelerator
 from catalogs.ui.charts import time_text
 from catalogs.ui.html_page import Markup, PageSection, chart, note, paragraph, table
-from catalogs.ui.words import dollars, grams, joules, kilowatts, rate
+from catalogs.ui.words import dollars, grams, joules, kilowatts, percent, rate
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.economics.money import grid_words, rented_words
@@ -57,7 +57,10 @@ def capacity(plan: Plan, s: ReportSimulations) -> PageSection:
     parts = []
     for metric in latency_figures.curve_metrics(plan):
         title = LATENCY_METRICS[metric].title.capitalize()
-        caption = f"{title} against the rate, simulated. {ONE_REPLICA}hollow marks: the queue grows."
+        caption = (
+            f"{title} against the rate, simulated. {ONE_REPLICA}the curve goes through the value of the whole plan at "
+            "its planned rate. Hollow marks: the queue grows."
+        )
         parts.append(chart(latency_figures.capacity_curve(plan, s.points, metric), caption, 420))
     parts.append(paragraph(_knee_words(plan, s)))
     n = max((p.n_measured for p in plan.curve), default=0)
@@ -239,15 +242,17 @@ def effect_cells(e: Effect) -> tuple[str, str, str]:
     return rate(e.capacity_requests_per_s), dollars(e.usd_per_million_output_tokens), share
 
 
-def growth(s: ReportSimulations) -> list[PageSection]:
+def growth(answer: Answer, s: ReportSimulations) -> list[PageSection]:
     """Return the section of changes for more capacity; empty if it was not simulated."""
     if s.growth is None:
         return []
     g, best = s.growth, s.growth.cheapest
     rows = [growth_row(c) for c in g.changes]
     result = "No change that was tried reaches it." if best is None else f"Cheapest: {cheapest_words(best)}."
-    text = f"Changes that carry {rate(g.goal_per_s)} with 50 % confidence, simulated at that rate. {result}"
-    text += " Prices are those of the answer."
+    text = (
+        f"Changes that carry {g.words}, with {percent(answer.request.confidence)} confidence, simulated at that rate. "
+        f"{result} Prices are those of the answer."
+    )
     changes = table(("Change", "Meets objectives", "Cost per hour", "Difference per hour"), rows)
     return [PageSection(f"{CAPACITY_GOAL - 1:.0%} more capacity", [paragraph(text), changes], "More capacity")]
 

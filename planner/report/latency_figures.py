@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Final
+
+import numpy as np
 
 from catalogs.ui import charts
 from planner.answer.plan_schema import Plan
@@ -73,7 +76,11 @@ def capacity_curve(plan: Plan, points: list[SweepPoint], metric: str) -> Any:
 
 
 def _rows(plan: Plan, points: list[SweepPoint], metric: str) -> list[LatencyRow]:
-    """Return the loads of the answer and, between them, those simulated for the report, in ascending order of rate."""
+    """Return the loads of the answer and, between them, those simulated for the report, in ascending order of rate.
+
+    They are of one replica with few seeds, and the answer's own figures of all replicas with more. As for its error
+    bars, each statistic is made to rise with the rate and is scaled to the answer's value at the planned rate.
+    """
     rows = [(p.requests_per_s, p.of(metric).model_dump(), p.stable) for p in plan.curve if not p.whole_cluster]
     known = [rate for rate, *_ in rows]
     rows += [
@@ -81,7 +88,26 @@ def _rows(plan: Plan, points: list[SweepPoint], metric: str) -> list[LatencyRow]
         for p in points
         if p.plan == 0 and metric in p.latency_s and all(abs(p.requests_per_s / r - 1) >= NEAR for r in known)
     ]
-    return sorted(rows, key=lambda row: row[0])
+    return _through_plan(sorted(rows, key=lambda row: row[0]), plan, metric)
+
+
+def _through_plan(rows: list[LatencyRow], plan: Plan, metric: str) -> list[LatencyRow]:
+    """Return rows of ascending rate with each statistic through the value of the plan at its rate."""
+    curves: dict[str, list[float | None]] = {}
+    for stat in STATS:
+        known = [(rate, values[stat]) for rate, values, _ in rows if values.get(stat)]
+        if not known:
+            continue
+        rates, logs = [r for r, _ in known], np.maximum.accumulate(np.log([v for _, v in known]))
+        own_s = plan.latency_s(metric, stat)
+        if own_s and plan.requests_per_s:
+            logs = logs + math.log(own_s) - np.interp(plan.requests_per_s, rates, logs)
+        left = iter(np.exp(logs).tolist())
+        curves[stat] = [next(left) if values.get(stat) else None for _, values, _ in rows]
+    return [
+        (rate, values | {stat: curve[n] for stat, curve in curves.items()}, stable)
+        for n, (rate, values, stable) in enumerate(rows)
+    ]
 
 
 def points_of(plan: Plan, points: list[SweepPoint], metric: str, stat: str) -> list[tuple[float, float]]:

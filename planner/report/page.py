@@ -19,6 +19,7 @@ from planner.report import evidence, machine_figures
 from planner.report.certainty import certainty
 from planner.report.material import ReportData, ReportSimulations
 from planner.sections.registry import section_pages
+from planner.sections.section import interval_words
 
 FOOTER: Final = "Written by plan report. This file loads no external resources."
 
@@ -38,7 +39,7 @@ def answer_page(m: ReportData) -> Page:
             evidence.energy(m, m.answer.best),
             *section_pages(m.answer),
             *evidence.sensitivity(m.answer.best, s),
-            *evidence.growth(s),
+            *evidence.growth(m.answer, s),
             _alternatives(m.answer),
             *_hardware(m.answer),
             certainty(m.answer),
@@ -101,7 +102,7 @@ def _slo_table(answer: Answer, plan: Plan) -> Markup:
     head = ("Objective", "Limit", "Simulated", f"{percent(plan.interval_level)} interval", "Met", "Probability")
     rows = []
     for words, row in zip(answer.request.slo_words, plan.slo, strict=True):
-        interval = f"{seconds(row.ci_low_s)} to {seconds(row.ci_high_s)}"
+        interval = interval_words(row.ci_low_s, row.ci_high_s)
         verdict = ("yes" if row.met else "NO", percent(row.probability_met))
         rows.append((words, seconds(row.limit_s), seconds(row.value_s), interval, *verdict))
     return table(head, rows, f"Simulated at {rate(plan.requests_per_s)}.")
@@ -216,6 +217,7 @@ def _again(answer: Answer) -> PageSection:
     rows = [
         ("seed", str(r.seed)),
         ("candidates", f"{s.n_space:,}, of which bounds ruled out {s.n_bounded_out:,}"),
+        ("not simulated", f"{s.n_not_simulated:,}"),
         ("simulated", f"{s.n_simulated:,}, of which {s.n_pruned:,} stopped early; {s.n_requests:,} requests"),
         ("search", f"{s.method}, {s.seconds:.1f} s"),
         ("calibration", f"{bundle} (fingerprint {r.calibration})"),

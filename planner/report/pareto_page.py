@@ -18,6 +18,7 @@ from catalogs.errors import InputError
 from catalogs.io.json_files import read_json
 from catalogs.ui.charts import COLOURS, MARKS, logarithmic_axis, number_text
 from catalogs.ui.html_page import Markup, Page, PageSection, bullets, chart, command, note, paragraph, table
+from catalogs.ui.words import percent
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer, same_model
 from planner.problem.key_definition import input_error
@@ -87,7 +88,8 @@ def front_page(found: ParetoAnswer) -> Page:
         s, written = found.search, FrontFile.model_validate(found.document())
         caption = f"{s.n_simulated} of {s.n_points} points simulated, {s.n_requests} requests, seed {s.seed}."
         parts += [chart(_figure(written, axis, "simulated"), caption, 480) for axis in written.axes[1:]]
-    parts += [paragraph("Every point meets:"), bullets([s.words for s in found.limits])] if found.limits else []
+    sure = f"Every point meets with {percent(request.confidence)} confidence:"
+    parts += [paragraph(sure), bullets([s.words for s in found.limits])] if found.limits else []
     head = ("Deployment", "Hardware", "Requests/s", *(f"{a.name} ({shown_unit(a)})" for a in found.axes))
     rows = [
         (

@@ -38,6 +38,9 @@ SCHEMA_VERSION: Final = 1
 #: Limit of a statistic that is only observed: no system is that slow.
 NO_LIMIT_S: Final = 1e6
 
+#: What the samples of a study are: with another number, a study is searched again.
+_SAMPLES: Final = 2
+
 _REASONS: Final = 3  # most reasons for discarded candidates that are printed
 
 
@@ -56,6 +59,7 @@ class FrontRequest(JsonBlock):
     workload: str
     rate: float | None = None
     slo: list[str] = Field(default_factory=list)
+    confidence: float = 0.5  # fronts of earlier versions met the limits as simulated
     engine: str
     tariff: Tariff | None = None
     seed: int = 0
@@ -148,7 +152,10 @@ class ParetoResult:
 
 @dataclass(frozen=True, slots=True)
 class ParetoAnswer:
-    """A front with its request; every point meets `limits`, and `calibration` identifies the calibration."""
+    """A front with its request; every point meets `limits` with the confidence of the request.
+
+    `calibration` identifies the calibration.
+    """
 
     request: PlanRequest
     limits: tuple[Slo, ...]
@@ -177,6 +184,7 @@ class ParetoAnswer:
             schema_version=SCHEMA_VERSION,
             request=FrontRequest(
                 **{name: getattr(r, name) for name in ("model", "hardware", "workload", "engine", "seed")},
+                confidence=r.confidence,
                 rate=r.requests_per_s,
                 slo=[slo.text for slo in self.limits],
                 tariff=every_key_set(r.tariff),
@@ -248,9 +256,9 @@ def make_front(
         raise InputError(rule, ", ".join(unpriced), hint="give --price USD or --axes energy,...")
     points = points_under_load(evaluator, prices, left, request.requests_per_s)
     sizes, options = RunSizes.for_slos(observed_slos(axes, limits)), request.search
-    space = ParetoSpace(evaluator, prices, points, axes, limits, request.seed, sizes)
+    space = ParetoSpace(evaluator, prices, points, axes, limits, request.seed, sizes, request.confidence)
     names, limit_texts = [axis.name for axis in axes], [slo.text for slo in limits]
-    identity = [request.search_identity(), names, limit_texts, request.tariff.model_dump()]
+    identity = [_SAMPLES, request.search_identity(), names, limit_texts, request.tariff.model_dump()]
     name = f"front-{digest(json.dumps([identity, space.params], sort_keys=True, default=str))}"
     calibration = digest(evaluator.fingerprint)
     settings = SearchSettings(options.trials, request.seed, name, options.journal, options.storage, calibration)

@@ -108,7 +108,7 @@ def resource_uses(plan: Plan, pools: Sequence[PoolUse], binding: Binding | None 
     found: list[ResourceUse] = []
     for pool in pools:
         prefix = "" if pool.role == "both" else f"{pool.role}: "
-        uses = (*_time(pool), *_api_server(pool), *_kv(plan, pool), *_sequence_seats(pool))
+        uses = (*_time(pool, _idle(plan, pool)), *_api_server(pool), *_kv(plan, pool), *_sequence_seats(pool))
         found += [replace(use, resource=f"{prefix}{use.resource}") for use in uses]
     found += _queue(plan)
     if binding is None:
@@ -121,17 +121,29 @@ def resource_uses(plan: Plan, pools: Sequence[PoolUse], binding: Binding | None 
     return [*rows, *by_name.values()]
 
 
-def _time(pool: PoolUse) -> Iterator[ResourceUse]:
-    """Yield the shares of the replica time by bound, the largest first."""
-    shares = pool.bottleneck.shares.steps
+def _idle(plan: Plan, pool: PoolUse) -> float:
+    """Return the idle share of the replica time: that of the answer, or of the new run if the answer has several pools.
+
+    The new run also fills up and drains, while the answer's share is that of the steady window over its seeds.
+    """
+    seconds = plan.time_breakdown or {}
+    total_s = sum(seconds.values())
+    return seconds.get("idle", 0.0) / total_s if pool.role == "both" and total_s else pool.bottleneck.shares.steps[IDLE]
+
+
+def _time(pool: PoolUse, idle: float) -> Iterator[ResourceUse]:
+    """Yield the shares of the replica time by bound, the largest first; busy time is split as in the new run."""
+    found = pool.bottleneck.shares.steps
+    busy = (1 - idle) / (1 - found[IDLE]) if found[IDLE] < 1 else 1.0
+    shares = {name: idle if name == IDLE else share * busy for name, share in found.items()}
     for name in sorted(shares, key=lambda name: -shares[name]):
         if shares[name] or name in (HOST, IDLE):
-            yield ResourceUse(INPUTS[name], shares[name], "replica time", _leading(pool, name))
+            yield ResourceUse(INPUTS[name], shares[name], "replica time", _leading(pool, name, busy))
 
 
-def _leading(pool: PoolUse, bound: str) -> str:
-    """Return the names of the operators with the largest shares of a bound's time."""
-    rows, total_s = together(pool.bottleneck.operators_of(bound)), pool.bottleneck.replica_s
+def _leading(pool: PoolUse, bound: str, busy: float) -> str:
+    """Return the names of the operators with the largest shares of a bound's time; `busy` multiplies the shares."""
+    rows, total_s = together(pool.bottleneck.operators_of(bound)), pool.bottleneck.replica_s / busy
     shown = [f"{r.name} {r.seconds / total_s:.0%}" for r in rows[:_NAMED] if r.seconds > _MIN_SHARE * total_s]
     if bound == DEVICE_BOUNDS[FIXED] and rows:
         return "short kernels far from any roofline: " + ", ".join(shown or [rows[0].name])

@@ -15,7 +15,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import ProgressCallback
-from catalogs.ui.words import human_s, percent
+from catalogs.ui.words import human_s, percent, rate
 from planner.answer.evaluate import PlanEvaluator
 from planner.answer.plan_schema import Plan
 from planner.answer.refusal import NARROWER
@@ -62,6 +62,11 @@ class Growth:
 
     goal_per_s: float
     changes: list[GrowthStep]
+
+    @property
+    def words(self) -> str:
+        """Return the goal and what it is relative to: "18 requests/s instead of the capacity of 15 requests/s"."""
+        return f"{rate(self.goal_per_s)} instead of the capacity of {rate(self.goal_per_s / CAPACITY_GOAL)}"
 
     @property
     def cheapest(self) -> GrowthStep | None:

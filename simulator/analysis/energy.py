@@ -69,9 +69,8 @@ def pool_uses(run: Run, within_s: tuple[float, float] | None = None) -> tuple[Po
     return tuple(found)
 
 
-def joules_drawn(run: Run, within_s: tuple[float, float]) -> float:
-    """Return the joules of all the hardware of the deployment in a part of a run."""
-    uses = pool_uses(run, within_s)
+def joules_drawn(uses: Sequence[PoolEnergy]) -> float:
+    """Return the joules of all the hardware of the deployment, see `power_and_energy`."""
     return sum(use.gpu_j for use in uses) + _unused_j(uses) + _host_j(uses)
 
 
@@ -82,9 +81,8 @@ def power_and_energy(uses: Sequence[PoolEnergy], output_tokens: float) -> dict[s
     busy accelerator. If a pool of a site is scaled, unused hardware is returned and does not count.
     """
     duration = uses[0].duration_s
-    gpu_j = sum(use.gpu_j for use in uses)
+    gpu_j, total_j = sum(use.gpu_j for use in uses), joules_drawn(uses)
     used = sum(use.accelerators for use in uses)
-    total_j = gpu_j + _unused_j(uses) + _host_j(uses)
     return {
         "power": {
             "gpu_w_mean": gpu_j / used / duration if duration and used else None,

@@ -49,7 +49,7 @@ def summarise(run: Run) -> dict[str, Any]:
     energy, ranks = power_and_energy(uses, output_tokens(run)), _rank_metrics(uses)
     return {
         "metrics": {**latency_metrics(run), **energy, **ranks, **speculative_metrics(run)},
-        "time_breakdown": {**totals.seconds, "idle": sum(use.idle_s for use in uses)},
+        "time_breakdown": replica_seconds(uses),
         "calibration": {
             "bundle": " + ".join(dict.fromkeys(use.compiled.bundle.name for use in uses)),
             **{name: getattr(totals, name) for name in FRACTIONS},
@@ -58,6 +58,13 @@ def summarise(run: Run) -> dict[str, Any]:
             "stated_error": stated.block(),
         },
     }
+
+
+def replica_seconds(uses: Sequence[PoolEnergy]) -> dict[str, float]:
+    """Return the seconds of all replicas together by class of operator, and those in which they were idle."""
+    kinds = uses[0].totals.seconds
+    found = {kind: sum(use.totals.seconds[kind] for use in uses) for kind in kinds}
+    return {**found, "idle": sum(use.idle_s for use in uses)}
 
 
 def _rank_metrics(uses: Sequence[PoolEnergy]) -> dict[str, Any]:

@@ -81,9 +81,8 @@ class KnownPlan:
         notices = (f"notice of seed {times}", "a notice")
         power_w = 1000.0 * times
         seen = self.observe(c, load)
-        return RunDetail(
-            seen, metrics, breakdown, CALIBRATION, output, 4 * output, power_w, self.stated_error(c), notices
-        )
+        per_s = load.requests_per_s, output, 4 * output
+        return RunDetail(seen, metrics, breakdown, CALIBRATION, *per_s, power_w, self.stated_error(c), notices)
 
     def facts(self, c: Candidate) -> CandidateFacts:
         deployment = {"hardware": "h100x8", "replicas": c.replicas}

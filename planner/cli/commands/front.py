@@ -19,13 +19,10 @@ if TYPE_CHECKING:
 #: Request keys of a front; it has no users, no load over time, and no replica failures.
 KEYS: Final = (
     "model", "hardware", "slo", "workload", "input_tokens", "output_tokens", "rate",
-    "precisions", "max_usd_per_hour", "engine", "seed",
+    "confidence", "precisions", "max_usd_per_hour", "engine", "seed",
     "tariff.usd_per_hour", "tariff.reading", "tariff.cloud", "tariff.region", "tariff.grid",
     "search.trials", "search.study",
 )  # fmt: skip
-
-#: Default of `search.trials`: the maximum number of simulated points.
-TRIALS: Final = 60
 
 
 @takes_request("plan front", KEYS)
@@ -97,4 +94,4 @@ def _request(given: GivenRequest, axes: tuple[ParetoAxis, ...]) -> tuple[PlanReq
     limits = parse_slos([keys["slo"]] if isinstance(keys["slo"], str) else keys["slo"]) if keys.get("slo") else ()
     names = {axis.name for axis in axes}
     keys |= {"slo": observed_slos(axes, limits), "objective": "energy" if names & {"energy", "carbon"} else "cost"}
-    return request_of_keys({"search.trials": TRIALS} | keys), limits
+    return request_of_keys(keys), limits

@@ -214,11 +214,12 @@ def _price_lines(answer: Answer, cost: Money | None, width: int) -> Iterator[Lin
 
 def _energy_words(energy: Energy) -> str:
     carbon, intensity = energy.gco2e_per_million_output_tokens, energy.grid_gco2e_per_kwh
-    grams = "unknown carbon" if carbon is None else f"{carbon:.0f} gCO2e"
+    grams = "unknown carbon" if carbon is None else f"{digits(carbon)} gCO2e"
     grid = "" if intensity is None else f"; {grid_words(energy)} at {intensity:.0f} g/kWh"
     return (
-        f"{kilowatts(energy.w_mean)}; {energy.j_per_output_token:.3g} J per output token; "
-        f"{energy.kwh_per_million_output_tokens:.3g} kWh, {grams} per million output tokens (PUE {energy.pue:g}{grid})"
+        f"{kilowatts(energy.w_mean)}; {digits(energy.j_per_output_token)} J per output token; "
+        f"{digits(energy.kwh_per_million_output_tokens)} kWh, {grams} per million output tokens "
+        f"(PUE {energy.pue:g}{grid})"
     )
 
 
@@ -276,8 +277,8 @@ def _calibration_lines(known: CalibrationBlock) -> Iterator[Line]:
 def _search_line(search: SearchSummary) -> Line:
     return "Search", (
         f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out} ruled out by bounds, "
-        f"{search.n_simulated} simulated ({search.n_pruned} stopped early) with "
-        f"{counted(search.n_requests, 'request')}; {search.method}; {search.seconds:.1f} s"
+        f"{search.n_not_simulated} not simulated, {search.n_simulated} simulated ({search.n_pruned} stopped early) "
+        f"with {counted(search.n_requests, 'request')}; {search.method}; {search.seconds:.1f} s"
     )
 
 

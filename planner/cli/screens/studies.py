@@ -74,7 +74,7 @@ def show_explanation(e: Explanation) -> None:
         uses = [(u.resource, gain_text(u), used_text(u), u.of, "binds" if u.binds else "") for u in e.uses]
         console.print(text_table(("10 % more of", "capacity", "used now", "share of", ""), uses, 1, ""))
     if e.growth is not None:
-        title = f"{CAPACITY_GOAL - 1:.0%} more capacity ({rate(e.growth.goal_per_s)}), simulated"
+        title = f"{CAPACITY_GOAL - 1:.0%} more capacity: {e.growth.words}, simulated"
         head = ("change", "meets objectives", "cost per hour", "difference")
         console.print(text_table(head, [growth_row(c) for c in e.growth.changes], 1, title))
         best = e.growth.cheapest
@@ -160,7 +160,7 @@ def show_front(found: ParetoAnswer) -> None:
     names = " against ".join(axis.name for axis in found.axes)
     console.print(f"{request.model} on {request.hardware}, workload {found.workload.words}: {names}")
     for slo in found.limits:
-        console.print(f"Every row meets: {slo.words}")
+        console.print(f"Every row meets with {percent(request.confidence)} confidence: {slo.words}")
     if found.members:
         head = ("deployment", "requests/s", *(f"{axis.name} ({shown_unit(axis)})" for axis in found.axes))
         rows = []

@@ -23,7 +23,7 @@ from planner.evaluation.steady_state import (
 )
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import parse_slos
-from simulator.analysis.energy import joules_drawn
+from simulator.analysis.energy import joules_drawn, pool_uses
 from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.simulate import simulate
@@ -76,10 +76,11 @@ def test_the_parts_of_a_run_draw_what_the_whole_draws() -> None:
     done = simulate(plant, load_workload("lmsys-turns").materialise(1, 100, 5.0))
     first_s, last_s = done.span_s
     half_s = (first_s + last_s) / 2
-    parts = joules_drawn(done, (first_s, half_s)) + joules_drawn(done, (half_s, last_s))
-    assert parts == pytest.approx(joules_drawn(done, done.span_s), rel=1e-2)
+    parts = sum(joules_drawn(pool_uses(done, within_s)) for within_s in ((first_s, half_s), (half_s, last_s)))
+    drawn = joules_drawn(pool_uses(done, done.span_s))
+    assert parts == pytest.approx(drawn, rel=1e-2)
     whole = summarise(done)["metrics"]["energy"]["total_j_per_output_token"] * done.requests.output_tokens.sum()
-    assert joules_drawn(done, done.span_s) == pytest.approx(whole, rel=1e-3)
+    assert drawn == pytest.approx(whole, rel=1e-3)
 
 
 def test_a_window_counts_requests_with_enough_tokens_and_lost_ones_as_infinite() -> None:

@@ -345,7 +345,7 @@ def test_a_front_takes_a_scenario_and_its_own_number_of_points(tmp_path: Path, m
     monkeypatch.setattr("planner.evaluation.multi_hardware.open_evaluator", world)
     file = tmp_path / "scenario.yaml"
     file.write_text(dump_yaml({"model": "llama3.2-1b", "hardware": "h100x2", "tariff": {"cloud": "aws"}}))
-    for more, trials in ([], 60), (["--set", "search.trials=9"], 9):
+    for more, trials in ([], 40), (["--set", "search.trials=9"], 9):
         with pytest.raises(Heard) as caught:
             run_command("plan", app, ["front", str(file), "--axes", "energy,tpot.mean", "--slo", "e2e.p90=9s", *more])
         (request,) = caught.value.args

@@ -1,0 +1,250 @@
+"""Every printed figure of small answers, recomputed from the others by hand, as `docs/figures.md` defines them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+
+from catalogs.ui.html_page import render as page_text
+from catalogs.ui.words import digits, dollars, joules, kilowatts, percent, rate, seconds
+from planner.cli.screens.plan import render
+from planner.evaluation.multi_hardware import open_evaluator
+from planner.pipeline import make_plan
+from planner.problem.request import PlanRequest, SearchOptions
+from planner.problem.slo import parse_slos
+from planner.report.material import gather
+from planner.report.page import answer_page
+from planner.search.pareto_search import pareto_front
+from planner.sections.full_answer import FullAnswer, parse_answer
+
+SLOS = "ttft.p90=2s,tpot.mean=100ms"
+
+KINDS: dict[str, dict[str, Any]] = {
+    "rate": {"hardware": "l4x2", "requests_per_s": 6.0},
+    "no load": {"hardware": "l4", "confidence": 0.8},
+    "several": {"hardware": "l4,l40s", "requests_per_s": 2.0},
+    "users": {"hardware": "l4", "users": 10, "think_s": 20.0},
+    "refused": {"hardware": "l4", "requests_per_s": 2.0, "slos": parse_slos(["ttft.p90=10us"])},
+}
+
+#: Means in the answer have two decimals, so products with them have this relative error.
+ROUNDED = 3e-4
+
+
+def request(kind: str) -> PlanRequest:
+    given = {"model": "llama3.2-1b", "precisions": ("native",), "workload": "lmsys-turns", "slos": parse_slos([SLOS])}
+    return PlanRequest(**given | {"search": SearchOptions(trials=1, workers=1)} | KINDS[kind])
+
+
+@cache
+def document(kind: str) -> dict[str, Any]:
+    world = open_evaluator(request(kind))
+    return make_plan(request(kind), world, world.elsewhere).document()
+
+
+def answer(kind: str) -> FullAnswer:
+    return parse_answer(document(kind))
+
+
+def plans(kind: str) -> list[dict[str, Any]]:
+    """All plans of an answer that were simulated, the recommended one or the closest one first."""
+    found = document(kind)
+    if not found["feasible"]:
+        return [plan for plan in [found["infeasible"]["closest"]] if plan is not None and plan["metrics"] is not None]
+    return [found["best"], *found["alternatives"], *found["pareto"]]
+
+
+def screen(kind: str) -> str:
+    return re.sub(r"\s+", " ", render(answer(kind), 100))
+
+
+every_kind = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow) if kind == "users" else kind for kind in KINDS]
+)
+
+
+@every_kind
+def test_the_answer_is_of_its_kind(kind: str) -> None:
+    assert document(kind)["feasible"] is (kind != "refused")
+
+
+@every_kind
+def test_tokens_are_requests_times_mean_lengths(kind: str) -> None:
+    lengths = document(kind)["workload"]
+    for plan in plans(kind):
+        m = plan["metrics"]
+        assert m["output_tokens_per_s"] == pytest.approx(
+            m["requests_per_s"] * lengths["output_tokens"]["mean"], rel=ROUNDED
+        )
+        assert m["input_tokens_per_s"] == pytest.approx(
+            m["requests_per_s"] * lengths["input_tokens"]["mean"], rel=ROUNDED
+        )
+        assert m["total_tokens_per_s"] == pytest.approx(m["input_tokens_per_s"] + m["output_tokens_per_s"])
+        assert m["requests_per_s"] == pytest.approx(plan["requests_per_s"])
+
+
+@every_kind
+def test_the_bill_is_that_of_its_instances_and_divides_by_what_is_served(kind: str) -> None:
+    for plan in plans(kind):
+        cost, m = plan["cost"], plan["metrics"]
+        assert cost["usd_per_hour"] == pytest.approx(sum(i["count"] * i["usd_per_hour"] for i in cost["instances"]))
+        assert cost["usd_per_year"] == pytest.approx(cost["usd_per_hour"] * 24 * 365.25)
+        assert cost["usd_per_month"] == pytest.approx(cost["usd_per_year"] / 12)
+        for tokens in ("input", "output", "total"):
+            millions_per_hour = m[f"{tokens}_tokens_per_s"] * 3600 / 1e6
+            assert cost[f"usd_per_million_{tokens}_tokens"] == pytest.approx(cost["usd_per_hour"] / millions_per_hour)
+        if cost["usd_per_request"] is not None:
+            assert cost["usd_per_request"] == pytest.approx(cost["usd_per_hour"] / 3600 / m["requests_per_s"])
+
+
+@every_kind
+def test_energy_is_power_over_tokens_and_carbon_is_energy_on_the_grid(kind: str) -> None:
+    for plan in plans(kind):
+        e, m = plan["energy"], plan["metrics"]
+        assert e["j_per_output_token"] == pytest.approx(e["w_mean"] / m["output_tokens_per_s"])
+        assert e["j_per_total_token"] == pytest.approx(e["w_mean"] / m["total_tokens_per_s"])
+        assert e["kwh_per_million_output_tokens"] == pytest.approx(e["j_per_output_token"] / 3.6 * e["pue"])
+        grams = e["kwh_per_million_output_tokens"] * e["grid_gco2e_per_kwh"]
+        assert e["gco2e_per_million_output_tokens"] == pytest.approx(grams)
+        assert m["power"]["node_w_mean"] == e["w_mean"]
+        assert m["energy"]["total_j_per_output_token"] == pytest.approx(e["j_per_output_token"])
+        assert 0 < m["energy"]["gpu_j_per_output_token"] < e["j_per_output_token"]
+
+
+@every_kind
+def test_capacity_objectives_intervals_and_curve_agree(kind: str) -> None:
+    sure = request(kind).confidence
+    for plan in plans(kind):
+        capacity, planned = plan["capacity_requests_per_s"], plan["requests_per_s"]
+        assert all(row["met"] for row in plan["slo"]) == (capacity is not None and capacity >= planned * (1 - 1e-9))
+        for row in plan["slo"]:
+            assert row["value_s"] == plan["metrics"][f"{row['metric']}_s"][row["stat"]]
+            assert row["met"] == (row["probability_met"] >= sure)
+            most = row["value_at_confidence_s"]
+            assert row["met"] == (most is not None and most <= row["limit_s"])
+            if row["met"] and sure == 0.9:  # the interval is bounded, and by the limit
+                assert row["ci_low_s"] < row["ci_high_s"] == pytest.approx(most)
+                assert row["ci_high_s"] <= row["limit_s"]
+        rates = [point["requests_per_s"] for point in plan["curve"]]
+        assert rates == sorted(rates)
+        assert all(p["met"] == (capacity is not None and p["requests_per_s"] <= capacity) for p in plan["curve"])
+        if capacity is not None:
+            missed = {digits(p["requests_per_s"]) for p in plan["curve"] if not p["met"]}
+            assert digits(capacity) not in missed
+    if document(kind)["request"]["rate"] is None and kind != "users":
+        assert plans(kind)[0]["capacity_requests_per_s"] == plans(kind)[0]["requests_per_s"]
+
+
+@every_kind
+def test_memory_time_and_search_add_up(kind: str) -> None:
+    for plan in plans(kind):
+        memory, seconds_of = plan["memory"], plan["time_breakdown"]
+        parts = sum(memory[f"{name}_bytes"] for name in ("weights", "activation", "non_torch", "kv"))
+        assert parts <= memory["usable_bytes"] * (1 + 1e-9) <= memory["device_bytes"]
+        assert all(part >= 0 for part in seconds_of.values())
+        assert sum(seconds_of.values()) > 0
+    search = document(kind)["search"]
+    left = search["n_space"] - search["n_bounded_out"] - search["n_simulated"]
+    assert left >= 0
+    assert sum(search["bounded_out"].values()) <= search["n_bounded_out"]
+    assert f"{search['n_bounded_out']} ruled out by bounds, {left} not simulated, {search['n_simulated']}" in screen(
+        kind
+    )
+    if not document(kind)["feasible"]:
+        assert sum(document(kind)["infeasible"]["reasons"].values()) == search["n_space"]
+
+
+@every_kind
+def test_prices_of_regions_divide_by_the_same_tokens(kind: str) -> None:
+    if not document(kind)["feasible"]:
+        assert document(kind)["prices"] == []
+        return
+    cost, m = plans(kind)[0]["cost"], plans(kind)[0]["metrics"]
+    for row in document(kind)["prices"]:
+        millions_per_hour = m["output_tokens_per_s"] * 3600 / 1e6
+        assert row["usd_per_million_output_tokens"] == pytest.approx(row["usd_per_hour"] / millions_per_hour)
+        assert row["usd_per_month"] == pytest.approx(row["usd_per_hour"] * 24 * 365.25 / 12)
+    offers = [r["usd_per_hour"] for r in document(kind)["prices"] if r["cloud"] == cost["cloud"]]
+    assert min(abs(usd - cost["usd_per_hour"]) for usd in offers) < 1e-9
+
+
+def test_the_row_of_the_recommended_hardware_is_the_plan() -> None:
+    found, best = document("several"), document("several")["best"]
+    (row,) = (r for r in found["hardware"] if r["hardware"] == best["deployment"]["hardware"])
+    for name in ("usd_per_hour", "usd_per_month", "usd_per_million_output_tokens"):
+        assert row[name] == best["cost"][name]
+    assert row["j_per_output_token"] == best["energy"]["j_per_output_token"]
+    assert row["requests_per_s"] == best["requests_per_s"]
+    assert row["capacity_requests_per_s"] == best["capacity_requests_per_s"]
+    assert row["ttft_s"] == best["metrics"]["ttft_s"][row["ttft_stat"]]
+    assert row["tpot_s"] == best["metrics"]["tpot_s"][row["tpot_stat"]]
+
+
+@pytest.mark.parametrize("kind", ["rate", "no load", "several"])
+def test_the_screen_prints_the_figures_of_the_answer(kind: str) -> None:
+    best, said = plans(kind)[0], screen(kind)
+    cost, e, m = best["cost"], best["energy"], best["metrics"]
+    assert f"Capacity {rate(best['capacity_requests_per_s'])} with {percent(request(kind).confidence)}" in said
+    assert f"{m['output_tokens_per_s']:,.0f} output tokens/s at {rate(best['requests_per_s'])}" in said
+    month, year = f"${cost['usd_per_month']:,.0f} a month", f"${cost['usd_per_year']:,.0f} a year"
+    assert f"{dollars(cost['usd_per_hour'])}/h ({month}, {year})" in said
+    for tokens in ("input", "output", "total"):
+        assert f"{dollars(cost[f'usd_per_million_{tokens}_tokens'])} per million {tokens} tokens" in said
+    assert f"{kilowatts(e['w_mean'])}; {digits(e['j_per_output_token'])} J per output token" in said
+    assert f"{digits(e['gco2e_per_million_output_tokens'])} gCO2e per million output tokens" in said
+    for row in best["slo"]:
+        assert f"{row['metric']}.{row['stat']} = {seconds(row['value_s'])} (" in said
+        assert f"{seconds(row['ci_low_s'])} to {seconds(row['ci_high_s'])}): met" in said
+    total = sum(best["time_breakdown"].values())
+    kind_of, longest = max(best["time_breakdown"].items(), key=lambda item: item[1])
+    assert f"Time {kind_of.replace('_', ' ')} {percent(longest / total)}" in said
+
+
+def test_the_page_prints_the_figures_of_the_answer() -> None:
+    pytest.importorskip("plotly")
+    best, said = plans("rate")[0], answer("rate")
+    m = gather(said, swings=False)
+    text = re.sub(r"<script.*?</script>|<style.*?</style>|<[^>]+>", " ", page_text(answer_page(m)), flags=re.S)
+    for words in (
+        f"{dollars(best['cost']['usd_per_hour'])} per hour",
+        f"{dollars(best['cost']['usd_per_million_output_tokens'])} per million output tokens",
+        joules(best["energy"]["j_per_output_token"]),
+        rate(best["capacity_requests_per_s"]),
+        kilowatts(best["energy"]["w_mean"]),
+    ):
+        assert words in text
+    for row in best["slo"]:
+        assert f"{seconds(row['ci_low_s'])} to {seconds(row['ci_high_s'])}" in text
+    assert m.simulated is not None
+    idle = [use.share for use in m.simulated.uses if use.resource == "idle"]
+    total = sum(best["time_breakdown"].values())
+    assert idle == [pytest.approx(best["time_breakdown"]["idle"] / total)]
+    shares = [use.share for use in m.simulated.uses if use.of == "replica time"]
+    assert sum(share for share in shares if share is not None) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_front_has_the_figures_and_the_confidence_of_the_plan() -> None:
+    """At one rate and one price, equal deployments cost the same on the front and in the plan."""
+    best, load = plans("rate")[0], request("rate")
+    found = pareto_front(load.replace(search=SearchOptions(trials=4)), "cost,energy,ttft.p90").document()
+    assert found["request"]["confidence"] == load.confidence
+    cost = best["cost"]["usd_per_million_output_tokens"] / best["cost"]["usd_per_hour"]
+    assert found["front"]
+    for point in found["front"]:
+        assert point["values"]["cost"] / point["usd_per_hour"] == pytest.approx(cost)
+        assert point["values"]["ttft.p90"] <= 2.0
+
+
+def test_a_front_leaves_out_what_only_holds_as_simulated() -> None:
+    """No point and no plan meets a limit between the simulated latency and that at the confidence."""
+    best = plans("rate")[0]
+    value_s, sure_s = best["slo"][0]["value_s"], best["slo"][0]["value_at_confidence_s"]
+    between_s = (value_s * sure_s) ** 0.5
+    tight = request("rate").replace(slos=parse_slos([f"ttft.p90={between_s:.4f}s"]), search=SearchOptions(trials=3))
+    found = pareto_front(tight, "cost,ttft.p90").document()
+    alike = [p for p in found["simulated"] if not p["stopped_early"] and p["values"]["ttft.p90"] > 0.9 * value_s]
+    assert alike
+    assert not any(p["holds"] for p in alike)
