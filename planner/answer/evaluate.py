@@ -80,7 +80,7 @@ class SeedBudget:
 
 BEST: Final = SeedBudget(capacity=4, curve=2, figures=4, whole_cluster=True)
 
-OTHER: Final = SeedBudget(capacity=1, curve=1, figures=2, whole_cluster=False)
+OTHER: Final = SeedBudget(capacity=1, curve=1, figures=3, whole_cluster=False)
 
 
 @dataclass(frozen=True, slots=True)

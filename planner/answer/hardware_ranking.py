@@ -158,7 +158,7 @@ class HardwareRanking:
                 at_most_requests_per_s=most,
             )
         nearest = min(missed, key=lambda outcome: outcome.ratio, default=None)
-        why = "misses an objective at the load" if nearest is None else f"misses {nearest.binding} at the load"
+        why = "no plan met in a few tries" if nearest is None else f"misses {nearest.binding} at the load"
         why = "queue grows without limit" if nearest is not None and nearest.ratio >= UNSTABLE else why
         return HardwareRow(hardware=best.hardware.text, state="fails", why=why)
 

@@ -71,7 +71,8 @@ def _explain_refusal(answer: Answer) -> Explanation:
     if refusal is None:
         return Explanation(["No deployment meets the request."], [], [], "unknown", None)
     why = [f"No deployment of {counted(search.n_space, 'candidate')} meets the request."]
-    why += [f"{n:,} ruled out: {reason}." for reason, n in search.bounded_out.items()]
+    reasons = refusal.reasons or {f"ruled out: {reason}": n for reason, n in search.bounded_out.items()}
+    why += [f"{n:,} of them {reason}." for reason, n in reasons.items()]
     why += [f"It would be met by {s.change} (checked by {s.verified_by})." for s in refusal.what_would_meet_it]
     return Explanation(why, [], [], refusal.binding_constraint, None)
 
