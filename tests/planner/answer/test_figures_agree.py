@@ -19,15 +19,18 @@ from planner.report.material import gather
 from planner.report.page import answer_page
 from planner.search.pareto_search import pareto_front
 from planner.sections.full_answer import FullAnswer, parse_answer
+from planner.sections.section import interval_words
 
 SLOS = "ttft.p90=2s,tpot.mean=100ms"
 
+SHORT: dict[str, Any] = {"input_tokens": 200, "output_tokens": 20}
+
 KINDS: dict[str, dict[str, Any]] = {
     "rate": {"hardware": "l4x2", "requests_per_s": 6.0},
-    "no load": {"hardware": "l4", "confidence": 0.8},
+    "no load": {"hardware": "l4", "confidence": 0.8, **SHORT},
     "several": {"hardware": "l4,l40s", "requests_per_s": 2.0},
-    "users": {"hardware": "l4", "users": 10, "think_s": 20.0},
-    "refused": {"hardware": "l4", "requests_per_s": 2.0, "slos": parse_slos(["ttft.p90=10us"])},
+    "users": {"hardware": "l4", "users": 10, "think_s": 20.0, **SHORT},
+    "refused": {"hardware": "l4", "requests_per_s": 2.0, "slos": parse_slos(["ttft.p90=10us"]), **SHORT},
 }
 
 #: Means in the answer have two decimals, so products with them have this relative error.
@@ -197,7 +200,7 @@ def test_the_screen_prints_the_figures_of_the_answer(kind: str) -> None:
     assert f"{digits(e['gco2e_per_million_output_tokens'])} gCO2e per million output tokens" in said
     for row in best["slo"]:
         assert f"{row['metric']}.{row['stat']} = {seconds(row['value_s'])} (" in said
-        assert f"{seconds(row['ci_low_s'])} to {seconds(row['ci_high_s'])}): met" in said
+        assert f"{interval_words(row['ci_low_s'], row['ci_high_s'])}): met" in said
     total = sum(best["time_breakdown"].values())
     kind_of, longest = max(best["time_breakdown"].items(), key=lambda item: item[1])
     assert f"Time {kind_of.replace('_', ' ')} {percent(longest / total)}" in said
