@@ -156,6 +156,7 @@ IN_PLACE = {
     "calibration/profile/kernels/collective_rank.py:main",
     "calibration/serve/tiny_model.py:write_tiny_model",
     "calibration/whole_models/memory.py:peak_on_cpu",
+    "catalogs/ui/crash_report.py:write_crash_report",  # after a crash, with as little code as possible
     "planner/deploy/files.py:write_folder",
 }
 

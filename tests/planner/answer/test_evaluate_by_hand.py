@@ -190,7 +190,7 @@ def test_the_rates_around_the_plan_are_simulated() -> None:
         (ONE, BEST, 4, False),
         (replace(TWO, replicas=MOST_REPLICAS), BEST, 3, True),
         (replace(TWO, replicas=MOST_REPLICAS + 1), BEST, 4, False),
-        (TWO, OTHER, 2, False),
+        (TWO, OTHER, 3, False),
         (TWO, replace(BEST, figures=2), 3, True),
         (TWO, replace(BEST, figures=10), 5, True),
     ],

@@ -69,7 +69,7 @@ def test_the_rates_of_both_sides_by_hand(plain: SimulatedEvaluator) -> None:
     computed, decoded = sides.rates_per_s(plain.request.slos)
     assert computed == pytest.approx(0.8 * prefill.replicas / sides.prefill.prefill_s)
     model = sides.decode
-    holding_s = model.step_s(model.seats) * plain.mean_output_tokens
+    holding_s = model.step_s(model.seats) * model.output_tokens
     assert decoded == pytest.approx(decode.replicas * model.seats / holding_s)
     assert plain.fluid_requests_per_s(c) == pytest.approx(min(computed / 0.8, decoded))
 
