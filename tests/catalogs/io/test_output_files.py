@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,9 @@ from tests.full_disk import files_end_at, small_disk
 
 ROOT = Path(__file__).resolve().parents[3]
 LONG = "x" * 5000
+
+#: A user identifier without rights.
+NOBODY = 65534
 
 
 def write_bytes(path: Path) -> None:
@@ -110,13 +114,25 @@ def test_a_name_as_long_as_a_file_system_takes_is_written(tmp_path: Path) -> Non
     assert path.read_text() == "text"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write read-only files")
-def test_a_read_only_file_is_refused_before_long_work(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    path.write_text("{}")
-    path.chmod(0o444)
-    with pytest.raises(InputError, match="the file is read-only"):
-        check_targets(str(path))
+def test_a_read_only_file_is_refused_before_long_work() -> None:
+    """Root may write read-only files, so a child process of another user tries."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        path = Path(folder) / "plan.json"
+        path.write_text("{}")
+        path.chmod(0o444)
+        child = os.fork()
+        if child == 0:
+            try:
+                if os.geteuid() == 0:
+                    os.setuid(NOBODY)
+                check_targets(str(path))
+                os._exit(1)
+            except InputError as error:
+                os._exit(0 if "the file is read-only" in str(error) else 2)
+            finally:
+                os._exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 WRITER = """
