@@ -326,6 +326,8 @@ def test_vllm_itself_takes_every_argument() -> None:
     ]
     worker = group["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["containers"][0]["command"][2:]
     serve.append([word.replace("$(LWS_WORKER_INDEX)", "1") for word in worker])
+    quantised_online = resolve(Deployment(model="qwen2.5-14b", hardware="h100", weight_dtype="fp8"))
+    serve.append(serve_arguments(quantised_online).words[2:])
     bench = [_bench(made("vllm").files["verify.sh"]), _bench(made("triton", replicas=1).files["verify.sh"])]
     keywords = [json.loads(made("triton", replicas=1).files["model_repository/llama-3-1-70b/1/model.json"])]
     asked = json.dumps({"serve": serve, "bench": bench, "keywords": keywords})
@@ -336,11 +338,14 @@ def test_vllm_itself_takes_every_argument() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     parsed = json.loads(done.stdout.partition("PARSED")[2])
     assert (parsed[0]["tensor_parallel_size"], parsed[0]["max_num_seqs"]) == (4, 1024)
-    assert (parsed[1]["quantization"], parsed[1]["kv_cache_dtype"]) == ("fp8", "fp8")
+    # A published FP8 checkpoint states its own quantisation; without one, the engine quantises the weights itself.
+    assert "FP8" in serve[1][0]
+    assert (parsed[1]["quantization"], parsed[1]["kv_cache_dtype"]) == (None, "fp8")
     assert parsed[1]["enable_prefix_caching"] is False
     assert parsed[2]["pipeline_parallel_size"] == 2
     assert (parsed[4]["data_parallel_size"], parsed[4]["enable_expert_parallel"]) == (8, True)
     assert (parsed[7]["node_rank"], parsed[7]["headless"]) == (1, True)
+    assert parsed[8]["quantization"] == "fp8"
 
 
 def _bench(script: str) -> list[str]:
