@@ -119,7 +119,7 @@ def make_plan(
         method=_method(result, len(left)),
         n_resumed=result.n_resumed,
         n_requests=result.n_requests,
-        bounded_out=dict(Counter(d.reason for d in discards.values()).most_common(4)),
+        bounded_out=dict(Counter(d.reason for d in discards.values()).most_common()),
         interrupted=result.interrupted,
         left_out=list(evaluator.notices),
     )
