@@ -29,7 +29,7 @@ from planner.answer.evaluate import (
     pareto,
     prices_of,
 )
-from planner.answer.hardware_ranking import HardwareRanking, HardwareRow
+from planner.answer.hardware_ranking import HardwareRanking, HardwareRow, kind_of
 from planner.answer.refusal import Refuser
 from planner.answer.schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary
 from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
@@ -66,7 +66,7 @@ N_ALTERNATIVES: Final = 2
 #: The search uses one seed. Up to this many of its winners may fail with all seeds before the answer is no.
 MOST_TRIES: Final = 4
 
-#: If the space is searched in groups, each group gets the trials of the request divided by this number.
+#: If there are several groups of one kind of accelerator, each gets the trials of the request divided by this number.
 GROUP_SHARE: Final = 4
 
 #: A capacity of at least this multiple of the required rate counts as sufficient headroom.
@@ -112,14 +112,14 @@ def make_plan(
     summary = SearchSummary(
         n_space=len(left) + len(discards),
         n_bounded_out=len(discards),
-        n_simulated=len(result.outcomes),
+        n_simulated=result.n_simulated,
         n_pruned=result.n_pruned,
         seconds=time.perf_counter() - started,
         seed=request.seed,
         method=_method(result, len(left)),
         n_resumed=result.n_resumed,
-        n_requests=sum(o.n_requests for o in result.outcomes),
-        bounded_out=dict(Counter(d.reason for d in discards.values()).most_common(4)),
+        n_requests=result.n_requests,
+        bounded_out=dict(Counter(d.reason for d in discards.values()).most_common()),
         interrupted=result.interrupted,
         left_out=list(evaluator.notices),
     )
@@ -151,12 +151,8 @@ def make_plan(
 
 def _with_another_kind(entries: Sequence[EvaluatedPlan], by_kind: Sequence[EvaluatedPlan]) -> list[EvaluatedPlan]:
     """Return the plans of the answer; if all are on one kind of accelerator, the last is the best on another kind."""
-
-    def kind(entry: EvaluatedPlan) -> str:
-        return entry.candidate.hardware.accelerator.name
-
-    kinds = {kind(entry) for entry in entries}
-    other = next((entry for entry in by_kind if kind(entry) not in kinds), None)
+    kinds = {kind_of(entry.candidate) for entry in entries}
+    other = next((entry for entry in by_kind if kind_of(entry.candidate) not in kinds), None)
     if len(kinds) != 1 or other is None:
         return list(entries)
     return [*entries[:N_ALTERNATIVES], other]
@@ -198,7 +194,8 @@ def search_candidates(
 
     If the request is for the cheapest deployment that carries a rate, the groups are ordered by ascending hardware.
     The first group that meets the request holds the answer. The search continues until a deployment has sufficient
-    headroom, which then is an alternative.
+    headroom, which then is an alternative. Otherwise all candidates are one group, and those of the best kind of
+    accelerator are then searched alone, so that the answer does not depend on the other hardware of the choice.
     """
     result = SearchResult()
     if not left:
@@ -207,17 +204,30 @@ def search_candidates(
     assess = _assess(request, plan_evaluator, replace(tester, counter=counter), left)
     groups = _groups(request, plan_evaluator, left)
     options, calibration = request.search, digest(evaluator.fingerprint)
-    trials = options.trials if len(groups) < 2 else max(options.trials // GROUP_SHARE, 1)
+    n_groups = Counter(kind_of(group[0]) for group in groups)
     counted = CountedAssess(assess, counter)
     with workers.lookahead(counted, len(left)) as lookahead:
-        for group in groups:
+
+        def search_group(group: Sequence[Candidate], trials: int) -> SearchResult:
             name = study_name(request, group)
             settings = SearchSettings(trials, request.seed, name, options.journal, options.storage, calibration)
-            result.join(search(counted.in_order(group), counted, settings, progress, counted.outclassed, lookahead))
+            return search(counted.in_order(group), counted, settings, progress, counted.outclassed, lookahead)
+
+        for group in groups:
+            share = options.trials // GROUP_SHARE if n_groups[kind_of(group[0])] > 1 else options.trials
+            result.join(search_group(group, max(share, 1)))
             best = result.best
             enough = 0.0 if best is None else HEADROOM * (tester.held_per_s(best.candidate) or 0.0)
             if result.interrupted or (best is not None and best.requests_per_s >= enough):
                 break
+        alone: set[str] = set()
+        while len(groups) == 1 and not result.interrupted and result.best is not None:
+            kind = kind_of(_best(request, plan_evaluator, [o for o in result.outcomes if o.feasible]).candidate)
+            own = [c for c in left if kind_of(c) == kind]
+            if kind in alone or len(own) == len(left):
+                break
+            alone.add(kind)
+            result = result.replaced(search_group(own, options.trials), set(own))
     return result
 
 
@@ -237,15 +247,17 @@ def _groups(request: PlanRequest, plan_evaluator: PlanEvaluator, left: Sequence[
     All candidates form one group, unless the request is for the cheapest deployment that carries a rate. Then there is
     one group for each price (ascending), hardware and precision (simplest first), and the first group that carries the
     rate is the answer. Candidates that are overloaded even with a full batch are left out, except those with the most
-    accelerators: their failure explains a refusal.
+    accelerators of their kind: their failure explains a refusal.
     """
     if request.objective != "cost" or not request.demand.given or not left:
         return [list(left)]
     evaluator, tester, sizes = plan_evaluator.evaluator, plan_evaluator.tester, _sizes(plan_evaluator.prices, left)
-    largest = max(c.hardware.n_accelerators for c in left)
+    largest: dict[str, int] = {}
+    for c in left:
+        largest[kind_of(c)] = max(largest.get(kind_of(c), 0), c.hardware.n_accelerators)
     groups: dict[object, list[Candidate]] = {}
     for c in sorted(left, key=lambda c: (sizes[c], c.hardware.n_accelerators, _distance(c, evaluator)[:2])):
-        most = c.hardware.n_accelerators == largest
+        most = c.hardware.n_accelerators == largest[kind_of(c)]
         if most or evaluator.fluid_requests_per_s(c) * OVERLOAD > tester.floor_per_s(c):
             groups.setdefault(_group(c, plan_evaluator), []).append(c)
     return list(groups.values())

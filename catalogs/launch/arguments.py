@@ -71,8 +71,11 @@ def served_weights(r: ResolvedDeployment) -> tuple[str, Checkpoint | None]:
 def checkpoint_notes(model: ModelSpec, found: Checkpoint) -> list[str]:
     """Return notes on a published checkpoint: which it is, and whether it holds the weights of another model."""
     notes = [f"the published checkpoint {found.words} is served instead of quantising {weights_at(model)} at start"]
-    if found.of.lower() != model.hf_id.lower():
-        notes.append(f"this checkpoint holds the weights of {found.of}, not of {model.hf_id}")
+    if not found.holds(model.hf_id):
+        notes.append(
+            f"this checkpoint holds the weights of {found.of}, not of {model.hf_id}: it is {found.kind}, which answers "
+            f"differently; a plan with --precision native serves {model.hf_id} itself"
+        )
     return notes
 
 

@@ -59,6 +59,16 @@ class Checkpoint:
         """The checkpoint in words: "nvidia/Llama-3.1-8B-Instruct-FP8 (fp8, model cards, as of 2026-11-20)"."""
         return f"{self.repository} ({self.format.dtype}, {self.source}, as of {self.as_of})"
 
+    @property
+    def kind(self) -> str:
+        """Return what the weights are to a user of another model of the family, in words."""
+        tuned = {"instruct", "it", "chat"} & set(self.of.lower().rsplit("/", 1)[-1].split("-"))
+        return "the instruction-tuned sibling" if tuned else "a sibling"
+
+    def holds(self, hf_id: str) -> bool:
+        """Return whether the checkpoint holds the weights of this Hugging Face id."""
+        return self.of.lower() == hf_id.lower()
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:

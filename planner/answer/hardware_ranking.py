@@ -1,33 +1,48 @@
 """Compare the kinds of accelerator of a hardware choice: one row for each, with the best plan on it.
 
-The search ends when it knows the answer, so most kinds have no plan then. For each of them the smallest part of the
-hardware that carries the load is sought among the most promising candidates, and evaluated like an alternative.
+The search ends when it knows the answer, so most kinds have no plan then. Each of them is searched until a plan is
+found: first the most promising candidates on the smallest parts of the hardware that may carry the load, then the
+candidates with the smallest estimated latencies. A plan that is found is evaluated like an alternative. A row without a
+plan states what rules the kind out, or how many candidates were tried.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from catalogs.hardware.specs import Hardware
 from catalogs.io.json_block import JsonBlock
 from planner.answer.evaluate import OTHER, EvaluatedPlan, PlanEvaluator, objective_value
 from planner.economics.money import offer_words, rented_words
+from planner.evaluation.evaluator import Verdict
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import TPOT, TTFT
 from planner.problem.request import PlanRequest
-from planner.search.objectives import UNSTABLE, Outcome
-from planner.space.bounds import NOT_ADMITTED, Discard
+from planner.search.objectives import Outcome
+from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 
-#: Results of a kind of accelerator, best first.
-State = Literal["holds", "fails", "ruled out"]
+#: Results of a kind of accelerator, best first. A kind is "undecided" if no candidate that was tried meets the request,
+#: and not all of them were tried.
+State = Literal["holds", "undecided", "fails", "ruled out"]
 
-#: Most candidates that are simulated on each part of the hardware, and most parts of each kind.
-_MOST_TRIES: Final = 3
+#: Promising candidates that are tried on each of the smallest parts of the hardware, and the number of these parts.
+_PROMISING: Final = 3
 
-_MOST_PARTS: Final = 4
+_SMALLEST_PARTS: Final = 4
+
+#: What a bound other than a latency bound means for a kind of accelerator of which no candidate is left, the bound that
+#: leaves the least to be desired first.
+_RULED_OUT: Final = {
+    NOT_RENTED: "no instance within the budget",
+    NOT_ADMITTED: "no replica would survive",
+    REQUEST_LENGTH: "requests are too long",
+    MEMORY: "model does not fit in memory",
+}
 
 
 class HardwareRow(JsonBlock):
@@ -57,6 +72,19 @@ class HardwareRow(JsonBlock):
     tpot_stat: str | None = None
     limited_by: str | None = None
     weight_dtype: str | None = None
+
+
+@dataclass(slots=True)
+class _KindSearch:
+    """The search for a plan on one kind of accelerator: the plan, and why the candidates that were tried miss."""
+
+    plan: EvaluatedPlan | None = None
+    missed: dict[Candidate, tuple[float, str]] = field(default_factory=dict)  # value / limit and name of the objective
+
+    def miss(self, candidate: Candidate, verdict: Verdict) -> None:
+        """Add a candidate that does not meet the objectives; an infinite ratio means that the queue grows."""
+        growing = not verdict.stable or (verdict.value_ratio <= 1 and verdict.clearly_missed)
+        self.missed[candidate] = (math.inf if growing else verdict.value_ratio, verdict.worst.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,78 +120,142 @@ class HardwareRanking:
             outcomes: The outcomes of the search.
             entries: The plans of the answer.
         """
-        kinds = list(dict.fromkeys(c.hardware.accelerator.name for c in (*left, *(c for c, _ in discards))))
+        kinds = list(dict.fromkeys(kind_of(c) for c in (*left, *(c for c, _ in discards))))
         if len(kinds) < 2:
             return [], []
-        known = {_kind(entry.candidate): entry for entry in reversed(entries)}
+        known = {kind_of(entry.candidate): entry for entry in reversed(entries)}
         unknown = [kind for kind in kinds if kind not in known]
-        own = {kind: [c for c in left if _kind(c) == kind] for kind in unknown}
+        own = {kind: [c for c in left if kind_of(c) == kind] for kind in unknown}
         score = {o.candidate: o.score for o in outcomes if o.feasible and o.score is not None}
-        found = self.plan_evaluator.each(lambda kind: self._best(own[kind], score), unknown)
-        known |= {kind: entry for kind, entry in zip(unknown, found, strict=True) if entry is not None}
+        searched = dict(
+            zip(unknown, self.plan_evaluator.each(lambda k: self._search(own[k], score), unknown), strict=True)
+        )
+        known |= {kind: found.plan for kind, found in searched.items() if found.plan is not None}
         ranked = []
         for kind in kinds:
             entry = known.get(kind)
             if entry is not None:
                 ranked.append((0.0, self._value(entry), _plan_row(entry)))
-                continue
-            reasons = [discard for c, discard in discards if _kind(c) == kind]
-            missed = [outcome for outcome in outcomes if _kind(outcome.candidate) == kind]
-            ranked.append((1.0, 0.0, self._without_plan(kind, own.get(kind, []), reasons, missed)))
+            elif own[kind]:
+                ranked.append((1.0, 0.0, self._row_without_plan(own[kind], searched[kind])))
+            else:
+                ranked.append((2.0, 0.0, _ruled_out_row(kind, [d for c, d in discards if kind_of(c) == kind])))
         plans = sorted(known.values(), key=self._value)
         return [row for _, _, row in sorted(ranked, key=lambda item: item[:2])], plans
 
     def _value(self, entry: EvaluatedPlan) -> float:
         return objective_value(self.request.objective, self.request.given, entry)
 
-    def _best(self, own: Sequence[Candidate], score: dict[Candidate, float]) -> EvaluatedPlan | None:
-        """Return the plan of the smallest part of one kind that meets the request, or None."""
-        tester, evaluator = self.plan_evaluator.tester, self.plan_evaluator.evaluator
-        measured = [c for c in own if c in score]
+    # ---- the search for a plan of one kind
+
+    def _search(self, own: Sequence[Candidate], score: dict[Candidate, float]) -> _KindSearch:
+        """Return the first plan of one kind that meets the request, within the trials of a search."""
+        found, able = _KindSearch(), [c for c in own if not self._is_overloaded(c)]
+        promising = list(dict.fromkeys(self._promising(able, score)))[: self.request.search.trials]
+        found.plan = self._first(promising, found)
+        if found.plan is None:
+            rest = [c for c in self._by_latency(able) if c not in found.missed]
+            largest = self._first(rest[: max(self.request.search.trials - len(promising), 0)], found)
+            found.plan = None if largest is None else self._smallest_part(largest, able, found)
+        return found
+
+    def _is_overloaded(self, candidate: Candidate) -> bool:
+        """Return whether a candidate does not carry the load even with a full batch."""
+        most_per_s = self.plan_evaluator.evaluator.fluid_requests_per_s(candidate) * OVERLOAD
+        return most_per_s <= self.plan_evaluator.tester.floor_per_s(candidate)
+
+    def _promising(self, able: Sequence[Candidate], score: dict[Candidate, float]) -> Iterator[Candidate]:
+        """Yield the best candidate of the search, and the most promising ones on the smallest parts of the hardware."""
+        measured = [c for c in able if c in score]
+        if measured:
+            yield min(measured, key=lambda c: score[c])
         parts: dict[Hardware, list[Candidate]] = {}
-        for c in own:
-            if evaluator.fluid_requests_per_s(c) * OVERLOAD > tester.floor_per_s(c):
-                parts.setdefault(c.hardware, []).append(c)
+        for c in able:
+            parts.setdefault(c.hardware, []).append(c)
         sizes = sorted(parts, key=lambda part: self.size(parts[part][0]), reverse=not self.request.given)
-        chosen = [min(measured, key=lambda c: score[c])] if measured else []
-        for hardware in sizes[:_MOST_PARTS]:
-            chosen += self.in_order(parts[hardware])[:_MOST_TRIES]
-        for candidate in dict.fromkeys(chosen):
+        for hardware in sizes[:_SMALLEST_PARTS]:
+            yield from self.in_order(parts[hardware])[:_PROMISING]
+
+    def _by_latency(self, able: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates by their estimated largest value / limit: more accelerators carry a load faster."""
+        tester = self.plan_evaluator.tester
+        return sorted(able, key=lambda c: tester.guessed_ratio(c, tester.floor_per_s(c)))
+
+    def _first(self, candidates: Iterable[Candidate], found: _KindSearch) -> EvaluatedPlan | None:
+        """Return the plan of the first candidate that meets the request; note those that do not."""
+        tester = self.plan_evaluator.tester
+        for candidate in candidates:
             rate = tester.floor_per_s(candidate)
-            quick = tester.probe(candidate, rate, tester.sizes.quick)
-            if quick.clearly_missed or not tester.probe(candidate, rate, tester.sizes.full).met:
+            verdict = tester.probe(candidate, rate, tester.sizes.quick)
+            if not verdict.clearly_missed:
+                verdict = tester.probe(candidate, rate, tester.sizes.full)
+            if verdict.clearly_missed or not verdict.met:
+                found.miss(candidate, verdict)
                 continue
             entry = self.plan_evaluator.entry(candidate, None, OTHER)
             if entry.met and entry.survives and entry.capacity_requests_per_s is not None:
                 return entry
+            found.miss(candidate, entry.verdict)
         return None
 
-    def _without_plan(
-        self, kind: str, own: Sequence[Candidate], reasons: Sequence[Discard], missed: Sequence[Outcome]
-    ) -> HardwareRow:
+    def _smallest_part(self, largest: EvaluatedPlan, able: Sequence[Candidate], found: _KindSearch) -> EvaluatedPlan:
+        """Return the plan of equal replicas on the smallest part of the hardware that meets the request."""
+        equal = _replica(largest.candidate)
+        parts = [c for c in able if _replica(c) == equal and self.size(c) < self.size(largest.candidate)]
+        parts.sort(key=self.size)
+        plans: dict[int, EvaluatedPlan] = {len(parts): largest}
+
+        def meets(i: int) -> bool:
+            plan = self._first(parts[i : i + 1], found)
+            if plan is not None:
+                plans[i] = plan
+            return plan is not None
+
+        return plans[bisect_left(range(len(parts)), True, key=meets)]
+
+    def _row_without_plan(self, own: Sequence[Candidate], found: _KindSearch) -> HardwareRow:
         """Return the row of a kind without a plan, with the reason in a few words."""
         evaluator = self.plan_evaluator.evaluator
-        if not own:
-            constraint = reasons[0].constraint if reasons else "memory"
-            words = {"memory": "model does not fit in memory", NOT_ADMITTED: "no replica would survive"}
-            why = words.get(constraint, f"{constraint} is missed when idle")
-            return HardwareRow(hardware=kind, state="ruled out", why=why)
         best = max(own, key=evaluator.fluid_requests_per_s)
-        most = OVERLOAD * evaluator.fluid_requests_per_s(best)
-        if self.request.given and most <= self.plan_evaluator.tester.floor_per_s(best):
+        if self._is_overloaded(best):
             return HardwareRow(
                 hardware=best.hardware.text,
                 state="fails",
                 why="overloaded with full batches",
-                at_most_requests_per_s=most,
+                at_most_requests_per_s=OVERLOAD * evaluator.fluid_requests_per_s(best),
             )
-        nearest = min(missed, key=lambda outcome: outcome.ratio, default=None)
-        why = "no plan met in a few tries" if nearest is None else f"misses {nearest.binding} at the load"
-        why = "queue grows without limit" if nearest is not None and nearest.ratio >= UNSTABLE else why
-        return HardwareRow(hardware=best.hardware.text, state="fails", why=why)
+        able = [c for c in own if not self._is_overloaded(c)]
+        nearest, (ratio, binding) = min(found.missed.items(), key=lambda item: item[1][0])
+        growing = math.isinf(ratio)
+        if len(found.missed) < len(able):
+            why = f"{len(found.missed)} of {len(able)} candidates tried: " + (
+                "the queue grows without limit" if growing else f"all miss {binding}"
+            )
+            return HardwareRow(hardware=nearest.hardware.text, state="undecided", why=why)
+        why = "the queue grows without limit" if growing else f"every candidate misses {binding}"
+        return HardwareRow(hardware=nearest.hardware.text, state="fails", why=why)
 
 
-def _kind(candidate: Candidate) -> str:
+def _replica(candidate: Candidate) -> tuple[object, ...]:
+    """Return everything that distinguishes one replica of a candidate from that of another."""
+    return (*candidate.replica_choices, candidate.max_num_seqs, candidate.max_num_batched_tokens, candidate.split)
+
+
+def _ruled_out_row(kind: str, reasons: Sequence[Discard]) -> HardwareRow:
+    """Return the row of a kind of which the bounds leave no candidate, with the bound that it is closest to meeting."""
+    order = list(_RULED_OUT)
+
+    def distance(discard: Discard) -> tuple[int, float]:
+        bound = order.index(discard.constraint) + 1 if discard.constraint in _RULED_OUT else 0
+        return bound, discard.value / discard.limit
+
+    closest = min(reasons, key=distance)
+    why = _RULED_OUT.get(closest.constraint, f"{closest.constraint} is missed when idle")
+    return HardwareRow(hardware=kind, state="ruled out", why=why)
+
+
+def kind_of(candidate: Candidate) -> str:
+    """Return the name of the accelerator that a candidate uses."""
     return candidate.hardware.accelerator.name
 
 

@@ -173,13 +173,24 @@ class CalibrationBlock(JsonBlock):
 
 
 class CheckpointBlock(JsonBlock):
-    """The published quantised checkpoint that the start command serves: `repository` holds the weights of `of`."""
+    """The published quantised checkpoint that the start command serves: `repository` holds the weights of `of`.
+
+    `kind` states what these weights are: those of the `requested` model, or of a sibling such as the instruction-tuned
+    model of a base model. Answers of earlier versions have neither.
+    """
 
     repository: str
     of: str
     dtype: str
     source: str
     as_of: str
+    requested: str | None = None
+    kind: str | None = None
+
+    @property
+    def is_sibling(self) -> bool:
+        """Return whether the weights are not those of the requested model."""
+        return self.requested is not None and self.requested.lower() != self.of.lower()
 
 
 class Survival(JsonBlock):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -36,7 +36,8 @@ NARROWER: Final = ("fp8", "int4")
 #: A relaxed limit is this multiple of the value at the required confidence, rounded up to two digits.
 MARGIN: Final = 1.1
 
-_MAX_HARDWARE: Final = 4
+#: Multiples of the number of nodes that are tried if one node does not suffice.
+_MORE_NODES: Final = (2, 4, 8, 16)
 
 _MAX_TRIES: Final = 4
 
@@ -210,21 +211,14 @@ class Refuser:
                     return
 
     def _hardware(self, own: Hardware) -> Iterator[Suggestion]:
-        """Yield more of the same hardware and other hardware: the first of each that meets the request.
+        """Yield the least hardware of the same kind, and of the first other kind, that meets the request.
 
         A suggestion above the budget names the budget that it needs.
         """
-        suggested: set[bool] = set()
-        for hardware, same in _other_hardware(own):
-            if same in suggested:
+        for least in (self._least(_more_of(own), own), self._least_of_others(own)):
+            if least is None:
                 continue
-            try:
-                found = self._try(self.request.replace(hardware=hardware.text), self.elsewhere(hardware))
-            except InputError:
-                continue
-            if found is None:
-                continue
-            suggested.add(same)
+            hardware, found = least
             change, budget = f"{hardware.text}: {found.words}", self.request.max_usd_per_hour
             price = self.plan_evaluator.prices.of_other(hardware).price(found)
             if budget is None or price is None or price.usd_per_hour <= budget:
@@ -232,6 +226,42 @@ class Refuser:
             else:
                 usd = price.usd_per_hour
                 yield _simulated("budget", f"a budget of ${usd:.2f} per hour instead of ${budget:g}: {change}", usd)
+
+    def _least_of_others(self, own: Hardware) -> tuple[Hardware, Candidate] | None:
+        """Return the least hardware of the first other kind that meets the request, and the candidate on it."""
+        tries = (self._least([other], None) for other in _other_kinds(own))
+        return next((least for least in tries if least is not None), None)
+
+    def _least(self, steps: Iterable[Hardware], below: Hardware | None) -> tuple[Hardware, Candidate] | None:
+        """Return the least hardware that meets the request, and the candidate on it; None if no step meets it.
+
+        Args:
+            steps: Ascending hardware of one kind, tried until one meets the request. The sizes between this and the
+                step before it are then bisected: more of the same hardware carries at least as much.
+            below: Hardware that does not meet the request, below the first step; None if none is known.
+        """
+        for step in steps:
+            found = {step: self._try_on(step)}
+            if found[step] is None:
+                below = step
+                continue
+            sizes = _between(below, step)
+            low, high = 0, len(sizes)
+            while low < high:
+                middle = (low + high) // 2
+                found[sizes[middle]] = self._try_on(sizes[middle])
+                low, high = (middle + 1, high) if found[sizes[middle]] is None else (low, middle)
+            least = [*sizes, step][low]
+            candidate = found[least]
+            return None if candidate is None else (least, candidate)
+        return None
+
+    def _try_on(self, hardware: Hardware) -> Candidate | None:
+        """Return the first promising candidate on other hardware that meets the request; None if there is none."""
+        try:
+            return self._try(self.request.replace(hardware=hardware.text), self.elsewhere(hardware))
+        except InputError:
+            return None
 
     def _try(self, request: PlanRequest, evaluator: Evaluator) -> Candidate | None:
         """Return the first promising candidate with default limits that meets the request in simulation."""
@@ -288,23 +318,40 @@ def _relaxed(slo: Slo, row: SloResult) -> str:
     return f"{slo.name}={seconds_text(limit_s)}"
 
 
-def _other_hardware(hardware: Hardware) -> Iterator[tuple[Hardware, bool]]:
-    """Yield other hardware to try, and whether it is more of the same.
+def _is_fixed(hardware: Hardware) -> bool:
+    """Return whether there is nothing larger: of MIG slices and of this machine."""
+    return hardware.text == "local" or hardware.accelerator.is_slice
 
-    These are more accelerators of this type, the same number of other accelerators, and whole nodes of those. There is
-    nothing larger for MIG slices and for this machine.
-    """
-    if hardware.text == "local" or hardware.accelerator.is_slice:
+
+def _more_of(hardware: Hardware) -> Iterator[Hardware]:
+    """Yield more of the same hardware in ascending steps: of one node up to twice as much each, then of whole nodes."""
+    if _is_fixed(hardware):
         return
-    name, count, most = hardware.accelerator.name, hardware.accelerators_per_node, hardware.node.max_accelerators
-    bigger = [n for n in (1, 2, 4, 8, 16) if count < n <= most]
-    yield from ((with_count(with_nodes(hardware, 1), n), True) for n in bigger[:_MAX_HARDWARE])
-    nodes = hardware.n_nodes
-    yield from ((with_nodes(with_count(hardware, most), n), True) for n in (2, 3, 4, 6, 8) if n > nodes)
+    count, most, nodes = hardware.accelerators_per_node, hardware.node.max_accelerators, hardware.n_nodes
+    while nodes == 1 and count < most:
+        count = min(2 * count, most)
+        yield with_count(hardware, count)
+    yield from (with_nodes(with_count(hardware, most), n * nodes) for n in _MORE_NODES)
+
+
+def _between(below: Hardware | None, step: Hardware) -> list[Hardware]:
+    """Return the hardware of one kind between two steps, ascending; `below` None means that every size counts."""
+    if step.n_nodes > 1:
+        least = 2 if below is None else below.n_nodes + 1
+        return [with_nodes(step, n) for n in range(least, step.n_nodes)]
+    least = 1 if below is None else below.accelerators_per_node + 1
+    return [with_count(step, n) for n in range(least, step.accelerators_per_node)]
+
+
+def _other_kinds(hardware: Hardware) -> Iterator[Hardware]:
+    """Yield the same number of other accelerators, and whole nodes of those."""
+    if _is_fixed(hardware):
+        return
+    name, count, nodes = hardware.accelerator.name, hardware.accelerators_per_node, hardware.n_nodes
     others = [parse_hardware(n) for n in NEIGHBOURS if n != name]
     alike = [(o, count) for o in others if count <= o.node.max_accelerators]
     whole = [(o, o.node.max_accelerators) for o in others if nodes == 1 and count < o.node.max_accelerators]
-    yield from ((with_nodes(with_count(other, n), nodes), False) for other, n in (*alike, *whole))
+    yield from (with_nodes(with_count(other, n), nodes) for other, n in (*alike, *whole))
 
 
 def _simulated(kind: str, change: str, value: str | float) -> Suggestion:

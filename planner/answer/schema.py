@@ -61,6 +61,9 @@ def _loaded(name: str) -> ModelSpec | None:
 
 SCHEMA_VERSION: Final = 1
 
+#: Reasons for which screens and pages state candidates that bounds rule out; JSON has all of them.
+MAIN_REASONS: Final = 4
+
 #: Words for the objectives that are maximised; the others are "lowest NAME".
 GOALS: Final = {"throughput": "highest throughput", "goodput": "highest goodput per accelerator"}
 
@@ -96,6 +99,7 @@ class SearchSummary(JsonBlock):
         n_requests: Requests simulated by the search, including resumed outcomes but not the measurement of the plans.
             Answers of earlier versions do not have it.
         left_out: Sentences about hardware that is not compared.
+        bounded_out: Number of candidates by the reason why bounds rule them out, the most common first.
     """
 
     n_space: int
@@ -110,6 +114,16 @@ class SearchSummary(JsonBlock):
     n_requests: int = 0
     interrupted: bool = False
     left_out: list[str] = Field(default_factory=list)
+
+    @property
+    def main_reasons(self) -> dict[str, int]:
+        """Return the most common reasons why bounds rule candidates out, and the number of the others in one entry."""
+        reasons = list(self.bounded_out.items())
+        if len(reasons) <= MAIN_REASONS:
+            return dict(reasons)
+        rest = reasons[MAIN_REASONS - 1 :]
+        others = f"one of {len(rest)} other reasons applies (search.bounded_out in JSON has all)"
+        return {**dict(reasons[: MAIN_REASONS - 1]), others: sum(n for _, n in rest)}
 
     @property
     def n_not_simulated(self) -> int:

@@ -108,6 +108,8 @@ def _checkpoint(resolved: ResolvedDeployment) -> dict[str, object] | None:
         "dtype": found.format.dtype,
         "source": found.source,
         "as_of": found.as_of.isoformat(),
+        "requested": resolved.model.hf_id,
+        "kind": "the requested model" if found.holds(resolved.model.hf_id) else found.kind,
     }
 
 

@@ -205,7 +205,7 @@ def _refused(answer: Answer) -> PageSection:
     else:
         parts.append(note("No change that was tried meets the objectives."))
     if answer.search.bounded_out:
-        reasons = [(reason, f"{n:,}") for reason, n in answer.search.bounded_out.items()]
+        reasons = [(reason, f"{n:,}") for reason, n in answer.search.main_reasons.items()]
         parts.append(table(("Ruled out by bounds, because", "Candidates"), reasons))
     return PageSection("Result", parts)
 

@@ -8,7 +8,7 @@ those before it; a `Lookahead` may evaluate the next ones in advance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,6 +39,7 @@ class SearchResult:
         interrupted: Whether the search was interrupted.
         n_resumed: Outcomes read from the storage when the search began.
         n_outclassed: Candidates that were skipped because they cannot win.
+        superseded: Outcomes of a search whose candidates were searched again.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -47,6 +48,7 @@ class SearchResult:
     interrupted: bool = False
     n_resumed: int = 0
     n_outclassed: int = 0
+    superseded: list[Outcome] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
         """Add an outcome, which may become the best."""
@@ -62,6 +64,27 @@ class SearchResult:
         self.interrupted |= other.interrupted
         self.n_resumed += other.n_resumed
         self.n_outclassed += other.n_outclassed
+
+    def replaced(self, again: SearchResult, candidates: Collection[Candidate]) -> SearchResult:
+        """Return the result with the outcomes of some candidates replaced by those of a later search of them."""
+        found = SearchResult(enumerated=self.enumerated, n_outclassed=self.n_outclassed, n_resumed=self.n_resumed)
+        for outcome in self.outcomes:
+            if outcome.candidate not in candidates:
+                found.add(outcome)
+        superseded = [o for o in self.outcomes if o.candidate in candidates]
+        found.superseded = [*self.superseded, *superseded]
+        found.join(again)
+        return found
+
+    @property
+    def n_simulated(self) -> int:
+        """Return the number of candidates that were simulated."""
+        return len({o.candidate for o in (*self.outcomes, *self.superseded)})
+
+    @property
+    def n_requests(self) -> int:
+        """Return the number of requests that were simulated."""
+        return sum(o.n_requests for o in (*self.outcomes, *self.superseded))
 
     @property
     def n_pruned(self) -> int:

@@ -43,7 +43,7 @@ from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import RunSizes
 from planner.sections.fleet_day import MOST_WINDOWS, DailyRun, FleetDay, FleetSize, Name
-from planner.sections.section import ChosenPlan, Section, interval_words, verdict_words
+from planner.sections.section import ChosenPlan, Section, interval_words, level_words, verdict_words
 from planner.space.layouts import replicas_of
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment
@@ -167,9 +167,10 @@ class DailyLoadSection(Section[DailyLoad]):
         each = f"one replica carries {digits(block.replica_carries_per_s)} with {confidence} confidence"
         yield "Load", f"{load}, {rates}, {digits(block.mean_per_s)} on average; {each}"
         for option in block.options:
-            yield "Replicas", _option_words(option, block.cheapest)
+            yield "Replicas", _option_words(option, block.cheapest, block.ci_level)
             for row in option.slo:
-                span, verdict = interval_words(row.ci_low_s, row.ci_high_s), verdict_words(row.met, row.probability_met)
+                span = level_words(block.ci_level, interval_words(row.ci_low_s, row.ci_high_s))
+                verdict = verdict_words(row.met, row.probability_met)
                 worst = f"worst window {seconds(row.worst_window_s)} at {hours_text(row.worst_at_s)}"
                 yield "", f"  {row.name} = {seconds(row.value_s)} ({span}): {verdict}; {worst}"
             if option.scaling is not None:
@@ -181,12 +182,12 @@ class DailyLoadSection(Section[DailyLoad]):
         yield "Cheapest", _cheapest_words(block)
 
 
-def _option_words(option: ReplicaOption, cheapest: str | None) -> str:
+def _option_words(option: ReplicaOption, cheapest: str | None, level: float) -> str:
     count = f"{option.replicas}" if option.replicas else f"{option.replicas_mean:.3g} on average"
     hours = f"{option.accelerator_hours_per_day:,.4g} accelerator-hours per day"
     money = "" if option.usd_per_day is None else f", ${option.usd_per_day:,.0f} per day"
     energy = "energy unknown" if option.kwh_per_day is None else f"{option.kwh_per_day:,.3g} kWh"
-    span = f"{option.windows_met_ci_low:.0%} to {option.windows_met_ci_high:.0%}"
+    span = level_words(level, f"{option.windows_met_ci_low:.0%} to {option.windows_met_ci_high:.0%}")
     met = f"{'met' if option.holds else 'MISSED'}, in {option.windows_met:.0%} of {option.n_windows} windows ({span})"
     best = ", the cheapest that meets them" if option.name == cheapest else ""
     return f"{_OPTION_NAMES[option.name]}: {count}, {hours}{money}, {energy}: objectives {met}{best}"
@@ -371,7 +372,7 @@ class OverTime:
         levels = tuple(sorted({*levels, self.unit.sure}))
         speeds = self.error.factors(SPEED, np.array(levels)).tolist()
         moved = {level: self._day(day.size, share, speed) for level, speed in zip(levels, speeds, strict=True)}
-        windows_met = [each.windows_met(slos) for each in moved.values()]
+        windows_met = [moved[level].windows_met(slos) for level in _within_the_interval(levels)]
         per_day = DAY_S / day.duration_s
         hours = day.accelerator_s / HOUR_S * per_day
         replica_hours = hours / self.clock.each
@@ -403,10 +404,16 @@ class OverTime:
         name, value_s, levels = slo.name, day.values_s[slo.name], tuple(moved)
         factors = Factors.at(np.array(levels), slo, self.error)
         values_s = factors.latency / factors.speed * np.array([each.values_s[name] for each in moved.values()])
-        span = interval(value_s, values_s, 0.0, levels)
+        inside = _within_the_interval(levels)
+        span = interval(value_s, values_s[: len(inside)], 0.0, inside)
         bars = Confidence(value_s, *span, probability(values_s, 0.0, slo.limit_s, levels))
         windows = np.nan_to_num(day.windows_s[name], nan=0.0)
         worst = int(np.argmax(windows))
         worst_at_s = worst * self.curve.duration_s / len(windows)
         worst_s, sure = float(windows[worst]), self.unit.sure
         return WindowedSloResult.of(slo, value_s, bars, sure, worst_window_s=worst_s, worst_at_s=worst_at_s)
+
+
+def _within_the_interval(levels: Sequence[float]) -> tuple[float, ...]:
+    """Return the levels within an interval of level LEVEL: a higher confidence of the request is beyond it."""
+    return tuple(level for level in levels if level <= _ERROR_LEVELS[-1])

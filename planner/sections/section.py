@@ -108,6 +108,11 @@ def verdict_words(met: bool, probability: float) -> str:
     return f"missed ({percent(probability)} confidence that it is met)"
 
 
+def level_words(level: float, span: str) -> str:
+    """Return an interval with its level, for example "90 % interval: 28 ms to 205 ms"."""
+    return f"{percent(level)} interval: {span}"
+
+
 def interval_words(low_s: float | None, high_s: float | None) -> str:
     """Return an interval of seconds, for example "28 ms to 205 ms" or, without an upper bound, "28 ms or more"."""
     if high_s is None:

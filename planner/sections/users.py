@@ -45,7 +45,7 @@ from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, fini
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import RunSizes
-from planner.sections.section import ChosenPlan, Section, interval_words, verdict_words
+from planner.sections.section import ChosenPlan, Section, interval_words, level_words, verdict_words
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
 
@@ -107,12 +107,13 @@ class UsersSection(Section[UsersInClosedLoop]):
         """Yield the rate of the users, then every objective."""
         rates = (block.requests_per_s, block.ci_low_per_s, block.ci_high_per_s, block.open_requests_per_s)
         rate, low, high, planned = ("unknown" if per_s is None else digits(per_s) for per_s in rates)
-        level = f"{100 * block.ci_level:.0f} % interval: {low} to {high}"
+        level = level_words(block.ci_level, f"{low} to {high}")
         closed = f"{block.users} users simulated in a closed loop send {rate} requests/s ({level})"
         yield "Users", f"{closed}; the plan assumes {planned} requests/s with random arrivals"
         for row in block.slo:
-            values = f"{seconds(row.value_s)} ({interval_words(row.ci_low_s, row.ci_high_s)})"
-            yield "", f"{row.name} = {values}: {verdict_words(row.met, row.probability_met)}"
+            interval = level_words(block.ci_level, interval_words(row.ci_low_s, row.ci_high_s))
+            verdict = verdict_words(row.met, row.probability_met)
+            yield "", f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def _explain_refusal(answer: Answer) -> Explanation:
     if refusal is None:
         return Explanation(["No deployment meets the request."], [], [], "unknown", None)
     why = [f"No deployment of {counted(search.n_space, 'candidate')} meets the request."]
-    reasons = refusal.reasons or {f"ruled out: {reason}": n for reason, n in search.bounded_out.items()}
+    reasons = refusal.reasons or {f"ruled out: {reason}": n for reason, n in search.main_reasons.items()}
     why += [f"{n:,} of them {reason}." for reason, n in reasons.items()]
     why += [f"It would be met by {s.change} (checked by {s.verified_by})." for s in refusal.what_would_meet_it]
     return Explanation(why, [], [], refusal.binding_constraint, None)
@@ -111,7 +111,7 @@ def ruled_out(answer: Answer, rerun: Rerun) -> Iterator[str]:
     for candidate, discard in apply_bounds(answer.request, rerun.evaluator)[1].items():
         own = f"{count_words(candidate.replicas, candidate.layout, candidate.split)} on {candidate.hardware.text}"
         names.setdefault(discard.reason, {})[f"{own} ({candidate.weight_dtype}, KV {candidate.kv_dtype})"] = None
-    for reason, n in answer.search.bounded_out.items():
+    for reason, n in answer.search.main_reasons.items():
         found = list(names.get(reason, ()))
         more = f" and {len(found) - _NAMED_OUT} more kinds" if len(found) > _NAMED_OUT else ""
         which = f": {', '.join(found[:_NAMED_OUT])}{more}" if found else ""

@@ -22,7 +22,7 @@ from planner.problem.tariff import Tariff
 from planner.search.objectives import TIE, CandidateTester, Outcome, RunSizes
 from planner.search.search import SearchResult
 from tests.planner.known_plan import KnownPlan
-from tests.planner.queue_toy import candidate
+from tests.planner.queue_toy import QueueToy, candidate
 
 SLOS = parse_slos(["ttft.p90=0.4s"])
 
@@ -48,6 +48,16 @@ class Known(KnownPlan):
         return (3 if metric == "e2e" else 1) * self.value_s(c, requests_per_s)
 
 
+@dataclass
+class Toy(QueueToy):
+    """The queue toy with the parts of an evaluator that a search of several kinds needs."""
+
+    fingerprint: str = "toy"
+
+    def names_of(self, _: Candidate) -> Any:
+        return SimpleNamespace(default_limits=(8192, 256), model=SimpleNamespace(weight_dtype="bf16"))
+
+
 def request(objective: str = "cost", rate: float | None = None, **more: object) -> PlanRequest:
     keys = {"model": "llama3.1-8b", "hardware": "h100x8", "slos": SLOS, "objective": objective, "requests_per_s": rate}
     return PlanRequest(**(keys | more))  # type: ignore[arg-type]
@@ -63,7 +73,7 @@ def on(hardware: str, **changes: object) -> Candidate:
     return candidate(**{"tensor_parallel": whole.n_accelerators, "hardware": whole} | changes)  # type: ignore[arg-type]
 
 
-def evaluator(toy: Known, rate: float | None = None) -> PlanEvaluator:
+def evaluator(toy: Known | Toy, rate: float | None = None) -> PlanEvaluator:
     tester = CandidateTester(toy, SLOS, RunSizes(300, 1000), 0, 0.9, requests_per_s=rate)  # type: ignore[arg-type]
     return PlanEvaluator(toy, tester, TWO_EACH)  # type: ignore[arg-type]
 
@@ -181,6 +191,31 @@ def test_each_of_several_groups_has_a_quarter_of_the_trials() -> None:
         request(rate=7.0, search=SearchOptions(trials=2)), Known(fluid=faster_than_dear), [*one, *sizes_of(2)]
     )
     assert len(least.outcomes) == 2  # one for each
+
+
+@pytest.mark.parametrize("objective", ["throughput", "goodput", "energy", "latency"])
+@pytest.mark.parametrize("kinds", [("l40sx8",), ("l40sx8", "h200x8"), ("b200x8", "l40sx8", "h200x8")])
+def test_what_is_chosen_on_a_kind_does_not_depend_on_the_other_kinds(objective: str, kinds: tuple[str, ...]) -> None:
+    """Service times depend on the limits alone, so all kinds are equally good; the trials do not suffice for all."""
+    limits = [(s, t) for s in (64, 128, 256, 512) for t in (2048, 4096, 8192)]
+
+    def of(kind: str) -> list[Candidate]:
+        return [on(kind, max_num_seqs=s, max_num_batched_tokens=t) for s, t in limits]
+
+    asked = request(objective, rate=5.0, search=SearchOptions(trials=5))
+
+    def found(left: list[Candidate]) -> SearchResult:
+        toy = Toy()
+        return pipeline.search_candidates(asked, evaluator(toy, 5.0), left, pipeline.ONE_PROCESS, None)
+
+    both = found([c for kind in ("h100x8", *kinds) for c in of(kind)])
+    assert both.best is not None
+    winner = pipeline._best(asked, evaluator(Toy(), 5.0), [o for o in both.outcomes if o.feasible]).candidate
+    alone = found(of(winner.hardware.text))
+    assert [o for o in both.outcomes if o.candidate.hardware == winner.hardware] == alone.outcomes
+    again = pipeline._best(asked, evaluator(Toy(), 5.0), [o for o in alone.outcomes if o.feasible]).candidate
+    assert winner == again
+    assert len({o.candidate for o in both.outcomes}) == len(both.outcomes) <= both.n_simulated
 
 
 def test_nothing_left_is_nothing_found() -> None:

@@ -11,14 +11,14 @@ from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows, text_table
 from catalogs.ui.words import counted, digits, dollars, kilowatts, percent, seconds
 from planner.answer.hardware_ranking import HardwareRow
-from planner.answer.plan_schema import CalibrationBlock, Memory, Plan, SloResult
+from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory, Plan, SloResult
 from planner.answer.schema import GOALS, Answer, SearchSummary
 from planner.economics.money import CONTRACT_WORDS, Energy, Money, grid_words, offer_words
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
 from planner.search.objectives import TIE
 from planner.sections.registry import section_lines
-from planner.sections.section import interval_words, verdict_words
+from planner.sections.section import interval_words, level_words, verdict_words
 
 _BAR: Final = 40
 
@@ -105,7 +105,7 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
     yield "Recommended", deployment_words(best.deployment)
     for words, row in zip(request.slo_words, best.slo, strict=True):
         yield "Objective", words
-        interval = f"{percent(best.interval_level)} interval: {interval_words(row.ci_low_s, row.ci_high_s)}"
+        interval = level_words(best.interval_level, interval_words(row.ci_low_s, row.ci_high_s))
         verdict = verdict_words(row.met, row.probability_met)
         yield "", f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict}"
     yield from _capacity_lines(best, request)
@@ -128,8 +128,18 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
         yield "Note", notice
     if best.versions:
         yield "Versions", best.versions
+    if best.checkpoint is not None and best.checkpoint.is_sibling:
+        yield "Serves", _sibling_words(best.checkpoint)
     yield "Start", best.command
     yield _search_line(answer.search)
+
+
+def _sibling_words(served: CheckpointBlock) -> str:
+    """Return the words above a start command that does not serve the weights of the requested model."""
+    return (
+        f"{served.repository}, which is {served.kind} {served.of} in {served.dtype}, NOT the requested "
+        f"{served.requested} (--precision native serves that)"
+    )
 
 
 def _question(answer: Answer) -> Line:

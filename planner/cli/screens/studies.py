@@ -12,6 +12,7 @@ from catalogs.ui.words import dollars, duration_text, grams, joules, percent, ra
 from planner.deploy.package import Package
 from planner.report.evidence import growth_row
 from planner.search.pareto_search import ParetoAnswer, footnotes, shown, shown_unit
+from planner.sections.section import level_words
 from planner.studies.bottleneck import gain_text, used_text
 from planner.studies.capacity_growth import CAPACITY_GOAL
 from planner.studies.comparison import Figure, PlanComparison
@@ -107,7 +108,7 @@ def _spares_lines(found: SparesDocument) -> Iterator[Line]:
     enough = f"{_spares(found.formula)} keep enough replicas up for all but {late} of the time, and {late} of requests"
     yield "Formula", f"{enough} may be late; the formula ignores queues, so the simulation decides"
     for row in found.tried:
-        yield "Simulated", _tried_words(row)
+        yield "Simulated", _tried_words(row, found.ci_level)
     if found.usd_per_hour is not None:
         yield "Cost", f"${found.usd_per_hour:.2f}/h, ${found.usd_per_hour_planned:.2f}/h as planned"
     yield "Note", "replicas fail independently; failures of several at once (a node, a release) are not included"
@@ -140,10 +141,11 @@ def _kinds(by_pool: Mapping[str, int]) -> str:
     return " + ".join(f"{n} {role}" for role, n in by_pool.items())
 
 
-def _tried_words(row: SparesTried) -> str:
+def _tried_words(row: SparesTried, level: float) -> str:
     shares = {down: "unknown" if share is None else f"{share:.2%}" for down, share in row.late_by_down.items()}
     late = ", ".join(f"{share} with {down} down" for down, share in shares.items())
-    windows = f"{row.windows_held:.1%} of windows meet the objectives ({row.ci_low:.1%} to {row.ci_high:.1%})"
+    interval = level_words(level, f"{row.ci_low:.1%} to {row.ci_high:.1%}")
+    windows = f"{row.windows_held:.1%} of windows meet the objectives ({interval})"
     up = f"enough replicas available {row.enough_up:.3%} of the time"
     verdict = "enough" if row.holds else "not enough"
     kinds = f" ({_kinds(row.by_pool)})" if row.by_pool else ""

@@ -79,6 +79,7 @@ def test_the_notes_name_the_checkpoint_and_whose_weights_it_holds() -> None:
     )
     assert all(any("nvidia/Llama-3.1-8B-Instruct-FP8" in note for note in notes) for notes in (base, own))
     assert any("holds the weights of meta-llama/Llama-3.1-8B-Instruct, not of" in note for note in base)
+    assert any("the instruction-tuned sibling" in note and "--precision native" in note for note in base)
     assert not any("not of" in note for note in own)
 
 

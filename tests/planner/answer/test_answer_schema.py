@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from catalogs.io.json_block import JsonBlock, every_key_set
 from planner.answer.plan_schema import CurvePoint, Plan, SloResult, SloValue
+from planner.answer.schema import SearchSummary
 from planner.evaluation.confidence import Confidence
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
@@ -77,3 +78,18 @@ def test_a_curve_point_has_one_key_for_each_metric_that_was_measured() -> None:
         assert [point.of(name).at("p99") for name in LATENCY_METRICS] == [
             stats[f"{name}_s"]["p99"] if name in measured else None for name in LATENCY_METRICS
         ]
+
+
+def test_all_reasons_of_the_bounds_are_kept_and_the_main_ones_add_up() -> None:
+    reasons = {f"reason {i}": 10 - i for i in range(7)}
+    few, many = (
+        SearchSummary(
+            n_space=99, n_bounded_out=0, n_simulated=0, n_pruned=0, seconds=0.0, seed=0, method="", bounded_out=found
+        )
+        for found in (dict(list(reasons.items())[:4]), reasons)
+    )
+    assert few.main_reasons == few.bounded_out
+    assert many.bounded_out == reasons
+    assert list(many.main_reasons)[:3] == list(reasons)[:3]
+    assert list(many.main_reasons)[3].startswith("one of 4 other reasons")
+    assert sum(many.main_reasons.values()) == sum(reasons.values())

@@ -62,6 +62,22 @@ def test_the_answer_has_the_contracts_shape() -> None:
     assert answer["request"]["slo"] == [TIGHT]
 
 
+def test_a_checkpoint_of_a_sibling_is_named_above_the_start_command() -> None:
+    """fp8 weights of the base model come from a published checkpoint of the instruction-tuned model."""
+    kwargs: dict[str, Any] = {"precisions": ("fp8",), "trials": 1}
+    repository = "nvidia/Llama-3.1-8B-Instruct-FP8"
+    base = answer_to("meta-llama/Llama-3.1-8B", "l40s", "p99=2s", **kwargs)
+    served = base["best"]["checkpoint"]
+    assert served["requested"] == "meta-llama/Llama-3.1-8B"
+    assert (served["repository"], served["kind"]) == (repository, "the instruction-tuned sibling")
+    shown = render(parse_answer(base)).replace("\n            ", " ")
+    assert f"Serves      {repository}, which is the instruction-tuned sibling" in shown
+    assert "NOT the requested meta-llama/Llama-3.1-8B" in shown
+    own = answer_to("meta-llama/Llama-3.1-8B-Instruct", "l40s", "p99=2s", **kwargs)
+    assert own["best"]["checkpoint"]["kind"] == "the requested model"
+    assert "Serves  " not in render(parse_answer(own))
+
+
 def test_every_figure_has_an_error_bar() -> None:
     (row,) = small_plan()["best"]["slo"]
     assert row["met"]

@@ -22,6 +22,7 @@ from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_rules
 from simulator.core.batch import BatchShape
 from simulator.schedulers.rules import EngineRules
+from tests.planner.screen_intervals import unlabelled_intervals
 
 TOKEN_S = 1e-3
 MEAN_TOKENS = 1000
@@ -139,4 +140,6 @@ def test_an_answer_for_users_is_checked_by_them(tmp_path: Path, capsys: pytest.C
     assert run_command("plan", app, [*asked, "--users", "30", "--set", "think_s=20", "--json", str(target)]) == 0
     loop = json.loads(target.read_text())["closed_loop"]
     assert loop["requests_per_s"] == pytest.approx(loop["open_requests_per_s"], rel=0.1)
-    assert "Users       30 users simulated in a closed loop" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "Users       30 users simulated in a closed loop" in shown
+    assert unlabelled_intervals(shown) == []

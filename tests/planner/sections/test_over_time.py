@@ -21,6 +21,7 @@ from planner.sections.daily_load import OverTime, ReplicaUnit
 from planner.sections.fleet_day import DailyRun, FleetSize
 from planner.sections.full_answer import read_answer
 from planner.studies.rerun import without_load
+from tests.planner.screen_intervals import unlabelled_intervals
 from tests.planner.seats_toy import COLD_S, seats_requests, seats_serve
 
 HOUR_S = 3600.0
@@ -199,3 +200,5 @@ def test_a_question_over_time_end_to_end(tmp_path: Path, capsys: pytest.CaptureF
     shown = capsys.readouterr().out
     assert "Cheapest" in shown
     assert "7,200 requests in 2 h" in shown
+    assert shown.count(" % interval: ") >= 1 + 2 * 3  # of the plan, and of windows and objectives of three sizes
+    assert unlabelled_intervals(shown) == []

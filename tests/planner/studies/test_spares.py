@@ -19,6 +19,7 @@ from planner.cli.main import app
 from planner.problem.slo import parse_slos
 from planner.studies.outages import FailingReplicas, Outage, binomial_bounds
 from planner.studies.spares import SpareStudy, needed_replicas
+from tests.planner.screen_intervals import unlabelled_intervals
 
 DAY_S = 86400.0
 SLOS = parse_slos(["ttft.p99=1s"])
@@ -209,7 +210,10 @@ def test_spares_of_a_plan_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert row["holds"]
     assert row["ci_low"] <= row["windows_held"] <= row["ci_high"]
     assert float(row["late_by_down"]["0"]) < 0.1
-    assert "spare replicas" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "spare replicas" in shown
+    assert " of windows meet the objectives (90 % interval: " in shown
+    assert unlabelled_intervals(shown) == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,124 @@
+"""The table of kinds of accelerator: a row has a plan whenever a plan exists, and else a true reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from catalogs.hardware.catalog import parse_hardware
+from planner.answer.evaluate import EvaluatedPlan, PlanEvaluator
+from planner.answer.hardware_ranking import HardwareRanking, HardwareRow
+from planner.problem.candidate import Candidate
+from planner.problem.price_list import PriceList
+from planner.problem.request import PlanRequest, SearchOptions
+from planner.problem.slo import parse_slos
+from planner.problem.tariff import Tariff
+from planner.search.objectives import CandidateTester, RunSizes
+from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
+from tests.planner.known_plan import KnownPlan
+from tests.planner.queue_toy import candidate
+
+SLOS = parse_slos(["ttft.p90=0.4s"])
+
+
+@dataclass
+class Optimistic(KnownPlan):
+    """A replica meets the objective up to 7.5 requests/s, and is estimated to carry `optimism` times its real rate.
+
+    Candidates with 64 sequences never meet it.
+    """
+
+    optimism: float = 4.0
+
+    def value_s(self, c: Candidate, rate_per_s: float) -> float:
+        return 1.0 if c.max_num_seqs == 64 else super().value_s(c, rate_per_s)
+
+    def fluid_requests_per_s(self, c: Candidate) -> float:
+        return self.optimism * super().fluid_requests_per_s(c)
+
+    def guess_s(self, c: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:  # noqa: ARG002
+        return self.value_s(c, requests_per_s)
+
+
+def on(kind: str, n: int, seqs: int = 256) -> Candidate:
+    return candidate(1, hardware=parse_hardware(f"{kind}x{n}"), replicas=n, max_num_seqs=seqs)
+
+
+def rows(
+    left: Sequence[Candidate],
+    rate: float | None,
+    discards: Sequence[tuple[Candidate, Discard]] = (),
+    trials: int = 40,
+    entries: Sequence[EvaluatedPlan] = (),
+) -> dict[str, HardwareRow]:
+    toy = Optimistic()
+    tester = CandidateTester(toy, SLOS, RunSizes(300, 1000), 0, 0.9, requests_per_s=rate)  # type: ignore[arg-type]
+    evaluator = PlanEvaluator(toy, tester, PriceList(Tariff(usd_per_hour=16.0), parse_hardware("h100x8")))  # type: ignore[arg-type]
+    request = PlanRequest(
+        model="llama3.1-8b",
+        hardware="h100x8,l40sx8",
+        slos=SLOS,
+        requests_per_s=rate,
+        search=SearchOptions(trials=trials),
+    )
+    ranking = HardwareRanking(request, evaluator, list, lambda c: float(c.hardware.n_accelerators))
+    found, _ = ranking.rows(left, discards, (), entries)
+    return {row.hardware.split("x")[0]: row for row in found}
+
+
+OTHER = on("h100", 1)
+
+
+def test_a_plan_beyond_the_smallest_parts_is_found_and_is_the_smallest() -> None:
+    """40 requests/s need 5.3 replicas; the estimate takes one to be enough, so the first parts that are tried miss."""
+    row = rows([*(on("l40s", n) for n in range(1, 9)), OTHER], rate=40.0)["l40s"]
+    assert (row.state, row.hardware) == ("holds", "l40sx6")
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    rate=st.sampled_from([1.0, 7.0, 20.0, 44.0, 59.0, 61.0, 100.0]),
+    counts=st.sets(st.integers(1, 8), min_size=1),
+    slow=st.sets(st.integers(1, 8)),
+)
+def test_a_row_has_a_plan_exactly_if_a_candidate_meets_the_request(
+    rate: float, counts: set[int], slow: set[int]
+) -> None:
+    left = [on("l40s", n, seqs) for n in sorted(counts) for seqs in (64, *(() if n in slow else (256,)))]
+    row = rows([*left, OTHER], rate)["l40s"]
+    enough = [c.replicas for c in left if c.max_num_seqs == 256 and rate < 7.5 * c.replicas]
+    assert (row.state == "holds") == bool(enough)
+    if enough:
+        assert row.hardware == f"l40sx{min(enough)}"
+
+
+def test_a_row_without_a_plan_states_how_many_candidates_were_tried() -> None:
+    left = [on("l40s", n, 64) for n in range(1, 9)]
+    every = rows([*left, OTHER], rate=7.0)["l40s"]
+    assert (every.state, every.why) == ("fails", "every candidate misses ttft.p90")
+    some = rows([*left, OTHER], rate=7.0, trials=5)["l40s"]
+    assert (some.state, some.why) == ("undecided", "5 of 8 candidates tried: all miss ttft.p90")
+    far = rows([*left, OTHER], rate=1000.0)["l40s"]
+    assert (far.state, far.why) == ("fails", "overloaded with full batches")
+
+
+def test_a_kind_that_the_bounds_rule_out_names_the_bound_that_it_comes_closest_to_meeting() -> None:
+    one = on("l40s", 1)
+    memory, late = Discard(MEMORY, "", 2.0, 1.0), Discard("tpot.p99", "", 1.5, 1.0)
+    for constraint, why in (
+        (MEMORY, "model does not fit in memory"),
+        (NOT_ADMITTED, "no replica would survive"),
+        (NOT_RENTED, "no instance within the budget"),
+        (REQUEST_LENGTH, "requests are too long"),
+    ):
+        row = rows([OTHER], 1.0, [(one, replace(memory, constraint=constraint))])["l40s"]
+        assert (row.state, row.why) == ("ruled out", why)
+    row = rows([OTHER], 1.0, [(one, memory), (on("l40s", 2), late)])["l40s"]
+    assert row.why == "tpot.p99 is missed when idle"
+
+
+def test_one_kind_needs_no_table() -> None:
+    assert rows([on("l40s", 1), on("l40s", 2)], rate=1.0) == {}
