@@ -4,9 +4,9 @@ predicted from runs of other models.
     python benchmarks/coverage.py VALIDATION_DIR [--fit] [--page docs/accuracy.md]
 
 VALIDATION_DIR holds one folder per open-loop case and the folder steady_state; the scorer lies in ../tools beside it.
---fit learns the stated errors from every closed-loop and steady-state point (no open-loop case) and writes the shipped
-file; --no-check stops there. The tables predict each point from a fit without all points of its model (or of its GPU,
-or of its tenth of the table); the open-loop cases are predicted with the shipped file.
+--fit learns the stated errors from every closed-loop and steady-state point with published settings (no open-loop case)
+and writes the shipped file; --no-check stops there. The tables predict each point from a fit without all points of its
+model (or of its GPU, or of its tenth of the table); the open-loop cases are predicted with the shipped file.
 --page writes the tables between the marks of that page, reliability.svg beside it, and the curve that reports show
 (catalogs/data/calibrations/reliability.json). One process, minutes, the same answer every time.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -43,11 +44,14 @@ from catalogs.io.yaml_files import DATA
 BEGIN, END = "<!-- coverage: begin -->", "<!-- coverage: end -->"
 PAGE: Final = Path(__file__).parent.parent / "docs/accuracy.md"
 CALIBRATION_SET: Final = (
-    "all closed-loop and steady-state points; for engines in neither, the means of docs/accuracy.md's own comparisons"
+    "all closed-loop and steady-state points with published settings; for engines in neither, the means of "
+    "docs/accuracy.md's own comparisons"
 )
 SURE: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 CENTRAL: Final = (0.5, 0.8, 0.9)  # levels of two-sided intervals
 LIKE: Final = ("Llama", ("h100", "h200"))  # models and GPUs that open and closed loops have in common
+
+LEAST_GAIN: Final = 0.01  # of the loss, that justifies a spread with one parameter more
 
 Stated = tuple[Compared, StatedError]  # a point and the error stated for it
 
@@ -57,7 +61,8 @@ Stated = tuple[Compared, StatedError]  # a point and the error stated for it
 
 def fit(points: Sequence[Compared], page: Path) -> StatedErrorFile:
     """Groups by engine and metric, of public runs; else of the page's own comparisons."""
-    groups = [_group(mine) for _, mine in sorted(_grouped(points, lambda p: (p.engine, p.metric)).items())]
+    by_fit = sorted(_grouped(points, lambda p: (p.engine, p.metric)).items())
+    groups = [_group(mine, waiting_helps(mine)) for _, mine in by_fit]
     public = {g.engine for g in groups}
     for (engine, metric), log_ratios in sorted(verified(page).items()):
         if engine not in public:
@@ -66,11 +71,28 @@ def fit(points: Sequence[Compared], page: Path) -> StatedErrorFile:
     return StatedErrorFile(calibration_set=CALIBRATION_SET, groups=tuple(groups))
 
 
-def _group(points: Sequence[Compared], by_waiting: bool = True) -> Group:
+def waiting_helps(points: Sequence[Compared]) -> bool:
+    """Whether a spread that depends on waiting predicts the points of models that were left out clearly better than one
+    spread for all loads does."""
+    if points[0].metric not in WAITING_METRICS:
+        return False
+    with_it, without = (list(left_out(points, "model", by_waiting)) for by_waiting in (True, False))
+    return bool(with_it) and quantile_loss(with_it) < (1 - LEAST_GAIN) * quantile_loss(without)
+
+
+def quantile_loss(stated: Iterable[Stated]) -> float:
+    """The mean pinball loss of log(measured / simulated) over the levels SURE: the smaller, the better the error is
+    stated (Gneiting and Raftery 2007)."""
+    levels = np.array(SURE)
+    beyond = np.array([p.log_ratio - np.log(error.factors(p.metric, levels)) for p, error in stated])
+    return float(np.mean(np.maximum(levels * beyond, (levels - 1) * beyond)))
+
+
+def _group(points: Sequence[Compared], by_waiting: bool) -> Group:
     first = points[0]
     columns = ("log_ratio", "operator_error", "waiting_share")
     log_ratios, errors, shares = (np.array([getattr(p, key) for p in points]) for key in columns)
-    waiting = shares if by_waiting and first.metric in WAITING_METRICS else None
+    waiting = shares if by_waiting else None
     return fit_group(first.engine, first.metric, log_ratios, errors, f"{first.engine}, {SOURCES[first.part]}", waiting)
 
 
@@ -85,12 +107,14 @@ def write(found: StatedErrorFile, path: Path) -> None:
 # ---- checking
 
 
-def left_out(points: Sequence[Compared], key: str, by_waiting: bool = True) -> Iterator[Stated]:
-    """Each point of one engine and metric with the error learned without all points that share its `key`."""
+def left_out(points: Sequence[Compared], key: str, by_waiting: bool | None = None) -> Iterator[Stated]:
+    """Each point of one engine and metric with the error learned without all points that share its `key`; `by_waiting`
+    says whether its spread depends on waiting, None: if that helps."""
+    depends = waiting_helps(points) if by_waiting is None else by_waiting
     for value, mine in _grouped(points, lambda p: getattr(p, key)).items():
         others = [p for p in points if getattr(p, key) != value]
         if len(others) >= LEAST_CONFORMAL:
-            groups = {mine[0].metric: _group(others, by_waiting)}
+            groups = {mine[0].metric: _group(others, depends)}
             yield from ((p, StatedError(p.engine, p.operator_error, groups, p.waiting_share)) for p in mine)
 
 
@@ -245,7 +269,7 @@ def section(
     refused: int,
 ) -> str:
     """All tables; `refused` points are in none of them."""
-    n = {part: len({p.case for p in learned if p.part == part}) for part in SOURCES}
+    n = {part: Counter(p.metric for p in learned if p.part == part).most_common(1)[0][1] for part in SOURCES}
     used = ", ".join(f"{count} {part} points" for part, count in n.items())
     return "\n".join(
         [

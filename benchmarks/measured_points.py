@@ -33,6 +33,8 @@ from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
 
+#: Settings of the run are not published and were chosen by its figures: an error there says nothing about simulation.
+INFERRED = "inferred from the figures"
 FOLDS = 10  # parts of the tables of which each is predicted from the others
 SOURCES = {
     "closed loop": "InferenceX closed-loop points",
@@ -89,11 +91,11 @@ def simulated(deployment: Path, workload: Path) -> Run:
 
 
 def tables(score: ModuleType, data: Path, refused: list[str]) -> Iterator[Compared]:
-    """Every point of the two tables, of points that are one run the first; points that cannot run go to `refused`, by
-    name."""
+    """Every point of the two tables whose settings are known, of points that are one run the first; points that cannot
+    run go to `refused`, by name."""
     for part in SOURCES:
         for row, (name, deployment, workload, want) in _points(score, data, part):
-            if row.get("same_run_as"):
+            if row.get("same_run_as") or row.get("settings_from") == INFERRED:
                 continue
             try:
                 done = _written(deployment, workload)
