@@ -155,3 +155,14 @@ def test_the_interval_is_that_of_the_share_of_the_statistic_that_waits() -> None
     bars = confidence(seen, flat, slo, error)
     expected = error.factors("ttft", np.array([20.5, 180.5]) / 201, share) * seen.value_s(slo)
     assert (bars.low_s, bars.high_s) == pytest.approx(tuple(expected.tolist()), rel=1e-6)
+
+
+def test_one_verdict_has_the_allowance_of_its_waiting_share() -> None:
+    full, error, slo = QueueToy().fluid_requests_per_s(candidate()), shipped("vllm"), parse_slo("ttft.mean=1s")
+    seen = QueueToy().observe(candidate(), Load(0.8 * full, 4000, 0))
+    plain, sure = judge([seen], [slo]), judge([seen], [slo], allowance_for(0.9, error))
+    factor = float(error.factors("ttft", np.array([0.9]), plain.waiting_share(slo))[0])
+    assert 0.6 < plain.waiting_share(slo) < 0.75  # M/D/1 at 80 % load waits two thirds of the time
+    assert sure.value_ratio == pytest.approx(factor * plain.value_ratio)
+    unknown = judge([replace(seen, queue_s=None)], [slo], allowance_for(0.9, error))
+    assert unknown.value_ratio > sure.value_ratio
