@@ -1,11 +1,12 @@
-"""Does the stated error cover the real one, and is "p sure" right p of the time: learned on one declared part of the
-public measurements, checked on all the rest.
+"""Does the stated error cover the real one, and is "p sure" right p of the time, on public measured runs that are each
+predicted from runs of other models.
 
     python benchmarks/coverage.py VALIDATION_DIR [--fit] [--page docs/accuracy.md]
 
 VALIDATION_DIR holds one folder per open-loop case and the folder steady_state; the scorer lies in ../tools beside it.
---fit learns the stated errors from the calibration set (a fifth of the closed-loop points, two fifths of the
-steady-state points, by a hash of their names; no open-loop case) and writes the shipped file; --no-check stops there.
+--fit learns the stated errors from every closed-loop and steady-state point with published settings (no open-loop case)
+and writes the shipped file; --no-check stops there. The tables predict each point from a fit without all points of its
+model (or of its GPU, or of its tenth of the table); the open-loop cases are predicted with the shipped file.
 --page writes the tables between the marks of that page, reliability.svg beside it, and the curve that reports show
 (catalogs/data/calibrations/reliability.json). One process, minutes, the same answer every time.
 """
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,22 +30,30 @@ from calibration.accuracy.stated_error import (
     FILE_NAME,
     LEAST_CONFORMAL,
     METRICS,
+    WAITING_METRICS,
     Group,
     StatedError,
     StatedErrorFile,
     fit_group,
     load_file,
 )
+from catalogs.arrays import FloatArray
 from catalogs.io.output_files import write_atomically
 from catalogs.io.yaml_files import DATA
 
 BEGIN, END = "<!-- coverage: begin -->", "<!-- coverage: end -->"
 PAGE: Final = Path(__file__).parent.parent / "docs/accuracy.md"
 CALIBRATION_SET: Final = (
-    "closed-loop points whose sha256(id) mod 5 is 0; steady-state points whose sha256(name) mod 5 is 0 or 1; "
-    "for engines in neither, the means of docs/accuracy.md's own comparisons"
+    "all closed-loop and steady-state points with published settings; for engines in neither, the means of "
+    "docs/accuracy.md's own comparisons"
 )
 SURE: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+CENTRAL: Final = (0.5, 0.8, 0.9)  # levels of two-sided intervals
+LIKE: Final = ("Llama", ("h100", "h200"))  # models and GPUs that open and closed loops have in common
+
+LEAST_GAIN: Final = 0.01  # of the loss, that justifies a spread with one parameter more
+
+Stated = tuple[Compared, StatedError]  # a point and the error stated for it
 
 
 # ---- learning
@@ -51,10 +61,8 @@ SURE: Final = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
 
 def fit(points: Sequence[Compared], page: Path) -> StatedErrorFile:
     """Groups by engine and metric, of public runs; else of the page's own comparisons."""
-    groups = []
-    for engine, metric in sorted({(p.engine, p.metric) for p in points}):
-        mine = [p for p in points if (p.engine, p.metric) == (engine, metric)]
-        groups.append(_group(mine))
+    by_fit = sorted(_grouped(points, lambda p: (p.engine, p.metric)).items())
+    groups = [_group(mine, waiting_helps(mine)) for _, mine in by_fit]
     public = {g.engine for g in groups}
     for (engine, metric), log_ratios in sorted(verified(page).items()):
         if engine not in public:
@@ -63,10 +71,29 @@ def fit(points: Sequence[Compared], page: Path) -> StatedErrorFile:
     return StatedErrorFile(calibration_set=CALIBRATION_SET, groups=tuple(groups))
 
 
-def _group(points: Sequence[Compared]) -> Group:
+def waiting_helps(points: Sequence[Compared]) -> bool:
+    """Whether a spread that depends on waiting predicts the points of models that were left out clearly better than one
+    spread for all loads does."""
+    if points[0].metric not in WAITING_METRICS:
+        return False
+    with_it, without = (list(left_out(points, "model", by_waiting)) for by_waiting in (True, False))
+    return bool(with_it) and quantile_loss(with_it) < (1 - LEAST_GAIN) * quantile_loss(without)
+
+
+def quantile_loss(stated: Iterable[Stated]) -> float:
+    """The mean pinball loss of log(measured / simulated) over the levels SURE: the smaller, the better the error is
+    stated (Gneiting and Raftery 2007)."""
+    levels = np.array(SURE)
+    beyond = np.array([p.log_ratio - np.log(error.factors(p.metric, levels)) for p, error in stated])
+    return float(np.mean(np.maximum(levels * beyond, (levels - 1) * beyond)))
+
+
+def _group(points: Sequence[Compared], by_waiting: bool) -> Group:
     first = points[0]
-    log_ratios, errors = (np.array([getattr(p, key) for p in points]) for key in ("log_ratio", "operator_error"))
-    return fit_group(first.engine, first.metric, log_ratios, errors, f"{first.engine}, {SOURCES[first.part]}")
+    columns = ("log_ratio", "operator_error", "waiting_share")
+    log_ratios, errors, shares = (np.array([getattr(p, key) for p in points]) for key in columns)
+    waiting = shares if by_waiting else None
+    return fit_group(first.engine, first.metric, log_ratios, errors, f"{first.engine}, {SOURCES[first.part]}", waiting)
 
 
 def write(found: StatedErrorFile, path: Path) -> None:
@@ -80,122 +107,193 @@ def write(found: StatedErrorFile, path: Path) -> None:
 # ---- checking
 
 
-def covered(point: Compared, groups: dict[str, Group] | None = None) -> bool | None:
-    """Whether the measured value lies in the stated interval; None where none is stated."""
-    stated = StatedError.of(point.engine, point.operator_error)
-    if groups is not None:
-        stated = StatedError(point.engine, point.operator_error, groups)
-    interval = stated.interval(point.metric)
-    return None if interval is None else interval[0] <= point.measured / point.simulated - 1.0 <= interval[1]
-
-
-def unseen(held: Sequence[Compared], learned: Sequence[Compared], key: str) -> str:
-    """Coverage where all points that share a point's `key` ("model", "accelerator") are left out of the set."""
-    told = []
-    for value in sorted({getattr(p, key) for p in held}):
-        others = [p for p in learned if getattr(p, key) != value]
+def left_out(points: Sequence[Compared], key: str, by_waiting: bool | None = None) -> Iterator[Stated]:
+    """Each point of one engine and metric with the error learned without all points that share its `key`; `by_waiting`
+    says whether its spread depends on waiting, None: if that helps."""
+    depends = waiting_helps(points) if by_waiting is None else by_waiting
+    for value, mine in _grouped(points, lambda p: getattr(p, key)).items():
+        others = [p for p in points if getattr(p, key) != value]
         if len(others) >= LEAST_CONFORMAL:
-            group = {held[0].metric: _group(others)}
-            told += [bool(covered(p, group)) for p in held if getattr(p, key) == value]
-    return f"{np.mean(told):.0%}" if told else "-"
+            groups = {mine[0].metric: _group(others, depends)}
+            yield from ((p, StatedError(p.engine, p.operator_error, groups, p.waiting_share)) for p in mine)
 
 
-def coverage_lines(held: Sequence[Compared], learned: Sequence[Compared]) -> list[str]:
-    """By part, engine and metric."""
+def as_shipped(points: Iterable[Compared]) -> Iterator[Stated]:
+    """Each point with the error of the shipped file, in which it must not have been."""
+    for p in points:
+        yield p, StatedError.of(p.engine, p.operator_error, p.waiting_share)
+
+
+def ends(stated: Sequence[Stated], level: float) -> FloatArray:
+    """Measured over simulated, and the ends of the two-sided interval around it. Shape (3, n)."""
+    levels = np.array([(1 - level) / 2, (1 + level) / 2])
+    rows = [(p.measured / p.simulated, *error.factors(p.metric, levels).tolist()) for p, error in stated]
+    return np.array(rows).reshape(-1, 3).T
+
+
+def covered(stated: Sequence[Stated], level: float = 0.9) -> str:
+    if not stated:
+        return "-"
+    ratios, low, high = ends(stated, level)
+    return f"{np.mean((low <= ratios) & (ratios <= high)):.0%}"
+
+
+def right(stated: Sequence[Stated], sure: float = 0.9) -> str:
+    """How often a limit was met that the simulation was said to meet with this probability."""
+    ratios, _, high = ends(stated, 2 * sure - 1)
+    return f"{np.mean(ratios <= high):.0%}"
+
+
+def coverage_lines(learned: Sequence[Compared], held: Sequence[Compared]) -> list[str]:
+    """By part, engine and metric; the open-loop cases with the shipped file."""
     lines = [
-        "| held out | metric | checked | covered | true value below / above | stated (median) | model never seen | "
-        "GPU never seen |",
+        "| runs | metric | checked | covered: model left out | GPU left out | tenth left out | "
+        "true value below / above | stated (median) |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for (part, engine), mine in _grouped(held, lambda p: (p.part, p.engine)).items():
-        for metric, same in _grouped(mine, lambda p: p.metric).items():
-            of_engine = [p for p in learned if (p.engine, p.metric) == (engine, metric)]
-            lines.append(f"| {part}, {engine} | {metric} {_line(same, of_engine)} |")
+    for (part, engine, metric), mine in _grouped(held, lambda p: (p.part, p.engine, p.metric)).items():
+        found = list(as_shipped(mine))
+        lines.append(f"| {part}, {engine} | {metric} | {len(mine)} | {covered(found)} | | | {_outside(found)} |")
+    for (part, engine, metric), mine in _grouped(learned, lambda p: (p.part, p.engine, p.metric)).items():
+        found, gpu, tenth = (list(left_out(mine, key)) for key in ("model", "accelerator", "fold"))
+        cells = f"{len(found)} | {covered(found)} | {covered(gpu)} | {covered(tenth)} | {_outside(found)}"
+        lines.append(f"| {part}, {engine} | {metric} | {cells} |")
     return lines
 
 
-def _line(held: Sequence[Compared], learned: Sequence[Compared]) -> str:
-    intervals = [StatedError.of(p.engine, p.operator_error).interval(p.metric) or (-1.0, np.inf) for p in held]
-    ratios = np.array([p.measured / p.simulated - 1.0 for p in held])
-    low, high = np.array(intervals).T
-    inside = np.mean((low <= ratios) & (ratios <= high))
-    out = f"{np.mean(ratios < low):.0%} / {np.mean(ratios > high):.0%}"
-    stated = f"{np.median(low):+.0%} to {np.median(high):+.0%}"
-    never = [unseen(held, learned, key) for key in ("model", "accelerator")]
-    return f"| {len(held)} | {inside:.0%} | {out} | {stated} | {never[0]} | {never[1]}"
+def _outside(stated: Sequence[Stated]) -> str:
+    ratios, low, high = ends(stated, 0.9)
+    return f"{np.mean(ratios < low):.0%} / {np.mean(ratios > high):.0%} | {np.median(low) - 1:+.0%} to " + (
+        f"{np.median(high) - 1:+.0%}"
+    )
 
 
-def accelerator_lines(held: Sequence[Compared]) -> list[str]:
-    """The same by accelerator, metrics as columns."""
-    metrics = [m for m in METRICS if any(p.metric == m for p in held)]
+def waiting_lines(learned: Sequence[Compared]) -> list[str]:
+    """Coverage of the time to first token in each third of the waiting share, models left out; beside it the same with
+    one spread for all loads."""
+    lines = [
+        "| TTFT of | waiting share | runs | within 50 % | 80 % | 90 % | said 90 %, right | factor at 90 % | "
+        "one spread for all: 50 % | 80 % | 90 % | said 90 %, right | factor at 90 % |",
+        "|---" * 13 + "|",
+    ]
+    for (part, engine), mine in _grouped(learned, lambda p: (p.part, p.engine)).items():
+        firsts = [p for p in mine if p.metric in WAITING_METRICS]
+        if not firsts:
+            continue
+        by_load, for_all = (list(left_out(firsts, "model", by_waiting)) for by_waiting in (True, False))
+        edges = np.quantile([p.waiting_share for p in firsts], [0, 1 / 3, 2 / 3, 1])
+        for i in range(3):
+            low, high = float(edges[i]), float(edges[i + 1])
+            cells = [*_third(by_load, low, high, i == 2), *_third(for_all, low, high, i == 2)]
+            n = len(_between(by_load, low, high, i == 2))
+            lines.append(f"| {part}, {engine} | {low:.0%} to {high:.0%} | {n} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _between(stated: Sequence[Stated], low: float, high: float, last: bool) -> list[Stated]:
+    return [s for s in stated if low <= s[0].waiting_share < high or (last and s[0].waiting_share == high)]
+
+
+def _third(stated: Sequence[Stated], low: float, high: float, last: bool) -> list[str]:
+    mine = _between(stated, low, high, last)
+    factor = float(np.median(ends(mine, 0.8)[2]))
+    return [*(covered(mine, level) for level in CENTRAL), right(mine), f"{factor:.2f}"]
+
+
+def alike_lines(learned: Sequence[Compared], held: Sequence[Compared]) -> list[str]:
+    """Measured over simulated mean TTFT in open and in closed loops of similar models on the same GPUs."""
+    name, gpus = LIKE
+    lines = [f"| vllm, {name} models on {' and '.join(gpus)} | runs | 10 % | 50 % | 90 % |", "|---|---|---|---|---|"]
+    for part, points in (("open loop", held), ("closed loop", learned)):
+        mine = [p for p in points if (p.part, p.metric, p.stat, p.engine) == (part, "ttft", "mean", "vllm")]
+        ratios = [p.measured / p.simulated for p in mine if name.lower() in p.model.lower() and p.accelerator in gpus]
+        cells = " | ".join(f"{q:.2f}" for q in np.quantile(ratios, [0.1, 0.5, 0.9]))
+        lines.append(f"| TTFT measured / simulated, {part} | {len(ratios)} | {cells} |")
+    return lines
+
+
+def accelerator_lines(stated: Sequence[Stated]) -> list[str]:
+    """By accelerator, metrics as columns; models left out."""
+    metrics = [m for m in METRICS if any(p.metric == m for p, _ in stated)]
     lines = ["| covered | " + " | ".join(metrics) + " |", "|---" * (len(metrics) + 1) + "|"]
-    for (part, accelerator), mine in _grouped(held, lambda p: (p.part, p.accelerator)).items():
-        by_metric = _grouped(mine, lambda p: p.metric)
-        cells = [_share([bool(covered(p)) for p in by_metric.get(m, [])]) for m in metrics]
+    for (part, accelerator), mine in _grouped(stated, lambda s: (s[0].part, s[0].accelerator)).items():
+        by_metric = _grouped(mine, lambda s: s[0].metric)
+        cells = [f"{covered(found)} of {len(found)}" if (found := by_metric.get(m)) else "" for m in metrics]
         lines.append(f"| {part}, {accelerator} | " + " | ".join(cells) + " |")
     return lines
 
 
-def _share(told: Sequence[bool]) -> str:
-    return f"{np.mean(told):.0%} of {len(told)}" if told else ""
-
-
-def _grouped(points: Sequence[Compared], key: Callable[[Compared], Any]) -> dict[Any, list[Compared]]:
-    found: dict[Any, list[Compared]] = {}
+def _grouped(points: Iterable[Any], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = {}
     for p in points:
         found.setdefault(key(p), []).append(p)
     return found
 
 
-def expected_line(held: Iterable[Compared]) -> str:
-    """The one number: `expected_error` against TPOT (ITL where only that is measured)."""
-    told: dict[str, list[bool]] = {}
-    for p in held:
+def expected_line(stated: Iterable[Stated]) -> str:
+    """The one number: `expected_error` against mean TPOT."""
+    inside: dict[str, list[bool]] = {}
+    for p, error in stated:
         if p.metric == "tpot" and p.stat == "mean":
-            limit = StatedError.of(p.engine, p.operator_error).expected_error
-            told.setdefault(p.part, []).append(abs(p.simulated / p.measured - 1.0) <= limit)
-    parts = [f"{part} {sum(ok)} of {len(ok)}" for part, ok in told.items()]
+            inside.setdefault(p.part, []).append(abs(p.simulated / p.measured - 1.0) <= error.expected_error)
+    parts = [f"{part} {sum(ok)} of {len(ok)}" for part, ok in inside.items()]
     return "`expected_error` alone (of step times, one number) covers mean TPOT in: " + ", ".join(parts) + "."
 
 
-def said(held: Sequence[Compared], cases: Sequence[Path]) -> dict[str, list[float]]:
+def said(stated: Sequence[Stated], cases: Sequence[Path]) -> dict[str, list[float]]:
     """The probability given to at most the measured value, by kind of run."""
     found = {"open loop, planner's probability_met": [s for folder in cases for s in surprises(folder)]}
     levels = (np.arange(400) + 0.5) / 400
-    for p in held:
+    for p, error in stated:
         if p.part != "open loop" and p.metric in ("ttft", "tpot", "e2e", "itl"):
-            factors = StatedError.of(p.engine, p.operator_error).factors(p.metric, levels)
+            factors = error.factors(p.metric, levels)
             found.setdefault(f"{p.part}, {p.engine}", []).append(float(np.mean(factors <= p.measured / p.simulated)))
     return found
 
 
-def reliability_lines(told: dict[str, list[float]]) -> list[str]:
+def reliability_lines(surprising: dict[str, list[float]]) -> list[str]:
     """Shares of measured values at or below the limit of which `plan` would say it is p sure."""
-    head = [f"{name} ({len(values)})" for name, values in told.items()]
+    head = [f"{name} ({len(values)})" for name, values in surprising.items()]
     lines = ["| said | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
     for sure in SURE:
-        right = [f"{np.mean(np.array(values) <= sure):.0%}" for values in told.values()]
-        lines.append(f"| {sure:.0%} | " + " | ".join(right) + " |")
+        met = [f"{np.mean(np.array(values) <= sure):.0%}" for values in surprising.values()]
+        lines.append(f"| {sure:.0%} | " + " | ".join(met) + " |")
     return lines
 
 
-def section(held: Sequence[Compared], learned: Sequence[Compared], told: dict[str, list[float]], refused: int) -> str:
+def section(
+    learned: Sequence[Compared],
+    held: Sequence[Compared],
+    stated: Sequence[Stated],
+    surprising: dict[str, list[float]],
+    refused: int,
+) -> str:
     """All tables; `refused` points are in none of them."""
-    n = {part: len({p.case for p in learned if p.part == part}) for part in SOURCES}
+    n = {part: Counter(p.metric for p in learned if p.part == part).most_common(1)[0][1] for part in SOURCES}
     used = ", ".join(f"{count} {part} points" for part, count in n.items())
     return "\n".join(
         [
-            f"Calibration set: {used}; all below is held out. Points no deployment could be built for: {refused}.",
+            f"Learned from: {used}. Points no deployment could be built for: {refused}.",
             "",
-            *coverage_lines(held, learned),
+            *coverage_lines(learned, held),
             "",
-            *accelerator_lines(held),
+            "By accelerator, models left out:",
             "",
-            expected_line(held),
+            *accelerator_lines(stated),
+            "",
+            expected_line(stated),
+            "",
+            "The time to first token by the share of it that is waiting, models left out:",
+            "",
+            *waiting_lines(learned),
+            "",
+            "Open and closed loops of similar models on the same GPUs:",
+            "",
+            *alike_lines(learned, held),
             "",
             "How often the measured value met a limit that it was said to meet with this probability:",
             "",
-            *reliability_lines(told),
+            *reliability_lines(surprising),
         ]
     )
 
@@ -210,7 +308,7 @@ def main() -> None:
     a = parser.parse_args()
     score = load(a.score or a.cases.parent / "tools/score.py")
     refused: list[str] = []
-    learned = list(tables(score, a.cases, lambda chosen: chosen, refused))
+    learned = list(tables(score, a.cases, refused))
     if a.fit:
         write(fit(learned, PAGE), DATA / "calibrations" / FILE_NAME)
         print(f"learned from {len(learned)} statistics", file=sys.stderr)
@@ -218,14 +316,15 @@ def main() -> None:
         return
     folders = sorted(p.parent for p in a.cases.glob("*/case.json"))
     held = [p for folder in folders for p in open_loop(folder)]
-    held += tables(score, a.cases, lambda chosen: not chosen, refused)
-    told = said(held, folders)
-    text = section(held, learned, told, len(refused))
+    by_fit = _grouped(learned, lambda p: (p.part, p.engine, p.metric)).values()
+    stated = [*as_shipped(held), *(s for mine in by_fit for s in left_out(mine, "model"))]
+    surprising = said(stated, folders)
+    text = section(learned, held, stated, surprising, len(refused))
     print(text)
     if a.page:
         head, rest = a.page.read_text().split(BEGIN)
         a.page.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
-        found = reliability(told, "benchmarks/coverage.py VALIDATION_DIR --page docs/accuracy.md")
+        found = reliability(surprising, "benchmarks/coverage.py VALIDATION_DIR --page docs/accuracy.md")
         a.page.with_name("reliability.svg").write_text(drawing(found))
         PATH.write_text(found.model_dump_json(indent=1) + "\n")
 

@@ -21,17 +21,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
+from calibration.accuracy.stated_error import family_of, waiting_share
 from catalogs.deployments.schema import load_deployment
 from catalogs.errors import InputError
 from catalogs.workloads.workload import load_workload
+from planner.problem.slo import Slo
 from simulator.analysis.metrics import statistics, summarise
 from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
 
-#: Parts of the public tables declared as calibration set: those whose hash falls on 0 .. n of 5. The smaller table
-#: gives two, because with one its statistics would rest on 19 runs.
-FIFTHS = {"closed loop": 1, "steady state": 2}
+#: Settings of the run are not published and were chosen by its figures: an error there says nothing about simulation.
+INFERRED = "inferred from the figures"
+FOLDS = 10  # parts of the tables of which each is predicted from the others
 SOURCES = {
     "closed loop": "InferenceX closed-loop points",
     "steady state": "ML.ENERGY steady-state points (vLLM 0.11.1)",
@@ -45,7 +49,8 @@ SUMMARY = {
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One statistic of one run. operator_error: what the operators expect of the run's step times."""
+    """One statistic of one run. operator_error: what the operators expect of the run's step times; waiting_share: the
+    part of a time to first token that is waiting; fold: its part of the table (-1: of no table)."""
 
     part: str  # "open loop", "closed loop", "steady state"
     case: str
@@ -57,16 +62,17 @@ class Compared:
     measured: float
     simulated: float
     operator_error: float
-    calibration: bool  # of the declared calibration set
+    waiting_share: float
+    fold: int
 
     @property
     def log_ratio(self) -> float:
         return math.log(self.measured / self.simulated)
 
 
-def in_calibration_set(part: str, identity: str) -> bool:
+def fold_of(identity: str) -> int:
     """Stable: it depends on the point's own name and nothing else."""
-    return int(hashlib.sha256(identity.encode()).hexdigest(), 16) % 5 < FIFTHS.get(part, 0)
+    return int(hashlib.sha256(identity.encode()).hexdigest(), 16) % FOLDS
 
 
 def steady_identity(row: dict[str, str]) -> str:
@@ -84,25 +90,31 @@ def simulated(deployment: Path, workload: Path) -> Run:
     return simulate(compile_deployment(load_deployment(deployment)), load_workload(str(workload)).materialise())
 
 
-def tables(score: ModuleType, data: Path, wanted: Callable[[bool], bool], refused: list[str]) -> Iterator[Compared]:
-    """Every point of the two tables whose place in the calibration set is `wanted`; points that cannot run go to
-    `refused`, by name."""
-    for part in FIFTHS:
+def tables(score: ModuleType, data: Path, refused: list[str]) -> Iterator[Compared]:
+    """Every point of the two tables whose settings are known, of points that are one run the first; points that cannot
+    run go to `refused`, by name."""
+    for part in SOURCES:
         for row, (name, deployment, workload, want) in _points(score, data, part):
-            chosen = in_calibration_set(part, IDENTITY[part](row))
-            if not wanted(chosen):
+            if row.get("same_run_as") or row.get("settings_from") == INFERRED:
                 continue
             try:
                 done = _written(deployment, workload)
             except InputError:
                 refused.append(name)
                 continue
-            about = (part, name, deployment["engine"], row.get("system", row.get("gpu", "")).lower()[:4], row["model"])
+            about = (
+                part,
+                name,
+                family_of(deployment["engine"]),
+                row.get("system", row.get("gpu", "")).lower()[:4],
+                row["model"],
+            )
             summary = summarise(done)
             error = float(summary["calibration"]["operator_error"])
             further = float(done.requests.output_tokens.mean()) - 1.0
+            share = waiting_share(done.ttft_s[done.completed], done.queue_s[done.completed], np.mean)
             for metric, stat, measured, got in _statistics(part, summary["metrics"], further, want):
-                yield Compared(*about, metric, stat, measured, got, error, chosen)
+                yield Compared(*about, metric, stat, measured, got, error, share, fold_of(IDENTITY[part](row)))
 
 
 def _points(score: ModuleType, data: Path, part: str) -> Iterator[tuple[dict[str, str], tuple[Any, ...]]]:
@@ -162,12 +174,14 @@ def open_loop(folder: Path, rate_scale: float = 1.0) -> list[Compared]:
     about = ("open loop", folder.name, deployment.engine.partition("-")[0], folder.name.split("-")[0], deployment.model)
     found = []
     columns = {"ttft": done.ttft_s, "tpot": done.tpot_s, "e2e": done.e2e_s}
+    first_s, queue_s = (values[case["warmup_requests"] :] for values in (done.ttft_s, done.queue_s))
     for metric, values in columns.items():
         got = statistics(values[case["warmup_requests"] :])
         for stat, measured in case["measured"].get(f"{metric}_s", {}).items():
             value = got[stat]
             assert value is not None
-            found.append(Compared(*about, metric, stat, measured, value, error, False))
+            share = waiting_share(first_s, queue_s, Slo(metric, stat, measured).value_s)
+            found.append(Compared(*about, metric, stat, measured, value, error, share, -1))
     return found
 
 

@@ -27,6 +27,7 @@ def surprises(folder: Path) -> Iterator[float]:
             SCALES,
             tuple(_never_falling([by_scale[scale][key].simulated for scale in SCALES])),
             tuple(True for _ in SCALES),
+            tuple(_never_falling([by_scale[scale][key].waiting_share for scale in SCALES])),
         )
         yield _probability(curve, point)
 

@@ -1,15 +1,21 @@
 """The error stated with every answer, from whole simulated runs against measured ones, by engine and statistic.
 
 The held-out errors of operators do not include an engine's version, a host or a cold server: only whole runs show
-these. A declared part of the public runs gives the error of answers for an engine, and the rest checks it
-(`benchmarks/coverage.py`). The error corrects nothing: simulated values stay as they are.
+these. Public runs give the error of answers for an engine. It is checked on runs of a model, and of a kind of GPU, that
+were left out when it was learned (`benchmarks/coverage.py`). The error corrects nothing: simulated values stay as they
+are.
+
+The error of a time to first token grows with the share of it that a request waits for its first step: a queue turns a
+small error of the step time into a large one. That share is known of every simulated run, whatever its load, so the
+error at a light load is not that of a saturated server. The other statistics show no such dependence
+(docs/accuracy.md).
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import NormalDist
@@ -25,7 +31,7 @@ from catalogs.io.yaml_files import DATA
 
 FILE_NAME: Final = "stated_error.json"
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 COVERAGE: Final = 0.9  # of the stated intervals
 
@@ -34,6 +40,18 @@ LEVELS: Final = (0.02, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98)
 
 #: Statistics with a stated error. Where no run reports itl, its error is that of tpot: the mean gap is the TPOT.
 METRICS: Final = ("ttft", "tpot", "itl", "e2e", "power", "j_per_token")
+
+#: The statistics whose error depends on the share of them that is waiting for the first step.
+WAITING_METRICS: Final = ("ttft",)
+
+#: A waiting share that is not known counts as this one: the widest error.
+ALL_WAITING: Final = 1.0
+
+#: Waiting shares below this quantile of the learned ones count as that quantile: no run shows the error there.
+_LEAST_WAITING: Final = 0.05
+
+#: Least spread of the logarithm that a fit may find, so that equal runs do not give an infinite likelihood.
+_LEAST_SPREAD: Final = 0.01
 
 #: With fewer runs than this, the order statistics do not reach 5 and 95 %, and a Student's t interval for one more run
 #: is used.
@@ -46,11 +64,16 @@ _FACTORS: Final = 200  # equally likely factors that a share is counted over
 
 
 class Group(BaseModel, extra="forbid", frozen=True):
-    """Whole runs of one engine and statistic: log(measured / simulated) = centre + score * hypot(typical, operators).
+    """Whole runs of one engine and statistic: log(measured / simulated) = centre + score * spread.
+
+    The spread of a run is hypot(typical + waiting * share, operators), where `share` is the part of the statistic that
+    is waiting and `operators` the expected error of the run from its operators alone.
 
     Attributes:
-        typical: The median absolute deviation of the runs, or the standard deviation where they are few.
-        operators: The expected error of a run from its operators alone.
+        typical: The median absolute deviation of the runs, or the standard deviation where they are few; if the error
+            depends on waiting, the spread of a run in which nothing waits.
+        waiting: Growth of the spread from a run in which nothing waits to one in which everything does.
+        least_waiting: Smaller waiting shares count as this one.
         scores: Quantiles at LEVELS, ascending.
     """
 
@@ -59,23 +82,35 @@ class Group(BaseModel, extra="forbid", frozen=True):
     n: PositiveInt
     centre: float
     typical: NonNegativeFloat
+    waiting: NonNegativeFloat = 0.0
+    least_waiting: float = Field(default=0.0, ge=0.0, le=1.0)
     scores: tuple[float, ...] = Field(min_length=len(LEVELS), max_length=len(LEVELS))
     source: str
 
-    def log_factor(self, level: float | FloatArray, operator_error: float) -> Any:
+    def log_factor(
+        self, level: float | FloatArray, operator_error: float, waiting_share: float | FloatArray = ALL_WAITING
+    ) -> Any:
         """Return the quantile of log(measured / simulated), given the error of the operators.
 
         Args:
             level: The probability, or several. Shape (n,); the result has the same shape.
             operator_error: Median relative error of the operators.
+            waiting_share: Share of the statistic that is waiting for the first step, one or shape (n,).
         """
-        return self.centre + np.interp(level, LEVELS, self.scores) * math.hypot(self.typical, operator_error)
+        share = np.clip(waiting_share, self.least_waiting, 1.0)
+        return self.centre + np.interp(level, LEVELS, self.scores) * _spread(
+            self.typical, self.waiting, share, operator_error
+        )
+
+
+def _spread(typical: float, waiting: float, share: Any, operator_error: Any) -> Any:
+    return np.hypot(typical + waiting * share, operator_error)
 
 
 class StatedErrorFile(BaseModel, extra="forbid", frozen=True):
     """The contents of the shipped file stated_error.json."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     calibration_set: str  # the measurements that were used, and so may not count as a check
     groups: tuple[Group, ...]
 
@@ -87,35 +122,46 @@ class StatedError:
     Attributes:
         operator_error: Expected median relative error of its step times from the operators alone.
         groups: Groups of runs by metric; empty for an engine without compared whole runs.
+        waiting_share: Share of the mean time to first token of the answer that is waiting for the first step.
     """
 
     engine: str
     operator_error: float
     groups: Mapping[str, Group]
+    waiting_share: float = ALL_WAITING
 
     @classmethod
-    def of(cls, engine: str, operator_error: float) -> StatedError:
+    def of(cls, engine: str, operator_error: float, waiting_share: float = ALL_WAITING) -> StatedError:
         """Return the stated error for an engine of the catalog, of any version.
 
         `vllm-0.15` counts as `vllm`; `vllm-v0` is another engine.
         """
-        name, _, version = engine.partition("-")
-        family = name if version[:1].isdigit() or version == "bare" else engine
-        known: dict[str, Group] = {g.metric: g for g in load_file().groups if g.engine == family}
-        return cls(engine, operator_error, known)
+        known: dict[str, Group] = {g.metric: g for g in load_file().groups if g.engine == family_of(engine)}
+        return cls(engine, operator_error, known, waiting_share)
 
     def group(self, metric: str) -> Group | None:
         """Return the runs that give the error of this statistic, or None."""
         return self.groups.get(metric) or (self.groups.get("tpot") if metric == "itl" else None)
 
-    def factors(self, metric: str, levels: FloatArray) -> FloatArray:
+    def waits(self, metric: str) -> bool:
+        """Return whether the error of this statistic depends on the share of it that is waiting."""
+        group = self.group(metric)
+        return group is not None and group.waiting > 0
+
+    def factors(self, metric: str, levels: FloatArray, waiting_share: float | FloatArray | None = None) -> FloatArray:
         """Return the ratio of true to simulated values at probability levels, in the shape of the levels.
 
         Without whole runs they are log-normal, from the operators alone.
+
+        Args:
+            metric: The statistic.
+            levels: Probabilities. Shape (n,).
+            waiting_share: Share of the statistic that is waiting, one or of shape (n,); None for that of the answer.
         """
         group = self.group(metric)
         if group is not None:
-            return np.asarray(np.exp(group.log_factor(levels, self.operator_error)), dtype=np.float64)
+            share = self.waiting_share if waiting_share is None else waiting_share
+            return np.asarray(np.exp(group.log_factor(levels, self.operator_error, share)), dtype=np.float64)
         sigma, normal = self.operator_error / MEDIAN_TO_SIGMA, NormalDist()
         return np.exp([sigma * normal.inv_cdf(float(level)) for level in levels])
 
@@ -152,20 +198,44 @@ class StatedError:
         sources: dict[str, list[str]] = {}
         for metric, group in groups.items():
             sources.setdefault(group.source, []).append(metric)
+        waits = {"ttft_waiting_share": round(self.waiting_share, 4)} if self.waits("ttft") else {}
         return {
             **{m: list(self.interval(m) or ()) for m in groups},
+            **waits,
             "coverage": COVERAGE,
             "n": {m: g.n for m, g in groups.items()},
             "source": "; ".join(f"{', '.join(metrics)}: {source}" for source, metrics in sources.items()),
         }
 
 
-def fit_group(engine: str, metric: Any, log_ratios: FloatArray, operator_errors: FloatArray, source: str) -> Group:
+def family_of(engine: str) -> str:
+    """Return the engine without its version and options: `vllm-0.15` is `vllm`, but `vllm-v0` is another engine."""
+    name, _, version = engine.partition("-")
+    return name if version[:1].isdigit() or version == "bare" else engine
+
+
+def fit_group(
+    engine: str,
+    metric: Any,
+    log_ratios: FloatArray,
+    operator_errors: FloatArray,
+    source: str,
+    waiting_shares: FloatArray | None = None,
+) -> Group:
     """Return the group of runs with these log(measured / simulated) and operator errors, both of shape (n,).
 
-    Split-conformal: order statistics k of n at k / (n + 1), rounded outwards, so that one more exchangeable run lies
-    between levels a and b with probability b - a at least (Vovk et al. 2005; Lei et al. 2018), as far out as n runs
-    reach. With fewer than LEAST_CONFORMAL runs it is a Student's t prediction interval.
+    Conformal: order statistics k of n at k / (n + 1), rounded outwards, so that one more exchangeable run lies between
+    levels a and b with probability b - a at least (Vovk et al. 2005; Lei et al. 2018), as far out as n runs reach. The
+    scores are scaled by the spread of each run ("locally weighted"; Lei et al. 2018, section 5.2). With fewer than
+    LEAST_CONFORMAL runs it is a Student's t prediction interval.
+
+    Args:
+        engine: The engine of all runs.
+        metric: The statistic.
+        log_ratios: Shape (n,).
+        operator_errors: Shape (n,).
+        source: The origin of the runs.
+        waiting_shares: Share of each statistic that is waiting, of shape (n,); None: the error does not depend on it.
 
     Raises:
         ValueError: There are fewer than 2 runs.
@@ -175,8 +245,16 @@ def fit_group(engine: str, metric: Any, log_ratios: FloatArray, operator_errors:
         raise ValueError(f"{engine} {metric}: {n} runs are too few to estimate a spread")
     centre = float(np.median(log_ratios))
     few = n < LEAST_CONFORMAL
-    typical = float(np.std(log_ratios, ddof=1) if few else np.median(np.abs(log_ratios - centre)))
-    scores = np.sort((log_ratios - centre) / np.maximum(np.hypot(typical, operator_errors), 1e-9))
+    typical, waiting, least = float(np.std(log_ratios, ddof=1)), 0.0, 0.0
+    shares = np.zeros(n)
+    if not few:
+        typical = float(np.median(np.abs(log_ratios - centre)))
+    if waiting_shares is not None and not few:
+        least = float(np.quantile(waiting_shares, _LEAST_WAITING))
+        shares = np.maximum(waiting_shares, least)
+        typical, waiting = _spread_by_waiting(np.abs(log_ratios - centre), operator_errors, shares)
+    spreads = _spread(typical, waiting, shares, operator_errors)
+    scores = np.sort((log_ratios - centre) / np.maximum(spreads, 1e-9))
     levels = np.array(LEVELS)
     if few:
         from scipy.stats import t
@@ -186,10 +264,31 @@ def fit_group(engine: str, metric: Any, log_ratios: FloatArray, operator_errors:
         exact = levels * (n + 1)
         rank = np.where(levels < 0.5, np.floor(exact + 1e-9), np.ceil(exact - 1e-9))
         at = scores[np.clip(rank, 1, n).astype(np.int64) - 1]
-        at[levels == 0.5] = np.median(scores)
+        at[levels == 0.5] = 0.0  # the centre is the median
     kept = tuple(round(float(s), 4) for s in at)
-    spread = {"centre": round(centre, 4), "typical": round(typical, 4)}
-    return Group(engine=engine, metric=metric, n=n, **spread, scores=kept, source=source)
+    spread = {"centre": centre, "typical": typical, "waiting": waiting, "least_waiting": least}
+    rounded = {name: round(value, 4) for name, value in spread.items()}
+    return Group(engine=engine, metric=metric, n=n, **rounded, scores=kept, source=source)
+
+
+def _spread_by_waiting(deviations: FloatArray, operator_errors: FloatArray, shares: FloatArray) -> tuple[float, float]:
+    """Return the `typical` and the `waiting` of a group of runs, all arguments of shape (n,).
+
+    They have the largest likelihood if the logarithms have a Laplace distribution, whose tails are heavier than those
+    of a normal one. The growth with waiting is never negative, so a longer queue never makes an answer surer.
+    """
+    from scipy.optimize import minimize
+
+    def surprise(found: FloatArray) -> float:
+        spreads = _spread(found[0], found[1], shares, operator_errors)
+        return float(np.mean(np.log(spreads) + deviations / spreads))
+
+    mean = max(float(deviations.mean()), _LEAST_SPREAD)
+    starts = ((mean, 0.0), (mean / 2, mean / 2 / max(float(shares.mean()), 1e-9)), (_LEAST_SPREAD, mean))
+    bounds = ((_LEAST_SPREAD, None), (0.0, None))
+    fits = [minimize(surprise, start, method="L-BFGS-B", bounds=bounds) for start in starts]
+    best = min(fits, key=lambda fit: float(fit.fun))
+    return float(best.x[0]), float(best.x[1])
 
 
 @lru_cache(maxsize=1)
@@ -213,12 +312,37 @@ def stated_errors_digest() -> str:
     return hashlib.sha256(load_file().model_dump_json().encode()).hexdigest()[:16]
 
 
+def waiting_share(first_s: FloatArray, queue_s: FloatArray, statistic: Callable[[FloatArray], Any]) -> float:
+    """Return the share of a statistic of the time to first token that is waiting for the first step.
+
+    It is the part that would be missing if no request waited. The result is ALL_WAITING where it is not known: without
+    requests, or where the statistic is not finite because a request was never served.
+
+    Args:
+        first_s: Time to first token of each request, seconds. Shape (n,).
+        queue_s: The part of it before the first step of each request, seconds. Shape (n,).
+        statistic: Returns the statistic of the times of the requests.
+    """
+    if not len(first_s):
+        return ALL_WAITING
+    with np.errstate(invalid="ignore"):
+        served_s = np.where(np.isfinite(first_s), first_s - queue_s, first_s)
+    whole, served = float(statistic(first_s)), float(statistic(served_s))
+    if not (0 < whole < math.inf and math.isfinite(served)):
+        return ALL_WAITING
+    return min(max(1.0 - served / whole, 0.0), 1.0)
+
+
 def in_words(stated: dict[str, Any]) -> str:
     """Return StatedError.block as a sentence about the values of an answer."""
     if stated["coverage"] is None:
         return str(stated["source"])
+    waiting = stated.get("ttft_waiting_share")
+    names = {"ttft": "ttft" if waiting is None else f"ttft, {100 * waiting:.0f} % of it waiting"}
     ranges = [
-        f"{1 + stated[m][0]:.2g} to {1 + stated[m][1]:.2g} ({m})" for m in ("ttft", "tpot", "itl", "e2e") if m in stated
+        f"{1 + stated[m][0]:.2g} to {1 + stated[m][1]:.2g} ({names.get(m, m)})"
+        for m in ("ttft", "tpot", "itl", "e2e")
+        if m in stated
     ]
     return (
         f"in {100 * stated['coverage']:.0f} % of cases the true value is {', '.join(ranges)} times the simulated one; "

@@ -36,9 +36,9 @@ from planner.evaluation.confidence import (
     confidence,
     sure_rate_per_s,
 )
-from planner.evaluation.evaluator import ErrorAllowance, Evaluator, Load, RunDetail, Verdict, judge
+from planner.evaluation.evaluator import NO_ALLOWANCE, Evaluator, Load, RunDetail, Verdict, judge
 from planner.problem.candidate import Candidate
-from planner.problem.latency_metrics import LATENCY_METRICS
+from planner.problem.latency_metrics import LATENCY_METRICS, TTFT
 from planner.problem.price_list import PriceList, rental_need
 from planner.problem.request import PlanRequest
 from planner.problem.slo import STATS, Slo, statistic_s
@@ -204,7 +204,7 @@ class PlanEvaluator:
 
     def _verdict(self, candidate: Candidate, rate: float, n_seeds: int, *, allow: bool = False) -> Verdict:
         """Return the verdict at a rate as simulated; with `allow`, with the allowance for the required confidence."""
-        allowance = self.tester.allowance(candidate) if allow else ErrorAllowance.nothing(self.tester.slos)
+        allowance = self.tester.allowance(candidate) if allow else NO_ALLOWANCE
         rate *= allowance.speed
         loads = [Load(rate, self.tester.sizes.full, self.tester.seed + i) for i in range(n_seeds)]
         seen = list(self.each(partial(self.evaluator.observe, candidate), loads))
@@ -367,6 +367,9 @@ def curve_of(seen: Iterable[Verdict], capacity_per_s: float | None) -> list[Curv
             if metric in verdict.observations[0].samples_s:
                 values = {stat: short(verdict.value_s(Slo(metric, stat, 1.0))) for stat in STATS}
                 point[f"{metric}_s"] = Stats.model_validate(values)
+        if verdict.observations[0].queue_s is not None:
+            shares = {stat: short(verdict.waiting_share(Slo(TTFT.name, stat, 1.0))) for stat in STATS}
+            point["ttft_waiting"] = Stats.model_validate(shares)
         points.append(CurvePoint.model_validate(point))
     return points
 

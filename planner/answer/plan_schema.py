@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, PositiveFloat, create_model, field_validator
 
-from calibration.accuracy.stated_error import in_words
+from calibration.accuracy.stated_error import ALL_WAITING, WAITING_METRICS, in_words
 from catalogs.deployments.schema import Deployment
 from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import validate_as
@@ -105,6 +105,12 @@ class RatePoint(JsonBlock):
     n_measured: int
     stable: bool
     met: bool
+    ttft_waiting: Stats | None = None  # share of each statistic that is waiting for the first step; None: not known
+
+    def waiting(self, metric: str, stat: str) -> float:
+        """Return the share of a statistic that is waiting; ALL_WAITING where it is not known or does not matter."""
+        share = self.ttft_waiting.at(stat) if metric in WAITING_METRICS and self.ttft_waiting is not None else None
+        return ALL_WAITING if share is None else share
 
     def of(self, metric: str) -> Stats:
         """Return the statistics of one latency metric; empty where it was not measured."""

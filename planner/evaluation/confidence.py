@@ -6,22 +6,24 @@ steps near saturation, where a plain factor on the latency would be far too opti
 
 The error of whole runs is known for each statistic (`calibration.accuracy.stated_error`). In closed loops, where it was
 measured, throughput is clients over end-to-end time: that error is the error of the speed, and changes the rate. The
-error of the objective's own statistic multiplies its latency. Both are taken at the same probability level: a system
-that is slower than simulated is slower in both. The probability that an objective is met is therefore at least c if the
-objective is met with both errors at level c (`allowance_for`): this is how one run decides at any confidence.
+error of the objective's own statistic multiplies its latency. The error of a time to first token grows with the share
+of it that is waiting, so a curve also has that share at each rate. Both are taken at the same probability level: a
+system that is slower than simulated is slower in both. The probability that an objective is met is therefore at least c
+if the objective is met with both errors at level c (`allowance_for`): this is how one run decides at any confidence.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import NormalDist
 from typing import Final
 
 import numpy as np
 
-from calibration.accuracy.stated_error import StatedError
+from calibration.accuracy.stated_error import ALL_WAITING, StatedError
 from catalogs.arrays import FloatArray
 from planner.evaluation.evaluator import ErrorAllowance, Observation, Verdict
 from planner.problem.latency_metrics import E2E
@@ -63,11 +65,14 @@ class LatencyCurve:
         rates_per_s: Increasing rates, requests per second.
         values_s: The statistic at each rate, seconds; it never decreases.
         stable: Whether the system keeps up at each rate.
+        waiting: Share of the statistic that is waiting at each rate; it never decreases, so a higher rate is never
+            surer. Empty: everything waits.
     """
 
     rates_per_s: tuple[float, ...]
     values_s: tuple[float, ...]
     stable: tuple[bool, ...]
+    waiting: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, verdicts: Sequence[Verdict], slo: Slo) -> LatencyCurve:
@@ -78,15 +83,20 @@ class LatencyCurve:
         ordered = [by_rate[rate] for rate in sorted(by_rate)]
         values = np.maximum.accumulate([v.value_s(slo) for v in ordered])
         stable = np.logical_and.accumulate([v.stable for v in ordered])
-        return cls(tuple(v.simulated_per_s for v in ordered), tuple(map(float, values)), tuple(map(bool, stable)))
+        rates = tuple(v.simulated_per_s for v in ordered)
+        waiting = np.maximum.accumulate([v.waiting_share(slo) for v in ordered])
+        return cls(rates, tuple(map(float, values)), tuple(map(bool, stable)), tuple(map(float, waiting)))
 
     def through(self, verdict: Verdict, slo: Slo) -> LatencyCurve:
-        """Return the curve scaled to the verdict's value at its rate.
+        """Return the curve scaled to the verdict's value at its rate, and its waiting share moved to the verdict's.
 
         This turns a curve of one replica into that of the whole cluster.
         """
         factor = verdict.value_s(slo) / self.value_s(verdict.simulated_per_s)
-        return replace(self, values_s=tuple(v * factor for v in self.values_s))
+        here = np.array([verdict.simulated_per_s])
+        more = verdict.waiting_share(slo) - float(self.waiting_at(here)[0])
+        waiting = tuple(min(max(share + more, 0.0), 1.0) for share in self.waiting)
+        return replace(self, values_s=tuple(v * factor for v in self.values_s), waiting=waiting)
 
     def value_s(self, rate_per_s: float) -> float:
         """Return the value at a rate, seconds: log-linear between the simulated rates, constant outside them."""
@@ -95,6 +105,13 @@ class LatencyCurve:
     def values_at(self, rates_per_s: FloatArray) -> FloatArray:
         """Return `value_s` of every rate. Shape (n,), as `rates_per_s`."""
         found: FloatArray = np.exp(np.interp(rates_per_s, self.rates_per_s, np.log(self.values_s)))
+        return found
+
+    def waiting_at(self, rates_per_s: FloatArray) -> FloatArray:
+        """Return the share that is waiting at every rate, interpolated. Shape (n,), as `rates_per_s`."""
+        if not self.waiting:
+            return np.full(rates_per_s.shape, ALL_WAITING)
+        found: FloatArray = np.interp(rates_per_s, self.rates_per_s, self.waiting)
         return found
 
     def is_stable(self, rate_per_s: float) -> bool:
@@ -131,15 +148,27 @@ class Factors:
     Attributes:
         speed: Ratio of the time of every step.
         latency: Ratio of the latency.
+        by_waiting: Returns the ratio of the latency from the share of it that is waiting at each level, of shape
+            (levels,); None if `latency` holds for every share.
     """
 
     speed: FloatArray
     latency: FloatArray
+    by_waiting: Callable[[FloatArray], FloatArray] | None = None
 
     @classmethod
-    def at(cls, levels: FloatArray, slo: Slo, error: StatedError) -> Factors:
-        """Return the ratios at these probability levels, of shape (levels,), for the statistic of an objective."""
-        return cls(error.factors(SPEED, levels), error.factors(slo.latency.stated_error, levels))
+    def at(cls, levels: FloatArray, slo: Slo, error: StatedError, waiting: float | FloatArray = ALL_WAITING) -> Factors:
+        """Return the ratios at these probability levels, of shape (levels,), for the statistic of an objective.
+
+        `waiting` is the share of the statistic that is waiting, one or of shape (levels,).
+        """
+        metric = slo.latency.stated_error
+        by_waiting = partial(error.factors, metric, levels) if error.waits(metric) else None
+        return cls(error.factors(SPEED, levels), error.factors(metric, levels, waiting), by_waiting)
+
+    def latency_at(self, waiting: FloatArray) -> FloatArray:
+        """Return the ratios of a latency of which these shares are waiting, both of shape (levels,)."""
+        return self.latency if self.by_waiting is None else self.by_waiting(waiting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,15 +198,14 @@ def log_noise(observations: Sequence[Observation], slo: Slo) -> float:
     return float(np.std(np.log(values), ddof=1) / math.sqrt(len(values))) if known else 0.0
 
 
-def allowance_for(confidence: float, slos: Sequence[Slo], error: StatedError) -> ErrorAllowance:
+def allowance_for(confidence: float, error: StatedError) -> ErrorAllowance:
     """Return the allowance for the stated error at a confidence: the errors at that probability level.
 
-    Where measured runs were mostly faster than simulated ones, the simulated value itself must still meet the limit, so
-    no factor is below 1.
+    Where measured runs were mostly faster than simulated ones, the simulated steps themselves must still be fast
+    enough, so the factor on their time is not below 1.
     """
-    level = np.array([confidence])
-    latency = (max(float(error.factors(slo.latency.stated_error, level)[0]), 1.0) for slo in slos)
-    return ErrorAllowance(max(float(error.factors(SPEED, level)[0]), 1.0), tuple(latency))
+    speed = max(float(error.factors(SPEED, np.array([confidence]))[0]), 1.0)
+    return ErrorAllowance(speed, confidence, error)
 
 
 def interval_level(confidence: float) -> float:
@@ -227,7 +255,7 @@ class PossibleValues:
     def of(cls, curve: LatencyCurve, rate_per_s: float, spread: Spread, stable: bool = True) -> PossibleValues:
         """Return the distribution at a rate. An unstable run has finite values: those of its length."""
         rates = rate_per_s * spread.factors.speed
-        logs = np.log(spread.factors.latency) + np.log(curve.values_at(rates))
+        logs = np.log(spread.factors.latency_at(curve.waiting_at(rates))) + np.log(curve.values_at(rates))
         if stable:
             logs = np.where([curve.is_stable(rate) for rate in rates.tolist()], logs, np.inf)
         return cls(logs, spread.noise, spread.seeds)

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from calibration.accuracy.stated_error import StatedError
+from calibration.accuracy.stated_error import ALL_WAITING, WAITING_METRICS, StatedError, waiting_share
 from catalogs.arrays import FloatArray
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.hardware.specs import Hardware
@@ -67,6 +67,8 @@ class Observation:
             `growth_fraction`: the system does not serve them.
         rejected_because: Why most of them are rejected; empty if none is.
         waiting_fraction: Requests that waited for their first step at the last arrival, as a share of the run's.
+        queue_s: Time from arrival to the first step of each sample of ttft, seconds; None if it is not known. Shape
+            (n,).
     """
 
     load: Load
@@ -78,6 +80,7 @@ class Observation:
     rejected_fraction: float = 0.0
     rejected_because: str = ""
     waiting_fraction: float = 1.0
+    queue_s: FloatArray | None = None
 
     @property
     def undecided(self) -> bool:
@@ -266,16 +269,28 @@ class ErrorAllowance:
 
     Attributes:
         speed: Factor on the time of every step, and so on the rate of a run.
-        latency: Factor on the statistic of each objective, in the order of the objectives.
+        confidence: The probability level of the error.
+        error: The stated error; None takes simulated values as they are.
     """
 
-    speed: float
-    latency: tuple[float, ...]
+    speed: float = 1.0
+    confidence: float = 0.5
+    error: StatedError | None = None
 
-    @classmethod
-    def nothing(cls, slos: Sequence[Slo]) -> ErrorAllowance:
-        """Return the allowance that takes simulated values as they are."""
-        return cls(1.0, (1.0,) * len(slos))
+    def latency(self, slo: Slo, waiting: float = ALL_WAITING) -> float:
+        """Return the factor on the statistic of an objective of which the share `waiting` is waiting.
+
+        Where measured runs were mostly faster than simulated ones, the simulated value itself must still meet the
+        limit, so no factor is below 1.
+        """
+        if self.error is None:
+            return 1.0
+        factors = self.error.factors(slo.latency.stated_error, np.array([self.confidence]), waiting)
+        return max(float(factors[0]), 1.0)
+
+
+#: The allowance that takes simulated values as they are.
+NO_ALLOWANCE: Final = ErrorAllowance()
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +359,22 @@ class Verdict:
         """Return the simulated statistic of the objective over all seeds pooled, seconds."""
         return pooled_value_s(self.observations, slo)
 
+    def waiting_share(self, slo: Slo) -> float:
+        """Return the share of the objective's statistic that is waiting, over all seeds pooled."""
+        return pooled_waiting_share(self.observations, slo)
+
+
+def pooled_waiting_share(observations: Sequence[Observation], slo: Slo) -> float:
+    """Return the share of the statistic of an objective that is waiting for the first step.
+
+    The result is ALL_WAITING where that is not known, and for metrics whose error does not depend on it.
+    """
+    queues = [o.queue_s for o in observations if o.queue_s is not None]
+    if slo.latency.stated_error not in WAITING_METRICS or len(queues) < len(observations):
+        return ALL_WAITING
+    first_s = np.concatenate([o.samples_s[slo.metric] for o in observations])
+    return waiting_share(first_s, np.concatenate(queues), slo.value_s)
+
 
 def pooled_value_s(observations: Sequence[Observation], slo: Slo) -> float:
     """Return the statistic of an objective over the pooled samples of all observations, seconds."""
@@ -356,9 +387,10 @@ def judge(observations: Iterable[Observation], slos: Sequence[Slo], allowance: E
     With an allowance, the verdict is about the rate whose load was simulated with slower steps.
     """
     seen = tuple(observations)
-    allowed = allowance or ErrorAllowance.nothing(slos)
+    allowed = allowance or NO_ALLOWANCE
     stable = all(o.stable for o in seen)
-    values_s = [pooled_value_s(seen, slo) * factor for slo, factor in zip(slos, allowed.latency, strict=True)]
+    factors = [allowed.latency(slo, pooled_waiting_share(seen, slo)) if allowed.error else 1.0 for slo in slos]
+    values_s = [pooled_value_s(seen, slo) * factor for slo, factor in zip(slos, factors, strict=True)]
     ratios = [0.0 if np.isnan(v) else v / slo.limit_s for v, slo in zip(values_s, slos, strict=True)]
     worst = int(np.argmax(ratios))
     return Verdict(seen[0].load.requests_per_s / allowed.speed, seen, ratios[worst], slos[worst], stable)

@@ -137,6 +137,7 @@ def observe_window(run: Run, window: SteadyWindow, load: Load, reading: WindowSt
         rejected_fraction=float(rejected.mean()) if rejected.size else 0.0,
         rejected_because=STATUS[int(np.bincount(run.status[seen][rejected]).argmax())] if rejected.any() else "",
         waiting_fraction=waiting,
+        queue_s=RequestWindow(run, seen).per_request(run.queue_s),
     )
     if not reading.joules:
         return found

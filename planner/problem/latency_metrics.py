@@ -136,8 +136,8 @@ TPOT: Final = LatencyMetric(
     in_every_answer=True,
 )
 
-#: Its stated error is that of TPOT. Gaps themselves were only compared on a vLLM older than those planned for
-#: (steady-state points of 0.11.1), and the mean gap is the TPOT.
+#: Its stated error is that of measured gaps, which are known from vLLM 0.11.1 only. For an engine without measured gaps
+#: it is that of TPOT, which is the mean gap.
 ITL: Final = replace(
     TPOT,
     name="itl",
@@ -145,6 +145,7 @@ ITL: Final = replace(
     title="gap between tokens",
     samples=lambda window: window.token_gaps_s(),
     measured=lambda run: run.samples("itl"),
+    stated_error="itl",
     histograms=("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
     samples_called="gaps between two tokens",
     always_plotted=False,

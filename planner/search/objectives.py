@@ -10,6 +10,7 @@ from typing import Final, Literal, Protocol
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.confidence import allowance_for
 from planner.evaluation.evaluator import (
+    NO_ALLOWANCE,
     SHORT_RUN_MARGIN,
     ErrorAllowance,
     Evaluator,
@@ -209,7 +210,7 @@ class CandidateTester:
         """Return the allowance for the stated error of a candidate at the required confidence."""
         if self.fixed_allowance is not None:
             return self.fixed_allowance
-        return allowance_for(self.confidence, self.slos, self.evaluator.stated_error(candidate))
+        return allowance_for(self.confidence, self.evaluator.stated_error(candidate))
 
     def probe(self, candidate: Candidate, requests_per_s: float, n_requests: int) -> Verdict:
         """Return the verdict of one run on whether a rate meets the objectives with the required confidence."""
@@ -217,7 +218,7 @@ class CandidateTester:
 
     def simulated(self, candidate: Candidate, requests_per_s: float, n_requests: int) -> Verdict:
         """Return the verdict of one run at a rate without an allowance for errors: for its mean values."""
-        return self._judged(candidate, requests_per_s, n_requests, ErrorAllowance.nothing(self.slos))
+        return self._judged(candidate, requests_per_s, n_requests, NO_ALLOWANCE)
 
     def _judged(self, candidate: Candidate, requests_per_s: float, n: int, allowance: ErrorAllowance) -> Verdict:
         load = Load(requests_per_s * allowance.speed, n, self.seed, patient=n >= self.sizes.full)
@@ -227,12 +228,17 @@ class CandidateTester:
         return judge([seen], self.slos, allowance)
 
     def guessed_ratio(self, candidate: Candidate, requests_per_s: float) -> float:
-        """Return the estimated largest value / limit at a rate, with the allowance; infinite if overloaded."""
+        """Return the estimated largest value / limit at a rate, with the allowance; infinite if overloaded.
+
+        The allowance is that of a light load, because candidates are compared where they are promising.
+        """
         allowance = self.allowance(candidate)
         rate = requests_per_s * allowance.speed
         return max(
-            self.evaluator.guess_s(candidate, rate, slo.metric, slo.quantile) * factor / slo.limit_s
-            for slo, factor in zip(self.slos, allowance.latency, strict=True)
+            self.evaluator.guess_s(candidate, rate, slo.metric, slo.quantile)
+            * allowance.latency(slo, 0.0)
+            / slo.limit_s
+            for slo in self.slos
         )
 
     def guessed_capacity_per_s(self, candidate: Candidate) -> float:

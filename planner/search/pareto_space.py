@@ -231,7 +231,7 @@ class ParetoSpace:
 
         If a full run meets them closely, more seeds decide, as they decide on a plan.
         """
-        allowance = allowance_for(self.confidence, self.slos, self.evaluator.stated_error(point.candidate))
+        allowance = allowance_for(self.confidence, self.evaluator.stated_error(point.candidate))
         slower = replace(load, requests_per_s=load.requests_per_s * allowance.speed)
         for n_seeds in (1, SEEDS) if patient else (1,):
             loads = [replace(slower, seed=self.seed + i) for i in range(n_seeds)]

@@ -357,11 +357,10 @@ class OverTime:
 
     def _holds(self, size: FleetSize, share: int) -> bool:
         """Return whether a size meets the objectives with the required confidence: with steps as slow as it allows."""
-        allowance = allowance_for(self.unit.sure, self.clock.slos, self.error)
-        pairs = zip(self.clock.slos, allowance.latency, strict=True)
-        # The run with slower steps has all its times longer, and the error of each statistic replaces that factor.
-        slos = tuple(replace(slo, limit_s=slo.limit_s * allowance.speed / factor) for slo, factor in pairs)
-        return self._day(size, share).holds(self.clock.slos) and self._day(size, share, allowance.speed).holds(slos)
+        slos, allowance = self.clock.slos, allowance_for(self.unit.sure, self.error)
+        if not self._day(size, share).holds(slos):
+            return False
+        return self._day(size, share, allowance.speed).allowing(slos, allowance).holds(slos)
 
     # ---- rows
 
@@ -402,7 +401,8 @@ class OverTime:
     def _slo_result(self, slo: Slo, day: FleetDay, moved: Mapping[float, FleetDay]) -> WindowedSloResult:
         """Return the row of an objective; `moved` holds the runs at levels of the stated error."""
         name, value_s, levels = slo.name, day.values_s[slo.name], tuple(moved)
-        factors = Factors.at(np.array(levels), slo, self.error)
+        waiting = np.array([each.waiting[name] for each in moved.values()])
+        factors = Factors.at(np.array(levels), slo, self.error, waiting)
         values_s = factors.latency / factors.speed * np.array([each.values_s[name] for each in moved.values()])
         inside = _within_the_interval(levels)
         span = interval(value_s, values_s[: len(inside)], 0.0, inside)

@@ -10,9 +10,11 @@ from typing import Final, Literal
 
 import numpy as np
 
+from calibration.accuracy.stated_error import ALL_WAITING, WAITING_METRICS, waiting_share
 from catalogs.arrays import FloatArray
 from catalogs.deployments.autoscaling import Autoscaling
 from catalogs.workloads.request_set import RequestSet
+from planner.evaluation.evaluator import ErrorAllowance
 from planner.evaluation.steady_state import RequestWindow, finish_s
 from planner.problem.slo import Slo
 from simulator.cluster.run import Run
@@ -71,8 +73,10 @@ class FleetDay:
     Attributes:
         size: Size of the fleet.
         values_s: Value of each objective over all requests, seconds.
+        waiting: Share of each of these values that is waiting for the first step.
         windows_s: Value of each objective over the requests that arrive in a window, seconds; NaN for a window without
             requests. Shape (windows,).
+        windows_waiting: Share of each of these values that is waiting for the first step. Shape (windows,).
         replicas: Mean number of replicas in each part of the duration. Shape (PARTS,).
         accelerator_s: Accelerator-seconds of the whole fleet.
         joules: Energy of the whole fleet.
@@ -81,11 +85,30 @@ class FleetDay:
 
     size: FleetSize
     values_s: dict[str, float]
+    waiting: dict[str, float]
     windows_s: dict[str, FloatArray]
+    windows_waiting: dict[str, FloatArray]
     replicas: FloatArray
     accelerator_s: float
     joules: float
     duration_s: float
+
+    def allowing(self, slos: tuple[Slo, ...], allowance: ErrorAllowance) -> FleetDay:
+        """Return the result with the allowance for the error of each statistic; its steps must be as slow as allowed.
+
+        A run with slower steps has all its times longer, and the error of each statistic replaces that factor.
+        """
+
+        def factor(slo: Slo, share: float) -> float:
+            return allowance.latency(slo, share) / allowance.speed
+
+        values_s = {slo.name: self.values_s[slo.name] * factor(slo, self.waiting[slo.name]) for slo in slos}
+        windows_s = {
+            slo.name: self.windows_s[slo.name]
+            * np.array([factor(slo, share) for share in self.windows_waiting[slo.name].tolist()])
+            for slo in slos
+        }
+        return replace(self, values_s=values_s, windows_s=windows_s)
 
     def windows_met(self, slos: tuple[Slo, ...]) -> float:
         """Return the share of windows that meet all objectives."""
@@ -120,15 +143,17 @@ class DailyRun:
         return FleetDay(
             size,
             {slo.name: slo.value_s(_samples(run, slo, 0.0, np.inf)) * speed for slo in self.slos},
-            {slo.name: self._by_window_s(run, slo, speed) for slo in self.slos},
+            {slo.name: _waiting(run, slo, 0.0, np.inf) for slo in self.slos},
+            {slo.name: self._by_window(run, slo, speed, _value_s) * speed for slo in self.slos},
+            {slo.name: self._by_window(run, slo, speed, _waiting) for slo in self.slos},
             _paid_s(run, np.linspace(0.0, self.duration_s, PARTS + 1), speed) * share / (self.duration_s / PARTS),
             float(paid_s) * share * self.each,
             _joules(run) * speed * share,
             duration_s,
         )
 
-    def _by_window_s(self, run: Run, slo: Slo, speed: float) -> FloatArray:
-        """Return the value of an objective in each window, seconds. Shape (windows,).
+    def _by_window(self, run: Run, slo: Slo, speed: float, figure: Callable[..., float]) -> FloatArray:
+        """Return a figure of an objective in each window. Shape (windows,).
 
         The windows are as short as the number of requests allows.
         """
@@ -137,7 +162,20 @@ class DailyRun:
         n = int(min(4 * PARTS, max(_MIN_WINDOWS, run.requests.n * least / _BEYOND)))
         edges = np.linspace(0.0, self.duration_s, n + 1) / speed
         edges[-1] = np.inf
-        return np.array([slo.value_s(_samples(run, slo, a, b)) for a, b in pairwise(edges.tolist())]) * speed
+        return np.array([figure(run, slo, a, b) for a, b in pairwise(edges.tolist())])
+
+
+def _value_s(run: Run, slo: Slo, begin_s: float, end_s: float) -> float:
+    """Return the value of an objective over the requests that arrive in an interval, seconds."""
+    return slo.value_s(_samples(run, slo, begin_s, end_s))
+
+
+def _waiting(run: Run, slo: Slo, begin_s: float, end_s: float) -> float:
+    """Return the share of that value that is waiting for the first step; ALL_WAITING if it does not matter."""
+    if slo.latency.stated_error not in WAITING_METRICS:
+        return ALL_WAITING
+    queue_s = run.queue_s[(run.arrival_s >= begin_s) & (run.arrival_s < end_s)]
+    return waiting_share(_samples(run, slo, begin_s, end_s), queue_s, slo.value_s)
 
 
 def _samples(run: Run, slo: Slo, begin_s: float, end_s: float) -> FloatArray:

@@ -40,7 +40,7 @@ from planner.evaluation.confidence import (
     log_noise,
     probability,
 )
-from planner.evaluation.evaluator import Load, Observation, pooled_value_s
+from planner.evaluation.evaluator import Load, Observation, pooled_value_s, pooled_waiting_share
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
@@ -203,7 +203,8 @@ def _slo_result(
     slo: Slo, loops: list[Observation], slower: list[Observation], error: StatedError, sure: float
 ) -> SloResult:
     value_s, noise = pooled_value_s(loops, slo), log_noise(loops, slo)
-    factors = Factors.at(np.array(LEVELS), slo, error).latency
+    waiting = np.array([pooled_waiting_share([loop], slo) for loop in slower])
+    factors = Factors.at(np.array(LEVELS), slo, error, waiting).latency
     moved = factors * np.array([slo.value_s(loop.samples_s[slo.metric]) for loop in slower])
     bars = Confidence(value_s, *interval(value_s, moved, noise), probability(moved, noise, slo.limit_s))
     return SloResult.of(slo, value_s, bars, sure)

@@ -22,9 +22,10 @@ from catalogs.workloads.workload import Workload
 from planner.answer.plan_schema import Plan
 from planner.economics.spot import enough_up
 from planner.evaluation.deployments import resized
-from planner.evaluation.evaluator import Load
+from planner.evaluation.evaluator import NO_ALLOWANCE, ErrorAllowance, Load, Observation, pooled_waiting_share
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window, steady_window
 from planner.problem.latency_metrics import E2E
+from planner.problem.slo import Slo
 from planner.studies.rerun import Rerun
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
@@ -153,6 +154,8 @@ class FailingFleet:
     n_requests: int
     stay_s: float
     seed: int
+    slos: tuple[Slo, ...]
+    allowance: ErrorAllowance = NO_ALLOWANCE
 
     @classmethod
     def of(cls, rerun: Rerun, plan: Plan, index: int) -> FailingFleet:
@@ -167,7 +170,7 @@ class FailingFleet:
         served = rerun.evaluator_of(index).deployments.part(rerun.candidates[index], 1)
         request, n_requests = rerun.request, rerun.tester.sizes.full
         reading = WindowStatistics.of(request.slos)
-        return cls(served, rerun.workload, reading, plan.requests_per_s, n_requests, stay_s, request.seed)
+        return cls(served, rerun.workload, reading, plan.requests_per_s, n_requests, stay_s, request.seed, request.slos)
 
     def shortened(self, outage: Outage) -> Outage:
         """Return the outage, shortened to MOST_REQUESTS requests."""
@@ -196,8 +199,17 @@ class FailingFleet:
             inside = (done.arrival_s * speed >= lead_s) & (done.arrival_s * speed < end_s)
             window = SteadyWindow(inside, 0.0)
         load = Load(self.requests_per_s, done.requests.n, self.seed, whole_cluster=True)
-        samples = observe_window(done, window, load, self.reading).samples_s
-        return {metric: values * speed for metric, values in samples.items()}
+        seen = observe_window(done, window, load, self.reading)
+        return {metric: values * self._factor(metric, seen, speed) for metric, values in seen.samples_s.items()}
+
+    def _factor(self, metric: str, seen: Observation, speed: float) -> float:
+        """Return the factor on the samples of a run on a clock rescaled by `speed`.
+
+        A run with slower steps has all its times longer, and the error of an objective's own statistic replaces that
+        factor; of several objectives on one metric, the largest.
+        """
+        mine = [slo for slo in self.slos if slo.metric == metric and self.allowance.error is not None]
+        return max((self.allowance.latency(slo, pooled_waiting_share([seen], slo)) for slo in mine), default=speed)
 
     def _run(self, replicas: Sequence[int], n: int, example: int, speed: float, faults: tuple[Fault, ...]) -> Run:
         fleet = resized(self.served, replicas)

@@ -367,11 +367,9 @@ def spares(
         roles=tuple(role for role, _ in candidate.pools),
         sizes=tuple(part.layout.accelerators for part in parts),
     )
-    allowance = allowance_for(request.confidence, request.slos, StatedError.of(request.engine, plan.operator_error))
-    # A run with slower steps has all its times longer, and the error of each statistic replaces that factor.
-    pairs = zip(request.slos, allowance.latency, strict=True)
-    limits = tuple(replace(slo, limit_s=slo.limit_s * allowance.speed / factor) for slo, factor in pairs)
-    fewest, tried = replace(study, slos=limits).fewest(tell, allowance.speed)
+    allowance = allowance_for(request.confidence, StatedError.of(request.engine, plan.operator_error))
+    careful = replace(study, observe=replace(fleet, allowance=allowance).observe)
+    fewest, tried = careful.fewest(tell, allowance.speed)
     held_as_simulated, fewest_as_simulated = None, None
     tell("steps as simulated")
     if fewest is not None:

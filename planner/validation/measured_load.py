@@ -21,7 +21,7 @@ from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 from planner.answer.evaluate import MOST_REPLICAS
 from planner.evaluation.confidence import SEEDS, Factors, interval, log_noise
-from planner.evaluation.evaluator import Load, Observation, pooled_value_s
+from planner.evaluation.evaluator import Load, Observation, pooled_value_s, pooled_waiting_share
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, observe_window
 from planner.problem.slo import STATS, Slo
 from planner.studies.rerun import MOST_REQUESTS, Rerun
@@ -214,6 +214,7 @@ class LoadSimulator:
         moved: FloatArray = np.array([slo.value_s(seen.samples_s[slo.metric]) for seen in slower])
         base = slo.value_s(seeds[0].samples_s[slo.metric])
         ends = self.prediction.ends
-        factors = Factors.at(np.array(ends), slo, self.prediction.error).latency
+        waiting = np.array([pooled_waiting_share([seen], slo) for seen in slower])
+        factors = Factors.at(np.array(ends), slo, self.prediction.error, waiting).latency
         low, high = interval(value_s, value_s * factors * moved / base, log_noise(seeds, slo), ends)
         return Expected(slo.metric, slo.stat, value_s, low, high)

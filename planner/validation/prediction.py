@@ -118,13 +118,14 @@ class Prediction:
         for p in sorted(self.plan.curve, key=lambda p: p.n_seeds):
             value = p.of(metric).at(stat)
             if value is not None and value > 0:
-                points[p.requests_per_s] = (value, p.stable)
+                points[p.requests_per_s] = (value, p.stable, p.waiting(metric, stat))
         if len(points) < 2:
             return None
         rates = sorted(points)
         values = np.maximum.accumulate([points[r][0] for r in rates])
         stable = np.logical_and.accumulate([points[r][1] for r in rates])
-        return LatencyCurve(tuple(rates), tuple(map(float, values)), tuple(map(bool, stable)))
+        waiting = np.maximum.accumulate([points[r][2] for r in rates])
+        return LatencyCurve(tuple(rates), tuple(map(float, values)), tuple(map(bool, stable)), tuple(waiting.tolist()))
 
     def _expected(self, metric: str, stat: str, value: float, rate: float) -> Expected:
         return Expected(metric, stat, value, *self._ends(Slo(metric, stat, 1.0), value, rate))
@@ -136,7 +137,8 @@ class Prediction:
         """
         factors = Factors.at(np.array(self.ends), slo, self.error)
         curve = self.curve(slo.metric, slo.stat)
-        for speed, latency in zip(factors.speed.tolist(), factors.latency.tolist(), strict=True):
+        latencies = factors.latency if curve is None else factors.latency_at(curve.waiting_at(rate * factors.speed))
+        for speed, latency in zip(factors.speed.tolist(), latencies.tolist(), strict=True):
             if curve is None:
                 yield value * latency
             elif speed > 1 and not curve.is_stable(rate * speed):

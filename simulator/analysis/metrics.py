@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from calibration.accuracy.stated_error import StatedError
+from calibration.accuracy.stated_error import StatedError, waiting_share
 from catalogs.arrays import FloatArray
 from catalogs.deployments.resolved import ResolvedDeployment
 from simulator.analysis.energy import PoolEnergy, pool_uses, power_and_energy
@@ -45,7 +45,9 @@ def summarise(run: Run) -> dict[str, Any]:
     """
     uses = pool_uses(run)
     totals = _together([use.totals for use in uses])
-    stated = StatedError.of(uses[0].compiled.resolved.engine.name, totals.expected_error)
+    done = run.completed
+    share = waiting_share(run.ttft_s[done], run.queue_s[done], np.mean)
+    stated = StatedError.of(uses[0].compiled.resolved.engine.name, totals.expected_error, share)
     energy, ranks = power_and_energy(uses, output_tokens(run)), _rank_metrics(uses)
     return {
         "metrics": {**latency_metrics(run), **energy, **ranks, **speculative_metrics(run)},

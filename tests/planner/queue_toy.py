@@ -92,4 +92,4 @@ class QueueToy:
         growth = float(in_system[1] - in_system[0]) / n if window_s > 0 else 1.0
         energy = self._joules(c, load.requests_per_s)
         samples = dict.fromkeys(("ttft", "tpot", "itl", "e2e"), ttft_s[skip:])
-        return Observation(load, samples, n, growth, energy)
+        return Observation(load, samples, n, growth, energy, queue_s=wait_s[skip:])

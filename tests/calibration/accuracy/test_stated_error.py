@@ -146,17 +146,116 @@ def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         load_file.cache_clear()
 
 
-def test_the_calibration_set_is_a_stable_part_and_no_open_loop_case(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folds_are_stable_and_of_about_equal_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    from measured_points import in_calibration_set
+    from measured_points import FOLDS, fold_of
 
-    names = [f"point {i}" for i in range(4000)]
-    closed, steady = ({n for n in names if in_calibration_set(p, n)} for p in ("closed loop", "steady state"))
-    assert len(closed) / len(names) == pytest.approx(1 / 5, abs=0.02)
-    assert len(steady) / len(names) == pytest.approx(2 / 5, abs=0.02)
-    assert closed < steady
-    assert not any(in_calibration_set("open loop", n) for n in names)
-    assert in_calibration_set("closed loop", "point 4") == in_calibration_set("closed loop", "point 4")
+    found = np.bincount([fold_of(f"point {i}") for i in range(4000)], minlength=FOLDS)
+    assert len(found) == FOLDS
+    assert found / 4000 == pytest.approx(np.full(FOLDS, 1 / FOLDS), abs=0.02)
+    assert fold_of("point 4") == fold_of("point 4")
+
+
+def test_a_point_is_predicted_without_the_points_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of one model are twice as long as simulated: no other model shows that, so no interval may cover them."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from coverage import left_out
+    from measured_points import Compared
+
+    ratios = 0.05 * RNG.standard_normal(60)
+    points = [
+        Compared(
+            "closed loop", f"{i}", "vllm", "h100", model, "tpot", "mean", math.exp(r + more), 1.0, 0.01, 0.0, i % 10
+        )
+        for model, more in (("plain", 0.0), ("odd", math.log(2)))
+        for i, r in enumerate(ratios)
+    ]
+    inside = {
+        model: np.mean(
+            [
+                low <= p.measured - 1 <= high
+                for p, error in left_out(points, "model")
+                if p.model == model
+                for low, high in [error.interval("tpot") or (0.0, 0.0)]
+            ]
+        )
+        for model in ("plain", "odd")
+    }
+    assert inside == {"plain": 0.0, "odd": 0.0}
+    tenths = [error.interval("tpot") for _, error in left_out(points, "fold")]
+    assert all(found is not None and found[1] > 0.9 for found in tenths)
+
+
+def drawn(n: int, typical: float, waiting: float) -> tuple[np.ndarray, np.ndarray]:
+    """Waiting shares, and log ratios whose spread grows with them."""
+    shares = RNG.uniform(0.1, 0.95, n)
+    return shares, 0.1 + (typical + waiting * shares) * RNG.laplace(size=n)
+
+
+def waits(shares: np.ndarray, log_ratios: np.ndarray, know: bool = True) -> Group:
+    return fit_group("toy", "ttft", log_ratios, np.full(len(shares), 0.01), "toy runs", shares if know else None)
+
+
+def shares_right(found: Group, shares: np.ndarray, log_ratios: np.ndarray) -> list[float]:
+    """How often a limit said to be met with 90 % was met, in each third of the waiting share."""
+    highest = np.array([found.log_factor(0.9, 0.01, share) for share in shares])
+    order = np.argsort(shares)
+    return [float(np.mean(log_ratios[third] <= highest[third])) for third in np.array_split(order, 3)]
+
+
+def test_an_error_that_grows_with_waiting_is_right_at_every_load() -> None:
+    """One spread for all loads is too cautious where nothing waits, and says too much where everything does."""
+    known, fresh = drawn(3000, 0.03, 0.4), drawn(3000, 0.03, 0.4)
+    found = waits(*known)
+    assert found.typical + found.waiting == pytest.approx(0.43, abs=0.04)
+    assert shares_right(found, *fresh) == pytest.approx([0.9] * 3, abs=0.025)
+    low, _, high = shares_right(waits(*known, know=False), *fresh)
+    assert low > 0.94
+    assert high < 0.87
+
+
+def test_an_error_that_falls_with_waiting_never_makes_a_longer_queue_surer() -> None:
+    shares = RNG.uniform(0.1, 0.95, 400)
+    assert waits(shares, (1.0 - shares) * RNG.laplace(size=400)).waiting == 0.0
+
+
+def test_less_waiting_than_in_any_run_is_not_surer_and_unknown_waiting_is_the_least_sure() -> None:
+    shares, log_ratios = drawn(400, 0.03, 0.4)
+    found = waits(shares, log_ratios)
+    assert found.least_waiting == pytest.approx(np.quantile(shares, 0.05), abs=1e-3)
+    at_least = found.log_factor(0.9, 0.01, found.least_waiting)
+    assert found.log_factor(0.9, 0.01, 0.0) == at_least < found.log_factor(0.9, 0.01, 0.5)
+    error = StatedError("toy", 0.01, {"ttft": found})
+    levels = np.array([0.1, 0.9])
+    assert error.factors("ttft", levels) == pytest.approx(error.factors("ttft", levels, 1.0))
+    assert stated_error.fit_group("toy", "ttft", log_ratios[:18], shares[:18] * 0, "few", shares[:18]).waiting == 0.0
+
+
+def test_the_shipped_error_of_the_first_token_grows_with_waiting_and_no_other_does() -> None:
+    for found in load_file().groups:
+        if found.metric not in stated_error.WAITING_METRICS:
+            assert found.waiting == 0.0
+        if found.waiting == 0.0:
+            continue
+        for level in (0.5, 0.75, 0.9, 0.98):
+            factors = [found.log_factor(level, 0.05, share) for share in np.linspace(0, 1, 21)]
+            assert factors == sorted(factors)
+    vllm = StatedError.of("vllm", 0.05, 0.25)
+    assert vllm.waits("ttft")
+    assert "25 % of it waiting" in in_words(vllm.block())
+    light, full = (StatedError.of("vllm", 0.05, share).interval("ttft") or (0.0, 0.0) for share in (0.25, 0.95))
+    assert full[0] < light[0] < light[1] < full[1]
+
+
+def test_the_waiting_share_is_what_would_be_missing_without_waiting() -> None:
+    first_s, queue_s = np.array([1.0, 2.0, 5.0]), np.array([0.0, 1.0, 3.0])
+    assert stated_error.waiting_share(first_s, queue_s, np.mean) == pytest.approx(4 / 8)
+    assert stated_error.waiting_share(first_s, queue_s, np.max) == pytest.approx(3 / 5)
+    assert stated_error.waiting_share(first_s, 0 * queue_s, np.mean) == 0.0
+    assert stated_error.waiting_share(np.empty(0), np.empty(0), np.mean) == stated_error.ALL_WAITING
+    unserved = np.array([1.0, math.inf])
+    assert stated_error.waiting_share(unserved, np.array([0.5, math.inf]), np.mean) == stated_error.ALL_WAITING
+    assert stated_error.waiting_share(unserved, np.array([0.5, math.inf]), np.min) == pytest.approx(0.5)
 
 
 def test_own_comparisons_are_read_from_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,8 +115,8 @@ def test_more_confidence_leaves_less_capacity(effort: evaluate.SeedBudget) -> No
     capacities = []
     for sure in (0.6, 0.75, 0.9, 0.95):
         toy = KnownPlan(operator_error=0.05)
-        allowance = allowance_for(sure, SLOS, toy.stated_error(TWO))
-        highest = 20 * (1 - allowance.latency[0] / 4) / allowance.speed
+        allowance = allowance_for(sure, toy.stated_error(TWO))
+        highest = 20 * (1 - allowance.latency(SLOS[0]) / 4) / allowance.speed
         found = evaluator(toy, sure=sure).entry(TWO, None, effort)
         assert found.met
         assert found.capacity_requests_per_s is not None
@@ -134,8 +134,8 @@ def test_more_confidence_leaves_less_capacity(effort: evaluate.SeedBudget) -> No
 @pytest.mark.parametrize("sure", [0.75, 0.95])
 def test_a_required_rate_is_met_exactly_if_it_is_met_with_the_confidence(sure: float) -> None:
     toy = KnownPlan(operator_error=0.05)
-    allowance = allowance_for(sure, SLOS, toy.stated_error(TWO))
-    highest = 20 * (1 - allowance.latency[0] / 4) / allowance.speed
+    allowance = allowance_for(sure, toy.stated_error(TWO))
+    highest = 20 * (1 - allowance.latency(SLOS[0]) / 4) / allowance.speed
     for rate, met in ((0.95 * highest, True), (1.02 * highest, False)):
         found = evaluator(toy, rate, sure=sure).entry(TWO, None, BEST)
         assert found.verdict.met  # as simulated, it is

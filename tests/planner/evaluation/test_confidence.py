@@ -8,8 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from calibration.accuracy.stated_error import Group, StatedError, fit_group
-from planner.evaluation.confidence import LatencyCurve, Spread, confidence, probability_met, sure_rate_per_s
+from calibration.accuracy.stated_error import Group, StatedError, fit_group, load_file
+from planner.evaluation.confidence import (
+    LatencyCurve,
+    Spread,
+    allowance_for,
+    confidence,
+    probability_met,
+    sure_rate_per_s,
+)
 from planner.evaluation.evaluator import Load, Verdict, judge
 from planner.problem.slo import Slo, parse_slo
 from tests.planner.queue_toy import QueueToy, candidate
@@ -98,3 +105,64 @@ def test_a_rate_that_is_sure_enough_is_safe() -> None:
     assert sure >= 0.9
     assert safe is not None
     assert safe >= 0.8 * full * 0.98
+
+
+def shipped(engine: str) -> StatedError:
+    return StatedError(engine, 0.05, {g.metric: g for g in load_file().groups if g.engine == engine})
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("sure", [0.5, 0.75, 0.9, 0.98])
+def test_no_higher_rate_is_surer(engine: str, sure: float) -> None:
+    """One run with the allowance comes closer to the limit with every higher rate: a bisection finds the capacity."""
+    full = QueueToy().fluid_requests_per_s(candidate())
+    allowance = allowance_for(sure, shipped(engine))
+    slo = parse_slo("ttft.p95=1s")
+    shares = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9)
+    seen = [QueueToy().observe(candidate(), Load(full * share, 4000, 0)) for share in shares]
+    ratios = [judge([each], [slo], allowance).value_ratio for each in seen]
+    assert ratios == sorted(ratios)
+
+
+@pytest.mark.parametrize("stat", ["mean", "p50", "p95"])
+def test_a_queue_makes_the_answer_less_sure(stat: str) -> None:
+    """At a higher load the interval is wider, and a limit at the same multiple of the value is less sure."""
+    full, error = QueueToy().fluid_requests_per_s(candidate()), shipped("vllm")
+    slo = parse_slo(f"ttft.{stat}=1s")
+    around = curve(slo)
+    assert list(around.waiting) == sorted(around.waiting)
+    assert around.waiting[0] < 0.5 < 0.7 < around.waiting[-1]
+    flat = replace(around, values_s=(1.0,) * len(around.values_s), stable=(True,) * len(around.values_s))
+    widths, odds = [], []
+    for share in (0.2, 0.5, 0.9):
+        seen = verdict(share * full, slo)
+        limited = replace(slo, limit_s=1.5 * seen.value_s(slo))
+        bars = confidence(seen, flat, limited, error)
+        widths.append(math.log(bars.high_s / bars.low_s))
+        odds.append(bars.probability_met)
+    assert widths == sorted(widths)
+    assert widths[-1] > 1.2 * widths[0]
+    assert odds == sorted(odds, reverse=True)
+
+
+def test_the_interval_is_that_of_the_share_of_the_statistic_that_waits() -> None:
+    """A flat curve and one seed: the ends are the stated factors at the waiting share of the verdict."""
+    full, error, slo = QueueToy().fluid_requests_per_s(candidate()), shipped("vllm"), parse_slo("ttft.mean=1s")
+    seen = judge([QueueToy().observe(candidate(), Load(0.5 * full, 4000, 0))], [slo])
+    share = seen.waiting_share(slo)
+    assert 0.25 < share < 0.42  # M/D/1 at half load waits a third of the time
+    flat = LatencyCurve((0.1 * full, 2 * full), (1.0, 1.0), (True, True), (share, share))
+    bars = confidence(seen, flat, slo, error)
+    expected = error.factors("ttft", np.array([20.5, 180.5]) / 201, share) * seen.value_s(slo)
+    assert (bars.low_s, bars.high_s) == pytest.approx(tuple(expected.tolist()), rel=1e-6)
+
+
+def test_one_verdict_has_the_allowance_of_its_waiting_share() -> None:
+    full, error, slo = QueueToy().fluid_requests_per_s(candidate()), shipped("vllm"), parse_slo("ttft.mean=1s")
+    seen = QueueToy().observe(candidate(), Load(0.8 * full, 4000, 0))
+    plain, sure = judge([seen], [slo]), judge([seen], [slo], allowance_for(0.9, error))
+    factor = float(error.factors("ttft", np.array([0.9]), plain.waiting_share(slo))[0])
+    assert 0.6 < plain.waiting_share(slo) < 0.75  # M/D/1 at 80 % load waits two thirds of the time
+    assert sure.value_ratio == pytest.approx(factor * plain.value_ratio)
+    unknown = judge([replace(seen, queue_s=None)], [slo], allowance_for(0.9, error))
+    assert unknown.value_ratio > sure.value_ratio

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from calibration.accuracy.stated_error import StatedError
+from calibration.accuracy import stated_error
+from calibration.accuracy.stated_error import Group, StatedError
 from planner.evaluation.confidence import (
     LEVELS,
     SEEDS,
@@ -158,7 +159,7 @@ def test_of_curves() -> None:
         judge([seen(0.25, 1.0)], [MEAN]),
     ]
     curve = LatencyCurve.of(verdicts, MEAN)
-    assert curve == LatencyCurve((1.0, 2.0, 3.0, 4.0), (0.25, 1.0, 1.0, 3.0), (True, True, False, False))
+    assert curve == LatencyCurve((1.0, 2.0, 3.0, 4.0), (0.25, 1.0, 1.0, 3.0), (True, True, False, False), (1.0,) * 4)
     assert curve.value_s(math.sqrt(1.0)) == pytest.approx(0.25)
     assert curve.value_s(1.5) == pytest.approx(0.5)  # halfway between the logarithms
     assert curve.value_s(0.1) == pytest.approx(0.25)
@@ -198,19 +199,29 @@ def test_the_sure_rate_is_the_highest_of_the_grid_that_is_sure_enough() -> None:
     assert sure_rate_per_s(lowest, MEAN, 8.0, exact, 0.9) == pytest.approx(1.6)
 
 
-def test_one_run_with_the_allowance_decides_as_the_probability_does() -> None:
-    """Latency 0.1 / (1 - rate / 10): met with the confidence up to the rate that the error bars call sure."""
-    error = StatedError("toy", 0.1, {})
+def with_waiting(spread: float) -> StatedError:
+    """A stated error of TTFT that grows by `spread` from a run in which nothing waits to one in which all does."""
+    normal = [NormalDist().inv_cdf(level) for level in stated_error.LEVELS]
+    known = {"centre": 0.05, "typical": 0.05, "scores": tuple(normal), "n": 100, "engine": "toy", "source": "toy runs"}
+    first = Group(metric="ttft", waiting=spread, least_waiting=0.1, **known)  # type: ignore[arg-type]
+    return StatedError("toy", 0.02, {"ttft": first})
+
+
+@pytest.mark.parametrize("error", [StatedError("toy", 0.1, {}), with_waiting(0.0), with_waiting(0.6)])
+def test_one_run_with_the_allowance_decides_as_the_probability_does(error: StatedError) -> None:
+    """Latency 0.1 / (1 - rate / 10), of which the share rate / 10 waits: met up to the rate that is called sure."""
     rates = tuple(np.linspace(0.5, 9.5, 500).tolist())
-    curve = LatencyCurve(rates, tuple(0.1 / (1 - r / 10) for r in rates), (True,) * 500)
+    shares = tuple(r / 10 for r in rates)
+    curve = LatencyCurve(rates, tuple(0.1 / (1 - r / 10) for r in rates), (True,) * 500, shares)
     slo = Slo("ttft", "mean", 0.4)
     for sure in (0.6, 0.75, 0.9, 0.95):
-        allowance = allowance_for(sure, [slo], error)
+        allowance = allowance_for(sure, error)
         assert allowance.speed >= 1
-        assert min(allowance.latency) >= 1
+        assert allowance.latency(slo) >= 1
 
         def met(rate: float, allowance: ErrorAllowance = allowance) -> bool:
-            value_s = curve.value_s(rate * allowance.speed) * allowance.latency[0]
+            simulated_per_s = rate * allowance.speed
+            value_s = curve.value_s(simulated_per_s) * allowance.latency(slo, simulated_per_s / 10)
             return value_s <= slo.limit_s
 
         highest = max(r for r in np.linspace(1.0, 7.5, 2000) if met(float(r)))
