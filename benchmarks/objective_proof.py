@@ -18,6 +18,7 @@ import pickle
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,6 +47,9 @@ SIZES = RunSizes(200, 600)
 
 #: Brute force determines capacities to this tolerance, finer than the difference that it decides about.
 TOLERANCE = 0.005
+
+#: A candidate that misses at this share of the best capacity is not the optimum: its own capacity is not needed.
+FAR_BELOW = 0.9
 
 #: Objectives whose candidates also use a part of the hardware.
 OF_PARTS = ("cost", "energy", "carbon")
@@ -83,7 +87,8 @@ class Measured:
     Attributes:
         ratio: The largest value / limit at the load; infinite if the candidate does not keep up.
         joules: Energy of an output token at the load; None if the candidate does not carry it.
-        requests_per_s: Its capacity; None if it does not carry the load, or is not compared by capacity.
+        requests_per_s: Its capacity, or a rate far below the best at which it misses an objective; None if it does not
+            carry the load, or is not compared by capacity.
     """
 
     ratio: float
@@ -117,17 +122,28 @@ def draw(n: int, seed: int) -> list[PlanRequest]:
 
 
 def measure(tester: CandidateTester, left: Sequence[Candidate], whole: Sequence[Candidate]) -> Truth:
-    """Return every candidate of `left`, measured by itself, with the capacity of those that are also in `whole`."""
+    """Return every candidate of `left`, measured by itself, with the capacity of those that are also in `whole`.
+
+    A candidate that misses at a rate far below the best capacity so far, in total and per accelerator, is not bisected.
+    """
     found, raced, rate = Truth(), set(whole), tester.requests_per_s or 0.0
-    for c in left:
-        verdict, joules, capacity = tester.probe(c, rate, SIZES.full), None, None
-        if verdict.met:
-            joules = tester.simulated(c, rate, SIZES.full).joules_per_output_token
-        if verdict.met and c in raced:
-            guess_per_s = tester.evaluator.fluid_requests_per_s(c)
-            runs = lambda r, c=c: tester.probe(c, r, SIZES.full)  # noqa: E731
-            capacity = find_capacity(runs, guess_per_s, verdict, TOLERANCE).requests_per_s
-        found[c] = Measured(verdict.ratio, joules, capacity)
+    best_per_s = best_each_per_s = 0.0
+    for c in sorted(left, key=tester.evaluator.fluid_requests_per_s, reverse=True):
+        verdict = tester.probe(c, rate, SIZES.full)
+        if not verdict.met:
+            found[c] = Measured(verdict.ratio, None, None)
+            continue
+        capacity, n = None, c.hardware.n_accelerators
+        if c in raced:
+            far_below = max(FAR_BELOW * min(best_per_s, best_each_per_s * n), rate)
+            floor = tester.probe(c, far_below, SIZES.full)
+            capacity = far_below
+            if floor.met:
+                guess_per_s = tester.evaluator.fluid_requests_per_s(c)
+                runs = partial(tester.probe, c, n_requests=SIZES.full)
+                capacity = find_capacity(runs, guess_per_s, floor, TOLERANCE).requests_per_s
+                best_per_s, best_each_per_s = max(best_per_s, capacity), max(best_each_per_s, capacity / n)
+        found[c] = Measured(verdict.ratio, tester.simulated(c, rate, SIZES.full).joules_per_output_token, capacity)
     return found
 
 

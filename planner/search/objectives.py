@@ -135,6 +135,24 @@ def most_promising_first(
     return [cs[0] for cs in best] + [c for cs in best for c in cs[1:]]
 
 
+def twins_last(candidates: Sequence[Candidate], estimates: Callable[[Candidate], Sequence[float]]) -> list[Candidate]:
+    """Return the candidates with those at the end that an earlier one of the same order makes superfluous.
+
+    Two candidates are twins if they differ only in `max_num_seqs` and all their estimates are equal within half a tie:
+    the limit that differs is not expected to bind. Trials are better spent on candidates that are expected to differ.
+    """
+    seen: dict[object, list[Sequence[float]]] = {}
+    first, last = list[Candidate](), list[Candidate]()
+    for c in candidates:
+        own, others = estimates(c), seen.setdefault((c.placement, c.max_num_batched_tokens), [])
+        is_twin = any(
+            all(math.isclose(a, b, rel_tol=TIE / 2) for a, b in zip(own, other, strict=True)) for other in others
+        )
+        others.append(own)
+        (last if is_twin else first).append(c)
+    return first + last
+
+
 def interleaved(*orders: Sequence[Candidate]) -> list[Candidate]:
     """Return the candidates of several orders in turn, each once."""
     return list(dict.fromkeys(c for turn in zip(*orders, strict=True) for c in turn))
@@ -294,10 +312,11 @@ class CapacityRace:
         estimates = {c: -self.tester.guessed_capacity_per_s(c) / self.unit_cost(c) for c in fastest}
         largest = most_promising_first(fastest, lambda c: estimates[c])
         held = [(c, self.tester.held_per_s(c)) for c in fastest]
-        if any(rate is None for _, rate in held):
-            return interleaved(fastest, largest)
-        ratios = {c: self.tester.guessed_ratio(c, rate or 0.0) for c, rate in held}
-        return interleaved(fastest, largest, most_promising_first(fastest, lambda c: ratios[c]))
+        orders = [fastest, largest]
+        if all(rate is not None for _, rate in held):
+            ratios = {c: self.tester.guessed_ratio(c, rate or 0.0) for c, rate in held}
+            orders.append(most_promising_first(fastest, lambda c: ratios[c]))
+        return twins_last(interleaved(*orders), lambda c: (self._estimate(c), estimates[c]))
 
     def _estimate(self, candidate: Candidate) -> float:
         return -self.tester.evaluator.fluid_requests_per_s(candidate) / self.unit_cost(candidate)
@@ -316,7 +335,7 @@ class CapacityRace:
             return self._scored(tester.capacity(candidate, above, above.requests_per_s * 1.1))
         if self.distance_from_defaults(candidate) >= self.distance_from_defaults(best.candidate):
             return tester.refuse(candidate, best, above)
-        tied = self._race(candidate, break_even_per_s * (1 - TIE))
+        tied = self._race(candidate, max(break_even_per_s * (1 - TIE), tester.held_per_s(candidate) or 0.0))
         if not tied.met:
             return tester.refuse(candidate, best, tied)
         rate, ratio, binding = tied.requests_per_s, tied.ratio, tied.worst.name
@@ -462,4 +481,5 @@ def assess_for(
     if objective == "latency":
         return LowestLatency(tester)
     with_load = tester.requests_per_s is not None or tester.required is not None
-    return CapacityRace(tester, distance_from_defaults, equal_unit_cost if with_load else unit_cost)
+    equal = objective == "cost" and with_load  # the groups of the search have one price each
+    return CapacityRace(tester, distance_from_defaults, equal_unit_cost if equal else unit_cost)

@@ -1,4 +1,7 @@
-"""Search over the candidates that the bounds leave: all of them if there are few, else by Optuna's TPE sampler.
+"""Search over the candidates that the bounds leave: all of them if there are few, else the most promising.
+
+The first half of the trials follows the order of promise. The second half refines the best plan: candidates that differ
+from it in one choice come first, and Optuna's TPE sampler proposes others when none of these is left.
 
 No process simulates a candidate twice, and every decision depends on simulated requests, never on the clock, so equal
 seeds give equal answers. A journal file or a database stores each finished trial: a later run with the same request
@@ -26,6 +29,18 @@ PROPOSALS_PER_TRIAL: Final = 4
 Progress = Callable[[int, int, Outcome | None], None]  # (done, planned, best so far)
 
 Outclassed = Callable[[Candidate, Outcome], bool]
+
+
+def choices(candidate: Candidate) -> tuple[object, ...]:
+    """Return the choices that a refinement changes one at a time: placement, weights, KV cache and batching limits."""
+    c = candidate
+    placed = (c.hardware, c.replicas, c.layout, c.split, c.rest)
+    return (placed, c.weight_dtype, c.kv_dtype, c.max_num_seqs, c.max_num_batched_tokens)
+
+
+def differs_in_one_choice(a: Candidate, b: Candidate) -> bool:
+    """Return whether two candidates differ in exactly one choice."""
+    return sum(x != y for x, y in zip(choices(a), choices(b), strict=True)) == 1
 
 
 @dataclass(slots=True)
@@ -142,11 +157,11 @@ class _Run:
 
     def _try_one(self, waiting: Sequence[Candidate]) -> bool:
         """Evaluate one candidate; return whether this gave an outcome."""
-        # The most promising is next while there are trials for all candidates, in the first half of the trials, and if
-        # the sampler's last proposal gave no new candidate; otherwise the sampler chooses.
-        done = len(self.seen)
-        by_promise = len(waiting) <= self.planned - done or done <= self.planned // 2 or not self._sampled
-        wanted = waiting[0] if by_promise else None
+        # The first in order is next while there are trials for all candidates, in the first half of the trials, if it
+        # refines the best, and if the sampler's last proposal gave no new candidate; otherwise the sampler chooses.
+        enough = len(waiting) <= self.planned - len(self.seen)
+        in_order = enough or not self._refines or self._is_refinement(waiting[0]) or not self._sampled
+        wanted = waiting[0] if in_order else None
         self._claim([] if wanted is None else waiting[: 1 + self.lookahead.depth])
         trial, named = self._trial(wanted)
         if trial is None:
@@ -194,7 +209,7 @@ class _Run:
                 self._add(Outcome.from_dict(found, candidate))
 
     def _waiting(self) -> list[Candidate]:
-        """Return the candidates to choose from next, in order of promise.
+        """Return the candidates to choose from next: in order of promise, later those first that refine the best.
 
         Candidates that other processes have begun follow when the rest is done, the last of them first: a dead process
         finishes none of them, and a running one reaches that candidate last.
@@ -206,7 +221,18 @@ class _Run:
         free = [c for c in left if c not in begun_elsewhere]
         begun = [c for c in left if c in begun_elsewhere]
         self._repeats = bool(begun) and (not free or len(self.seen) + len(begun) >= self.planned)
-        return begun[::-1] if self._repeats else free
+        if self._repeats:
+            return begun[::-1]
+        return sorted(free, key=self._is_refinement, reverse=True) if self._refines else free
+
+    @property
+    def _refines(self) -> bool:
+        """Return whether more than half of the trials are done, so that the rest refines the best outcome."""
+        return len(self.seen) > self.planned // 2
+
+    def _is_refinement(self, candidate: Candidate) -> bool:
+        best = self.result.best
+        return best is not None and differs_in_one_choice(candidate, best.candidate)
 
     def _add(self, outcome: Outcome) -> None:
         self.seen[outcome.candidate] = outcome
