@@ -213,7 +213,8 @@ def search_candidates(
         for group in groups:
             name = study_name(request, group)
             settings = SearchSettings(trials, request.seed, name, options.journal, options.storage, calibration)
-            result.join(search(counted.in_order(group), counted, settings, progress, counted.outclassed, lookahead))
+            order, safest = counted.in_order(group), counted.safest_first(group)
+            result.join(search(order, counted, settings, progress, counted.outclassed, lookahead, safest))
             best = result.best
             enough = 0.0 if best is None else HEADROOM * (tester.held_per_s(best.candidate) or 0.0)
             if result.interrupted or (best is not None and best.requests_per_s >= enough):

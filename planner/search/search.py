@@ -1,7 +1,9 @@
 """Search over the candidates that the bounds leave: all of them if there are few, else the most promising.
 
-The first half of the trials follows the order of promise. The second half refines the best plan: candidates that differ
-from it in one choice come first, and Optuna's TPE sampler proposes others when none of these is left.
+The first half of the trials follows the order of promise, but placements that failed with other limits come after those
+that did not. Until a plan meets the objectives, every other trial takes the safest candidate instead. The second half
+refines the best plan: candidates that differ from it in one choice come first, and Optuna's TPE sampler proposes others
+when none of these is left.
 
 No process simulates a candidate twice, and every decision depends on simulated requests, never on the clock, so equal
 seeds give equal answers. A journal file or a database stores each finished trial: a later run with the same request
@@ -11,6 +13,7 @@ those before it; a `Lookahead` may evaluate the next ones in advance.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,6 +23,7 @@ from optuna.trial import TrialState
 
 from planner.problem.candidate import Candidate
 from planner.search.objectives import Assess, Outcome
+from planner.search.ordering import differs_in_one_choice, placed_and_typed
 from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
 from planner.search.workers import Lookahead, SerialLookahead
 
@@ -29,18 +33,6 @@ PROPOSALS_PER_TRIAL: Final = 4
 Progress = Callable[[int, int, Outcome | None], None]  # (done, planned, best so far)
 
 Outclassed = Callable[[Candidate, Outcome], bool]
-
-
-def choices(candidate: Candidate) -> tuple[object, ...]:
-    """Return the choices that a refinement changes one at a time: placement, weights, KV cache and batching limits."""
-    c = candidate
-    placed = (c.hardware, c.replicas, c.layout, c.split, c.rest)
-    return (placed, c.weight_dtype, c.kv_dtype, c.max_num_seqs, c.max_num_batched_tokens)
-
-
-def differs_in_one_choice(a: Candidate, b: Candidate) -> bool:
-    """Return whether two candidates differ in exactly one choice."""
-    return sum(x != y for x, y in zip(choices(a), choices(b), strict=True)) == 1
 
 
 @dataclass(slots=True)
@@ -95,6 +87,7 @@ def search(
     progress: Progress | None = None,
     outclassed: Outclassed | None = None,
     lookahead: Lookahead | None = None,
+    safest: Sequence[Candidate] = (),
 ) -> SearchResult:
     """Assess candidates and return their outcomes; after Ctrl-C, the outcomes found so far.
 
@@ -105,6 +98,7 @@ def search(
         progress: Called after each candidate.
         outclassed: Returns whether a candidate cannot beat the best outcome so far; such candidates are skipped.
         lookahead: Evaluates the candidates; by default this process does.
+        safest: The candidates in the order in which they are expected to meet the objectives at all.
     """
     if not candidates:
         return SearchResult()
@@ -114,7 +108,7 @@ def search(
     }
     names = ("layout", "max_num_seqs", "max_num_batched_tokens")
     study = CandidateStudy(names, by_params, settings, sampler)
-    run = _Run(candidates, lookahead or SerialLookahead(assess), study, outclassed or (lambda _c, _b: False))
+    run = _Run(candidates, lookahead or SerialLookahead(assess), study, outclassed or (lambda _c, _b: False), safest)
     run.planned = min(len(candidates), settings.n_trials)
     with storage_faults(settings):
         try:
@@ -132,6 +126,7 @@ class _Run:
     lookahead: Lookahead
     study: CandidateStudy[Candidate]
     outclassed: Outclassed
+    safest: Sequence[Candidate] = ()
     result: SearchResult = field(default_factory=SearchResult)
     planned: int = 0
     seen: dict[Candidate, Outcome] = field(default_factory=dict)
@@ -215,7 +210,7 @@ class _Run:
         finishes none of them, and a running one reaches that candidate last.
         """
         best = self.result.best
-        left = [c for c in self.candidates if c not in self.seen]
+        left = [c for c in self._in_order() if c not in self.seen]
         left = [c for c in left if best is None or not self.outclassed(c, best)]
         begun_elsewhere = self.study.begun_elsewhere()
         free = [c for c in left if c not in begun_elsewhere]
@@ -224,6 +219,12 @@ class _Run:
         if self._repeats:
             return begun[::-1]
         return sorted(free, key=self._is_refinement, reverse=True) if self._refines else free
+
+    def _in_order(self) -> Sequence[Candidate]:
+        """Return all candidates in the order for the next trial: placements that failed least often come first."""
+        by_safety = self.result.best is None and len(self.seen) % 2 == 1 and len(self.safest) > 0
+        failed = Counter(placed_and_typed(c) for c, outcome in self.seen.items() if not outcome.feasible)
+        return sorted(self.safest if by_safety else self.candidates, key=lambda c: failed[placed_and_typed(c)])
 
     @property
     def _refines(self) -> bool:
