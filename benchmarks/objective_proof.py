@@ -7,18 +7,25 @@ worse than one that it has measured itself.
 
 python benchmarks/objective_proof.py                         # 30 spaces for each of six objectives: hours
 python benchmarks/objective_proof.py --spaces 3 --objectives energy,carbon
+python benchmarks/objective_proof.py --store DIR             # brute force once, then minutes for each new search
+python benchmarks/objective_proof.py --store DIR --only 0/2  # every second space, for two processes at a time
 """
 
 from __future__ import annotations
 
 import argparse
+import pickle
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from planner.answer.evaluate import PlanEvaluator
+from planner.evaluation.capacity import find_capacity
 from planner.evaluation.evaluator import apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.pipeline import ONE_PROCESS, search_candidates
@@ -36,6 +43,16 @@ LEAST_SPACE = 5
 
 #: Short runs keep brute force affordable: only candidates are compared, under the same requests.
 SIZES = RunSizes(200, 600)
+
+
+#: Brute force determines capacities to this tolerance, finer than the difference that it decides about.
+TOLERANCE = 0.005
+
+#: A candidate that misses at this share of the best capacity is not the optimum: its own capacity is not needed.
+FAR_BELOW = 0.9
+
+#: Objectives whose candidates also use a part of the hardware.
+OF_PARTS = ("cost", "energy", "carbon")
 
 
 @dataclass(frozen=True)
@@ -63,55 +80,149 @@ class Proof:
         return self.found <= self.best_measured + TIE * abs(self.best_measured)
 
 
-def requests(n: int, seed: int) -> Iterator[tuple[PlanRequest, HardwareChoiceEvaluator, list[Candidate]]]:
-    """Yield random requests whose spaces are large enough, with a load that part of the candidates carry."""
-    rng = np.random.default_rng(seed)
-    while n:
+@dataclass(frozen=True)
+class Measured:
+    """One candidate, measured by itself.
+
+    Attributes:
+        ratio: The largest value / limit at the load; infinite if the candidate does not keep up.
+        joules: Energy of an output token at the load; None if the candidate does not carry it.
+        requests_per_s: Its capacity, or a rate far below the best at which it misses an objective; None if it does not
+            carry the load, or is not compared by capacity.
+    """
+
+    ratio: float
+    joules: float | None
+    requests_per_s: float | None
+
+
+Truth = dict[Candidate, Measured]
+
+T = TypeVar("T")
+
+
+def draw(n: int, seed: int) -> list[PlanRequest]:
+    """Return random requests whose spaces are large enough, with a load that part of the candidates carry."""
+    rng, found = np.random.default_rng(seed), list[PlanRequest]()
+    while len(found) < n:
         ttft_s, tpot_s = float(rng.choice([0.5, 1.0, 3.0])), float(rng.choice([0.03, 0.05, 0.1]))
         request = PlanRequest(
             model=str(rng.choice(MODELS)),
             hardware=str(rng.choice(HARDWARE)),
             slo=f"ttft.p90={ttft_s:g}s,tpot.mean={1e3 * tpot_s:g}ms",
             workload=str(rng.choice(WORKLOADS)),
-            objective="energy",  # its runs have energy, and serve all objectives
+            objective="throughput",  # of all objectives, its space is the smallest: whole hardware
         )
         evaluator = open_evaluator(request)
         left, _ = apply_bounds(request, evaluator)
-        if len(left) < LEAST_SPACE * request.search.trials:
+        if len(left) >= LEAST_SPACE * request.search.trials:
+            full_per_s = max(evaluator.fluid_requests_per_s(c) for c in left)
+            found.append(request.replace(requests_per_s=float(f"{full_per_s * rng.uniform(0.05, 0.5):.2g}")))
+    return found
+
+
+def measure(tester: CandidateTester, left: Sequence[Candidate], whole: Sequence[Candidate]) -> Truth:
+    """Return every candidate of `left`, measured by itself, with the capacity of those that are also in `whole`.
+
+    A candidate that misses at a rate far below the best capacity so far, in total and per accelerator, is not bisected.
+    """
+    found, raced, rate = Truth(), set(whole), tester.requests_per_s or 0.0
+    best_per_s = best_each_per_s = 0.0
+    for c in sorted(left, key=tester.evaluator.fluid_requests_per_s, reverse=True):
+        verdict = tester.probe(c, rate, SIZES.full)
+        if not verdict.met:
+            found[c] = Measured(verdict.ratio, None, None)
             continue
-        full_per_s = max(evaluator.fluid_requests_per_s(c) for c in left)
-        rate = float(f"{full_per_s * rng.uniform(0.05, 0.5):.2g}")
-        n -= 1
-        yield request.replace(requests_per_s=rate), evaluator, left
+        capacity, n = None, c.hardware.n_accelerators
+        if c in raced:
+            far_below = max(FAR_BELOW * min(best_per_s, best_each_per_s * n), rate)
+            floor = tester.probe(c, far_below, SIZES.full)
+            capacity = far_below
+            if floor.met:
+                guess_per_s = tester.evaluator.fluid_requests_per_s(c)
+                runs = partial(tester.probe, c, n_requests=SIZES.full)
+                capacity = find_capacity(runs, guess_per_s, floor, TOLERANCE).requests_per_s
+                best_per_s, best_each_per_s = max(best_per_s, capacity), max(best_each_per_s, capacity / n)
+        found[c] = Measured(verdict.ratio, tester.simulated(c, rate, SIZES.full).joules_per_output_token, capacity)
+    return found
 
 
-def prove(request: PlanRequest, evaluator: HardwareChoiceEvaluator, left: Sequence[Candidate]) -> Proof:
-    """Return what the search finds and what brute force finds for one request."""
-    tester = CandidateTester(evaluator, request.slos, SIZES, request.seed, request.confidence, request.requests_per_s)
-    prices = PriceList(request.tariff, evaluator.names.hardware)
-    truth = {c: _value(request, prices, tester, c) for c in left}
-    optimum = min((v for v in truth.values() if v is not None), default=None)
-    result = search_candidates(request, PlanEvaluator(evaluator, tester, prices), left, ONE_PROCESS, None)
-    found = None if result.best is None else truth[result.best.candidate]
-    measured = [truth[o.candidate] for o in result.outcomes if o.feasible]
-    best = min((v for v in measured if v is not None), default=None)
-    return Proof(optimum, found, len(left), len(result.outcomes), best)
+@dataclass(frozen=True)
+class Space:
+    """One request for each objective, with what its candidates are worth.
+
+    Attributes:
+        request: The request; its objective is replaced.
+        evaluator: Evaluates the candidates of every objective.
+        parts: Candidates of the objectives whose plans may use a part of the hardware.
+        whole: Candidates of the other objectives.
+    """
+
+    request: PlanRequest
+    evaluator: HardwareChoiceEvaluator
+    parts: list[Candidate]
+    whole: list[Candidate]
+
+    @classmethod
+    def of(cls, request: PlanRequest) -> Space:
+        """Return the space of a request."""
+        thrifty = request.replace(objective="energy")  # its runs have energy, and serve all objectives
+        evaluator = open_evaluator(thrifty)
+        whole, _ = apply_bounds(request, open_evaluator(request))
+        return cls(request, evaluator, apply_bounds(thrifty, evaluator)[0], whole)
+
+    @property
+    def tester(self) -> CandidateTester:
+        """Return what measures candidates under the load of the request."""
+        request = self.request
+        return CandidateTester(
+            self.evaluator, request.slos, SIZES, request.seed, request.confidence, request.requests_per_s
+        )
+
+    def truth(self) -> Truth:
+        """Return every candidate, measured by itself."""
+        return measure(self.tester, self.parts, self.whole)
+
+    def prove(self, objective: str, truth: Truth) -> Proof:
+        """Return what the search finds and what brute force finds for one objective."""
+        request, left = self.request.replace(objective=objective), self.parts if objective in OF_PARTS else self.whole
+        prices = PriceList(request.tariff, self.evaluator.names.hardware)
+        values = {c: _value(objective, prices, c, truth[c]) for c in left}
+        optimum = min((v for v in values.values() if v is not None), default=None)
+        result = search_candidates(request, PlanEvaluator(self.evaluator, self.tester, prices), left, ONE_PROCESS, None)
+        found = None if result.best is None else values[result.best.candidate]
+        seen = [values[o.candidate] for o in result.outcomes]
+        best = min((v for v in seen if v is not None), default=None)
+        return Proof(optimum, found, len(left), len(result.outcomes), best)
 
 
-def _value(request: PlanRequest, prices: PriceList, tester: CandidateTester, candidate: Candidate) -> float | None:
-    """Return the quantity that the objective minimises, measured by itself; None if the load is not carried."""
-    rate = request.requests_per_s or 0.0
-    verdict = tester.probe(candidate, rate, SIZES.full)
-    if not verdict.met:
+def _value(objective: str, prices: PriceList, candidate: Candidate, measured: Measured) -> float | None:
+    """Return the quantity that the objective minimises; None if the candidate does not carry the load."""
+    if measured.joules is None:
         return None
-    if request.objective == "cost":
-        return prices.usd_per_hour(candidate.hardware)
-    if request.objective in ("energy", "carbon"):
-        return tester.simulated(candidate, rate, SIZES.full).joules_per_output_token
-    if request.objective == "latency":
-        return verdict.ratio
-    found = tester.capacity(candidate, verdict, tester.evaluator.fluid_requests_per_s(candidate)).requests_per_s
-    return -found / (candidate.hardware.n_accelerators if request.objective == "goodput" else 1)
+    if objective == "cost":
+        return prices.usd_per_hour(candidate)
+    if objective == "energy":
+        return measured.joules
+    if objective == "carbon":
+        return measured.joules * prices.grid(candidate).grid.gco2e_per_kwh
+    if objective == "latency":
+        return measured.ratio
+    each = candidate.hardware.n_accelerators if objective == "goodput" else 1
+    return None if measured.requests_per_s is None else -measured.requests_per_s / each
+
+
+def _kept(store: Path | None, name: str, make: Callable[[], T]) -> T:
+    """Return a stored result, or make it and store it. Results of another version of the simulator must be deleted."""
+    path = None if store is None else store / f"{name}.pickle"
+    if path is not None and path.is_file():
+        found: T = pickle.loads(path.read_bytes())
+        return found
+    made = make()
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(pickle.dumps(made))
+    return made
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -120,21 +231,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--spaces", type=int, default=30)
     parser.add_argument("--objectives", default=",".join(OBJECTIVES))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--store", type=Path, help="directory that keeps the results of brute force")
+    parser.add_argument("--only", default="0/1", help="I/N: only the spaces whose number leaves the rest I of N")
     given = parser.parse_args(arguments)
-    objectives = given.objectives.split(",")
+    objectives = [name for name in given.objectives.split(",") if name]
     rows: dict[str, list[Proof]] = {objective: [] for objective in objectives}
-    for i, (request, evaluator, left) in enumerate(requests(given.spaces, given.seed), 1):
+    requests: list[PlanRequest] = _kept(given.store, f"{given.seed}-requests", lambda: draw(given.spaces, given.seed))
+    rest, parts = map(int, given.only.split("/"))
+    for i, request in enumerate(requests[: given.spaces]):
+        if i % parts != rest:
+            continue
+        space = Space.of(request)
+        truth = _kept(given.store, f"{given.seed}-{i}", space.truth)
         for objective in objectives:
-            proof = prove(request.replace(objective=objective), evaluator, left)
+            proof = space.prove(objective, truth)
             rows[objective].append(proof)
             words = f"{request.model} on {request.hardware}, {request.requests_per_s:g} requests/s, {objective}"
-            print(f"{i}: {words}: {proof}", file=sys.stderr, flush=True)
+            verdict = "found" if proof.is_found else "MISSED"
+            print(f"{i}: {words}: {verdict}: {proof}", file=sys.stderr, flush=True)
     print("| objective | spaces | optimum found | consistent | candidates (median) | measured (median) |")
     print("|---|---:|---:|---:|---:|---:|")
     for objective, proofs in rows.items():
-        sizes = np.median([p.n_space for p in proofs]), np.median([p.n_measured for p in proofs])
-        found, same = sum(p.is_found for p in proofs), sum(p.is_consistent for p in proofs)
-        print(f"| {objective} | {len(proofs)} | {found} | {same} | {sizes[0]:.0f} | {sizes[1]:.0f} |")
+        if proofs:
+            sizes = np.median([p.n_space for p in proofs]), np.median([p.n_measured for p in proofs])
+            found, same = sum(p.is_found for p in proofs), sum(p.is_consistent for p in proofs)
+            print(f"| {objective} | {len(proofs)} | {found} | {same} | {sizes[0]:.0f} | {sizes[1]:.0f} |")
 
 
 if __name__ == "__main__":

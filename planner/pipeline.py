@@ -211,7 +211,8 @@ def search_candidates(
         def search_group(group: Sequence[Candidate], trials: int) -> SearchResult:
             name = study_name(request, group)
             settings = SearchSettings(trials, request.seed, name, options.journal, options.storage, calibration)
-            return search(counted.in_order(group), counted, settings, progress, counted.outclassed, lookahead)
+            order, safest = counted.in_order(group), counted.safest_first(group)
+            return search(order, counted, settings, progress, counted.outclassed, lookahead, safest)
 
         for group in groups:
             share = options.trials // GROUP_SHARE if n_groups[kind_of(group[0])] > 1 else options.trials
@@ -227,7 +228,7 @@ def search_candidates(
             if kind in alone or len(own) == len(left):
                 break
             alone.add(kind)
-            result = result.replaced(search_group(own, options.trials), set(own))
+            result = result.updated(search_group(own, options.trials))
     return result
 
 

@@ -86,10 +86,12 @@ class Observation:
     def undecided(self) -> bool:
         """Return whether the system may still be filling up, so that a longer run decides.
 
-        The requests in it grow no faster than a batch that fills up, or none of them waits for a place in the batch.
+        The requests in it grow by more than a long run of a stable system may, but no faster than a batch that fills
+        up, or none of them waits for a place in the batch. Growth that only the random walk of a short run allows for
+        is undecided, too: otherwise a rate would be met or missed by the run length that its growth happens to select.
         """
         filling = self.growth_fraction <= OVERLOAD_GROWTH or self.waiting_fraction <= GROWTH_LIMIT
-        return not self.stable and filling
+        return self.growth_fraction > GROWTH_LIMIT and filling
 
     @property
     def stable(self) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal, Protocol
 
 from planner.evaluation.capacity import find_capacity
@@ -23,6 +23,7 @@ from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.demand import RequiredRates
 from planner.problem.slo import Slo
+from planner.search.ordering import interleaved, most_promising_first, one_of_each_placement_first, twins_last
 
 #: Two plans that differ by less than this share tie: bisection resolves no more, and the simpler one is preferred.
 TIE: Final = 0.02
@@ -119,26 +120,8 @@ class ObjectiveAssess(Assess, Protocol):
     def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates in order of promise by the objective's own estimate."""
 
-
-def most_promising_first(
-    candidates: Sequence[Candidate], estimate: Callable[[Candidate], float], default_limits_first: bool = False
-) -> list[Candidate]:
-    """Return the candidates by ascending estimate of the score.
-
-    With `default_limits_first`, every placement comes with its first limits before any other limits.
-    """
-    if not default_limits_first:
-        return sorted(candidates, key=estimate)
-    placements: dict[object, list[Candidate]] = {}
-    for c in candidates:
-        placements.setdefault(c.placement, []).append(c)
-    best = sorted(placements.values(), key=lambda cs: estimate(cs[0]))
-    return [cs[0] for cs in best] + [c for cs in best for c in cs[1:]]
-
-
-def interleaved(*orders: Sequence[Candidate]) -> list[Candidate]:
-    """Return the candidates of several orders in turn, each once."""
-    return list(dict.fromkeys(c for turn in zip(*orders, strict=True) for c in turn))
+    def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates in the order in which they are expected to meet the objectives at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +144,10 @@ class CountedAssess:
     def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates in order of promise."""
         return self.assess.in_order(candidates)
+
+    def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates that are expected to meet the objectives first."""
+        return self.assess.safest_first(candidates)
 
 
 def equal_unit_cost(_: Candidate) -> float:
@@ -255,6 +242,17 @@ class CandidateTester:
         """Return the least rate at which a candidate must meet the objectives: the required rate, or a light load."""
         return self.held_per_s(candidate) or self.evaluator.light_requests_per_s(candidate)
 
+    def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates in the order in which they are expected to meet the objectives, whatever they score.
+
+        In turn come those with the smallest estimated latencies at the least rate, and those with the highest rate of
+        a full batch. Every placement comes once before any other limits of the same placement.
+        """
+        ratios = {c: self.guessed_ratio(c, self.floor_per_s(c)) for c in candidates}
+        fast = most_promising_first(candidates, lambda c: ratios[c])
+        roomy = most_promising_first(candidates, lambda c: -self.evaluator.fluid_requests_per_s(c))
+        return interleaved(*(one_of_each_placement_first(order) for order in (fast, roomy)))
+
     def refuse(self, candidate: Candidate, best: Outcome | None, verdict: Verdict) -> Outcome:
         """Return the outcome of a candidate that misses; its ratio shows the sampler by how much."""
         ratio = verdict.value_ratio if verdict.stable else UNSTABLE + verdict.value_ratio
@@ -294,16 +292,16 @@ class CapacityRace:
         """Return the candidates by their estimated rate with a full batch per unit cost.
 
         In turn come those with the highest estimated capacity, because latency objectives may leave little of the rate
-        of a full batch, and those with the smallest estimated latencies at a required load.
+        of a full batch.
         """
         fastest = most_promising_first(candidates, self._estimate, default_limits_first=True)
         estimates = {c: -self.tester.guessed_capacity_per_s(c) / self.unit_cost(c) for c in fastest}
         largest = most_promising_first(fastest, lambda c: estimates[c])
-        held = [(c, self.tester.held_per_s(c)) for c in fastest]
-        if any(rate is None for _, rate in held):
-            return interleaved(fastest, largest)
-        ratios = {c: self.tester.guessed_ratio(c, rate or 0.0) for c, rate in held}
-        return interleaved(fastest, largest, most_promising_first(fastest, lambda c: ratios[c]))
+        return twins_last(interleaved(fastest, largest), lambda c: (self._estimate(c), estimates[c]), TIE / 2)
+
+    def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates that are expected to meet the objectives first."""
+        return self.tester.safest_first(candidates)
 
     def _estimate(self, candidate: Candidate) -> float:
         return -self.tester.evaluator.fluid_requests_per_s(candidate) / self.unit_cost(candidate)
@@ -322,7 +320,7 @@ class CapacityRace:
             return self._scored(tester.capacity(candidate, above, above.requests_per_s * 1.1))
         if self.distance_from_defaults(candidate) >= self.distance_from_defaults(best.candidate):
             return tester.refuse(candidate, best, above)
-        tied = self._race(candidate, break_even_per_s * (1 - TIE))
+        tied = self._race(candidate, max(break_even_per_s * (1 - TIE), tester.held_per_s(candidate) or 0.0))
         if not tied.met:
             return tester.refuse(candidate, best, tied)
         rate, ratio, binding = tied.requests_per_s, tied.ratio, tied.worst.name
@@ -350,34 +348,34 @@ class LowestEnergy:
 
     tester: CandidateTester
     weight: Callable[[Candidate], float] = equal_unit_cost
+    _estimates: dict[tuple[Candidate, float], float] = field(default_factory=dict, repr=False, compare=False)
 
     def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
         """Return whether the estimate is far above the score of the best outcome."""
         return best.score is not None and self._estimate(candidate) > ESTIMATE_MARGIN * best.score
 
     def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates by their estimated energy, those first that are estimated to meet the objectives.
-
-        Every third candidate is the one with the smallest estimated latencies, so that one that meets the objectives is
-        found soon.
-        """
+        """Return the candidates by their estimated energy, those first that are estimated to meet the objectives."""
         tester = self.tester
         ratios = {c: tester.guessed_ratio(c, tester.held_per_s(c) or tester.floor_per_s(c)) for c in candidates}
         estimates = {c: self._estimate(c) for c in candidates}
-        likely = [c for c in candidates if ratios[c] <= LIKELY_RATIO]
-        thriftiest = interleaved(
-            *(most_promising_first(likely, lambda c: estimates[c], first) for first in (False, True)),
-        )
-        safest = most_promising_first(candidates, lambda c: ratios[c])
-        return list(dict.fromkeys([*_two_to_one(thriftiest, safest), *safest]))
+        orders = (most_promising_first(candidates, lambda c: estimates[c], first) for first in (False, True))
+        thriftiest = twins_last(interleaved(*orders), lambda c: (estimates[c], ratios[c]), TIE / 2)
+        return sorted(thriftiest, key=lambda c: ratios[c] > LIKELY_RATIO)
+
+    def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates that are expected to meet the objectives first."""
+        return self.tester.safest_first(candidates)
 
     def _estimate(self, candidate: Candidate) -> float:
         tester = self.tester
         nominal = tester.nominal_per_s(candidate)
         full_per_s = tester.evaluator.fluid_requests_per_s(candidate)
         rate = FULL_LOAD * full_per_s if nominal is None else min(nominal, full_per_s)
-        watts = tester.evaluator.guess_w(candidate, rate)
-        return self.weight(candidate) * watts / (rate * tester.evaluator.mean_output_tokens)
+        if (candidate, rate) not in self._estimates:
+            joules = tester.evaluator.guess_w(candidate, rate) / (rate * tester.evaluator.mean_output_tokens)
+            self._estimates[candidate, rate] = self.weight(candidate) * joules
+        return self._estimates[candidate, rate]
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         """Return the outcome of a candidate against the best so far."""
@@ -414,13 +412,6 @@ class LowestEnergy:
         return Outcome(candidate, "measured", rate, float("inf"), verdict.ratio, verdict.worst.name, score)
 
 
-def _two_to_one(first: Sequence[Candidate], second: Sequence[Candidate]) -> Iterator[Candidate]:
-    """Yield two candidates of the first order, then one of the second, until the first is used up."""
-    for i in range(0, len(first), 2):
-        yield from first[i : i + 2]
-        yield from second[i // 2 : i // 2 + 1]
-
-
 @dataclass(frozen=True, slots=True)
 class LowestLatency:
     """Finds the smallest worst value / limit at the required rate, or else under a light load common to all."""
@@ -439,7 +430,11 @@ class LowestLatency:
         fastest = most_promising_first(candidates, lambda c: -self.tester.evaluator.fluid_requests_per_s(c))
         ratios = {c: self.tester.guessed_ratio(c, self.tester.floor_per_s(c)) for c in fastest}
         orders = (most_promising_first(fastest, lambda c: ratios[c], first) for first in (False, True))
-        return interleaved(*orders)
+        return twins_last(interleaved(*orders), lambda c: (ratios[c],), TIE / 2)
+
+    def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates that are expected to meet the objectives first."""
+        return self.tester.safest_first(candidates)
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         """Return the outcome of a candidate against the best so far."""
@@ -468,4 +463,5 @@ def assess_for(
     if objective == "latency":
         return LowestLatency(tester)
     with_load = tester.requests_per_s is not None or tester.required is not None
-    return CapacityRace(tester, distance_from_defaults, equal_unit_cost if with_load else unit_cost)
+    equal = objective == "cost" and with_load  # the groups of the search have one price each
+    return CapacityRace(tester, distance_from_defaults, equal_unit_cost if equal else unit_cost)

@@ -1,4 +1,9 @@
-"""Search over the candidates that the bounds leave: all of them if there are few, else by Optuna's TPE sampler.
+"""Search over the candidates that the bounds leave: all of them if there are few, else the most promising.
+
+The first half of the trials follows the order of promise, but placements that failed with other limits come after those
+that did not. Until a plan meets the objectives, every other trial takes the safest candidate instead. The second half
+refines the best plan: candidates that differ from it in one choice come first, and Optuna's TPE sampler proposes others
+when none of these is left.
 
 No process simulates a candidate twice, and every decision depends on simulated requests, never on the clock, so equal
 seeds give equal answers. A journal file or a database stores each finished trial: a later run with the same request
@@ -8,7 +13,8 @@ those before it; a `Lookahead` may evaluate the next ones in advance.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +23,7 @@ from optuna.trial import TrialState
 
 from planner.problem.candidate import Candidate
 from planner.search.objectives import Assess, Outcome
+from planner.search.ordering import differs_in_one_choice, placed_and_typed
 from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
 from planner.search.workers import Lookahead, SerialLookahead
 
@@ -65,8 +72,9 @@ class SearchResult:
         self.n_resumed += other.n_resumed
         self.n_outclassed += other.n_outclassed
 
-    def replaced(self, again: SearchResult, candidates: Collection[Candidate]) -> SearchResult:
-        """Return the result with the outcomes of some candidates replaced by those of a later search of them."""
+    def updated(self, again: SearchResult) -> SearchResult:
+        """Return the result together with a later search, whose outcomes replace those of the same candidates."""
+        candidates = {o.candidate for o in again.outcomes}
         found = SearchResult(enumerated=self.enumerated, n_outclassed=self.n_outclassed, n_resumed=self.n_resumed)
         for outcome in self.outcomes:
             if outcome.candidate not in candidates:
@@ -103,6 +111,7 @@ def search(
     progress: Progress | None = None,
     outclassed: Outclassed | None = None,
     lookahead: Lookahead | None = None,
+    safest: Sequence[Candidate] = (),
 ) -> SearchResult:
     """Assess candidates and return their outcomes; after Ctrl-C, the outcomes found so far.
 
@@ -113,6 +122,7 @@ def search(
         progress: Called after each candidate.
         outclassed: Returns whether a candidate cannot beat the best outcome so far; such candidates are skipped.
         lookahead: Evaluates the candidates; by default this process does.
+        safest: The candidates in the order in which they are expected to meet the objectives at all.
     """
     if not candidates:
         return SearchResult()
@@ -122,7 +132,7 @@ def search(
     }
     names = ("layout", "max_num_seqs", "max_num_batched_tokens")
     study = CandidateStudy(names, by_params, settings, sampler)
-    run = _Run(candidates, lookahead or SerialLookahead(assess), study, outclassed or (lambda _c, _b: False))
+    run = _Run(candidates, lookahead or SerialLookahead(assess), study, outclassed or (lambda _c, _b: False), safest)
     run.planned = min(len(candidates), settings.n_trials)
     with storage_faults(settings):
         try:
@@ -140,6 +150,7 @@ class _Run:
     lookahead: Lookahead
     study: CandidateStudy[Candidate]
     outclassed: Outclassed
+    safest: Sequence[Candidate] = ()
     result: SearchResult = field(default_factory=SearchResult)
     planned: int = 0
     seen: dict[Candidate, Outcome] = field(default_factory=dict)
@@ -165,11 +176,11 @@ class _Run:
 
     def _try_one(self, waiting: Sequence[Candidate]) -> bool:
         """Evaluate one candidate; return whether this gave an outcome."""
-        # The most promising is next while there are trials for all candidates, in the first half of the trials, and if
-        # the sampler's last proposal gave no new candidate; otherwise the sampler chooses.
-        done = len(self.seen)
-        by_promise = len(waiting) <= self.planned - done or done <= self.planned // 2 or not self._sampled
-        wanted = waiting[0] if by_promise else None
+        # The first in order is next while there are trials for all candidates, in the first half of the trials, if it
+        # refines the best, and if the sampler's last proposal gave no new candidate; otherwise the sampler chooses.
+        enough = len(waiting) <= self.planned - len(self.seen)
+        in_order = enough or not self._refines or self._is_refinement(waiting[0]) or not self._sampled
+        wanted = waiting[0] if in_order else None
         self._claim([] if wanted is None else waiting[: 1 + self.lookahead.depth])
         trial, named = self._trial(wanted)
         if trial is None:
@@ -217,19 +228,36 @@ class _Run:
                 self._add(Outcome.from_dict(found, candidate))
 
     def _waiting(self) -> list[Candidate]:
-        """Return the candidates to choose from next, in order of promise.
+        """Return the candidates to choose from next: in order of promise, later those first that refine the best.
 
         Candidates that other processes have begun follow when the rest is done, the last of them first: a dead process
         finishes none of them, and a running one reaches that candidate last.
         """
         best = self.result.best
-        left = [c for c in self.candidates if c not in self.seen]
+        left = [c for c in self._in_order() if c not in self.seen]
         left = [c for c in left if best is None or not self.outclassed(c, best)]
         begun_elsewhere = self.study.begun_elsewhere()
         free = [c for c in left if c not in begun_elsewhere]
         begun = [c for c in left if c in begun_elsewhere]
         self._repeats = bool(begun) and (not free or len(self.seen) + len(begun) >= self.planned)
-        return begun[::-1] if self._repeats else free
+        if self._repeats:
+            return begun[::-1]
+        return sorted(free, key=self._is_refinement, reverse=True) if self._refines else free
+
+    def _in_order(self) -> Sequence[Candidate]:
+        """Return all candidates in the order for the next trial: placements that failed least often come first."""
+        by_safety = self.result.best is None and len(self.seen) % 2 == 1 and len(self.safest) > 0
+        failed = Counter(placed_and_typed(c) for c, outcome in self.seen.items() if not outcome.feasible)
+        return sorted(self.safest if by_safety else self.candidates, key=lambda c: failed[placed_and_typed(c)])
+
+    @property
+    def _refines(self) -> bool:
+        """Return whether more than half of the trials are done, so that the rest refines the best outcome."""
+        return len(self.seen) > self.planned // 2
+
+    def _is_refinement(self, candidate: Candidate) -> bool:
+        best = self.result.best
+        return best is not None and differs_in_one_choice(candidate, best.candidate)
 
     def _add(self, outcome: Outcome) -> None:
         self.seen[outcome.candidate] = outcome
