@@ -6,11 +6,11 @@ import ast
 import builtins
 from pathlib import Path
 
-import called_functions
 import generated_mutants
 import mutants
 import planted_faults
 import pytest
+import run_statements
 from generated_mutants import Group, Lists, changes_of, faults, read_lists, sample
 from planted_faults import ROOT, ListError
 
@@ -44,7 +44,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "planner" / "thing.py").write_text(SOURCE)
     (tmp_path / "planner" / "__init__.py").write_text("")
     (tmp_path / "tools").mkdir()
-    (tmp_path / "tools" / "called_functions.py").write_text((ROOT / "tools" / "called_functions.py").read_text())
+    (tmp_path / "tools" / "run_statements.py").write_text((ROOT / "tools" / "run_statements.py").read_text())
     (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = [".", "tools"]\n')
     (tmp_path / "tests").mkdir()
     text = "from planner.thing import Thing, total\n\ndef test_total(): assert total(2, 3) == 6.5\n\n"
@@ -114,7 +114,7 @@ def test_equivalent_mutants_that_are_not_there_are_an_error() -> None:
 
 
 @pytest.mark.usefixtures("tree")
-def test_a_mutant_runs_the_tests_that_call_its_function_and_is_killed_or_not() -> None:
+def test_a_mutant_runs_the_tests_that_run_its_statement_and_is_killed_or_not() -> None:
     changes = [c for c in sample(LISTS, 100, 1) if c.function in ("Thing.half", "total")]
     picked = {
         "total: a * b -> (a / b)": "killed",
@@ -131,19 +131,19 @@ def test_a_mutant_runs_the_tests_that_call_its_function_and_is_killed_or_not() -
     assert {o.id.removeprefix("planner/thing.py:"): o.status for o in outcomes} == picked
 
 
-def test_functions_that_are_recorded_do_what_they_did() -> None:
+def test_files_that_are_recorded_do_what_they_did() -> None:
     """Of every file that is changed."""
-    recorded = called_functions.instrumented(SOURCE, "a.py")
+    recorded = run_statements.instrumented(SOURCE, "a.py")
     scope: dict[str, object] = {}
     exec(recorded, scope)
     assert scope["total"](2, 3) == 6.5  # type: ignore[operator]
-    assert ("a.py", 6) in vars(builtins)[called_functions.NAME]
-    without = [line for line in recorded.splitlines() if called_functions.NAME not in line]
+    assert ("a.py", 10) in vars(builtins)[run_statements.NAME]
+    without = [line for line in recorded.splitlines() if run_statements.NAME not in line]
     assert without == SOURCE.splitlines()
     for group in read_lists().groups:
         for pattern in group.files:
             for path in REPOSITORY.glob(pattern):
-                compile(called_functions.instrumented(path.read_text(), "x"), str(path), "exec")
+                compile(run_statements.instrumented(path.read_text(), "x"), str(path), "exec")
 
 
 def test_too_many_survivors_fail() -> None:

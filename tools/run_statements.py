@@ -1,10 +1,10 @@
-"""Which functions of some files each test calls, and how long it takes.
+"""Which statements inside the functions of some files each test runs, and how long it takes.
 
-`instrumented` adds a statement to every function of a file. As a pytest plugin, this module then writes JSON:
+`instrumented` adds a mark before every statement. As a pytest plugin, this module then writes JSON:
 
-    pytest -p called_functions --called-out called.json tests/planner/economics
+    pytest -p run_statements --statements-out statements.json tests/planner/economics
 
-Calls while a fixture of a wider scope is set up count for every test that uses it, and cached results are forgotten
+What runs while a fixture of a wider scope is set up count for every test that uses it, and cached results are forgotten
 before every test. Processes that a test starts are not followed.
 """
 
@@ -21,35 +21,47 @@ from typing import Any
 
 import pytest
 
-#: A function: its file, and the line of its first decorator or of its `def`.
+#: A statement: its file, and its line (of its first decorator, where it has one).
 Place = tuple[str, int]
 
-#: Name of the set of called functions among the built-in names.
-NAME = "_called_functions"
+#: Name of the set of statements that ran among the built-in names.
+NAME = "_run_statements"
 
 
 def instrumented(source: str, path: str) -> str:
-    """The source with a statement at the beginning of each function that is not inside another one."""
+    """The source with a mark before each statement inside a function."""
     lines = source.splitlines(keepends=True)
-    added = []
-    for node in _functions(ast.parse(source)):
-        body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-        if body and body[0].lineno > node.lineno:
-            place = (path, min([node.lineno, *(d.lineno for d in node.decorator_list)]))
-            call = f"__import__('builtins').__dict__.setdefault({NAME!r}, set()).add({place!r})"
-            first = min([body[0].lineno, *(d.lineno for d in getattr(body[0], "decorator_list", []))])
-            added.append((first - 1, f"{' ' * body[0].col_offset}{call}\n"))
-    for at, line in sorted(added, reverse=True):
-        lines.insert(at, line)
+    added = {}
+    for statement in marked(ast.parse(source), source):
+        line = first_line(statement)
+        call = f"__import__('builtins').__dict__.setdefault({NAME!r}, set()).add({(path, line)!r})"
+        added[line] = f"{' ' * statement.col_offset}{call}\n"
+    for line in sorted(added, reverse=True):
+        lines.insert(line - 1, added[line])
     return "".join(lines)
 
 
-def _functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield child
-        else:
-            yield from _functions(child)
+def marked(tree: ast.Module, source: str) -> list[ast.stmt]:
+    """The statements that have a mark: inside a function, no docstring, and with a line of their own (no `elif`)."""
+    lines = source.splitlines()
+    found = []
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            found += [
+                node
+                for node in ast.walk(function)
+                if isinstance(node, ast.stmt)
+                and node is not function
+                and not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+                and not lines[node.lineno - 1][: node.col_offset].strip()
+                and not lines[node.lineno - 1][node.col_offset :].startswith("elif ")
+            ]
+    return found
+
+
+def first_line(node: ast.stmt) -> int:
+    """The line of a statement, with its decorators."""
+    return min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
 
 
 class Recorder:
@@ -92,7 +104,7 @@ class Recorder:
             for definitions in getattr(item, "_fixtureinfo").name2fixturedefs.values():  # noqa: B009 - not public
                 found |= set().union(*(self.by_fixture.get(id(d), set()) for d in definitions))
             seconds = time.perf_counter() - started
-            self.tests[item.nodeid] = {"seconds": round(seconds, 3), "functions": sorted(found)}
+            self.tests[item.nodeid] = {"seconds": round(seconds, 3), "statements": sorted(found)}
 
     def pytest_sessionfinish(self) -> None:
         self.out.write_text(json.dumps(self.tests))
@@ -110,11 +122,11 @@ def forget_cached_results() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option."""
-    parser.addoption("--called-out", type=Path, help="the JSON file to write")
+    parser.addoption("--statements-out", type=Path, help="the JSON file to write")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the recorder."""
-    out = config.getoption("--called-out")
+    out = config.getoption("--statements-out")
     if out is not None:
         config.pluginmanager.register(Recorder(out))
