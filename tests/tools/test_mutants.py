@@ -131,6 +131,36 @@ def test_a_mutant_runs_the_tests_that_run_its_statement_and_is_killed_or_not() -
     assert {o.id.removeprefix("planner/thing.py:"): o.status for o in outcomes} == picked
 
 
+def test_only_statements_that_ran_are_recorded() -> None:
+    """An `elif` is recorded with its `if`; a default value with the first statement of its function."""
+    source = """def f(a=1):
+    if a > 2:
+        b = 1
+    elif a > 1:
+        b = 2
+    else:
+        b = (
+            3
+        )
+    return b
+"""
+    scope: dict[str, object] = {}
+    exec(run_statements.instrumented(source, "b.py"), scope)
+    vars(builtins).setdefault(run_statements.NAME, set()).clear()
+    assert scope["f"]() == 3  # type: ignore[operator]
+    assert vars(builtins)[run_statements.NAME] == {("b.py", 2), ("b.py", 7), ("b.py", 10)}
+
+
+@pytest.mark.usefixtures("tree")
+def test_a_change_names_the_statement_that_it_is_in(tree: Path) -> None:
+    branches = "    if a > 2:\n        return a * 3\n    elif a > 4:\n        pass\n"
+    (tree / "planner" / "thing.py").write_text(f"def f(a=1):\n{branches}    return (\n        a + 5\n    )\n")
+    found = {c.id.partition(": ")[2]: c.line for c in changes_of("planner/thing.py")}
+    assert found["a * 3 -> (a / 3)"] == 3
+    assert found["a > 4 -> (a >= 4)"] == found["a > 2 -> (a >= 2)"] == found["1 -> (2)"] == 2
+    assert found["a + 5 -> (a - 5)"] == 6
+
+
 def test_files_that_are_recorded_do_what_they_did() -> None:
     """Of every file that is changed."""
     recorded = run_statements.instrumented(SOURCE, "a.py")
