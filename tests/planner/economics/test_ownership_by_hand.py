@@ -81,6 +81,12 @@ def test_keys_of_owned_hardware_that_are_missing_are_named() -> None:
         parse_owned("years=1")
 
 
+@pytest.mark.parametrize("name", ["absent.yaml", "absent.yml"])
+def test_a_file_of_owned_hardware_that_is_absent_is_named_as_a_file(name: str) -> None:
+    with pytest.raises(InputError, match=rf"file.*{name}|{name}.*file"):
+        parse_owned(name)
+
+
 # ---- racks and spot
 
 
