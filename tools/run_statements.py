@@ -4,17 +4,17 @@
 
     pytest -p run_statements --statements-out statements.json tests/planner/economics
 
-What runs while a fixture of a wider scope is set up count for every test that uses it, and cached results are forgotten
-before every test. Processes that a test starts are not followed.
+What runs while a fixture of a wider scope is set up counts for every test that uses it, and what runs for a cached
+result for every test that takes it. Processes that a test starts are not followed.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import json
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,10 @@ def first_line(node: ast.stmt) -> int:
     return min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
 
 
+#: Where caches are followed.
+PACKAGES = ("catalogs", "calibration", "simulator", "planner", "tests")
+
+
 class Recorder:
     """Follows one process of pytest."""
 
@@ -71,6 +75,7 @@ class Recorder:
         self.out = out
         self.by_fixture: dict[int, set[Place]] = {}
         self.tests: dict[str, dict[str, Any]] = {}
+        self.saved_s = 0.0  # by cached results
 
     @property
     def places(self) -> set[Place]:
@@ -80,6 +85,49 @@ class Recorder:
     @places.setter
     def places(self, found: set[Place]) -> None:
         setattr(builtins, NAME, found)
+
+    def clock_s(self) -> float:
+        """CPU time of this process and of those it has started and awaited, as if there were no cached results."""
+        times = os.times()
+        return times.user + times.system + times.children_user + times.children_system + self.saved_s
+
+    def follow_caches(self) -> None:
+        """Make the caches of the project and of its tests count what their results ran for every caller."""
+        plain = functools.lru_cache
+
+        def lru_cache(maxsize: Any = 128, typed: bool = False) -> Any:
+            if callable(maxsize):
+                return self.followed(plain(maxsize))
+            return lambda function: self.followed(plain(maxsize, typed)(function))
+
+        functools.lru_cache = lru_cache  # type: ignore[assignment]
+        functools.cache = lambda function: lru_cache(None)(function)  # type: ignore[assignment]
+
+    def followed(self, cached: Any) -> Any:
+        """The cached function; each call adds what the result ran, and the time of it, when it was computed."""
+        module = str(getattr(cached, "__module__", ""))
+        if module.partition(".")[0] not in PACKAGES and not module.startswith("test_"):
+            return cached
+        kept: dict[Any, tuple[set[Place], float]] = {}
+
+        @functools.wraps(cached)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            key = functools._make_key(args, kwargs, False)
+            before, misses, started = self.places, cached.cache_info().misses, self.clock_s()
+            self.places = set()
+            try:
+                return cached(*args, **kwargs)
+            finally:
+                if cached.cache_info().misses > misses:
+                    kept[key] = set(self.places), self.clock_s() - started
+                elif key in kept:
+                    self.places |= kept[key][0]
+                    self.saved_s += kept[key][1]
+                self.places |= before
+
+        for name in ("cache_clear", "cache_info", "cache_parameters"):
+            setattr(call, name, getattr(cached, name))
+        return call
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Iterator[None]:
@@ -94,36 +142,19 @@ class Recorder:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        forget_cached_results()
         self.places = set()
-        started = cpu_s()
+        started = self.clock_s()
         try:
             return (yield)
         finally:
             found = set(self.places)
             for definitions in getattr(item, "_fixtureinfo").name2fixturedefs.values():  # noqa: B009 - not public
                 found |= set().union(*(self.by_fixture.get(id(d), set()) for d in definitions))
-            seconds = cpu_s() - started
+            seconds = self.clock_s() - started
             self.tests[item.nodeid] = {"seconds": round(seconds, 3), "statements": sorted(found)}
 
     def pytest_sessionfinish(self) -> None:
         self.out.write_text(json.dumps(self.tests))
-
-
-def cpu_s() -> float:
-    """CPU time of this process and of those it has started and awaited: the same on a busy machine."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
-
-
-def forget_cached_results() -> None:
-    """Clear the caches of functions of this project, in its packages and in its tests."""
-    packages = ("catalogs", "calibration", "simulator", "planner", "tests")
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] in packages or name.startswith("test_"):
-            for value in list(vars(module).values()):
-                if hasattr(value, "cache_clear") and not isinstance(value, type):
-                    value.cache_clear()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -131,8 +162,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--statements-out", type=Path, help="the JSON file to write")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Register the recorder."""
-    out = config.getoption("--statements-out")
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Begin before the first module of the project is imported."""
+    out = early_config.known_args_namespace.statements_out
     if out is not None:
-        config.pluginmanager.register(Recorder(out))
+        recorder = Recorder(out)
+        recorder.follow_caches()
+        early_config.pluginmanager.register(recorder)

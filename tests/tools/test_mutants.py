@@ -161,6 +161,28 @@ def test_a_change_names_the_statement_that_it_is_in(tree: Path) -> None:
     assert found["a + 5 -> (a - 5)"] == 6
 
 
+def test_cached_results_count_for_every_test_that_takes_them(tree: Path) -> None:
+    """The second test takes the result of the first; the third runs something else."""
+    text = """from functools import cache
+
+from planner.thing import Thing, total
+
+@cache
+def made(n): return total(n, 3)
+
+def test_first(): assert made(2) == 6.5
+
+def test_second(): assert made(2) == 6.5
+
+def test_third(): assert Thing().half == 1
+"""
+    (tree / "tests" / "test_thing.py").write_text(text)
+    (change,) = (c for c in sample(LISTS, 100, 1) if c.id.endswith("total: a * b -> (a / b)"))
+    with planted_faults.trees_of(1) as trees:
+        (fault,) = faults(LISTS, [change], trees)
+    assert fault.nodes == ("tests/test_thing.py::test_first", "tests/test_thing.py::test_second")
+
+
 def test_files_that_are_recorded_do_what_they_did() -> None:
     """Of every file that is changed."""
     recorded = run_statements.instrumented(SOURCE, "a.py")
