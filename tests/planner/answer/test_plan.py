@@ -24,6 +24,8 @@ from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.simulate import simulate
 
+pytestmark = pytest.mark.usefixtures("short_runs")
+
 TIGHT = "ttft.p90=50ms"
 
 
@@ -103,15 +105,6 @@ def test_more_confidence_never_means_more_capacity() -> None:
     ]
     assert capacities == sorted(capacities, reverse=True)
     assert capacities[0] > 1.2 * capacities[-1]
-
-
-def test_a_refusal_at_one_confidence_names_the_confidence_that_the_plan_has() -> None:
-    slow: dict[str, Any] = {"workload": "azure-conv", "requests_per_s": 12.0, "precisions": ("fp8",), "trials": 4}
-    refused = answer_to("llama3.1-8b", "l40sx2", "ttft.p99=700ms", **slow)["infeasible"]
-    (sure,) = (way["value"] for way in refused["what_would_meet_it"] if way["kind"] == "confidence")
-    assert 0.5 <= sure < 0.9
-    slow["trials"] = 40
-    assert answer_to("llama3.1-8b", "l40sx2", "ttft.p99=700ms", **slow, confidence=sure)["feasible"]
 
 
 def test_the_reasons_of_a_refusal_add_up_to_all_candidates() -> None:

@@ -133,3 +133,11 @@ def test_the_binomial_by_hand() -> None:
     assert enough_up(3, 0, 0.4) == pytest.approx(1.0)
     assert (spares_needed(1, 0.99), spares_needed(1, 0.9), spares_needed(1, 0.89)) == (0, 1, 2)
     assert spares_needed(2, 0.0) == 1000  # none are enough: the most that are tried
+
+
+@pytest.mark.parametrize("units", [1, 3, 20])
+@pytest.mark.parametrize("up", [0.3, 0.9, 0.999])
+def test_one_spare_less_is_not_enough(units: int, up: float) -> None:
+    spares = spares_needed(units, up)
+    assert enough_up(units + spares, units, up) >= 0.99
+    assert spares == 0 or enough_up(units + spares - 1, units, up) < 0.99

@@ -23,6 +23,8 @@ from planner.sections.full_answer import read_answer
 from planner.studies.rerun import without_load
 from tests.planner.seats_toy import COLD_S, seats_requests, seats_serve
 
+pytestmark = pytest.mark.usefixtures("short_runs")
+
 HOUR_S = 3600.0
 SLOS = parse_slos(["ttft.p90=3s"])
 ERROR = StatedError("none", 0.01, {})
