@@ -47,6 +47,11 @@ def no_plan() -> dict[str, Any]:
     return answer_to("llama3.1-405b", "h100x4", "p99=2s")
 
 
+@cache
+def overloaded_plan() -> dict[str, Any]:
+    return answer_to("llama3.1-8b", "rtx4090", "p99=1s", requests_per_s=500.0, trials=1)
+
+
 def test_the_answer_has_the_contracts_shape() -> None:
     answer = small_plan()
     assert {"schema_version", "request", "feasible", "best", "alternatives", "pareto", "infeasible", "search"} <= set(
@@ -108,7 +113,7 @@ def test_more_confidence_never_means_more_capacity() -> None:
 
 
 def test_the_reasons_of_a_refusal_add_up_to_all_candidates() -> None:
-    for answer in (no_plan(), answer_to("llama3.1-8b", "rtx4090", "p99=1s", requests_per_s=500.0, trials=1)):
+    for answer in (no_plan(), overloaded_plan()):
         assert sum(answer["infeasible"]["reasons"].values()) == answer["search"]["n_space"]
 
 
@@ -207,8 +212,7 @@ def test_a_step_slower_than_the_limit_is_refused_with_the_step() -> None:
 
 
 def test_too_high_a_rate_is_refused_with_a_rate_that_holds() -> None:
-    answer = answer_to("llama3.1-8b", "rtx4090", "p99=1s", requests_per_s=500.0, trials=1)
-    refusal = answer["infeasible"]
+    refusal = overloaded_plan()["infeasible"]
     assert "500 requests/s" in refusal["binding_constraint"]
     assert refusal["closest"]["capacity_requests_per_s"] < 500
     rate = next(w["value"] for w in refusal["what_would_meet_it"] if w["kind"] == "rate")
