@@ -15,6 +15,13 @@ pytest_plugins = ["tests.skip_report"]
 ROOT = Path(__file__).resolve().parent.parent
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the size of the slow fuzz tests: `pytest -m slow tests/fuzz --fuzz-cases 5000 --fuzz-seed 7`."""
+    cases = "hostile files for the readers, in all; the commands get one per cent as many"
+    parser.addoption("--fuzz-cases", type=int, default=100_000, metavar="N", help=cases)
+    parser.addoption("--fuzz-seed", type=int, default=2, metavar="N", help="of the hostile files; another draws others")
+
+
 def shared_folder(name: str) -> Path:
     """A folder of public measurements beside the checkout (or under $CAPACITY_PLANNER_SHARED); skips where absent."""
     base = Path(os.environ.get("CAPACITY_PLANNER_SHARED", ROOT.parent / "shared"))

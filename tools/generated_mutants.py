@@ -4,8 +4,8 @@
 told from the original, each with its reason. A mutant's id holds the file, the function and the change, never a line,
 and its place in the sample depends on the seed and on this id only: a change elsewhere leaves the sample as it was.
 
-Of the named tests, those run that call the function of the change (all that call the file, where the change is outside
-functions), the fastest first, for at most LONGEST_S together.
+Of the named tests, those run that run the changed statement (all that run any statement of the file, where the change
+is outside functions), the fastest first, for at most LONGEST_S together.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Annotated, Any, Final
 
 import yaml
-from called_functions import instrumented
 from planted_faults import LIMIT_S, ROOT, Fault, ListError, run_tests, write_source
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from run_statements import first_line, instrumented, marked
 
 LIST: Final = Path(__file__).with_suffix(".yaml")
 
@@ -34,7 +34,7 @@ LONGEST_S: Final = 40.0  # of the tests of one mutant
 
 MOST_SURVIVORS: Final = 0.05  # of the mutants that are not equivalent
 
-Called = dict[str, dict[str, Any]]  # as `called_functions` writes it, by test
+Recorded = dict[str, dict[str, Any]]  # as `run_statements` writes it, by test
 
 _OPERATORS: Final[dict[type[ast.operator], type[ast.operator]]] = {
     **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult},
@@ -93,7 +93,7 @@ class Change:
 
     path: str
     function: str  # "Class.method", or the name that is assigned outside functions
-    first_line: int  # of the function, with its decorators; 0 outside functions
+    line: int  # of the statement inside a function; 0 outside functions
     start: int
     end: int
     old: str
@@ -159,7 +159,9 @@ def changes_of(path: str) -> Iterator[Change]:
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     seen: Counter[tuple[str, str, str]] = Counter()
-    for scope, node, parent in _visited(ast.parse(source), _Scope(), None):
+    tree = ast.parse(source)
+    lines = {id(statement): first_line(statement) for statement in marked(tree, source.decode())}
+    for scope, node, parent in _visited(tree, _Scope(), None, lines):
         if not hasattr(node, "lineno"):
             continue
         start = starts[node.lineno - 1] + node.col_offset
@@ -169,30 +171,37 @@ def changes_of(path: str) -> Iterator[Change]:
             seen[scope.function, old, new] += 1
             nth = seen[scope.function, old, new]
             placed = new if isinstance(instead, ast.stmt) else f"({new})"
-            yield Change(path, scope.function, scope.first_line, start, end, old, placed, nth)
+            yield Change(path, scope.function, scope.line, start, end, old, placed, nth)
 
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """Where a node stands; function: as `Change` has it."""
+    """Where a node stands; function, line: as `Change` has them."""
 
     prefix: str = ""
     function: str = "-"
-    first_line: int = 0
+    line: int = 0
 
 
-def _visited(node: ast.AST, scope: _Scope, parent: ast.AST | None) -> Iterator[tuple[_Scope, ast.AST, ast.AST | None]]:
-    """Every node that can change what the file does, with where it stands and its parent."""
+def _visited(
+    node: ast.AST, scope: _Scope, parent: ast.AST | None, lines: Mapping[int, int]
+) -> Iterator[tuple[_Scope, ast.AST, ast.AST | None]]:
+    """Every node that can change what the file does, with where it stands and its parent.
+
+    lines: the line of each statement that is recorded, by the statement's `id`.
+    """
     if isinstance(node, _WITHOUT_EFFECT) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
         return
     if isinstance(node, ast.Call) and ast.unparse(node.func) in ("ConfigDict", "InputError", "Field"):
         return
+    if id(node) in lines:
+        scope = replace(scope, line=lines[id(node)])
     yield scope, node, parent
     left_out = {"annotation", "returns", "decorator_list", "type_comment"}
-    if not scope.first_line:
+    if not scope.line:
         match node:
             case ast.FunctionDef():
-                first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+                first = next((lines[id(statement)] for statement in node.body if id(statement) in lines), 0)
                 scope = _Scope(f"{scope.prefix}{node.name}.", scope.prefix + node.name, first)
             case ast.ClassDef():
                 scope = _Scope(f"{scope.prefix}{node.name}.", scope.prefix + node.name)
@@ -202,7 +211,7 @@ def _visited(node: ast.AST, scope: _Scope, parent: ast.AST | None) -> Iterator[t
         if name not in left_out:
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
-                    yield from _visited(child, scope, node)
+                    yield from _visited(child, scope, node, lines)
 
 
 def _instead(node: ast.AST, parent: ast.AST | None) -> Iterator[ast.AST]:
@@ -292,31 +301,31 @@ def test_files(lists: Lists) -> dict[str, list[str]]:
 def faults(lists: Lists, changes: Sequence[Change], trees: Sequence[Path]) -> Iterator[Fault]:
     """The changes with their tests; one that no test reaches has none, and one that is listed as equivalent says so."""
     reasons = lists.reasons()
-    found = called(lists, [c for c in changes if c.id not in reasons], trees)
+    found = recorded(lists, [c for c in changes if c.id not in reasons], trees)
     tests: dict[tuple[str, int], dict[str, float]] = defaultdict(dict)
     for node, test in found.items():
-        for path, line in test["functions"]:
+        for path, line in test["statements"]:
             tests[path, line][node] = tests[path, 0][node] = test["seconds"]
     for change in changes:
-        seconds = tests[change.path, change.first_line]
+        seconds = tests[change.path, change.line]
         yield _fault(change, seconds, reasons.get(change.id, ""))
 
 
-def called(lists: Lists, changes: Sequence[Change], trees: Sequence[Path]) -> Called:
+def recorded(lists: Lists, changes: Sequence[Change], trees: Sequence[Path]) -> Recorded:
     """Run the test files one by one, in every tree at the same time. Raises ListError where a test fails."""
     changed = {c.path for c in changes}
     names = [name for name, files in test_files(lists).items() if changed & set(files)]
-    found: Called = {}
+    found: Recorded = {}
     free: SimpleQueue[Path] = SimpleQueue()
     for tree in trees:
         free.put(tree)
         for path in changed:
             write_source(tree / path, instrumented((ROOT / path).read_text(), path))
 
-    def one(name: str) -> Called:
+    def one(name: str) -> Recorded:
         tree = free.get()
         try:
-            return _called(name, tree)
+            return _recorded(name, tree)
         finally:
             free.put(tree)
 
@@ -329,15 +338,15 @@ def called(lists: Lists, changes: Sequence[Change], trees: Sequence[Path]) -> Ca
     return found
 
 
-def _called(name: str, tree: Path) -> Called:
-    out = tree / "called.json"
+def _recorded(name: str, tree: Path) -> Recorded:
+    out = tree / "statements.json"
     try:
-        done = run_tests(tree, [name], 4 * LIMIT_S, "-p", "called_functions", "--called-out", str(out))
+        done = run_tests(tree, [name], 4 * LIMIT_S, "-p", "run_statements", "--statements-out", str(out))
     except subprocess.TimeoutExpired:
         raise ListError(f"{name} does not end on the tree as it is") from None
     if done.returncode:
         raise ListError(f"tests fail on the tree as it is:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
-    result: Called = json.loads(out.read_text())
+    result: Recorded = json.loads(out.read_text())
     return result
 
 

@@ -9,6 +9,7 @@ other. If a zone runs out of capacity they are not, and more spares are needed t
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final
 
@@ -101,6 +102,8 @@ def enough_up(units: int, needed: int, up: float) -> float:
 
 
 def spares_needed(units: int, up: float) -> int:
-    """Return the fewest spares with which at least `units` units are available SURE of the time."""
-    spares = range(_MAX_SPARES)
-    return next((n for n in spares if enough_up(units + n, units, up) >= SURE), _MAX_SPARES)
+    """Return the fewest spares with which at least `units` units are available SURE of the time, up to _MAX_SPARES.
+
+    The probability grows with each spare, so the number is found by halving.
+    """
+    return bisect_left(range(_MAX_SPARES), SURE, key=lambda n: enough_up(units + n, units, up))

@@ -96,7 +96,7 @@ def even_blocks(resolved: ResolvedDeployment, memory: MemoryPlan, requests: Requ
     """
     shard = Shard.of(resolved)
     shards = [each for each in (shard, draft_shard(resolved)) if each is not None]
-    given = memory.kv_bytes != max(memory.free_bytes, 0.0)
+    given = memory.kv_bytes != memory.free_bytes
     if given or not requests.n or resolved.engine.memory_rule == "slots" or not varies(shard):
         return memory.kv_blocks
     size, grouped = memory.block_size, resolved.engine.policy == "vllm-v1"

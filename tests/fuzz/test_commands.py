@@ -147,10 +147,12 @@ def test_every_command_refuses_a_file_that_is_not_text(command: tuple[str, ...],
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(50))
-def test_a_thousand_hostile_cases_through_the_commands(start: int, own_folders: Path) -> None:
-    choice = random.Random(start)
-    for _ in range(12):
-        file_case(choice, own_folders, run)
-    for _ in range(8):
-        argument_case(choice, own_folders, run)
+@pytest.mark.parametrize("part", range(20))
+def test_hostile_files_and_arguments_through_the_commands(
+    part: int, own_folders: Path, request: pytest.FixtureRequest
+) -> None:
+    """Three cases of five change a file, two an argument."""
+    cases, start = request.config.getoption("--fuzz-cases") // 100, request.config.getoption("--fuzz-seed")
+    choice = random.Random(f"{start} {part}")
+    for i in range(part, cases, 20):
+        (file_case if i // 20 % 5 < 3 else argument_case)(choice, own_folders, run)

@@ -1,6 +1,7 @@
 """Hostile files and arguments: every reader returns or refuses in one line, soon, and in little memory.
 
-The fast tests take a sample of what the slow ones take: 100,000 cases in this process, and 1,000 through the commands.
+The fast tests take a sample of what the slow ones take: 100,000 cases in this process, and 1,000 through the commands,
+or as many as `--fuzz-cases` has.
 Crashes that were found are in hostile.py, and are repeated first.
 """
 
@@ -119,8 +120,11 @@ def test_a_sample_of_hostile_files(reader: Reader, name: str, tmp_path: Path) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("reader", "name"), EXAMPLES, ids=IDS)
-def test_a_hundred_thousand_hostile_files(reader: Reader, name: str, tmp_path: Path) -> None:
+def test_hostile_files_in_great_number(
+    reader: Reader, name: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    cases, start = request.config.getoption("--fuzz-cases"), request.config.getoption("--fuzz-seed")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    try_variants(reader, name, tmp_path, -(-100_000 // len(EXAMPLES)), start=2)
+    try_variants(reader, name, tmp_path, -(-cases // len(EXAMPLES)), start)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert after == before or after < MOST_KIB

@@ -6,11 +6,11 @@ import ast
 import builtins
 from pathlib import Path
 
-import called_functions
 import generated_mutants
 import mutants
 import planted_faults
 import pytest
+import run_statements
 from generated_mutants import Group, Lists, changes_of, faults, read_lists, sample
 from planted_faults import ROOT, ListError
 
@@ -44,7 +44,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "planner" / "thing.py").write_text(SOURCE)
     (tmp_path / "planner" / "__init__.py").write_text("")
     (tmp_path / "tools").mkdir()
-    (tmp_path / "tools" / "called_functions.py").write_text((ROOT / "tools" / "called_functions.py").read_text())
+    (tmp_path / "tools" / "run_statements.py").write_text((ROOT / "tools" / "run_statements.py").read_text())
     (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = [".", "tools"]\n')
     (tmp_path / "tests").mkdir()
     text = "from planner.thing import Thing, total\n\ndef test_total(): assert total(2, 3) == 6.5\n\n"
@@ -114,7 +114,7 @@ def test_equivalent_mutants_that_are_not_there_are_an_error() -> None:
 
 
 @pytest.mark.usefixtures("tree")
-def test_a_mutant_runs_the_tests_that_call_its_function_and_is_killed_or_not() -> None:
+def test_a_mutant_runs_the_tests_that_run_its_statement_and_is_killed_or_not() -> None:
     changes = [c for c in sample(LISTS, 100, 1) if c.function in ("Thing.half", "total")]
     picked = {
         "total: a * b -> (a / b)": "killed",
@@ -131,19 +131,71 @@ def test_a_mutant_runs_the_tests_that_call_its_function_and_is_killed_or_not() -
     assert {o.id.removeprefix("planner/thing.py:"): o.status for o in outcomes} == picked
 
 
-def test_functions_that_are_recorded_do_what_they_did() -> None:
+def test_only_statements_that_ran_are_recorded() -> None:
+    """An `elif` is recorded with its `if`; a default value with the first statement of its function."""
+    source = """def f(a=1):
+    if a > 2:
+        b = 1
+    elif a > 1:
+        b = 2
+    else:
+        b = (
+            3
+        )
+    return b
+"""
+    scope: dict[str, object] = {}
+    exec(run_statements.instrumented(source, "b.py"), scope)
+    vars(builtins).setdefault(run_statements.NAME, set()).clear()
+    assert scope["f"]() == 3  # type: ignore[operator]
+    assert vars(builtins)[run_statements.NAME] == {("b.py", 2), ("b.py", 7), ("b.py", 10)}
+
+
+@pytest.mark.usefixtures("tree")
+def test_a_change_names_the_statement_that_it_is_in(tree: Path) -> None:
+    branches = "    if a > 2:\n        return a * 3\n    elif a > 4:\n        pass\n"
+    (tree / "planner" / "thing.py").write_text(f"def f(a=1):\n{branches}    return (\n        a + 5\n    )\n")
+    found = {c.id.partition(": ")[2]: c.line for c in changes_of("planner/thing.py")}
+    assert found["a * 3 -> (a / 3)"] == 3
+    assert found["a > 4 -> (a >= 4)"] == found["a > 2 -> (a >= 2)"] == found["1 -> (2)"] == 2
+    assert found["a + 5 -> (a - 5)"] == 6
+
+
+def test_cached_results_count_for_every_test_that_takes_them(tree: Path) -> None:
+    """The second test takes the result of the first; the third runs something else."""
+    text = """from functools import cache
+
+from planner.thing import Thing, total
+
+@cache
+def made(n): return total(n, 3)
+
+def test_first(): assert made(2) == 6.5
+
+def test_second(): assert made(2) == 6.5
+
+def test_third(): assert Thing().half == 1
+"""
+    (tree / "tests" / "test_thing.py").write_text(text)
+    (change,) = (c for c in sample(LISTS, 100, 1) if c.id.endswith("total: a * b -> (a / b)"))
+    with planted_faults.trees_of(1) as trees:
+        (fault,) = faults(LISTS, [change], trees)
+    assert fault.nodes == ("tests/test_thing.py::test_first", "tests/test_thing.py::test_second")
+
+
+def test_files_that_are_recorded_do_what_they_did() -> None:
     """Of every file that is changed."""
-    recorded = called_functions.instrumented(SOURCE, "a.py")
+    recorded = run_statements.instrumented(SOURCE, "a.py")
     scope: dict[str, object] = {}
     exec(recorded, scope)
     assert scope["total"](2, 3) == 6.5  # type: ignore[operator]
-    assert ("a.py", 6) in vars(builtins)[called_functions.NAME]
-    without = [line for line in recorded.splitlines() if called_functions.NAME not in line]
+    assert ("a.py", 10) in vars(builtins)[run_statements.NAME]
+    without = [line for line in recorded.splitlines() if run_statements.NAME not in line]
     assert without == SOURCE.splitlines()
     for group in read_lists().groups:
         for pattern in group.files:
             for path in REPOSITORY.glob(pattern):
-                compile(called_functions.instrumented(path.read_text(), "x"), str(path), "exec")
+                compile(run_statements.instrumented(path.read_text(), "x"), str(path), "exec")
 
 
 def test_too_many_survivors_fail() -> None:

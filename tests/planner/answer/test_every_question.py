@@ -40,7 +40,7 @@ ELSEWHERE = {"report", "verify", "drift"}
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def answers(tmp_path_factory: pytest.TempPathFactory, short_runs: None) -> dict[str, Path]:  # noqa: ARG001
     """One answer of each kind; that with prefill and decode servers is the colocated one, changed by `plan whatif`."""
     folder, found = tmp_path_factory.mktemp("answers"), {}
     for kind, options in REQUESTS.items():

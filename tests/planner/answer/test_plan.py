@@ -24,6 +24,8 @@ from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.simulate import simulate
 
+pytestmark = pytest.mark.usefixtures("short_runs")
+
 TIGHT = "ttft.p90=50ms"
 
 
@@ -43,6 +45,11 @@ def small_plan() -> dict[str, Any]:
 @cache
 def no_plan() -> dict[str, Any]:
     return answer_to("llama3.1-405b", "h100x4", "p99=2s")
+
+
+@cache
+def overloaded_plan() -> dict[str, Any]:
+    return answer_to("llama3.1-8b", "rtx4090", "p99=1s", requests_per_s=500.0, trials=1)
 
 
 def test_the_answer_has_the_contracts_shape() -> None:
@@ -121,17 +128,8 @@ def test_more_confidence_never_means_more_capacity() -> None:
     assert capacities[0] > 1.2 * capacities[-1]
 
 
-def test_a_refusal_at_one_confidence_names_the_confidence_that_the_plan_has() -> None:
-    slow: dict[str, Any] = {"workload": "azure-conv", "requests_per_s": 12.0, "precisions": ("fp8",), "trials": 4}
-    refused = answer_to("llama3.1-8b", "l40sx2", "ttft.p99=700ms", **slow)["infeasible"]
-    (sure,) = (way["value"] for way in refused["what_would_meet_it"] if way["kind"] == "confidence")
-    assert 0.5 <= sure < 0.9
-    slow["trials"] = 40
-    assert answer_to("llama3.1-8b", "l40sx2", "ttft.p99=700ms", **slow, confidence=sure)["feasible"]
-
-
 def test_the_reasons_of_a_refusal_add_up_to_all_candidates() -> None:
-    for answer in (no_plan(), answer_to("llama3.1-8b", "rtx4090", "p99=1s", requests_per_s=500.0, trials=1)):
+    for answer in (no_plan(), overloaded_plan()):
         assert sum(answer["infeasible"]["reasons"].values()) == answer["search"]["n_space"]
 
 
@@ -230,8 +228,7 @@ def test_a_step_slower_than_the_limit_is_refused_with_the_step() -> None:
 
 
 def test_too_high_a_rate_is_refused_with_a_rate_that_holds() -> None:
-    answer = answer_to("llama3.1-8b", "rtx4090", "p99=1s", requests_per_s=500.0, trials=1)
-    refusal = answer["infeasible"]
+    refusal = overloaded_plan()["infeasible"]
     assert "500 requests/s" in refusal["binding_constraint"]
     assert refusal["closest"]["capacity_requests_per_s"] < 500
     rate = next(w["value"] for w in refusal["what_would_meet_it"] if w["kind"] == "rate")

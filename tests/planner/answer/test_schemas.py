@@ -25,6 +25,8 @@ from planner.search.pareto_space import parse_axes
 from planner.sections.full_answer import parse_answer
 from planner.sections.registry import SECTIONS
 
+pytestmark = pytest.mark.usefixtures("short_runs")
+
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "planner" / "schemas"
 SMALL = {

@@ -58,6 +58,7 @@ def test_money_by_hand() -> None:
     plain = money(RATES, Price(36.0, "now", "test"))
     assert (plain.price_source, plain.price_note, plain.instance) == ("test", None, None)
     assert (plain.instances, plain.idle_accelerators) == ([], None)
+    assert (plain.cloud, plain.region) == (None, None)
     mixed = money(RATES, Price(36.0, "now", "test", instances=(*KNOWN.instances, RentedInstances("p4", 4, 1, 1.0))))
     assert (mixed.instance, mixed.accelerators_per_instance, len(mixed.instances)) == (None, None, 2)
     assert money(Rates(1000.0, 4000.0, 7200.0), KNOWN).usd_per_request is None  # the queue grows

@@ -81,6 +81,12 @@ def test_keys_of_owned_hardware_that_are_missing_are_named() -> None:
         parse_owned("years=1")
 
 
+@pytest.mark.parametrize("name", ["absent.yaml", "absent.yml"])
+def test_a_file_of_owned_hardware_that_is_absent_is_named_as_a_file(name: str) -> None:
+    with pytest.raises(InputError, match=rf"file.*{name}|{name}.*file"):
+        parse_owned(name)
+
+
 # ---- racks and spot
 
 
@@ -127,3 +133,11 @@ def test_the_binomial_by_hand() -> None:
     assert enough_up(3, 0, 0.4) == pytest.approx(1.0)
     assert (spares_needed(1, 0.99), spares_needed(1, 0.9), spares_needed(1, 0.89)) == (0, 1, 2)
     assert spares_needed(2, 0.0) == 1000  # none are enough: the most that are tried
+
+
+@pytest.mark.parametrize("units", [1, 3, 20])
+@pytest.mark.parametrize("up", [0.3, 0.9, 0.999])
+def test_one_spare_less_is_not_enough(units: int, up: float) -> None:
+    spares = spares_needed(units, up)
+    assert enough_up(units + spares, units, up) >= 0.99
+    assert spares == 0 or enough_up(units + spares - 1, units, up) < 0.99

@@ -70,14 +70,15 @@ def within(result: ParetoResult, wanted: set[tuple[float, ...]], tie: float = 1.
     return all(any(all(a <= tie * b for a, b in zip(f, w, strict=True)) for f in found(result)) for w in wanted)
 
 
-def test_a_fifth_of_the_simulations_finds_the_front_in_19_of_20_seeds() -> None:
+@pytest.mark.parametrize(("seeds", "least"), [(5, 4), pytest.param(20, 19, marks=pytest.mark.slow)])
+def test_a_fifth_of_the_simulations_finds_the_front_in_nearly_every_seed(seeds: int, least: int) -> None:
     hits = 0
-    for seed in range(20):
+    for seed in range(seeds):
         toy = Toy(seed)
         result = search_front(toy, toy.settings(seed))
         assert len(result.samples) <= SHARE * len(toy.looks)
         hits += within(result, toy.truth)
-    assert hits >= 19
+    assert hits >= least
 
 
 def test_no_point_is_simulated_twice_and_all_are_where_there_is_room() -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import optuna
 import pytest
+from optuna.samplers import RandomSampler
 
 from planner.problem.candidate import Candidate
 from planner.search.objectives import Outcome
 from planner.search.search import SearchResult, _tell, search
-from planner.search.study import SearchSettings
+from planner.search.study import CandidateStudy, SearchSettings
 from tests.planner.queue_toy import candidate
 
 SPACE = [
@@ -112,6 +115,36 @@ def test_an_interrupted_search_keeps_what_it_found() -> None:
 
 def test_no_candidates_no_search() -> None:
     assert search([], Recorder(), SearchSettings(5, 0)) == SearchResult()
+
+
+def test_other_processes_see_what_is_reserved_and_nothing_more_while_the_sampler_chooses(tmp_path: Path) -> None:
+    """The next candidates in order of promise are reserved for three workers, or only the sampler's choice is."""
+    by_params = {(" ".join(map(str, c.placement)), c.max_num_seqs, c.max_num_batched_tokens): c for c in SPACE}
+    names = ("layout", "max_num_seqs", "max_num_batched_tokens")
+    sampled = 0
+    for seed in range(4):
+        settings = SearchSettings(14, seed, "reserved", tmp_path / f"{seed}.log")
+        other: CandidateStudy[Candidate] = CandidateStudy(names, by_params, settings, RandomSampler())
+        begun: list[set[Candidate]] = []
+
+        class Ahead(Recorder):
+            depth = 3
+
+            def evaluate(self, c: Candidate, best: Outcome | None, upcoming: Sequence[Candidate]) -> Outcome:  # noqa: ARG002
+                begun.append(other.begun_elsewhere())  # noqa: B023 - called while it has this value
+                return self(c, best)
+
+        seen = Ahead()
+        search(SPACE, seen, settings, lookahead=seen)
+        assert seen.order[:8] == SPACE[:8]
+        assert begun[:8] == [set(SPACE[i : i + 4]) for i in range(8)]
+        for i, chosen in enumerate(seen.order[8:], start=8):
+            waiting = [c for c in SPACE if c not in seen.order[:i]]
+            if chosen != waiting[0]:
+                sampled += 1
+                assert begun[i] == {chosen}
+        assert other.begun_elsewhere() == set()
+    assert sampled > 1
 
 
 # ---- results

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import optuna
@@ -95,6 +96,7 @@ def kept_in(kind: str, folder: Path) -> tuple[str | None, str | None]:
     return (str(folder / "study.log"), None) if kind == "journal" else (None, f"sqlite:///{folder / 'study.db'}")
 
 
+@cache
 def alone() -> tuple[str, int]:
     found = search(space(), race(), SearchSettings(100, 0))
     assert found.best is not None

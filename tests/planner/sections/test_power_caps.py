@@ -99,7 +99,8 @@ def test_a_limit_that_the_board_cannot_have_is_refused_before_the_search_with_on
     PowerLimitsSection().check(valid, evaluator)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "MOST_REQUESTS", 300)
-        found = power_limits(world(), planned(world(), 30.0, 64.0), [suggested])
+        here = world()
+        found = power_limits(here, planned(here, 30.0, 64.0), [suggested])
     assert [row.cap_w for row in found.measured] == [None, suggested]  # every step of the runs keeps it
 
 

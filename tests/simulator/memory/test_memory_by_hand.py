@@ -11,6 +11,7 @@ from catalogs.deployments.features import DISK_BYTES_PER_S
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
+from catalogs.errors import InputError
 from catalogs.models.catalog import load_model
 from catalogs.units import GIB
 from simulator.layers.shard import Shard
@@ -205,6 +206,15 @@ def test_adapter_matrices_of_a_rank(tp: int) -> None:
     layer = (3 * HIDDEN + 6144 / tp) + (4096 / tp + HIDDEN) + (2 * HIDDEN + 2 * INNER / tp) + (INNER / tp + HIDDEN)
     assert adapter_bytes(llama(tp), 8) == pytest.approx(2 * LAYERS * 8 * layer, rel=1e-12)
     assert adapter_bytes(llama(tp, 2), 8) == pytest.approx(LAYERS * 8 * layer, rel=1e-12)
+
+
+@pytest.mark.parametrize("model", ["deepseek-r1", "mixtral-8x7b"])
+def test_adapters_of_other_layers_are_refused(model: str) -> None:
+    """Latent attention before a dense block, and plain attention before experts."""
+    first = load_model(model).groups[0]
+    assert (first.plain_attention is None) != (first.dense_block is None)
+    with pytest.raises(InputError, match="dense models with plain attention"):
+        modules(Shard(load_model(model), Layout(8), "bf16", "bf16"))
 
 
 def test_one_gate_less_is_one_matrix_less() -> None:
