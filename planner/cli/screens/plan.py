@@ -137,7 +137,7 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
 def _sibling_words(served: CheckpointBlock) -> str:
     """Return the words above a start command that does not serve the weights of the requested model."""
     return (
-        f"{served.repository}, which is {served.kind} {served.of} in {served.dtype}, NOT the requested "
+        f"{served.repository}, which is {served.kind} {served.of} in {served.dtype}, not the requested "
         f"{served.requested} (--precision native serves that)"
     )
 

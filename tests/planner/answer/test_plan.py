@@ -79,7 +79,7 @@ def test_a_checkpoint_of_a_sibling_is_named_above_the_start_command() -> None:
     assert (served["repository"], served["kind"]) == (repository, "the instruction-tuned sibling")
     shown = render(parse_answer(base)).replace("\n            ", " ")
     assert f"Serves      {repository}, which is the instruction-tuned sibling" in shown
-    assert "NOT the requested meta-llama/Llama-3.1-8B" in shown
+    assert "not the requested meta-llama/Llama-3.1-8B" in shown
     own = answer_to("meta-llama/Llama-3.1-8B-Instruct", "l40s", "p99=2s", **kwargs)
     assert own["best"]["checkpoint"]["kind"] == "the requested model"
     assert "Serves  " not in render(parse_answer(own))
