@@ -6,6 +6,7 @@ The search runs on this machine or on a Ray cluster and reports its progress on 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections import Counter
@@ -327,7 +328,7 @@ def _best_first(
     """
     first, *others = entries
     for other in sorted(others, key=lambda e: objective_value(request.objective, request.given, e)):
-        if objective_value(request.objective, request.given, other) >= _tied(request, first):
+        if not objective_value(request.objective, request.given, other) < _tied(request, first):
             break
         again = plan_evaluator.entry(other.candidate, other.requests_per_s, BEST)
         better = objective_value(request.objective, request.given, again) < _tied(request, first)
@@ -339,7 +340,7 @@ def _best_first(
 def _tied(request: PlanRequest, entry: EvaluatedPlan) -> float:
     """Return the value below which another plan is better than this one by more than a tie."""
     value = objective_value(request.objective, request.given, entry)
-    return value - TIE * abs(value)
+    return value - TIE * abs(value) if math.isfinite(value) else value
 
 
 def _winner(

@@ -89,7 +89,7 @@ class MeasuredRun:
 
     @property
     def n(self) -> int:
-        """Number of requests that finished and were kept."""
+        """Return the number of requests that finished and were kept."""
         return len(self.ttft_s)
 
     def gaps(self) -> list[FloatArray]:
@@ -113,12 +113,12 @@ class MeasuredRun:
 
     @property
     def requests_per_s(self) -> float:
-        """Number of kept requests over the duration of the run."""
+        """Return the number of kept requests over the duration of the run."""
         return self.n / self.duration_s
 
     @property
     def output_tokens_per_s(self) -> float:
-        """Output tokens of the kept requests over the duration of the run."""
+        """Return the output tokens of the kept requests over the duration of the run."""
         return float(np.nansum(self.output_tokens)) / self.duration_s
 
     def samples(self, metric: Metric) -> FloatArray:

@@ -90,7 +90,7 @@ class Bundle:
 
     @property
     def uncalibrated(self) -> list[str]:
-        """One line for every operator family without measured rows."""
+        """Return one line for every operator family without measured rows."""
         return [UncalibratedModel(f).notice for f in DEFAULTS if f not in self.models]
 
     def version_notice(self, engine: str, version: str) -> str | None:

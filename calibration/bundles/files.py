@@ -95,7 +95,7 @@ class BundleFacts(BaseModel, extra="forbid"):
 
     @property
     def held_out(self) -> list[dict[str, Any]]:
-        """The held-out errors of all families as JSON data, each with its family."""
+        """Return the held-out errors of all families as JSON data, each with its family."""
         return [{"family": f, **e.model_dump()} for f, record in self.families.items() for e in record.held_out]
 
 

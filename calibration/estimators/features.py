@@ -70,12 +70,12 @@ class Encoder:
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """The columns of the family that are sizes; the others are words."""
+        """Return the columns of the family that are sizes; the others are words."""
         return tuple(c for c in OPERATOR_COLUMNS[self.family] if c not in WORDS)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the columns that `encode` returns."""
+        """Return the names of the columns that `encode` returns."""
         return (*self.sizes, *PHYSICS, *(f"{c} {v}" for c, v in self.words))
 
     def encode(self, rows: pd.DataFrame) -> FloatArray:

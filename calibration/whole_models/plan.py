@@ -62,12 +62,12 @@ class SessionLimits:
 
     @property
     def point_s(self) -> float:
-        """The seconds that one point may take."""
+        """Return the seconds that one point may take."""
         return max(POINT_SHARE * self.budget_s, LEAST_POINT_S)
 
     @property
     def repeats_s(self) -> float:
-        """The seconds that the repeats of one point may take."""
+        """Return the seconds that the repeats of one point may take."""
         return min(max(REPEATS_SHARE * self.budget_s, REPEATS_S[0]), REPEATS_S[1])
 
 

@@ -107,7 +107,7 @@ class TargetStudy:
 
     @property
     def met(self) -> bool | None:
-        """Whether CHOSEN reaches the goal for R2 on held-out configurations, or None where there is no goal."""
+        """Return whether CHOSEN reaches the goal for R2 on held-out configurations, or None where there is no goal."""
         goal = self.target.r2_goal
         return None if goal is None else self.by_configuration.score().r2 >= goal
 

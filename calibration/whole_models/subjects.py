@@ -39,7 +39,7 @@ class RandomWeightModel:
 
     @property
     def kind(self) -> str:
-        """The kind of architecture, "encoder-decoder" or "decoder-only"."""
+        """Return the kind of architecture, "encoder-decoder" or "decoder-only"."""
         return "encoder-decoder" if self.spec.is_encoder_decoder else "decoder-only"
 
 

@@ -69,12 +69,12 @@ class Point:
 
     @property
     def key(self) -> str:
-        """Identifier of the point in a session."""
+        """Return the identifier of the point in a session."""
         return f"{self.model}/{self.workload}/b{self.batch}/i{self.input_tokens}/o{self.output_tokens}"
 
     @property
     def decode_steps(self) -> int:
-        """Number of decode steps, one fewer than the output tokens."""
+        """Return the number of decode steps, one fewer than the output tokens."""
         return self.output_tokens - 1
 
 

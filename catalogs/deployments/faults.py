@@ -43,7 +43,7 @@ class Fault(YamlBlock):
 
     @property
     def scripted(self) -> bool:
-        """Whether the fault happens once, at a given time."""
+        """Return whether the fault happens once, at a given time."""
         return self.at_s is not None
 
 

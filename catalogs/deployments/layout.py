@@ -28,12 +28,12 @@ class Layout:
 
     @property
     def accelerators(self) -> int:
-        """The number of accelerators that one replica occupies."""
+        """Return the number of accelerators that one replica occupies."""
         return self.tensor_parallel * self.pipeline_parallel * self.data_parallel * self.context_parallel
 
     @property
     def words(self) -> str:
-        """The layout as text, such as "TP4 x PP2 x DP2 + EP"; sizes of 1 are left out, except TP."""
+        """Return the layout as text, such as "TP4 x PP2 x DP2 + EP"; sizes of 1 are left out, except TP."""
         further = (("PP", self.pipeline_parallel), ("DP", self.data_parallel), ("CP", self.context_parallel))
         cut = "".join(f" x {name}{size}" for name, size in further if size > 1)
         shared = f" + DCP{self.decode_context_parallel}" if self.decode_context_parallel > 1 else ""

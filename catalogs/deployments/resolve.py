@@ -98,7 +98,7 @@ class CatalogLookup:
 
     @property
     def default_limits(self) -> tuple[int, int]:
-        """The engine's default (max_num_batched_tokens, max_num_seqs) on this device, per rank on CPUs."""
+        """Return the engine's default (max_num_batched_tokens, max_num_seqs) on this device, per rank on CPUs."""
         unit = self.hardware.accelerator
         return self.engine.default_limits(unit.memory_bytes, unit.name, unit.kind)
 

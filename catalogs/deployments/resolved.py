@@ -27,7 +27,7 @@ class OffloadTiers:
 
     @property
     def as_written(self) -> dict[str, float]:
-        """The tiers under the keys of deployment.yaml."""
+        """Return the tiers under the keys of deployment.yaml."""
         return {
             "host_gib": self.host_bytes / GIB,
             "disk_gib": self.disk_bytes / GIB,
@@ -67,17 +67,17 @@ class ResolvedDeployment:
 
     @property
     def queries(self) -> int:
-        """The tokens that each decode brings into a step."""
+        """Return the tokens that each decode brings into a step."""
         return self.speculation.queries if self.speculation else 1
 
     @property
     def most_replicas(self) -> int:
-        """The most replicas that exist at any time."""
+        """Return the most replicas that exist at any time."""
         return max(self.replicas, self.scaling.max_replicas if self.scaling else 0)
 
     @property
     def accelerators_per_replica(self) -> int:
-        """The number of accelerators that one replica occupies."""
+        """Return the number of accelerators that one replica occupies."""
         return self.layout.accelerators
 
     def filled_in(self, written: Deployment) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Lora(StrictYamlBlock):
 
     @property
     def in_host(self) -> int:
-        """The number of adapters kept in host memory."""
+        """Return the number of adapters kept in host memory."""
         return self.max_cpu_loras or self.max_loras
 
 
@@ -135,7 +135,7 @@ class Deployment(StrictYamlBlock):
 
     @property
     def slices(self) -> tuple[PoolDeployment, ...]:
-        """Each pool of the deployment, written as a deployment.
+        """Return each pool of the deployment, written as a deployment.
 
         Raises:
             InputError: A pool has a key that it cannot have.

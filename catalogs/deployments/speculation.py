@@ -61,22 +61,22 @@ class Speculation:
 
     @property
     def step_tokens(self) -> int:
-        """The tokens of a step's budget that each decode takes."""
+        """Return the tokens of a step's budget that each decode takes."""
         return self.queries + self.budget_tokens
 
     @property
     def is_head(self) -> bool:
-        """Whether the drafter is a layer that reads the target's hidden states."""
+        """Return whether the drafter is a layer that reads the target's hidden states."""
         return self.method in HEADS
 
     @property
     def mean_advance(self) -> float:
-        """The expected tokens per round, including the token that needs no draft."""
+        """Return the expected tokens per round, including the token that needs no draft."""
         return 1.0 + sum(self.rates)
 
     @property
     def as_written(self) -> dict[str, Any]:
-        """The resolved values under the keys of deployment.yaml."""
+        """Return the resolved values under the keys of deployment.yaml."""
         return {
             "method": self.method,
             "num_speculative_tokens": self.num_speculative_tokens,

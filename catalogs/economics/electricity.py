@@ -109,7 +109,7 @@ class HourlyCarbon:
 
     @property
     def mean(self) -> float:
-        """The mean over the day."""
+        """Return the mean over the day."""
         return sum(self.gco2e_per_kwh) / HOURS
 
     def cleanest(self, hours: int) -> tuple[tuple[int, ...], float]:

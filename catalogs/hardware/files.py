@@ -44,7 +44,7 @@ class NodeFile(StrictYamlBlock):
 
     @property
     def to_host_gb_per_s(self) -> float:
-        """The rate from an accelerator to host memory in GB/s."""
+        """Return the rate from an accelerator to host memory in GB/s."""
         return self.host_gb_per_s or self.link_gb_per_s
 
     @model_validator(mode="after")
@@ -100,7 +100,7 @@ class HardwareFile(StrictYamlBlock):
 
     @property
     def peak_flops(self) -> dict[str, float]:
-        """The dense peak flops by dtype, for the dtypes with a fast path."""
+        """Return the dense peak flops by dtype, for the dtypes with a fast path."""
         found = {d: getattr(self, f"peak_tflops_{d}") for d in ("bf16", "fp16", "fp8", "int8", "fp4", "fp32")}
         return {d: v * TERA for d, v in found.items() if v is not None}
 

@@ -36,7 +36,7 @@ class Accelerator:
 
     @property
     def is_slice(self) -> bool:
-        """Whether this is a MIG instance, which has its own memory and cores but no peer-to-peer link."""
+        """Return whether this is a MIG instance, which has its own memory and cores but no peer-to-peer link."""
         return ":" in self.name
 
 
@@ -80,12 +80,12 @@ class Hardware:
 
     @property
     def accelerator(self) -> Accelerator:
-        """The accelerator of each node."""
+        """Return the accelerator of each node."""
         return self.node.accelerator
 
     @property
     def n_accelerators(self) -> int:
-        """The number of accelerators of all nodes."""
+        """Return the number of accelerators of all nodes."""
         return self.n_nodes * self.accelerators_per_node
 
     @property

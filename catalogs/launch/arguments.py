@@ -27,22 +27,22 @@ class Arguments:
 
     @property
     def flag_words(self) -> list[str]:
-        """The flags and their values as separate words."""
+        """Return the flags and their values as separate words."""
         return [word for flag, value in self.flags for word in ((flag,) if value is None else (flag, value))]
 
     @property
     def words(self) -> list[str]:
-        """The whole command as separate words."""
+        """Return the whole command as separate words."""
         return [*self.program, *self.flag_words]
 
     @property
     def text(self) -> str:
-        """The whole command as one shell line."""
+        """Return the whole command as one shell line."""
         return shlex.join(self.words)
 
     @property
     def keywords(self) -> dict[str, object]:
-        """The flags as keywords of the engine's own arguments class; `--no-enable-x` becomes enable_x=False."""
+        """Return the flags as keywords of the engine's own arguments class; `--no-enable-x` becomes enable_x=False."""
         found: dict[str, object] = {}
         for flag, value in self.flags:
             negated = flag.startswith(_NEGATED)

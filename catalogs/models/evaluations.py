@@ -35,7 +35,7 @@ class Evaluation(YamlBlock):
 
     @property
     def recovery_percent(self) -> float | None:
-        """The score in per cent of that in the model's own precision; None where only words are known."""
+        """Return the score in per cent of that in the model's own precision; None where only words are known."""
         return self.recovery if self.score is None or self.baseline is None else 100.0 * self.score / self.baseline
 
     @property

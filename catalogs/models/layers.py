@@ -46,7 +46,7 @@ class FeedForward(ABC):
     @property
     @abstractmethod
     def active_intermediate_size(self) -> int:
-        """The inner width of the block that one token passes through."""
+        """Return the inner width of the block that one token passes through."""
 
     @abstractmethod
     def indivisible_sizes(self, tp: int, expert_parallel: bool) -> list[str]:
@@ -71,7 +71,7 @@ class Mlp(FeedForward):
 
     @property
     def active_intermediate_size(self) -> int:
-        """The width of the block."""
+        """Return the width of the block."""
         return self.intermediate_size
 
     def indivisible_sizes(self, tp: int, expert_parallel: bool) -> list[str]:  # noqa: ARG002 - a block has no experts
@@ -96,7 +96,7 @@ class Moe(FeedForward):
 
     @property
     def matrices(self) -> int:
-        """The number of matrices per expert."""
+        """Return the number of matrices per expert."""
         return 3 if self.gated else 2
 
     def expert_params(self, hidden: int) -> int:
@@ -130,7 +130,7 @@ class Moe(FeedForward):
 
     @property
     def active_intermediate_size(self) -> int:
-        """The total width of the experts that one token passes through."""
+        """Return the total width of the experts that one token passes through."""
         return self.experts_per_token * self.expert_intermediate_size + self.shared_intermediate_size
 
     def indivisible_sizes(self, tp: int, expert_parallel: bool) -> list[str]:
@@ -151,12 +151,12 @@ class LayerGroup:
 
     @property
     def n_mixers(self) -> int:
-        """The number of mixers per layer."""
+        """Return the number of mixers per layer."""
         return (self.mixer is not None) * (2 if self.cross_attention else 1)
 
     @property
     def plain_attention(self) -> Attention | None:
-        """The mixer where every token has its own keys and values (MHA, GQA, MQA); None for any other mixer.
+        """Return the mixer where every token has its own keys and values (MHA, GQA, MQA); None for any other mixer.
 
         It serves features that are defined for this kind only: LoRA, encoders, EAGLE heads, vLLM's cache groups.
         """
@@ -164,7 +164,7 @@ class LayerGroup:
 
     @property
     def dense_block(self) -> Mlp | None:
-        """The feed-forward block where every token uses all of it; None for any other block."""
+        """Return the feed-forward block where every token uses all of it; None for any other block."""
         return self.ffn if isinstance(self.ffn, Mlp) else None
 
     def part_params(self, hidden: int) -> dict[Part, int]:

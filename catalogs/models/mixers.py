@@ -42,7 +42,7 @@ class Mixer(ABC):
     @property
     @abstractmethod
     def output_size(self) -> int:
-        """The number of inputs of the output projection."""
+        """Return the number of inputs of the output projection."""
 
     @abstractmethod
     def linear_params(self, hidden: int) -> int:
@@ -54,12 +54,12 @@ class Mixer(ABC):
 
     @property
     def softmax_heads(self) -> int:
-        """The number of query heads that take a softmax over their context."""
+        """Return the number of query heads that take a softmax over their context."""
         return 0
 
     @property
     def cached_heads(self) -> int:
-        """The number of key and value heads in the cache; a shared latent counts as one."""
+        """Return the number of key and value heads in the cache; a shared latent counts as one."""
         return 0
 
     @property
@@ -69,17 +69,17 @@ class Mixer(ABC):
 
     @property
     def score_width(self) -> int:
-        """The multiply-adds of attention for one query token and one cached token, summed over heads."""
+        """Return the multiply-adds of attention for one query token and one cached token, summed over heads."""
         return 0
 
     @property
     def attended_tokens(self) -> int | None:
-        """The most tokens of context that a query attends to; None means all of them."""
+        """Return the most tokens of context that a query attends to; None means all of them."""
         return None
 
     @property
     def uniform_cache(self) -> bool:
-        """Whether every token of a sequence takes the same number of bytes in the cache."""
+        """Return whether every token of a sequence takes the same number of bytes in the cache."""
         return self.attends
 
     def kv_bytes_per_token(self, element_bytes: float) -> float:  # noqa: ARG002 - signature of the kinds that cache
@@ -111,22 +111,22 @@ class Attention(Mixer):
 
     @property
     def value_dim(self) -> int:
-        """The size of one value head."""
+        """Return the size of one value head."""
         return self.head_dim if self.value_head_dim is None else self.value_head_dim
 
     @property
     def q_size(self) -> int:
-        """The outputs of the query projection, including its gate."""
+        """Return the outputs of the query projection, including its gate."""
         return self.n_heads * self.head_dim * (2 if self.output_gate else 1)
 
     @property
     def kv_size(self) -> int:
-        """The outputs of the key and value projections, which the KV cache holds per token and layer."""
+        """Return the outputs of the key and value projections, which the KV cache holds per token and layer."""
         return self.n_kv_heads * (self.head_dim + self.value_dim)
 
     @property
     def output_size(self) -> int:
-        """The number of inputs of the output projection."""
+        """Return the number of inputs of the output projection."""
         return self.n_heads * self.value_dim
 
     def rank_heads(self, tp: int) -> int:
@@ -148,17 +148,17 @@ class Attention(Mixer):
 
     @property
     def softmax_heads(self) -> int:
-        """The number of query heads."""
+        """Return the number of query heads."""
         return self.n_heads
 
     @property
     def cached_heads(self) -> int:
-        """The number of KV heads."""
+        """Return the number of KV heads."""
         return self.n_kv_heads
 
     @property
     def kv_heads_to_split(self) -> int | None:
-        """The number of KV heads."""
+        """Return the number of KV heads."""
         return self.n_kv_heads
 
     @property
@@ -168,12 +168,12 @@ class Attention(Mixer):
 
     @property
     def attended_tokens(self) -> int | None:
-        """The window in tokens; None for full attention."""
+        """Return the window in tokens; None for full attention."""
         return self.window_tokens
 
     @property
     def uniform_cache(self) -> bool:
-        """Whether the attention has no window, so that every token stays in the cache."""
+        """Return whether the attention has no window, so that every token stays in the cache."""
         return not self.window_tokens
 
     def kv_bytes_per_token(self, element_bytes: float) -> float:
@@ -204,17 +204,17 @@ class MlaAttention(Mixer):
 
     @property
     def q_size(self) -> int:
-        """The outputs of the query projection."""
+        """Return the outputs of the query projection."""
         return self.n_heads * (self.nope_head_dim + self.rope_head_dim)
 
     @property
     def latent_size(self) -> int:
-        """The numbers that the KV cache holds per token and layer: the latent and the shared rotary key."""
+        """Return the numbers that the KV cache holds per token and layer: the latent and the shared rotary key."""
         return self.kv_lora_rank + self.rope_head_dim
 
     @property
     def output_size(self) -> int:
-        """The number of inputs of the output projection."""
+        """Return the number of inputs of the output projection."""
         return self.n_heads * self.v_head_dim
 
     def indexer_params(self, hidden: int) -> int:
@@ -239,12 +239,12 @@ class MlaAttention(Mixer):
 
     @property
     def softmax_heads(self) -> int:
-        """The number of query heads."""
+        """Return the number of query heads."""
         return self.n_heads
 
     @property
     def cached_heads(self) -> int:
-        """One head, since all query heads share the latent."""
+        """Return one head, since all query heads share the latent."""
         return 1
 
     @property
@@ -254,7 +254,7 @@ class MlaAttention(Mixer):
 
     @property
     def attended_tokens(self) -> int | None:
-        """The number of tokens that a sparse-attention indexer selects; None without an indexer."""
+        """Return the number of tokens that a sparse-attention indexer selects; None without an indexer."""
         return self.index_topk_tokens
 
     def indivisible_sizes(self, tp: int) -> list[str]:
@@ -287,17 +287,17 @@ class LinearAttention(Mixer):
 
     @property
     def key_size(self) -> int:
-        """The total size of the key heads."""
+        """Return the total size of the key heads."""
         return self.n_key_heads * self.key_head_dim
 
     @property
     def value_size(self) -> int:
-        """The total size of the value heads."""
+        """Return the total size of the value heads."""
         return self.n_value_heads * self.value_head_dim
 
     @property
     def conv_size(self) -> int:
-        """The channels of the short convolution: queries, keys and values (Mamba-2: C, B, x)."""
+        """Return the channels of the short convolution: queries, keys and values (Mamba-2: C, B, x)."""
         return 2 * self.key_size + self.value_size
 
     @property
@@ -307,7 +307,7 @@ class LinearAttention(Mixer):
 
     @property
     def output_size(self) -> int:
-        """The number of inputs of the output projection."""
+        """Return the number of inputs of the output projection."""
         return self.value_size
 
     def linear_params(self, hidden: int) -> int:

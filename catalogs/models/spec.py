@@ -56,7 +56,7 @@ class Checkpoint:
 
     @property
     def words(self) -> str:
-        """The checkpoint in words: "nvidia/Llama-3.1-8B-Instruct-FP8 (fp8, model cards, as of 2026-11-20)"."""
+        """Return the checkpoint in words: "nvidia/Llama-3.1-8B-Instruct-FP8 (fp8, model cards, as of 2026-11-20)"."""
         return f"{self.repository} ({self.format.dtype}, {self.source}, as of {self.as_of})"
 
     @property
@@ -101,34 +101,34 @@ class ModelSpec:
 
     @property
     def n_layers(self) -> int:
-        """The number of decoder layers."""
+        """Return the number of decoder layers."""
         return sum(g.count for g in self.groups)
 
     @property
     def n_encoder_layers(self) -> int:
-        """The number of encoder layers."""
+        """Return the number of encoder layers."""
         return sum(g.count for g in self.encoder_groups)
 
     @property
     def is_encoder_decoder(self) -> bool:
-        """Whether the model has an encoder."""
+        """Return whether the model has an encoder."""
         return bool(self.encoder_groups)
 
     @property
     def is_moe(self) -> bool:
-        """Whether the model is a mixture of experts."""
+        """Return whether the model is a mixture of experts."""
         return any(g.ffn is not None and g.ffn.routed for g in self.groups)
 
     # ---- parameters
 
     @property
     def norm_size(self) -> int:
-        """The weights of one norm."""
+        """Return the weights of one norm."""
         return self.hidden_size * (2 if self.layer_norm else 1)
 
     @property
     def embedding_params(self) -> int:
-        """The weights of the token embedding, the learned positions and the projections of a narrower embedding.
+        """Return the weights of the token embedding, the learned positions and the projections of a narrower embedding.
 
         There is one table of positions per stack.
         """
@@ -141,12 +141,12 @@ class ModelSpec:
 
     @property
     def lm_head_params(self) -> int:
-        """The weights of a separate output projection; 0 where it is tied to the embedding."""
+        """Return the weights of a separate output projection; 0 where it is tied to the embedding."""
         return 0 if self.tied_embeddings else self.vocab_size * (self.embedding_size or self.hidden_size)
 
     @property
     def part_params(self) -> dict[Part, int]:
-        """The linear weights of the whole model by part."""
+        """Return the linear weights of the whole model by part."""
         sizes: dict[Part, int] = dict.fromkeys(PARTS, 0)
         for group in self.groups + self.encoder_groups:
             for part, n in group.part_params(self.hidden_size).items():
@@ -155,7 +155,7 @@ class ModelSpec:
 
     @property
     def small_params(self) -> int:
-        """The biases, norms and routers of all layers, and the last norm of each stack."""
+        """Return the biases, norms and routers of all layers, and the last norm of each stack."""
         layers = sum(
             g.count * g.small_params(self.hidden_size, self.norm_size) for g in self.groups + self.encoder_groups
         )
@@ -225,7 +225,7 @@ class ModelSpec:
 
     @property
     def state_bytes_per_sequence(self) -> float:
-        """The bytes of constant-size state of all linear-attention layers, per sequence."""
+        """Return the bytes of constant-size state of all linear-attention layers, per sequence."""
         return sum(g.count * g.mixer.state_bytes() for g in self.groups if g.mixer is not None)
 
 

@@ -74,7 +74,7 @@ class TrimmedLines(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """The encoding of the target, from which tables choose their characters."""
+        """Return the encoding of the target, from which tables choose their characters."""
         return self._target.encoding or "utf-8"
 
     def write(self, text: str) -> int:

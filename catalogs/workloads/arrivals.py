@@ -34,17 +34,17 @@ class RateCurve:
 
     @property
     def period_s(self) -> float:
-        """The period in seconds."""
+        """Return the period in seconds."""
         return float(self.edges_s[-1])
 
     @property
     def mean(self) -> float:
-        """The mean rate over a period."""
+        """Return the mean rate over a period."""
         return float(self.reached[-1]) / self.period_s
 
     @property
     def reached(self) -> FloatArray:
-        """The expected requests until each edge. Shape (n + 1,)."""
+        """Return the expected requests until each edge. Shape (n + 1,)."""
         return np.concatenate([[0.0], np.cumsum(np.diff(self.edges_s) * self.rates)])
 
     def times_s(self, counts: FloatArray) -> FloatArray:
@@ -92,7 +92,7 @@ class Arrivals(YamlBlock):
 
     @property
     def mean_per_s(self) -> float | None:
-        """The long-run requests per second; None where the process has no rate of its own."""
+        """Return the long-run requests per second; None where the process has no rate of its own."""
         return self.requests_per_s
 
 
@@ -101,7 +101,7 @@ class VaryingRate(Arrivals):
 
     @property
     def mean_per_s(self) -> float:
-        """The mean requests per second over a period."""
+        """Return the mean requests per second over a period."""
         return self.curve().mean
 
     def curve(self) -> RateCurve:

@@ -28,7 +28,7 @@ class TokenStatistics:
 
     @property
     def constant(self) -> bool:
-        """Whether all requests have the same length."""
+        """Return whether all requests have the same length."""
         return self.mean == self.max
 
 

@@ -36,12 +36,12 @@ class Replay:
 
     @property
     def has_rate(self) -> bool:
-        """Whether the workload has a rate to set; False where all requests have the same arrival time."""
+        """Return whether the workload has a rate to set; False where all requests have the same arrival time."""
         return self.trace.arrival_s is None or self.requests_per_s is not None
 
     @property
     def requests_per_s(self) -> float | None:
-        """The requests per second of the whole trace; None where it has no arrival times or only one."""
+        """Return the requests per second of the whole trace; None where it has no arrival times or only one."""
         times = self.trace.arrival_s
         span = 0.0 if times is None else float(times[-1] - times[0])
         return (len(self.trace.input_tokens) - 1) / span * self.rate_scale if span > 0 else None

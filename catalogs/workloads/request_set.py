@@ -59,7 +59,7 @@ class RequestSet:
 
     @property
     def n(self) -> int:
-        """The number of requests."""
+        """Return the number of requests."""
         return len(self.input_tokens)
 
     def every(self, k: int) -> RequestSet:

@@ -67,7 +67,7 @@ class Sessions:
 
     @property
     def n_sessions(self) -> int:
-        """The number of sessions."""
+        """Return the number of sessions."""
         return int(self.session[-1]) + 1
 
     @classmethod

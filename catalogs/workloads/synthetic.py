@@ -71,17 +71,17 @@ class SyntheticWorkload:
 
     @property
     def requests_per_s(self) -> float | None:
-        """The workload's own mean rate; None where it has none."""
+        """Return the workload's own mean rate; None where it has none."""
         return self.arrivals.mean_per_s
 
     @property
     def concurrency(self) -> int | None:
-        """The number of clients of a closed loop; None for open arrivals."""
+        """Return the number of clients of a closed loop; None for open arrivals."""
         return self.arrivals.concurrency if isinstance(self.arrivals, ClosedLoopArrivals) else None
 
     @property
     def has_rate(self) -> bool:
-        """Whether the workload has a rate to set."""
+        """Return whether the workload has a rate to set."""
         return not isinstance(self.arrivals, Rateless)
 
     def draw(self, seed: int, n: int, requests_per_s: float) -> RequestSet:

@@ -118,7 +118,7 @@ class TraceFormat:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that the format requires."""
+        """Return the columns that the format requires."""
         wanted = (self.arrival, self.input_tokens, self.output_tokens, self.mark)
         return tuple(column for column in wanted if column)
 

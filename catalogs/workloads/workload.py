@@ -43,24 +43,24 @@ class Workload:
 
     @property
     def n_requests(self) -> int:
-        """The number of requests of a run where the caller gives none."""
+        """Return the number of requests of a run where the caller gives none."""
         return self.content.n_requests
 
     @property
     def requests_per_s(self) -> float | None:
-        """The workload's own mean rate; None where it has none (closed loop, all at once, lengths only)."""
+        """Return the workload's own mean rate; None where it has none (closed loop, all at once, lengths only)."""
         return self.content.requests_per_s
 
     @property
     def rate_notice(self) -> str | None:
-        """The notice for a run at the workload's own rate where it has none; None where no notice is needed."""
+        """Return the notice for a run at the workload's own rate where it has none; None where no notice is needed."""
         if not self.content.has_rate or self.requests_per_s is not None:
             return None
         return f"{self.name} has no arrival rate of its own: {DEFAULT_REQUESTS_PER_S:g} request/s unless one is given"
 
     @property
     def closed_loop(self) -> bool:
-        """Whether a fixed number of clients sends the requests."""
+        """Return whether a fixed number of clients sends the requests."""
         return self.content.concurrency is not None
 
     def materialise(

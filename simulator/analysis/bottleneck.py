@@ -64,7 +64,7 @@ class Bottleneck:
 
     @property
     def bound_by(self) -> str:
-        """The largest share of time with work to do; idle if there is none."""
+        """Return the largest share of time with work to do; idle if there is none."""
         working = {name: share for name, share in self.bounds.items() if name != IDLE}
         return max(working, key=lambda name: working[name]) if any(working.values()) else IDLE
 
@@ -116,7 +116,7 @@ class StepSamples:
 
     @property
     def shares_of_class(self) -> FloatArray:
-        """The share of each operator class's time by device bound. Shape (classes, device bounds)."""
+        """Return the share of each operator class's time by device bound. Shape (classes, device bounds)."""
         found = np.zeros((N_CLASSES, len(DEVICE_BOUNDS)))
         names = list(DEVICE_BOUNDS)
         for row in self.operators:
@@ -138,12 +138,12 @@ class PoolBottleneck:
 
     @property
     def shares(self) -> Bottleneck:
-        """The bounds of this pool as shares."""
+        """Return the bounds of this pool as shares."""
         return _bottleneck([self])
 
     @property
     def bound_by(self) -> str:
-        """The largest share of time with work to do (see `Bottleneck.bound_by`)."""
+        """Return the largest share of time with work to do (see `Bottleneck.bound_by`)."""
         return self.shares.bound_by
 
     def operators_of(self, bound: str) -> list[OperatorRow]:

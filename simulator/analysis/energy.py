@@ -26,23 +26,23 @@ class PoolEnergy:
 
     @property
     def accelerators(self) -> float:
-        """Mean number of accelerators in use."""
+        """Return the mean number of accelerators in use."""
         return self.compiled.resolved.accelerators_per_replica * self.replicas
 
     @property
     def idle_s(self) -> float:
-        """Idle seconds, summed over the replicas."""
+        """Return the idle seconds, summed over the replicas."""
         return max(0.0, self.duration_s * self.replicas - self.totals.busy_s)
 
     @property
     def gpu_j(self) -> float:
-        """Joules of the accelerators."""
+        """Return the joules of the accelerators."""
         joules = self.totals.joules_per_accelerator + self.idle_s * self.totals.idle_w
         return self.compiled.resolved.accelerators_per_replica * joules
 
     @property
     def busy_host_j(self) -> float:
-        """Joules of the hosts above idle, for busy accelerators."""
+        """Return the joules of the hosts above idle, for busy accelerators."""
         resolved = self.compiled.resolved
         return resolved.hardware.node.host_w_per_accelerator * resolved.accelerators_per_replica * self.totals.busy_s
 

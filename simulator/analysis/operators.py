@@ -67,12 +67,12 @@ class OperatorRow:
 
     @property
     def intensity(self) -> float:
-        """Arithmetic operations per byte."""
+        """Return the arithmetic operations per byte."""
         return self.flops / self.bytes if self.bytes else 0.0
 
     @property
     def bound(self) -> str:
-        """The limit of its roofline, or its fixed cost if it is far from the roofline."""
+        """Return the limit of its roofline, or its fixed cost if it is far from the roofline."""
         return FIXED if self.limit != LINK and self.seconds > FIXED_COST_FACTOR * self.roofline_s else self.limit
 
     def scaled(self, factor: float) -> OperatorRow:
@@ -81,7 +81,7 @@ class OperatorRow:
 
     @property
     def efficiency(self) -> float:
-        """Share of the roofline that the operator reaches."""
+        """Return the share of the roofline that the operator reaches."""
         return self.roofline_s / self.seconds if self.seconds else 0.0
 
 

@@ -60,7 +60,7 @@ class KvCache:
 
     @property
     def held(self) -> int:
-        """Blocks that requests hold."""
+        """Return the blocks that requests hold."""
         return self.total - self.available
 
     def count_queue(self) -> tuple[int, int]:
@@ -70,7 +70,7 @@ class KvCache:
 
     @property
     def queue_length(self) -> int:
-        """The number of entries that `count_queue` visits."""
+        """Return the number of entries that `count_queue` visits."""
         return len(self._queue)
 
     def take(self, blocks: int) -> None:

@@ -135,12 +135,12 @@ class ClientTimeouts:
 
     @property
     def needed(self) -> bool:
-        """Whether any request has a timeout, a priority or a deadline."""
+        """Return whether any request has a timeout, a priority or a deadline."""
         return self.requests.terms is not None or self.timeout_s < inf
 
     @property
     def some_give_up(self) -> bool:
-        """Whether any request has a timeout."""
+        """Return whether any request has a timeout."""
         terms = self.requests.terms
         return self.timeout_s < inf or (terms is not None and bool((terms.timeout_s < inf).any()))
 

@@ -283,7 +283,7 @@ class Cluster:
 
     @property
     def blind(self) -> bool:
-        """Whether routing depends on no replica signal and on no client timeout."""
+        """Return whether routing depends on no replica signal and on no client timeout."""
         return self._timeouts is None and all(stage.router.blind for path in self._paths for stage in path)
 
     def _hand_over(self, source_index: int, request: Request) -> bool:

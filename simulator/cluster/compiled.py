@@ -52,7 +52,7 @@ class CompiledDeployment:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Notices that apply to every result, one sentence each."""
+        """Return the notices that apply to every result, one sentence each."""
         operators = [line.op for line in step_calls(Shard.of(self.resolved), SAMPLE_STEP)]
         age = self.bundle.version_notice(self.resolved.engine.name, self.resolved.engine.version)
         own = [*self.resolved.notices, *self.bundle.notices, *self.bundle.notices_for(operators)]

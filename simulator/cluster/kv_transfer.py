@@ -92,7 +92,7 @@ class TransferPath(Protocol):
 
     @property
     def latency_s(self) -> float:
-        """Seconds from the last byte sent until the blocks are usable."""
+        """Return the seconds from the last byte sent until the blocks are usable."""
 
     def pieces(self, tokens: int) -> int:
         """Return the number of equal pieces, each sent when it is computed; 1 if all is sent after the prompt."""

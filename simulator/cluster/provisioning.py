@@ -22,7 +22,7 @@ class PendingReplica:
 
     @property
     def pending(self) -> bool:
-        """Whether the replica is neither ready nor cancelled."""
+        """Return whether the replica is neither ready nor cancelled."""
         return self.ended_s == inf
 
 

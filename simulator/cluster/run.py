@@ -105,7 +105,7 @@ class Run:
 
     @property
     def span_s(self) -> tuple[float, float]:
-        """Times of the first arrival and the last token, in seconds.
+        """Return the times of the first arrival and the last token, in seconds.
 
         The end is the horizon if requests are unfinished there. Both are zero if no request arrived.
         """
@@ -125,62 +125,62 @@ class Run:
 
     @property
     def logs(self) -> tuple[StepLog, ...]:
-        """The step logs of all replicas: one per replica, or several for a pipeline."""
+        """Return the step logs of all replicas: one per replica, or several for a pipeline."""
         return tuple(log for r in self.replicas for log in r.logs)
 
     @property
     def kv_peak_fraction(self) -> float:
-        """Peak KV cache usage of the fullest replica, as a fraction of its cache."""
+        """Return the peak KV cache usage of the fullest replica, as a fraction of its cache."""
         return max(r.kv_peak_fraction for r in self.replicas)
 
     @property
     def offloads(self) -> tuple[OffloadUse, ...]:
-        """The offloading record of each replica that offloads KV blocks."""
+        """Return the offloading record of each replica that offloads KV blocks."""
         return tuple(r.offload for r in self.replicas if r.offload)
 
     @property
     def compiled_pools(self) -> tuple[CompiledDeployment, ...]:
-        """The compiled deployment of each pool; empty for a run of bare timers."""
+        """Return the compiled deployment of each pool; empty for a run of bare timers."""
         return tuple(pool.compiled for pool in self.pools if pool.compiled is not None)
 
     @property
     def completed(self) -> BoolArray:
-        """Whether each request was completed. Shape (requests,)."""
+        """Return whether each request was completed. Shape (requests,)."""
         return np.equal(self.status, outcomes.COMPLETED)
 
     @property
     def rejected(self) -> BoolArray:
-        """Whether each request was rejected. Shape (requests,)."""
+        """Return whether each request was rejected. Shape (requests,)."""
         return np.isin(self.status, _REJECTED)
 
     @property
     def timed_out(self) -> BoolArray:
-        """Whether the client of each request gave up. Shape (requests,)."""
+        """Return whether the client of each request gave up. Shape (requests,)."""
         return np.equal(self.status, outcomes.TIMED_OUT)
 
     @property
     def failed(self) -> BoolArray:
-        """Whether each request failed because it was lost more often than it is retried. Shape (requests,)."""
+        """Return whether each request failed because it was lost more often than it is retried. Shape (requests,)."""
         return np.equal(self.status, outcomes.FAILED)
 
     @property
     def unfinished(self) -> BoolArray:
-        """Whether each request was sent and is still open at the end of the run. Shape (requests,)."""
+        """Return whether each request was sent and is still open at the end of the run. Shape (requests,)."""
         return np.equal(self.status, outcomes.UNFINISHED)
 
     @property
     def arrived(self) -> BoolArray:
-        """Whether each request was sent. Shape (requests,)."""
+        """Return whether each request was sent. Shape (requests,)."""
         return np.not_equal(self.status, outcomes.NOT_SENT)
 
     @property
     def ttft_s(self) -> FloatArray:
-        """Time to first token of each request, seconds. Shape (requests,)."""
+        """Return the time to first token of each request, seconds. Shape (requests,)."""
         return self.first_token_s - self.arrival_s
 
     @property
     def tpot_s(self) -> FloatArray:
-        """Time per output token of each request, seconds. Shape (requests,).
+        """Return the time per output token of each request, seconds. Shape (requests,).
 
         It is (last token - first token) / (output tokens - 1), and nan for outputs of one token.
         """
@@ -189,7 +189,7 @@ class Run:
 
     @property
     def e2e_s(self) -> FloatArray:
-        """Time from arrival to the last token of each request, seconds. Shape (requests,)."""
+        """Return the time from arrival to the last token of each request, seconds. Shape (requests,)."""
         return self.last_token_s - self.arrival_s
 
     @property

@@ -36,12 +36,12 @@ class BatchCounts:
 
     @property
     def chunk_tokens(self) -> Any:
-        """Mean number of new tokens in a prompt chunk."""
+        """Return the mean number of new tokens in a prompt chunk."""
         return self.prefill_tokens / self.prefill_chunks
 
     @property
     def prior_tokens(self) -> Any:
-        """Mean number of tokens computed before a prompt chunk.
+        """Return the mean number of tokens computed before a prompt chunk.
 
         It is derived from `prefill_pairs`, the sum of q * (context + q / 2) over the chunks.
         """
@@ -49,7 +49,7 @@ class BatchCounts:
 
     @property
     def prompt_context_tokens(self) -> Any:
-        """Mean number of computed tokens of a prompt after its chunk."""
+        """Return the mean number of computed tokens of a prompt after its chunk."""
         return self.prefill_pairs / self.prefill_tokens + self.chunk_tokens / 2
 
 
@@ -71,7 +71,7 @@ class BatchShape(BatchCounts):
 
     @property
     def tokens(self) -> int:
-        """Total number of tokens that the step computes."""
+        """Return the total number of tokens that the step computes."""
         return self.prefill_tokens + self.decodes * self.queries
 
     def grow(self, steps: int) -> None:
@@ -114,7 +114,7 @@ class Batch(BatchShape):
 
     @property
     def opens(self) -> bool:
-        """Whether a request that arrived with its blocks emits its first token in this step."""
+        """Return whether a request that arrived with its blocks emits its first token in this step."""
         return any(not request.emitted for request in self.prefilled)
 
 

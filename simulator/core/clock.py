@@ -80,7 +80,7 @@ class Clock(simpy.Environment):
 
     @property
     def n_pending(self) -> int:
-        """Number of scheduled events."""
+        """Return the number of scheduled events."""
         return len(self._queue)
 
 
@@ -107,7 +107,7 @@ class Timetable:
 
     @property
     def now(self) -> float:
-        """Simulated time in seconds since the run began."""
+        """Return the simulated time in seconds since the run began."""
         return self._clock.now
 
     def at(self, time_s: float, action: Callable[[], object]) -> None:

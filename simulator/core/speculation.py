@@ -98,7 +98,7 @@ class SpeculationRules:
 
     @property
     def drafts(self) -> int:
-        """Maximum number of drafts that a round accepts."""
+        """Return the maximum number of drafts that a round accepts."""
         return len(self.rates)
 
     def most_spare_tokens(self, lag: int) -> int:

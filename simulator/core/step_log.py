@@ -101,12 +101,12 @@ class StepLog:
 
     @property
     def emitted(self) -> FloatArray:
-        """Tokens output by all steps of each row. Shape (rows,)."""
+        """Return the tokens output by all steps of each row. Shape (rows,)."""
         return self.logits * self.steps + self.accepted
 
     @property
     def shares(self) -> FloatArray:
-        """The share of each rank in the first step of each row. Shape (rows, ranks, 7), columns OWN."""
+        """Return the share of each rank in the first step of each row. Shape (rows, ranks, 7), columns OWN."""
         return np.array(self._shares, dtype=np.float64).reshape(len(self), self.n_ranks, _N_OWN)
 
     def decoding(self, row: int) -> list[BatchShape | None]:
@@ -118,7 +118,7 @@ class StepLog:
 
     @property
     def parts(self) -> tuple[StepLog, ...]:
-        """One log for each rank that stepped independently, with the steps in which the rank had work."""
+        """Return one log for each rank that stepped independently, with the steps in which the rank had work."""
         if not self.n_ranks:
             return (self,)
         shares, no_shares = self.shares, np.zeros((0, 0, _N_OWN))

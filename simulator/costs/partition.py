@@ -124,7 +124,7 @@ class BatchPartition:
 
     @property
     def within_rank(self) -> BatchPartition:
-        """The partition of a batch that one data-parallel rank schedules for itself."""
+        """Return the partition of a batch that one data-parallel rank schedules for itself."""
         return replace(self, decode_ranks=self.decode_ranks // self.prompt_ranks, prompt_ranks=1)
 
     @overload

@@ -40,7 +40,7 @@ class Pricer:
 
     @property
     def network(self) -> Network:
-        """The links of the hardware."""
+        """Return the links of the hardware."""
         return Network(self.hardware)
 
     def price(self, lines: Iterable[OperatorCall], shape: tuple[int, ...], at_nodes: bool = False) -> FloatArray:

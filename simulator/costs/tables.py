@@ -154,18 +154,18 @@ class StepTables:
 
     @property
     def partition(self) -> BatchPartition:
-        """How the ranks share a batch."""
+        """Return how the ranks share a batch."""
         shard = self.lines.shard
         return BatchPartition.of(self.resolved, shard.queries, shard.scored)
 
     @property
     def engine(self) -> EngineProfile:
-        """The profile of the engine."""
+        """Return the profile of the engine."""
         return self.resolved.engine
 
     @property
     def passes(self) -> MultilinearTable:
-        """Channels by the number of passes over the weights beyond the first."""
+        """Return the channels by the number of passes over the weights beyond the first."""
         values = np.stack([np.zeros(N_CHANNELS), self.one_token()])
         return MultilinearTable((np.array([0.0, 1.0]),), values)
 

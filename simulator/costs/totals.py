@@ -48,7 +48,7 @@ class StepTotals:
 
     @property
     def busy_s(self) -> float:
-        """Seconds of all classes, including the host."""
+        """Return the seconds of all classes, including the host."""
         return sum(self.seconds.values())
 
 

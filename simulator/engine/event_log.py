@@ -48,15 +48,15 @@ class ReplicaState(Protocol):
 
     @property
     def now(self) -> float:
-        """Simulated time in seconds since the run began."""
+        """Return the simulated time in seconds since the run began."""
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler of the first batch in flight, which owns the shared queue and cache."""
+        """Return the scheduler of the first batch in flight, which owns the shared queue and cache."""
 
     @property
     def schedulers(self) -> Sequence[Scheduler]:
-        """One scheduler for each batch in flight; all of them share a queue and a cache."""
+        """Return one scheduler for each batch in flight; all of them share a queue and a cache."""
 
 
 class EventLog:

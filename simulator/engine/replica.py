@@ -56,37 +56,37 @@ class Replica:
 
     @property
     def logs(self) -> tuple[StepLog, ...]:
-        """One step log for each batch in flight."""
+        """Return one step log for each batch in flight."""
         return tuple(loop.log for loop in self.step_loops)
 
     @property
     def schedulers(self) -> tuple[Scheduler, ...]:
-        """One scheduler for each batch in flight."""
+        """Return one scheduler for each batch in flight."""
         return tuple(loop.scheduler for loop in self.step_loops)
 
     @property
     def now(self) -> float:
-        """Simulated time in seconds since the run began."""
+        """Return the simulated time in seconds since the run began."""
         return self._clock.now
 
     @property
     def timer(self) -> StepTimer:
-        """The cost model that currently determines the step times."""
+        """Return the cost model that currently determines the step times."""
         return self.step_loops[0].timer
 
     @property
     def n_waiting(self) -> int:
-        """Number of waiting requests, which have no seat."""
+        """Return the number of waiting requests, which have no seat."""
         return self.scheduler.n_waiting
 
     @property
     def full(self) -> bool:
-        """Whether the queue has reached its limit (max_waiting)."""
+        """Return whether the queue has reached its limit (max_waiting)."""
         return self._most_waiting is not None and self.n_waiting >= self._most_waiting
 
     @property
     def kv_used_fraction(self) -> float:
-        """Fraction of the KV cache that requests hold now."""
+        """Return the fraction of the KV cache that requests hold now."""
         kv = self.scheduler.kv
         return (kv.held + sum(loop.blocks_ahead for loop in self.step_loops)) / max(1, kv.total)
 

@@ -69,17 +69,17 @@ class StepLoop:
 
     @property
     def idle(self) -> bool:
-        """Whether no batch is scheduled or running and no wake-up is pending."""
+        """Return whether no batch is scheduled or running and no wake-up is pending."""
         return self._event is None
 
     @property
     def running_s(self) -> float:
-        """Seconds that the current batch has been on the device."""
+        """Return the seconds that the current batch has been on the device."""
         return 0.0 if self.current is None else self._clock.now - self._start_s
 
     @property
     def blocks_ahead(self) -> int:
-        """Blocks that a run of steps has used by now and that are not accounted for yet."""
+        """Return the blocks that a run of steps has used by now and that are not accounted for yet."""
         return self.scheduler.blocks_for(self.rounds_ahead()) if self._steps > 1 else 0
 
     def rounds_ahead(self) -> int:

@@ -98,7 +98,7 @@ class ShardedMixer(ABC):
 
     @property
     def qkv_width(self) -> int:
-        """Outputs of one projection to queries, keys and values; 0 for kinds without such a projection."""
+        """Return the outputs of one projection to queries, keys and values; 0 for kinds without such a projection."""
         return 0
 
 
@@ -110,37 +110,37 @@ class ShardedAttention(ShardedMixer):
 
     @property
     def heads(self) -> int:
-        """Query heads on this rank."""
+        """Return the query heads on this rank."""
         return self.part.rank_heads(self.shard.tp)
 
     @property
     def kv_heads(self) -> int:
-        """KV heads on this rank."""
+        """Return the KV heads on this rank."""
         return self.part.rank_kv_heads(self.shard.tp)
 
     @property
     def query_width(self) -> int:
-        """Width of the queries on this rank."""
+        """Return the width of the queries on this rank."""
         return self.heads * self.part.head_dim
 
     @property
     def key_width(self) -> int:
-        """Width of the keys on this rank."""
+        """Return the width of the keys on this rank."""
         return self.kv_heads * self.part.head_dim
 
     @property
     def kv_width(self) -> int:
-        """Width of the keys and values of one token in one layer on this rank."""
+        """Return the width of the keys and values of one token in one layer on this rank."""
         return self.kv_heads * (self.part.head_dim + self.part.value_dim)
 
     @property
     def output_width(self) -> int:
-        """Width of the attention output on this rank."""
+        """Return the width of the attention output on this rank."""
         return self.heads * self.part.value_dim
 
     @property
     def qkv_width(self) -> int:
-        """Outputs of the projection to queries, keys and values on this rank."""
+        """Return the outputs of the projection to queries, keys and values on this rank."""
         return self.query_width + self.kv_width
 
     def projection_calls(self, tokens: Num) -> list[OperatorCall]:
@@ -232,7 +232,7 @@ class ShardedMla(ShardedMixer):
 
     @property
     def heads(self) -> int:
-        """Query heads on this rank."""
+        """Return the query heads on this rank."""
         return -(-self.part.n_heads // self.shard.tp)
 
     def projection_calls(self, tokens: Num) -> list[OperatorCall]:

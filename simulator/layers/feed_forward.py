@@ -67,7 +67,7 @@ class ShardedMlp(ShardedFeedForward):
 
     @property
     def width(self) -> int:
-        """Intermediate size on this rank."""
+        """Return the intermediate size on this rank."""
         return -(-self.part.intermediate_size // self.shard.tp)
 
     def block_calls(self, tokens: Num) -> list[OperatorCall]:
@@ -91,7 +91,7 @@ class ShardedMoe(ShardedFeedForward):
 
     @property
     def expert_width(self) -> int:
-        """Intermediate size of one expert on this rank, expressed for a gated block.
+        """Return the intermediate size of one expert on this rank, expressed for a gated block.
 
         A block without a gate has two matrices, which count as two thirds of three.
         """

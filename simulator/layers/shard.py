@@ -54,37 +54,37 @@ class Shard:
 
     @property
     def tp(self) -> int:
-        """Tensor-parallel ranks."""
+        """Return the tensor-parallel ranks."""
         return self.layout.tensor_parallel
 
     @property
     def pp(self) -> int:
-        """Pipeline stages."""
+        """Return the pipeline stages."""
         return self.layout.pipeline_parallel
 
     @property
     def dp(self) -> int:
-        """Data-parallel ranks."""
+        """Return the data-parallel ranks."""
         return self.layout.data_parallel
 
     @property
     def cp(self) -> int:
-        """Context-parallel ranks, which divide the tokens of each prompt."""
+        """Return the context-parallel ranks, which divide the tokens of each prompt."""
         return self.layout.context_parallel
 
     @property
     def kv_shards(self) -> int:
-        """Ranks that divide the KV cache of each sequence."""
+        """Return the ranks that divide the KV cache of each sequence."""
         return self.layout.decode_context_parallel
 
     @property
     def joined_heads(self) -> int:
-        """Tensor ranks that gather each other's query heads, because they hold the keys of different tokens."""
+        """Return tensor ranks that gather each other's query heads, because they hold the keys of different tokens."""
         return self.kv_shards if self.cp == 1 else 1
 
     @property
     def exchange_ranks(self) -> int:
-        """Ranks of an expert group that hold different tokens."""
+        """Return the ranks of an expert group that hold different tokens."""
         return self.dp * self.cp
 
     @property
@@ -94,7 +94,7 @@ class Shard:
 
     @property
     def sends_to_experts(self) -> bool:
-        """Whether each token goes only to the ranks of its experts, not to all ranks of the group.
+        """Return whether each token goes only to the ranks of its experts, not to all ranks of the group.
 
         Each tensor rank then sends its part of the tokens.
         """
@@ -102,17 +102,17 @@ class Shard:
 
     @property
     def expert_ranks(self) -> int:
-        """Ranks over which whole experts are distributed."""
+        """Return the ranks over which whole experts are distributed."""
         return self.expert_group if self.layout.expert_parallel else 1
 
     @property
     def vocab(self) -> int:
-        """Rows of the vocabulary-parallel embedding and output projection on one rank."""
+        """Return the rows of the vocabulary-parallel embedding and output projection on one rank."""
         return -(-self.model.vocab_size // self.tp)
 
     @property
     def plain_dtype(self) -> str:
-        """Data type of weights that no format quantises: output projection and router."""
+        """Return the data type of weights that no format quantises: output projection and router."""
         return "fp32" if self.weight_dtype == "fp32" else "bf16"
 
     def dtype(self, part: Part) -> str:
@@ -125,6 +125,6 @@ class Shard:
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """Lengths from which on some layer ignores earlier tokens, ascending."""
+        """Return the lengths from which on some layer ignores earlier tokens, ascending."""
         found = {g.mixer.attended_tokens for g in self.model.groups if g.mixer is not None}
         return tuple(sorted(w for w in found if w))

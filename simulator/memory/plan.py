@@ -72,27 +72,27 @@ class MemoryPlan:
 
     @property
     def free_bytes(self) -> float:
-        """Bytes left for KV; negative if weights and activations alone do not fit."""
+        """Return the bytes left for KV; negative if weights and activations alone do not fit."""
         return self.budget_bytes - self.weights_bytes - self.activation_bytes - self.non_torch_bytes
 
     @property
     def max_concurrency_tokens(self) -> int:
-        """Tokens that the caches of one replica hold."""
+        """Return the tokens that the caches of one replica hold."""
         return self.kv_blocks * self.block_size * self.data_parallel
 
     @property
     def cross_tokens(self) -> int:
-        """Tokens in the blocks that a sequence's encoder output takes."""
+        """Return the tokens in the blocks that a sequence's encoder output takes."""
         return self.cross_blocks * self.block_size
 
     @property
     def fits(self) -> bool:
-        """Whether the weights and one sequence of max_model_len fit, which the engine checks when it starts."""
+        """Return whether the weights and one sequence of max_model_len fit, which the engine checks when it starts."""
         return not self.why
 
     @property
     def why(self) -> str:
-        """The limit that is exceeded, with its numbers; empty if the plan fits."""
+        """Return the limit that is exceeded, with its numbers; empty if the plan fits."""
         held, n = self.weights_bytes, self.accelerators
         if held > self.budget_bytes:
             lora = f" ({_gb(self.adapter_bytes * n)} of them LoRA slots)" if self.adapter_bytes else ""
@@ -108,7 +108,7 @@ class MemoryPlan:
 
     @property
     def equation(self) -> str:
-        """The KV size and its terms in GiB, on one line."""
+        """Return the KV size and its terms in GiB, on one line."""
         terms = (self.budget_bytes, self.weights_bytes, self.activation_bytes, self.non_torch_bytes, self.free_bytes)
         budget, weights, activations, runtime, left = (f"{t / GIB:.2f}" for t in terms)
         held = f"weights, {self.draft_bytes / GIB:.2f} of them the drafter" if self.draft_bytes else "weights"

@@ -98,7 +98,7 @@ class CollectiveSpan:
 
     @property
     def nodes(self) -> int:
-        """Number of link domains over which the group is distributed."""
+        """Return the number of link domains over which the group is distributed."""
         return -(-self.ranks // self.inside)
 
 

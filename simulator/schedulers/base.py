@@ -102,17 +102,17 @@ class Scheduler(ABC):
     @property
     @abstractmethod
     def blocked(self) -> bool:
-        """Whether no waiting request can be admitted before something is released."""
+        """Return whether no waiting request can be admitted before something is released."""
 
     @property
     @abstractmethod
     def n_running(self) -> int:
-        """The number of requests with a seat."""
+        """Return the number of requests with a seat."""
 
     @property
     @abstractmethod
     def n_waiting(self) -> int:
-        """The number of waiting requests."""
+        """Return the number of waiting requests."""
 
     @abstractmethod
     def running_requests(self) -> list[Request]:
@@ -124,7 +124,7 @@ class Scheduler(ABC):
 
     @property
     def peak_use(self) -> PeakUse | None:
-        """How much of its limits the engine has used; None if other limits may have changed the run even so."""
+        """Return how much of its limits the engine has used; None if other limits may have changed the run even so."""
         return None
 
     def resume_fetched(self, request: Request) -> None:

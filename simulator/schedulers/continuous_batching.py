@@ -63,7 +63,7 @@ class ContinuousBatching(Scheduler):
 
     @property
     def head(self) -> Request | None:
-        """The first waiting request; None if there is none."""
+        """Return the first waiting request; None if there is none."""
         return self._waiting[0] if self._waiting else None
 
     def add(self, request: Request) -> None:
@@ -254,12 +254,12 @@ class ContinuousBatching(Scheduler):
 
     @property
     def n_running(self) -> int:
-        """The number of requests with a seat."""
+        """Return the number of requests with a seat."""
         return len(self._running)
 
     @property
     def n_waiting(self) -> int:
-        """The number of waiting requests."""
+        """Return the number of waiting requests."""
         return len(self._waiting)
 
     def running_requests(self) -> list[Request]:

@@ -162,17 +162,17 @@ class Lockstep(Scheduler):
 
     @property
     def blocked(self) -> bool:
-        """Whether no rank can admit a waiting request before something is released."""
+        """Return whether no rank can admit a waiting request before something is released."""
         return self._balance is None and all(rank.blocked for rank in self.ranks)
 
     @property
     def n_running(self) -> int:
-        """The number of requests with a seat, on all ranks."""
+        """Return the number of requests with a seat, on all ranks."""
         return sum(rank.n_running for rank in self.ranks)
 
     @property
     def n_waiting(self) -> int:
-        """The number of waiting requests, on all ranks."""
+        """Return the number of waiting requests, on all ranks."""
         return sum(rank.n_waiting for rank in self.ranks)
 
     def running_requests(self) -> list[Request]:
@@ -253,17 +253,17 @@ class RankCaches:
 
     @property
     def available(self) -> int:
-        """Free and cached blocks of all ranks."""
+        """Return the free and cached blocks of all ranks."""
         return sum(kv.available for kv in self._caches)
 
     @property
     def held(self) -> int:
-        """Blocks that requests hold on all ranks."""
+        """Return the blocks that requests hold on all ranks."""
         return sum(kv.held for kv in self._caches)
 
     @property
     def min_available(self) -> int:
-        """The fewest available blocks, as if all ranks had been as full as the fullest.
+        """Return the fewest available blocks, as if all ranks had been as full as the fullest.
 
         The requests of a full rank do not fit elsewhere.
         """

@@ -35,7 +35,7 @@ class Rank:
 
     @property
     def used_fraction(self) -> float:
-        """The share of the rank's KV blocks in use."""
+        """Return the share of the rank's KV blocks in use."""
         kv = self.scheduler.kv
         return (kv.held + self.scheduler.blocks_for(self._rounds_ahead())) / max(1, kv.total)
 

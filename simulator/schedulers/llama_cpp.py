@@ -131,7 +131,7 @@ class LlamaCpp(ContinuousBatching):
 
     @property
     def blocked(self) -> bool:
-        """Whether no waiting request can get a slot before one is released."""
+        """Return whether no waiting request can get a slot before one is released."""
         if not self._waiting:
             return True
         return not (self._free or self._released) and self._deferred == len(self._waiting)

@@ -44,12 +44,12 @@ class EngineRules(Limits):
 
     @property
     def cross_blocks(self) -> int:
-        """KV blocks that every request holds for its encoder's output."""
+        """Return the KV blocks that every request holds for its encoder's output."""
         return -(-self.encoder_tokens // self.block_size)
 
     @property
     def in_lockstep(self) -> bool:
-        """Whether every rank has its own scheduler, and their steps begin together."""
+        """Return whether every rank has its own scheduler, and their steps begin together."""
         return self.attention_ranks > 1 and bool(self.rank_dispatch)
 
     def of_rank(self) -> Self:

@@ -62,7 +62,7 @@ class Sglang(ContinuousBatching):
 
     @property
     def new_token_ratio(self) -> float:
-        """Share of the declared remaining output that admission keeps free."""
+        """Return the share of the declared remaining output that admission keeps free."""
         return max(self._ratio_from - DECAY * self._decays, MIN_RATIO) if self._decays else self._ratio_from
 
     def schedule(self) -> Batch | None:
@@ -264,7 +264,7 @@ class Sglang(ContinuousBatching):
 
     @property
     def n_waiting(self) -> int:
-        """The number of waiting requests, unread ones included."""
+        """Return the number of waiting requests, unread ones included."""
         return len(self._waiting) + len(self._unread)
 
     def waiting_requests(self) -> list[Request]:
@@ -273,7 +273,7 @@ class Sglang(ContinuousBatching):
 
     @property
     def blocked(self) -> bool:
-        """Whether no waiting request can be admitted before something is released."""
+        """Return whether no waiting request can be admitted before something is released."""
         if self._interval is not None:
             return False  # the time of an arrival decides when it is read
         return not self._waiting or (self._full and not self._left)
@@ -291,7 +291,7 @@ class ReceiveInterval:
 
     @property
     def left(self) -> int:
-        """Further steps without a read."""
+        """Return the further steps without a read."""
         return self._steps - self._since - 1
 
     def count(self) -> bool:

@@ -118,7 +118,7 @@ class StaticBatching(ContinuousBatching):
 
     @property
     def blocked(self) -> bool:
-        """Whether the batch is running or no request waits."""
+        """Return whether the batch is running or no request waits."""
         return bool(self._running) or not self._waiting
 
 

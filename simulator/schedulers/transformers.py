@@ -129,7 +129,7 @@ class TransformersCb(ContinuousBatching):
 
     @property
     def blocked(self) -> bool:
-        """Whether no waiting request can be admitted before something is released."""
+        """Return whether no waiting request can be admitted before something is released."""
         if not self._waiting or len(self._running) >= min(self._full_at, self._seats):
             return True
         return self.decodes.n > 0 and self.kv.available < self._margin_blocks

@@ -45,7 +45,7 @@ class MaxUtilization(VllmV1):
 
     @property
     def _even(self) -> bool:
-        """Whether every rank can start a prompt, or some rank has nothing else to do."""
+        """Return whether every rank can start a prompt, or some rank has nothing else to do."""
         ranks = self.rules.attention_ranks
         return len(self._waiting) >= ranks or self.decodes.n < ranks
 
@@ -125,12 +125,12 @@ class AttentionDpBalance:
 
     @property
     def holds(self) -> bool:
-        """Whether no prompt starts in the step counted last."""
+        """Return whether no prompt starts in the step counted last."""
         return self._uneven > 0
 
     @property
     def left(self) -> int:
-        """Further steps that start no prompts while ranks stay uneven."""
+        """Return the further steps that start no prompts while ranks stay uneven."""
         return self._steps - self._uneven - 1
 
     def count(self, even: bool, steps: int = 1) -> None:

@@ -80,7 +80,7 @@ class VllmV0(VllmV1):
 
     @property
     def _startable_blocks(self) -> int:
-        """Free blocks that a request may take when it starts; one that is alone may also use the watermark."""
+        """Return free blocks that a request may take when it starts; one that is alone may also use the watermark."""
         return self.kv.available - (self._watermark if self._running else 0)
 
     def _decode_batch(self) -> Batch | None:
@@ -162,12 +162,12 @@ class SwappingV0(VllmV0):
 
     @property
     def blocked(self) -> bool:
-        """Whether no waiting request can be admitted, which includes that a request is swapped out."""
+        """Return whether no waiting request can be admitted, which includes that a request is swapped out."""
         return bool(self._swapped) or super().blocked
 
     @property
     def n_waiting(self) -> int:
-        """The number of waiting requests, swapped ones included."""
+        """Return the number of waiting requests, swapped ones included."""
         return len(self._waiting) + len(self._swapped)
 
     def holding_requests(self) -> list[Request]:

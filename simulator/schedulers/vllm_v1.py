@@ -161,7 +161,7 @@ class VllmV1(ContinuousBatching):
 
     @property
     def peak_use(self) -> PeakUse | None:
-        """How much of its limits the engine has used; None for subclasses, which have other limits."""
+        """Return how much of its limits the engine has used; None for subclasses, which have other limits."""
         least = min(self._least_left, self.kv.min_available)
         return PeakUse(self._most_running, least) if type(self) is VllmV1 else None
 
@@ -182,7 +182,7 @@ class VllmV1(ContinuousBatching):
 
     @property
     def blocked(self) -> bool:
-        """Whether no waiting request can be admitted before something is released."""
+        """Return whether no waiting request can be admitted before something is released."""
         if not self._waiting or self._refused:
             return True
         rules = self.rules

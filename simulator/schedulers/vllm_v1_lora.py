@@ -100,7 +100,7 @@ class LoraV1(VllmV1):
 
     @property
     def blocked(self) -> bool:
-        """Whether no waiting request can be admitted before something is released."""
+        """Return whether no waiting request can be admitted before something is released."""
         if self._waiting and self._n_passed_over == len(self._waiting):
             return True
         return super().blocked

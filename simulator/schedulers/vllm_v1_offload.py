@@ -142,7 +142,7 @@ class OffloadingV1(VllmV1):
 
     @property
     def n_waiting(self) -> int:
-        """The number of waiting requests, those with blocks being copied included."""
+        """Return the number of waiting requests, those with blocks being copied included."""
         return len(self._waiting) + len(self.fetching)
 
     def waiting_requests(self) -> list[Request]:

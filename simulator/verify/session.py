@@ -50,12 +50,12 @@ class Verification:
 
     @property
     def contended(self) -> bool:
-        """Whether other processes used the machine."""
+        """Return whether other processes used the machine."""
         return self.others_cores > CONTENDED_CORES
 
     @property
     def judged(self) -> str:
-        """The way of calibration that must stay within the bars."""
+        """Return the way of calibration that must stay within the bars."""
         return STANDARDS.get(self.subject.deployment.engine, STANDARD).judged
 
     def missed(self, way: str) -> list[ComparisonLine]:

@@ -29,7 +29,7 @@ class MeanLengths:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest request."""
+        """Return the tokens of the longest request."""
         return self.input_tokens * 3 // 2 + self.output_tokens * 3 // 2
 
 

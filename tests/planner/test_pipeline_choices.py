@@ -284,7 +284,7 @@ class Entries:
 
 
 def entries(found: list[Outcome], asked: PlanRequest, **more: Any) -> tuple[list[Candidate], Entries]:
-    measured = Entries(Known(), TWO_EACH, **more)
+    measured = Entries(Known(), more.pop("prices", TWO_EACH), **more)
     result = SearchResult()
     for each in found:
         result.add(each)
@@ -355,6 +355,9 @@ def test_an_alternative_that_is_better_with_several_seeds_takes_the_first_place(
     assert plans[0] == A
     assert [m for m in measured.measured if m[2] is BEST] == [(A, 10.0, BEST)]  # a tie is not evaluated again
     assert entries(found, request("throughput"), capacities={A: 10.0, C: 11.0}, lost=(C,))[0][0] == A
+    unpriced = [outcome(replace(c, hardware=parse_hardware("xeon-8480")), -1.0) for c in (A, C)]
+    _, measured = entries(unpriced, request("cost"), prices=PriceList(Tariff(), parse_hardware("xeon-8480")))
+    assert len([m for m in measured.measured if m[2] is BEST]) == 1  # nothing is better than an unknown cost
     energy = [outcome(c, j) for c, j in ((A, 1.0), (C, 1.2), (E, 1.3))]
     assert entries(energy, request("energy"), joules={A: 1.0, C: 0.9, E: 0.95})[0] == [C, A, E]
     dear, cheap = on("h100x4"), on("h100x2")
