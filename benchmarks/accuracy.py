@@ -2,8 +2,10 @@
 
     python benchmarks/accuracy.py SCORE.py [--closed-loop 200] [--steady-state 100] [--page docs/accuracy.md]
 
-SCORE.py is the scorer that lies beside the public measurements; it calls the installed `simulate` and nothing else. Two
-tables are added to its own: the closed-loop points by engine without those a constant was fitted on
+SCORE.py is the scorer that lies beside the public measurements; it calls the commands `simulate` and `catalog` and
+nothing else. They run in this process, with the same arguments, files and output, because most of the time of a point
+would be the start of Python; the wall time of a point is therefore that of a command already loaded. Two tables are
+added to the scorer's own: the closed-loop points by engine without those a constant was fitted on
 (`engine_host_terms.in_calibration_set`), and the steady-state points on the engine and the workload they were measured
 with (`steady_state.py`).
 """
@@ -15,27 +17,47 @@ import contextlib
 import datetime
 import importlib.metadata
 import io
-import os
 import platform
+import runpy
 import statistics
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 from engine_host_terms import in_calibration_set
 from error_budget import in_process, load
 
+import catalogs.cli.main
+import simulator.cli.main
+from catalogs.ui.entry_point import run_command
+
+COMMANDS = {"simulate": simulator.cli.main.app, "catalog": catalogs.cli.main.app}
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 
 
 def run_table(score: Path, arguments: list[str]) -> str:
     """The scorer's output, its exit status ignored (a missed limit is still a table)."""
-    command = [sys.executable, str(score), *arguments]
-    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # the `simulate` of this Python
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PATH": beside})
-    if not done.stdout.strip():
-        raise SystemExit(f"no table from {score} {' '.join(arguments)}: {done.stderr.strip()[-300:]}")
-    return done.stdout.rstrip()
+    printed = io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", [str(score), *arguments]),
+        mock.patch.object(subprocess, "run", command_here),
+        contextlib.redirect_stdout(printed),
+        contextlib.suppress(SystemExit),
+    ):
+        runpy.run_path(str(score), run_name="__main__")
+    if not printed.getvalue().strip():
+        raise SystemExit(f"no table from {score} {' '.join(arguments)}")
+    return printed.getvalue().rstrip()
+
+
+def command_here(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+    """What `subprocess.run` returns for a command of this product, run in this process."""
+    name, *arguments = command
+    out, error = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
+        status = run_command(name, COMMANDS[name], arguments)
+    return subprocess.CompletedProcess(command, status, out.getvalue(), error.getvalue())
 
 
 def section(title: str, arguments: list[str], table: str) -> str:

@@ -110,8 +110,8 @@ class _Tries:
         if not verdict.stable:
             yield GrowthStep("objective", "relax the objectives", None, None, False, "the queue grows")
             return
-        factors = tester.allowance(candidate).latency
-        values_s = [verdict.value_s(slo) * factor for slo, factor in zip(tester.slos, factors, strict=True)]
+        factor = tester.allowance(candidate).latency
+        values_s = [verdict.value_s(slo) * factor(slo, verdict.waiting_share(slo)) for slo in tester.slos]
         missed = [(slo, value_s) for slo, value_s in zip(tester.slos, values_s, strict=True) if value_s > slo.limit_s]
         if not missed:  # with this one seed the plan carries more than its capacity, which no objective explains
             return
