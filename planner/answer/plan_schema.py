@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import Field, PositiveFloat, create_model, field_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, PositiveFloat, create_model, field_validator
 
 from calibration.accuracy.stated_error import ALL_WAITING, WAITING_METRICS, in_words
 from catalogs.deployments.schema import Deployment
@@ -147,6 +147,17 @@ class Memory(JsonBlock):
     why: str | None = None
 
 
+class _StatedErrorKeys(BaseModel):
+    """The types of the block of stated errors: every other key is an interval of relative errors."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, list[FiniteFloat]] = Field(init=False)
+
+    coverage: FiniteFloat | None
+    n: dict[str, int]
+    source: str
+
+
 class CalibrationBlock(JsonBlock):
     """The calibration block: the sources of the step time by share, and the errors of whole runs."""
 
@@ -162,8 +173,10 @@ class CalibrationBlock(JsonBlock):
     @classmethod
     def _readable(cls, value: dict[str, Any]) -> dict[str, Any]:
         try:
-            in_words(value) if value else ""
-        except (ArithmeticError, LookupError, TypeError, ValueError):
+            if value:
+                _StatedErrorKeys.model_validate(value)
+                in_words(value)
+        except (LookupError, ValueError):  # no interval, or a number of runs for none
             raise ValueError("must hold coverage, source, n and one interval for each metric") from None
         return value
 

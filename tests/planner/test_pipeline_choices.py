@@ -177,6 +177,35 @@ def test_a_group_without_headroom_is_followed_by_the_next() -> None:
     assert order == [1, 2]
 
 
+@dataclass
+class Carries:
+    """Measures every candidate at one rate."""
+
+    rate_per_s: float
+
+    def __call__(self, c: Candidate, _: Outcome | None) -> Outcome:
+        return outcome(c, -self.rate_per_s, rate=self.rate_per_s)
+
+    def outclassed(self, *_: object) -> bool:
+        return False
+
+    def in_order(self, candidates: list[Candidate]) -> list[Candidate]:
+        return list(candidates)
+
+
+@pytest.mark.parametrize(("headroom", "groups"), [(1.0, 1), (1.0 + 1e-9, 1), (1.0 - 1e-9, 3)])
+def test_the_headroom_itself_is_enough(headroom: float, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "_assess", lambda *_: Carries(headroom * pipeline.HEADROOM * 6.0))
+    found, _ = searched(request(rate=6.0), Known(fluid=faster_than_dear), sizes_of(1, 2, 4))
+    assert [o.candidate.hardware.n_accelerators for o in found.outcomes] == [1, 2, 4][:groups]
+
+
+def test_without_a_rate_all_are_one_group_and_any_capacity_is_enough() -> None:
+    found, _ = searched(request("throughput"), Known(fluid=faster_than_dear), sizes_of(1, 2))
+    assert found.best is not None
+    assert found.best.candidate.hardware.n_accelerators == 2
+
+
 def test_each_of_several_groups_has_a_quarter_of_the_trials() -> None:
     limits = [64, 128, 256, 512, 1024]
     one = [on("h100x1", tensor_parallel=1, max_num_seqs=n) for n in limits]
@@ -251,7 +280,7 @@ def test_the_first_group_that_carries_the_rate_holds_the_answer() -> None:
 
 @dataclass
 class Entries:
-    """A plan evaluator that records what is measured; candidates in `refused` miss with all seeds.
+    """A plan evaluator that records what is measured; those in `refused` miss with all seeds, in `short` at the rate.
 
     `capacities` are those with several seeds; every other candidate carries one request per second.
     """
@@ -259,6 +288,7 @@ class Entries:
     evaluator: Any
     prices: PriceList
     refused: tuple[Candidate, ...] = ()
+    short: tuple[Candidate, ...] = ()
     lost: tuple[Candidate, ...] = ()
     capacities: dict[Candidate, float] = field(default_factory=dict)
     joules: dict[Candidate, float] = field(default_factory=dict)
@@ -275,7 +305,7 @@ class Entries:
         return SimpleNamespace(
             candidate=c,
             verdict=SimpleNamespace(met=met),
-            met=met,
+            met=met and c not in self.short,
             survives=c not in self.lost,
             requests_per_s=capacity,
             capacity_requests_per_s=capacity if met else None,
@@ -338,11 +368,22 @@ def test_of_a_family_the_leader_is_shown_and_other_kv_types_fill_up() -> None:
     assert [p.candidate for p in plans] == [A, C, fp8_kv]
 
 
+def test_the_kv_type_that_fills_up_may_be_that_of_the_best_on_another_layout() -> None:
+    fp8_kv = replace(C, kv_dtype="fp8")
+    rates = {A: 10.0, fp8_kv: 9.0, C: 7.0}
+    found = [outcome(c, -rate, rate=rate) for c, rate in rates.items()]
+    measured = Entries(Known(fluid=rates.__getitem__), TWO_EACH)
+    plans = pipeline._entries(request("throughput"), measured, SearchResult(outcomes=found, best=found[0]))  # type: ignore[arg-type]
+    assert [p.candidate for p in plans] == [A, fp8_kv, C]
+
+
 def test_alternatives_that_miss_a_given_rate_are_not_shown() -> None:
     found = [outcome(c, -rate, rate=rate) for c, rate in ((A, 10.0), (C, 8.0), (E, 6.0))]
     assert set(entries(found, request("throughput", 1.0))[0]) == {A, C, E}
     assert C not in entries(found, request("throughput", 1.0), refused=(C,))[0]
     assert C not in entries(found, request("throughput"), refused=(C,))[0]
+    assert C not in entries(found, request("throughput", 1.0), short=(C,))[0]  # it has a capacity below the rate
+    assert C in entries(found, request("throughput"), short=(C,))[0]
 
 
 def test_an_alternative_that_is_better_with_several_seeds_takes_the_first_place() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
+from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
 from planner.answer.plan_schema import CurvePoint, Plan, SloResult, SloValue
 from planner.answer.schema import SearchSummary
+from planner.cli.screens.plan import show
 from planner.evaluation.confidence import Confidence
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
+from planner.sections.full_answer import parse_answer
 from planner.sections.power_limits import NamedSloValue
 
 SLO = Slo("ttft", "p99", 2.0)
@@ -93,3 +98,22 @@ def test_all_reasons_of_the_bounds_are_kept_and_the_main_ones_add_up() -> None:
     assert list(many.main_reasons)[:3] == list(reasons)[:3]
     assert list(many.main_reasons)[3].startswith("one of 4 other reasons")
     assert sum(many.main_reasons.values()) == sum(reasons.values())
+
+
+CORPUS = Path(__file__).resolve().parents[2] / "fuzz" / "corpus"
+
+
+@pytest.mark.parametrize("key", ["coverage", "n", "source", "ttft", "e2e", "power"])
+@pytest.mark.parametrize(
+    "value", [None, "x", True, [], {}, [[]], ["a", "b"], [1.0, None], {"ttft": None}, {"a": []}, math.inf]
+)
+def test_stated_errors_of_any_content_are_read_or_refused(key: str, value: object) -> None:
+    data = json.loads((CORPUS / "answer.json").read_text())
+    show(parse_answer(data))
+    data["best"]["calibration"]["stated_error"][key] = value
+    refusal = ""
+    try:
+        show(parse_answer(data))
+    except InputError as error:
+        refusal = str(error)
+    assert not refusal or "stated_error" in refusal

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from calibration.accuracy.stated_error import StatedError
 from planner.answer import evaluate
 from planner.answer.evaluate import (
     BEST,
@@ -18,12 +20,15 @@ from planner.answer.evaluate import (
     assumptions,
     cdf_of,
     curve_of,
+    objective_value,
     pareto,
     short,
 )
 from planner.economics.money import Energy, Money
+from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.confidence import allowance_for
-from planner.evaluation.evaluator import Load, Observation, judge
+from planner.evaluation.evaluator import Load, Observation, RunDetail, judge
+from planner.problem.candidate import Candidate
 from planner.problem.demand import Demand, FailureTolerance, RequiredRates
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
@@ -54,7 +59,7 @@ def lost(rate_per_s: float, replicas: int) -> RequiredRates:
 
 
 @pytest.mark.parametrize("effort", [BEST, OTHER])
-@pytest.mark.parametrize("start_per_s", [None, 14.0, 16.0])
+@pytest.mark.parametrize("start_per_s", [None, 14.0, 15.2, 16.0])
 def test_the_capacity_is_the_highest_rate_that_meets_the_objectives(
     effort: evaluate.SeedBudget, start_per_s: float | None
 ) -> None:
@@ -87,8 +92,8 @@ def test_a_light_load_that_misses_leaves_no_capacity() -> None:
     assert found.plan.limited_by is None
 
 
-@pytest.mark.parametrize("cluster", [0.95, 1.02, 1.06])
-def test_a_cluster_that_is_a_little_worse_carries_a_little_less(cluster: float) -> None:
+@pytest.mark.parametrize("cluster", [0.95, 1.02, 1.06, 1.6])
+def test_a_cluster_that_is_worse_carries_a_little_less(cluster: float) -> None:
     toy = KnownPlan(cluster=cluster)
     found = evaluator(toy).entry(TWO, None, BEST)
     assert found.verdict.met
@@ -96,6 +101,32 @@ def test_a_cluster_that_is_a_little_worse_carries_a_little_less(cluster: float) 
     highest = min(toy.rate_per_s(TWO, 0.4 / cluster), 15.0)
     assert highest / 1.05 < found.requests_per_s <= highest
     assert evaluator(KnownPlan(cluster=4.0)).entry(TWO, None, BEST).verdict.met is False
+
+
+class LaterErrors(KnownPlan):
+    """Only the first seed of a plan states the error of the candidate."""
+
+    def detail(self, c: Candidate, load: Load) -> RunDetail:
+        found = super().detail(c, load)
+        return found if load.seed == self.seed else replace(found, error=StatedError("other", 0.5, {}))
+
+
+@pytest.mark.parametrize("cluster", [1.0, 1.3])
+def test_the_error_of_all_figures_is_that_of_the_first_seed(cluster: float) -> None:
+    one, other = (make(cluster=cluster, operator_error=0.05) for make in (KnownPlan, LaterErrors))
+    for rate in (None, 9.0):
+        expected, found = (evaluator(toy, rate).entry(TWO, None, BEST) for toy in (one, other))
+        assert found.requests_per_s == expected.requests_per_s
+        assert found.plan.slo == expected.plan.slo
+
+
+def test_a_rate_that_the_cluster_just_misses_leaves_a_capacity_below_it_by_the_tolerance() -> None:
+    """A replica under its share carries 15 requests/s; the cluster of 1.21 times the latency carries 13.95."""
+    toy = KnownPlan(cluster=1.21)
+    assert toy.rate_per_s(TWO, 0.4 / 1.21) == pytest.approx(13.95)
+    found = evaluator(toy, 14.0).entry(TWO, None, BEST)
+    assert not found.met
+    assert found.capacity_requests_per_s == pytest.approx(14.0 / (1 + TOLERANCE), rel=1e-9)
 
 
 def test_with_an_error_the_rate_is_lower_and_surer_than_the_limit() -> None:
@@ -251,6 +282,7 @@ def test_figures_are_means_over_seeds() -> None:
     found = evaluator(toy, 10.0).entry(TWO, None, replace(OTHER, figures=2)).plan
     assert found.metrics is not None
     assert (found.metrics["output_tokens_per_s"], found.metrics["total_tokens_per_s"]) == (1500.0, 6000.0)
+    assert found.metrics["input_tokens_per_s"] == 4500.0
     assert found.metrics["other"] == 1
     assert found.metrics["ttft_s"]["mean"] == pytest.approx(0.2)
     assert found.metrics["ttft_s"]["p99"] == pytest.approx(0.22)
@@ -283,6 +315,23 @@ def test_what_ends_the_capacity_is_named() -> None:
     assert asked.entry(TWO, None, OTHER).plan.limited_by == "beyond it the queue grows"
 
 
+def test_power_and_energy_are_means_of_the_runs_that_agree_with_the_plan() -> None:
+    """Seeds one and two: 1,000 and 2,000 W for 1,000 and 2,000 output tokens/s."""
+    toy = KnownPlan()
+    loads = [Load(10.0, 1000, seed) for seed in (0, 1)]
+    details = [toy.detail(TWO, load) for load in loads]
+    blocks = [
+        {"power": {"gpu_w_mean": w, "cap_w": cap}, "energy": {"gpu_j": w}} for w, cap in ((400.0, 1.0), (500.0, None))
+    ]
+    runs = [replace(d, metrics=d.metrics | block) for d, block in zip(details, blocks, strict=True)]
+    verdict = judge([d.observation for d in runs], SLOS)
+    found = evaluate._steady_metrics(runs, verdict)
+    assert found["power"] == {"gpu_w_mean": 450.0, "cap_w": None, "node_w_mean": 1500.0}
+    assert found["energy"] == {"gpu_j": 450.0, "total_j_per_output_token": pytest.approx(1.0, rel=1e-12)}
+    without = [runs[0], details[1]]
+    assert evaluate._steady_metrics(without, verdict)["power"] == {"gpu_w_mean": 400.0, "cap_w": 1.0}
+
+
 # ---- blocks of the answer
 
 
@@ -305,6 +354,14 @@ def test_of_several_points_at_a_rate_the_one_with_the_most_seeds_counts() -> Non
     assert not any(p.met for p in curve_of(verdicts, None))  # type: ignore[arg-type]
     assert points[1].ttft_s.mean == pytest.approx(0.2)
     assert points[1].ttft_s.p90 == pytest.approx(0.36, abs=0.02)
+
+
+def test_no_rate_is_printed_both_as_met_and_as_missed() -> None:
+    """A rate above the capacity that is printed as the capacity is left out; one below it, or another one, is not."""
+    verdicts = [seen(rate, 0.2) for rate in (14.9999, 15.0, 15.0001, 15.9)]
+    points = curve_of(verdicts, 15.0)  # type: ignore[arg-type]
+    assert [(p.requests_per_s, p.met) for p in points] == [(14.9999, True), (15.0, True), (15.9, False)]
+    assert len(curve_of(verdicts, None)) == 4  # type: ignore[arg-type]
 
 
 def test_a_distribution_is_that_of_all_seeds() -> None:
@@ -339,6 +396,24 @@ def test_pareto_optimal_is_what_nothing_beats_in_everything() -> None:
     assert pareto([plan_of(None, None, 0.3, None), strong]) == [strong.plan]
     unknown = plan_of(1.0, None, 0.3)
     assert pareto([unknown, cheap]) == [cheap.plan]
+
+
+def test_objectives_are_minimised() -> None:
+    """1 US dollar an hour, 8 accelerators, 4 requests/s at the capacity."""
+    given = plan_of(1.0, 3.0, 0.3, 4.0)
+    cheap = replace(given, plan=given.plan.model_copy(update={"cost": Money(1.0, 0.5, None, None, None)}))
+    assert objective_value("cost", True, cheap) == 1.0
+    assert objective_value("cost", False, cheap) == 0.25
+    assert objective_value("throughput", False, cheap) == -4.0
+    assert objective_value("goodput", False, cheap) == -0.5
+    assert objective_value("energy", True, cheap) == 1.0
+    assert objective_value("carbon", True, cheap) == math.inf  # of an unknown grid
+    assert objective_value("latency", True, cheap) == cheap.plan.tightest.share
+    unknown = plan_of(None, None, 0.3, None)
+    for objective, with_load in (("cost", True), ("cost", False), ("energy", True), ("carbon", True)):
+        assert objective_value(objective, with_load, unknown) == math.inf
+    assert objective_value("cost", False, replace(cheap, capacity_requests_per_s=None)) == math.inf
+    assert objective_value("throughput", False, unknown) == 0.0
 
 
 def test_the_assumed_rate_is_stated() -> None:

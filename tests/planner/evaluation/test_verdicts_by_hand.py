@@ -41,6 +41,20 @@ def test_growth_beyond_chance_is_not_stable(growth: float, n: int, stable: bool,
     assert (observation.stable, observation.undecided) == (stable, undecided)
 
 
+def test_a_batch_in_which_nobody_waits_may_still_fill_up_however_fast_it_grows() -> None:
+    for waiting, undecided in ((0.0, True), (0.05, True), (0.0501, False), (1.0, False)):
+        assert seen(0.1, growth=0.9, n=10_000, waiting_fraction=waiting).undecided is undecided
+    assert not seen(0.1, growth=0.05, n=10_000, waiting_fraction=0.0).undecided  # it keeps up
+
+
+def test_requests_are_rejected_only_where_the_run_says_so() -> None:
+    growing = seen(0.1, growth=0.9, n=10_000)
+    assert growing.rejected_fraction == 0.0
+    assert judge([growing], [MEAN]).rejection == ""
+    rejecting = seen(0.1, growth=0.9, n=10_000, rejected_fraction=0.5, rejected_because="too long")
+    assert "too long" in judge([rejecting], [MEAN]).rejection
+
+
 def test_an_objective_is_met_only_by_a_stable_system_with_every_seed() -> None:
     steady, growing = seen(0.5), seen(0.5, growth=0.4)
     assert judge([steady, steady], [MEAN]).met

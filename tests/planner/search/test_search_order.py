@@ -33,6 +33,12 @@ def score_of(c: Candidate) -> float:
     return float(abs(SPACE.index(c) - 17))
 
 
+def study_of(settings: SearchSettings, candidates: list[Candidate]) -> CandidateStudy[Candidate]:
+    """The study as another process has it."""
+    by_params = {(" ".join(map(str, c.placement)), c.max_num_seqs, c.max_num_batched_tokens): c for c in candidates}
+    return CandidateStudy(("layout", "max_num_seqs", "max_num_batched_tokens"), by_params, settings, RandomSampler())
+
+
 class Recorder:
     """Measures a candidate by its place; keeps what it was given."""
 
@@ -117,14 +123,22 @@ def test_no_candidates_no_search() -> None:
     assert search([], Recorder(), SearchSettings(5, 0)) == SearchResult()
 
 
+def test_what_others_have_begun_is_taken_when_the_rest_is_done_the_last_of_it_first(tmp_path: Path) -> None:
+    settings = SearchSettings(100, 0, "begun", tmp_path / "study.log")
+    other = study_of(settings, SPACE[:6])
+    for begun in (SPACE[1], SPACE[3], SPACE[4]):
+        other.ask(begun)
+    seen = Recorder()
+    search(SPACE[:6], seen, settings)
+    assert [SPACE.index(c) for c in seen.order] == [0, 2, 5, 4, 3, 1]
+
+
 def test_other_processes_see_what_is_reserved_and_nothing_more_while_the_sampler_chooses(tmp_path: Path) -> None:
     """The next candidates in order of promise are reserved for three workers, or only the sampler's choice is."""
-    by_params = {(" ".join(map(str, c.placement)), c.max_num_seqs, c.max_num_batched_tokens): c for c in SPACE}
-    names = ("layout", "max_num_seqs", "max_num_batched_tokens")
     sampled = 0
     for seed in range(4):
         settings = SearchSettings(14, seed, "reserved", tmp_path / f"{seed}.log")
-        other: CandidateStudy[Candidate] = CandidateStudy(names, by_params, settings, RandomSampler())
+        other = study_of(settings, SPACE)
         begun: list[set[Candidate]] = []
 
         class Ahead(Recorder):
