@@ -192,6 +192,8 @@ class Carries:
     def in_order(self, candidates: list[Candidate]) -> list[Candidate]:
         return list(candidates)
 
+    safest_first = in_order
+
 
 @pytest.mark.parametrize(("headroom", "groups"), [(1.0, 1), (1.0 + 1e-9, 1), (1.0 - 1e-9, 3)])
 def test_the_headroom_itself_is_enough(headroom: float, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
