@@ -30,7 +30,7 @@ from error_budget import in_process, load
 
 import catalogs.cli.main
 import simulator.cli.main
-from catalogs.ui.entry_point import run_command
+from catalogs.ui.entry_point import INTERRUPTED, run_command
 
 COMMANDS = {"simulate": simulator.cli.main.app, "catalog": catalogs.cli.main.app}
 BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
@@ -57,6 +57,8 @@ def command_here(command: list[str], **_: object) -> subprocess.CompletedProcess
     out, error = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
         status = run_command(name, COMMANDS[name], arguments)
+    if status == INTERRUPTED:  # the end of this benchmark, not a failure of the point
+        raise KeyboardInterrupt
     return subprocess.CompletedProcess(command, status, out.getvalue(), error.getvalue())
 
 

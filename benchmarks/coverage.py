@@ -109,7 +109,7 @@ def write(found: StatedErrorFile, path: Path) -> None:
 
 def left_out(points: Sequence[Compared], key: str, by_waiting: bool | None = None) -> Iterator[Stated]:
     """Each point of one engine and metric with the error learned without all points that share its `key`; `by_waiting`
-    says whether its spread depends on waiting, None: if that helps."""
+    determines whether its spread depends on waiting, None: if that helps."""
     depends = waiting_helps(points) if by_waiting is None else by_waiting
     for value, mine in _grouped(points, lambda p: getattr(p, key)).items():
         others = [p for p in points if getattr(p, key) != value]
@@ -169,8 +169,8 @@ def _outside(stated: Sequence[Stated]) -> str:
 
 
 def waiting_lines(learned: Sequence[Compared]) -> list[str]:
-    """Coverage of the time to first token in each third of the waiting share, models left out; beside it the same with
-    one spread for all loads."""
+    """Coverage of the time to first token in each third of the waiting share, models left out; then the same with one
+    spread for all loads."""
     lines = [
         "| TTFT of | waiting share | runs | within 50 % | 80 % | 90 % | said 90 %, right | factor at 90 % | "
         "one spread for all: 50 % | 80 % | 90 % | said 90 %, right | factor at 90 % |",

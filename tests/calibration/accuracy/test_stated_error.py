@@ -204,7 +204,7 @@ def shares_right(found: Group, shares: np.ndarray, log_ratios: np.ndarray) -> li
 
 
 def test_an_error_that_grows_with_waiting_is_right_at_every_load() -> None:
-    """One spread for all loads is too cautious where nothing waits, and says too much where everything does."""
+    """One spread for all loads is too cautious where nothing waits, and too sure where everything does."""
     known, fresh = drawn(3000, 0.03, 0.4), drawn(3000, 0.03, 0.4)
     found = waits(*known)
     assert found.typical + found.waiting == pytest.approx(0.43, abs=0.04)
