@@ -18,6 +18,7 @@ from planner.evaluation.confidence import (
     SEEDS,
     Factors,
     LatencyCurve,
+    PossibleValues,
     Spread,
     allowance_for,
     confidence,
@@ -169,6 +170,15 @@ def test_of_curves() -> None:
     assert not LatencyCurve((1.0,), (1.0,), (False,)).is_stable(0.5)
     moved = curve.through(judge([seen(0.5, 2.0)], [MEAN]), MEAN)
     assert moved.values_s == pytest.approx((0.125, 0.5, 0.5, 1.5))
+
+
+def test_a_quantile_is_the_least_value_that_holds_the_share() -> None:
+    four = PossibleValues(np.log([1.0, 2.0, 3.0, 4.0]), 0.0, 3)
+    for share, value_s in ((0.25, 1.0), (0.26, 2.0), (0.5, 2.0), (0.51, 3.0), (1.0, 4.0)):
+        assert four.quantile_s(share) == pytest.approx(value_s, rel=1e-9)
+    growing = PossibleValues(np.log([1.0, 2.0, math.inf, math.inf]), 0.0, 3)
+    assert growing.quantile_s(0.5) == pytest.approx(2.0, rel=1e-9)
+    assert growing.quantile_s(0.51) == math.inf
 
 
 def test_the_probability_is_the_share_of_errors_that_leave_the_limit_met() -> None:
