@@ -163,7 +163,7 @@ def _method(result: SearchResult, n_left: int) -> str:
     if result.interrupted:
         return f"interrupted: best of {len(result.outcomes)} simulated candidates of {n_left}"
     if not result.enumerated:
-        return f"sampled by TPE from {n_left} candidates"
+        return f"the most promising of {n_left} candidates"
     return "all candidates" + (" except those that cannot win" if result.n_outclassed else "")
 
 

@@ -246,6 +246,8 @@ class _Run:
 
     def _in_order(self) -> Sequence[Candidate]:
         """Return all candidates in the order for the next trial: placements that failed least often come first."""
+        if not self._selects:
+            return self.candidates
         by_safety = self.result.best is None and len(self.seen) % 2 == 1 and len(self.safest) > 0
         failed = Counter(placed_and_typed(c) for c, outcome in self.seen.items() if not outcome.feasible)
         return sorted(self.safest if by_safety else self.candidates, key=lambda c: failed[placed_and_typed(c)])
@@ -253,7 +255,12 @@ class _Run:
     @property
     def _refines(self) -> bool:
         """Return whether more than half of the trials are done, so that the rest refines the best outcome."""
-        return len(self.seen) > self.planned // 2
+        return self._selects and len(self.seen) > self.planned // 2
+
+    @property
+    def _selects(self) -> bool:
+        """Return whether there are fewer trials than candidates; if not, the order of promise is kept throughout."""
+        return len(self.candidates) > self.planned
 
     def _is_refinement(self, candidate: Candidate) -> bool:
         best = self.result.best

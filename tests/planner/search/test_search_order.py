@@ -80,13 +80,19 @@ def test_the_first_half_of_few_trials_is_by_promise(seed: int) -> None:
     assert not result.enumerated
 
 
-def test_the_sampler_chooses_in_the_second_half() -> None:
-    """Its choice depends on the seed."""
+def test_the_sampler_chooses_when_nothing_is_left_to_refine() -> None:
+    """The first is the best, and two of its refinements are left after nine trials; then the choice has a seed."""
+
+    def first_is_best(c: Candidate, best: Outcome | None) -> Outcome:
+        seen(c, best)
+        return outcome(c, float(SPACE.index(c)))
+
     orders = set()
     for seed in range(6):
         seen = Recorder()
-        search(SPACE, seen, SearchSettings(14, seed))
+        search(SPACE, first_is_best, SearchSettings(16, seed))
         orders.add(tuple(SPACE.index(c) for c in seen.order))
+        assert seen.order[:11] == [*SPACE[:9], SPACE[12], SPACE[18]]
     assert len(orders) > 1
 
 

@@ -1,0 +1,144 @@
+"""Each objective's search finds, with a fifth of a space, what brute force finds, though its estimates are off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from zlib import crc32
+
+import numpy as np
+import pytest
+
+from catalogs.hardware.catalog import parse_hardware
+from planner.evaluation.capacity import find_capacity
+from planner.evaluation.evaluator import Load, Observation
+from planner.problem.candidate import Candidate
+from planner.problem.slo import parse_slos
+from planner.search.objectives import TIE, CandidateTester, ObjectiveAssess, Outcome, RunSizes, assess_for
+from planner.search.search import search
+from planner.search.study import SearchSettings
+from tests.planner.queue_toy import QueueToy, candidate
+
+SLOS = parse_slos(["ttft.p90=0.3s"])
+SIZES = RunSizes(300, 1500)
+TRIALS = 40
+DRAWS = 5
+
+#: Standard deviation of the logarithm of true over estimated service times: of a placement, and of each limit.
+OFF, LIMITS_OFF = 0.1, 0.03
+
+
+@dataclass
+class MisledToy(QueueToy):
+    """A queue whose true service times differ from the estimates, by placement and by limits."""
+
+    draw: int = 0
+    simulating: bool = False
+
+    def candidate_service_s(self, c: Candidate) -> float:
+        plain_s = super().candidate_service_s(c)
+        if not self.simulating:
+            return plain_s
+        own = c.placement[:3]  # the effects of the two limits add up, as far as they limit different resources
+        limits = self._normal((own, "seqs", c.max_num_seqs)) + self._normal((own, "tokens", c.max_num_batched_tokens))
+        return plain_s * float(np.exp(OFF * self._normal(c.placement) + LIMITS_OFF * limits))
+
+    def _joules(self, c: Candidate, requests_per_s: float) -> float:
+        """Idle power of every accelerator, and as much again for the time in which a replica serves."""
+        busy_j = self.candidate_service_s(c) * c.layout.accelerators
+        return self.joules * (c.hardware.n_accelerators / requests_per_s + busy_j)
+
+    def _normal(self, key: object) -> float:
+        return float(np.random.default_rng(crc32(f"{self.draw} {key}".encode())).standard_normal())
+
+    def observe(self, c: Candidate, load: Load) -> Observation:
+        self.simulating = True
+        try:
+            return super().observe(c, load)
+        finally:
+            self.simulating = False
+
+
+def space() -> list[Candidate]:
+    """240 candidates: six times the trials."""
+    return [
+        candidate(
+            hardware=parse_hardware(f"h100x{n}"),
+            tensor_parallel=tp,
+            replicas=n // tp,
+            kv_dtype=kv,
+            max_num_seqs=seqs,
+            max_num_batched_tokens=tokens,
+        )
+        for n, tp in ((8, 8), (8, 4), (8, 2), (8, 1), (4, 4), (4, 2))
+        for kv in ("bf16", "fp8")
+        for seqs in (1024, 512, 256, 128, 64)
+        for tokens in (8192, 2048, 4096, 16384)
+    ]
+
+
+def assess_of(objective: str, tester: CandidateTester) -> ObjectiveAssess:
+    def accelerators(c: Candidate) -> float:
+        return float(c.hardware.n_accelerators)
+
+    unit_cost = accelerators if objective == "goodput" else lambda _: 1.0
+    return assess_for(objective, tester, lambda _: (0,), unit_cost)
+
+
+def value(objective: str, tester: CandidateTester, c: Candidate) -> float:
+    """What the objective minimises, measured by itself; infinite if the load is not carried."""
+    rate = tester.requests_per_s or 0.0
+    floor = tester.probe(c, rate, SIZES.full)
+    if not floor.met:
+        return np.inf
+    if objective == "energy":
+        return tester.simulated(c, rate, SIZES.full).joules_per_output_token
+    if objective == "latency":
+        return floor.ratio
+    runs = partial(tester.probe, c, n_requests=SIZES.full)
+    found = find_capacity(runs, tester.evaluator.fluid_requests_per_s(c), floor, TIE / 4)
+    return -found.requests_per_s / (c.hardware.n_accelerators if objective == "goodput" else 1)
+
+
+def found_by(assess: ObjectiveAssess, seed: int) -> tuple[Outcome | None, list[Candidate]]:
+    candidates, settings = space(), SearchSettings(TRIALS, seed)
+    orders = assess.in_order(candidates), assess.safest_first(candidates)
+    result = search(orders[0], assess, settings, outclassed=assess.outclassed, safest=orders[1])
+    return result.best, [o.candidate for o in result.outcomes]
+
+
+@pytest.mark.parametrize("objective", ["throughput", "goodput", "energy", "latency"])
+def test_a_sixth_of_the_space_holds_the_optimum(objective: str) -> None:
+    for draw in range(DRAWS):
+        tester = CandidateTester(MisledToy(0.4, draw=draw), SLOS, SIZES, draw, 0.9, 4.0)
+        best, tried = found_by(assess_of(objective, tester), draw)
+        assert best is not None
+        assert len(tried) <= TRIALS
+        found, seen = value(objective, tester, best.candidate), [value(objective, tester, c) for c in tried]
+        assert found <= min(seen) + TIE * abs(min(seen)), f"draw {draw}: a better plan was tried"
+        rest = [value(objective, tester, c) for c in space()]
+        assert found <= min(rest) + TIE * abs(min(rest)), f"draw {draw}"
+
+
+def test_goodput_under_a_load_counts_accelerators() -> None:
+    """Eight accelerators carry more in total, four of the same kind more each: the objectives differ."""
+    tester = CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, 0.9, 1.0)
+    wide = candidate(tensor_parallel=4, replicas=1, hardware=parse_hardware("h100x8"))
+    narrow = candidate(tensor_parallel=4, replicas=1, hardware=parse_hardware("h100x4"))
+    scores = {}
+    for c in (wide, narrow):
+        score = assess_of("goodput", tester)(c, None).score
+        assert score is not None
+        scores[c] = score
+    assert scores[wide] == pytest.approx(scores[narrow] / 2)
+    throughput = assess_of("throughput", tester)
+    assert throughput(wide, None).score == throughput(narrow, None).score
+
+
+def test_a_simpler_plan_that_ties_must_carry_the_load() -> None:
+    toy, rate = QueueToy(0.4), 4.0
+    tester = CandidateTester(toy, SLOS, SIZES, 0, 0.9, rate)
+    c = candidate(tensor_parallel=8)
+    barely = Outcome(candidate(tensor_parallel=4, replicas=2), "measured", rate, rate, 1.0, "ttft.p90", -rate)
+    outcome = assess_for("throughput", tester, lambda x: (int(x != c),), lambda _: 1.0)(c, barely)
+    assert outcome.requests_per_s == 0 or outcome.requests_per_s >= rate
