@@ -156,6 +156,7 @@ class _StatedErrorKeys(BaseModel):
     coverage: FiniteFloat | None
     n: dict[str, int]
     source: str
+    ttft_waiting_share: FiniteFloat | None = None
 
 
 class CalibrationBlock(JsonBlock):
