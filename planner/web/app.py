@@ -8,13 +8,19 @@ from contextlib import asynccontextmanager
 from anyio import to_thread
 from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
+from starlette.middleware.gzip import GZipMiddleware
 
 from catalogs.ui.shared_options import own_version
 from planner.web import pages
-from planner.web.api import jobs, questions
+from planner.web.api import jobs, operations, questions, results, uploads
 from planner.web.api.state import ServerState
+from planner.web.metrics import Measured, RequestMetrics
 from planner.web.problems import add_error_handlers
+from planner.web.security import Guard
 from planner.web.settings import ServerSettings
+
+#: Responses from this size on are compressed, bytes.
+_COMPRESSED_FROM = 1024
 
 
 @asynccontextmanager
@@ -33,12 +39,20 @@ def create_app(settings: ServerSettings) -> FastAPI:
     Raises:
         InputError: The settings cannot be used, or the database does not answer.
     """
+    token = settings.read_token()
     app = FastAPI(title="LLM capacity planner", version=own_version(), docs_url=None, redoc_url=None, lifespan=_serving)
     app.state.settings = settings
+    app.state.metrics = RequestMetrics()
     app.state.server = ServerState.open(settings)
     add_error_handlers(app)
+    app.add_middleware(GZipMiddleware, minimum_size=_COMPRESSED_FROM, compresslevel=5)
+    app.add_middleware(Guard, settings=settings, token=token)
+    app.add_middleware(Measured, metrics=app.state.metrics)
     app.include_router(pages.router)
+    app.include_router(operations.router)
     app.include_router(questions.router)
+    app.include_router(uploads.router)
     app.include_router(jobs.router)
+    app.include_router(results.router)
     app.mount("/static", StaticFiles(directory=pages.FOLDER / "static"), name="static")
     return app
