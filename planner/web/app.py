@@ -7,6 +7,7 @@ from fastapi.staticfiles import StaticFiles
 
 from catalogs.ui.shared_options import own_version
 from planner.web import pages
+from planner.web.api import answers
 from planner.web.problems import add_error_handlers
 from planner.web.settings import ServerSettings
 
@@ -16,6 +17,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app = FastAPI(title="LLM capacity planner", version=own_version(), docs_url=None, redoc_url=None)
     app.state.settings = settings
     add_error_handlers(app)
+    app.include_router(answers.router)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=pages.FOLDER / "static"), name="static")
     return app

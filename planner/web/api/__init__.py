@@ -1,0 +1,1 @@
+"""Addresses of the API: one router for each part."""
