@@ -7,6 +7,7 @@ from fastapi.staticfiles import StaticFiles
 
 from catalogs.ui.shared_options import own_version
 from planner.web import pages
+from planner.web.api import analysis, catalogs
 from planner.web.problems import add_error_handlers
 from planner.web.settings import ServerSettings
 
@@ -17,5 +18,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.state.settings = settings
     add_error_handlers(app)
     app.include_router(pages.router)
+    for router in (catalogs.router, analysis.router):
+        app.include_router(router)
     app.mount("/static", StaticFiles(directory=pages.FOLDER / "static"), name="static")
     return app

@@ -1,0 +1,5 @@
+"""What the API answers: functions from typed arguments to JSON documents, which know nothing of HTTP.
+
+Quantities are in SI units that the keys name. `catalogs` lists what can be chosen, `calibrations` states what is
+measured, and `analysis`, `graph`, `memory` and `guess` compute answers without a job.
+"""
