@@ -1,1 +1,1 @@
-"""What an answer of the API contains: pure functions from typed arguments to JSON."""
+"""What answers of the API contain, as pure functions of their arguments."""
