@@ -10,7 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -389,8 +389,12 @@ def _others(best: Outcome, outcomes: Sequence[Outcome], rank: Callable[[Outcome]
     return found
 
 
-def plan(request: PlanRequest) -> Answer:
+def plan(request: PlanRequest, progress: Progress | None = None) -> Answer:
     """Return the answer to one request, evaluated by the workers that its search options name.
+
+    Args:
+        request: The request.
+        progress: Called after each candidate of the search; None shows the progress on a terminal.
 
     Raises:
         InputError: A name is unknown, a storage or a cluster does not answer, or there are no workers.
@@ -406,15 +410,15 @@ def plan(request: PlanRequest) -> Answer:
     evaluator = open_evaluator(request)
     check_sections(request, evaluator)
     if options.distributed is None:
-        with search_progress() as progress:
-            return make_plan(request, evaluator, evaluator.elsewhere, progress, pool)
+        with search_progress() if progress is None else nullcontext(progress) as shown:
+            return make_plan(request, evaluator, evaluator.elsewhere, shown, pool)
     from planner.search.ray_workers import join_cluster
 
     with ExitStack() as stack:
         with status_line(f"joining {options.distributed}"):
             cluster = stack.enter_context(join_cluster(options.distributed))
-        with search_progress(lambda: cluster.words) as progress:
-            answer = make_plan(request, evaluator, evaluator.elsewhere, progress, cluster)
+        with search_progress(lambda: cluster.words) if progress is None else nullcontext(progress) as shown:
+            answer = make_plan(request, evaluator, evaluator.elsewhere, shown, cluster)
     if cluster.loss_notice:
         print(cluster.loss_notice, file=sys.stderr)
     return answer

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from anyio import to_thread
 from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
 
 from catalogs.ui.shared_options import own_version
 from planner.web import pages
-from planner.web.api import answers
+from planner.web.api import answers, jobs, questions
+from planner.web.api.state import ServerState
 from planner.web.problems import add_error_handlers
 from planner.web.settings import ServerSettings
 
 
+@asynccontextmanager
+async def _serving(app: FastAPI) -> AsyncIterator[None]:
+    """Run the queue of jobs while the server runs."""
+    server: ServerState = app.state.server
+    server.queue.start()
+    yield
+    await to_thread.run_sync(server.queue.stop)
+    server.store.close()
+
+
 def create_app(settings: ServerSettings) -> FastAPI:
-    """Return the application of a server with these settings."""
-    app = FastAPI(title="LLM capacity planner", version=own_version(), docs_url=None, redoc_url=None)
+    """Return the application of a server with these settings.
+
+    Raises:
+        InputError: The settings cannot be used, or the database does not answer.
+    """
+    app = FastAPI(title="LLM capacity planner", version=own_version(), docs_url=None, redoc_url=None, lifespan=_serving)
     app.state.settings = settings
+    app.state.server = ServerState.open(settings)
     add_error_handlers(app)
     app.include_router(answers.router)
     app.include_router(pages.router)
+    app.include_router(questions.router)
+    app.include_router(jobs.router)
     app.mount("/static", StaticFiles(directory=pages.FOLDER / "static"), name="static")
     return app

@@ -1,1 +1,1 @@
-"""Addresses of the API: one router for each part."""
+"""The addresses of the API, one router for each subject."""
