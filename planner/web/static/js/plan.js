@@ -2,7 +2,7 @@
 
 import { call } from "/static/js/api.js";
 import { showAnswer } from "/static/js/answer.js";
-import { failure, follow, progressBox } from "/static/js/job.js";
+import { failure, follow, progressBox, resultLinks } from "/static/js/job.js";
 import { liveStrip } from "/static/js/live.js";
 import { announce, codeBlock, el, fill, fold, problemNote, shareButton } from "/static/js/parts.js";
 import { questionForm } from "/static/js/question.js";
@@ -59,7 +59,7 @@ async function ended(job, asked) {
     return;
   }
   const note = job.status === "cancelled" ? el("p", { class: "note" }, "Cancelled: this is the best plan found until then.") : null;
-  showAnswer(place.answer, view, { files: files(job, view), note, onChange: again });
+  showAnswer(place.answer, view, { files: resultLinks(job), note, onChange: again });
   shown = asked;
   announce(view.feasible ? `Answer: ${view.headline}` : "No plan meets the objectives");
   spelled();
@@ -69,16 +69,6 @@ function again(changes, words) {
   page.change(changes);
   announce(words);
   setTimeout(plan, 0);
-}
-
-function files(job, view) {
-  const base = `/api/v1/jobs/${encodeURIComponent(job.id)}`;
-  const link = (path, text) => el("a", { class: "button", href: `${base}${path}`, download: "" }, text);
-  return [
-    view.feasible ? link("/files.zip", "Files to deploy (zip)") : null,
-    link("/result", "Answer as JSON"),
-    view.feasible ? el("a", { class: "button", href: `${base}/result.html` }, "Full report") : null,
-  ];
 }
 
 /** Show the question as a command, a scenario file and a body of the API. */

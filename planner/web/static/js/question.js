@@ -246,8 +246,8 @@ function hardwareChips(loading, changed) {
     const [, nodes, name, count] = typed.toLowerCase().match(/^(?:(\d+)[x*])?([a-z][\w-]*?)?(?:x(\d*))?$/) ?? [];
     const shown = [];
     if ("any".startsWith(typed.toLowerCase())) shown.push({ value: "any", text: "any", detail: "every GPU of the catalog with a price" });
-    for (const item of items.filter((item) => matches(`${item.name} ${item.vendor ?? ""}`, name ?? typed))) {
-      const sizes = count ? [Number(count)] : typed ? [1, 2, 4, 8].filter((n) => n <= Math.max(...(item.node_sizes ?? item.nodes ?? [8]))) : [1];
+    for (const item of items.filter((item) => matches(`${item.name} ${item.full_name} ${item.kind}`, name ?? typed))) {
+      const sizes = count ? [Number(count)] : typed ? item.node_sizes : [1];
       for (const n of sizes) {
         const whole = `${nodes ? `${nodes}x` : ""}${item.name}x${n}`;
         shown.push({ value: whole, text: whole, detail: detail(item, n * Number(nodes || 1)) });
@@ -270,7 +270,7 @@ function detail(item, count) {
   const parts = [gigabytes(item.memory_bytes), si(item.memory_bytes_per_s, "B/s")];
   if (item.tdp_w) parts.push(`${grouped(item.tdp_w)} W`);
   parts.push(item.price ? `${dollars(item.price.usd_per_hour * count)}/h, ${item.price.date}` : "no price");
-  if (item.calibrated && item.calibrated !== "none") parts.push(item.calibrated);
+  parts.push({ measured: "measured", borrowed: `times borrowed from ${item.calibrated_on}`, none: "roofline only" }[item.calibrated]);
   return parts.join(" · ");
 }
 
@@ -286,7 +286,7 @@ function modelField(loading, changed) {
   const box = document.createElement("span");
   input.replaceWith(box);
   box.replaceWith(combobox(input, async (typed) => (await loading)
-    .filter((item) => matches(`${item.name} ${item.hf_id ?? ""}`, typed))
+    .filter((item) => matches(`${item.name} ${item.hf_id} ${item.other_names.join(" ")}`, typed))
     .map((item) => ({ value: item.name, text: item.name, detail: describe(item) })), take));
   input.addEventListener("change", note);
   uploads(at("model-file"), take);
@@ -317,7 +317,7 @@ async function workloadField(changed) {
   for (const item of items) if (!own.has(item.name)) control.append(new Option(item.name, item.name));
   const note = () => {
     const item = items.find((other) => other.name === control.value);
-    at("workload-note").textContent = item ? `Mean ${grouped(item.mean_input_tokens)} tokens in, ${grouped(item.mean_output_tokens)} out. ${item.source ?? ""}`
+    at("workload-note").textContent = item ? `Mean ${grouped(item.input_tokens_mean)} tokens in, ${grouped(item.output_tokens_mean)} out. ${item.source}`
       : control.value.startsWith("upload:") ? "Your own trace." : "";
   };
   control.addEventListener("change", note);
