@@ -11,7 +11,7 @@ from fastapi.staticfiles import StaticFiles
 
 from catalogs.ui.shared_options import own_version
 from planner.web import pages
-from planner.web.api import answers, jobs, questions
+from planner.web.api import analysis, answers, catalogs, jobs, questions
 from planner.web.api.state import ServerState
 from planner.web.problems import add_error_handlers
 from planner.web.settings import ServerSettings
@@ -37,9 +37,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.state.settings = settings
     app.state.server = ServerState.open(settings)
     add_error_handlers(app)
-    app.include_router(answers.router)
-    app.include_router(pages.router)
-    app.include_router(questions.router)
-    app.include_router(jobs.router)
+    for part in (pages, questions, jobs, catalogs, analysis, answers):
+        app.include_router(part.router)
     app.mount("/static", StaticFiles(directory=pages.FOLDER / "static"), name="static")
     return app
