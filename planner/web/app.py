@@ -13,6 +13,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from catalogs.ui.shared_options import own_version
 from planner.web import pages
 from planner.web.api import analysis, answers, catalogs, jobs, operations, questions, results, uploads
+from planner.web.api.description import describe
 from planner.web.api.state import ServerState
 from planner.web.metrics import Measured, RequestMetrics
 from planner.web.problems import add_error_handlers
@@ -50,5 +51,6 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.add_middleware(Measured, metrics=app.state.metrics)
     for part in (pages, operations, questions, uploads, jobs, results, catalogs, analysis, answers):
         app.include_router(part.router)
+    describe(app)
     app.mount("/static", StaticFiles(directory=pages.FOLDER / "static"), name="static")
     return app
