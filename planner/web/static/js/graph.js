@@ -46,7 +46,7 @@ function draw() {
   fill(place.answer, shown.map(({ title, document }) => el("p", { class: shown.length > 1 ? "" : "headline" }, shown.length > 1 ? el("strong", {}, `${title}: `) : null, sum(document))), shown.length > 1 ? null : notes(shown[0].document.notices));
   fill(place.keys, legend(new Set(shown.flatMap(({ document }) => document.nodes.map((node) => node.bound)))));
   place.graphs.parentElement.classList.toggle("several", shown.length > 1);
-  fill(place.graphs, shown.map(({ title, document }, i) => el("div", { class: "panel" }, shown.length > 1 ? el("h3", {}, title) : null,
+  fill(place.graphs, shown.map(({ title, document }, i) => el("div", { class: "panel" }, shown.length > 1 ? el("h2", {}, title) : null,
     el("div", { class: "graph" }, operatorGraph(document, { title, size, most, choose: (node) => choose(node, i) })))));
   find();
   details();
@@ -76,7 +76,7 @@ function details() {
     fill(place.details, el("p", { class: "soft" }, "Choose an operator for its shape, work, time, and how the time is known."));
     return;
   }
-  fill(place.details, el("h3", {}, found[0].node.label), found.map(({ title, node }) => [shown.length > 1 ? el("p", {}, el("strong", {}, title)) : null, figures(node)]));
+  fill(place.details, el("h2", {}, found[0].node.label), found.map(({ title, node }) => [shown.length > 1 ? el("p", {}, el("strong", {}, title)) : null, figures(node)]));
 }
 
 function figures(node) {

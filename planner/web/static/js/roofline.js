@@ -48,7 +48,7 @@ function ceilings({ roofline, question }) {
 
 function panel(title, found, extent, choose, n) {
   const place = el("div", { class: "panel" });
-  const head = el("h3", {}, title);
+  const head = el("h2", {}, title);
   const draw = () => {
     const width = Math.max(place.clientWidth || 640, 300);
     fill(place, n > 1 ? head : null, plot(title, found, extent, choose, width, Math.min(Math.max(width * 0.58, 280), 430)));
