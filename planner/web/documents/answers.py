@@ -53,7 +53,9 @@ def answer_document(answer: Answer) -> dict[str, Any]:
 def _recommended(answer: Answer, plan: Plan) -> dict[str, Any]:
     known = plan.calibration
     return {
+        "rent": plan.hardware,
         "headline": deployment_words(plan.deployment),
+        "offer": "" if plan.cost is None or plan.cost.usd_per_hour is None else offer_words(plan.cost),
         "cards": [list(card) for card in _cards(answer, plan)],
         "objectives": asdict(answer_tables.objectives(answer, plan)),
         "sections": [list(line) for line in section_lines(answer)],
@@ -75,20 +77,21 @@ def _recommended(answer: Answer, plan: Plan) -> dict[str, Any]:
 
 def _cards(answer: Answer, plan: Plan) -> Iterator[tuple[str, str, str]]:
     """Yield label, value and detail of the most important figures."""
-    yield "Rent", plan.hardware, ""
     cost = plan.cost
     if cost is None or cost.usd_per_hour is None:
         yield "Cost", "unknown", "no price for this hardware"
     else:
-        month = "" if cost.usd_per_month is None else f"${cost.usd_per_month:,.0f} a month; "
-        yield "Cost", f"{dollars(cost.usd_per_hour)} per hour", month + offer_words(cost)
+        month = "" if cost.usd_per_month is None else f"${cost.usd_per_month:,.0f} a month"
+        yield "Cost", f"{dollars(cost.usd_per_hour)} per hour", month
         if not (answer.request.objective == "latency" and answer.request.requests_per_s is None):
             each = dollars(cost.usd_per_million_output_tokens)
             yield "Cost per token", each, "per million output tokens, the whole bill"
-    yield "Rate", rate(plan.requests_per_s), f"capacity {rate(plan.capacity_requests_per_s)}"
+    carried = (
+        f"of at most {rate(plan.capacity_requests_per_s)}" if plan.capacity_requests_per_s else "no capacity found"
+    )
+    yield "Rate", rate(plan.requests_per_s), f"{carried}{f'; {plan.limited_by}' if plan.limited_by else ''}"
     least = min((row.probability_met for row in plan.slo), default=None)
     yield "Confidence", percent(least), "in each objective"
-    yield "Limited by", plan.limited_by or "nothing that was simulated", ""
 
 
 def _figures(answer: Answer, plan: Plan) -> Iterator[dict[str, Any]]:
@@ -96,8 +99,8 @@ def _figures(answer: Answer, plan: Plan) -> Iterator[dict[str, Any]]:
     from planner.report import latency_figures, machine_figures, money_figures  # heavy: plotly
 
     if plan.curve:
-        limited = [row.metric for row in plan.slo]
-        order = sorted(latency_figures.curve_metrics(plan), key=lambda name: name not in limited)
+        missed_first = [row.metric for row in sorted(plan.slo, key=lambda row: row.name not in (plan.limited_by or ""))]
+        order = dict.fromkeys([*missed_first, *latency_figures.curve_metrics(plan)])
         for name in order:
             caption = "One replica under its share, scaled to the plan at its rate. Hollow marks: the queue grows."
             drawn = latency_figures.capacity_curve(plan, [], name)

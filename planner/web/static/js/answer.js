@@ -13,23 +13,24 @@ import { counted } from "/static/js/words.js";
  *   job, what a suggestion of a refusal does, and a note above the answer.
  */
 export function showAnswer(place, view, { files = [], onChange, note } = {}) {
-  const parts = view.feasible ? recommended(view, files) : refused(view, onChange);
-  fill(place, note, parts, evidence(view, files));
+  const parts = view.feasible ? recommended(view, files) : refused(view, files, onChange);
+  fill(place, note, parts, evidence(view));
 }
 
 function recommended(view, files) {
   const [main, ...others] = view.figures;
   return [
-    el("h2", { class: "verdict" }, `Rent ${view.cards[0][1]}`),
+    el("h2", { class: "verdict" }, `Rent ${view.rent}`),
     el("p", {}, view.headline),
-    el("p", { class: "soft" }, view.question),
-    cards(view.cards.slice(1)),
+    cards(view.cards),
+    view.offer ? el("p", { class: "soft" }, view.offer) : null,
+    el("div", { class: "row no-print" }, files),
     textTable(view.objectives, "Objectives"),
     main ? figure(main) : null,
     el("p", {}, view.capacity),
-    fold("Start it: command and files", [
+    el("p", { class: "soft" }, `For: ${view.question}.`),
+    fold("Start it", [
       codeBlock(view.start.command, "Command that starts the plan"),
-      files.length ? el("p", { class: "row" }, files) : null,
       el("ul", {}, view.start.notes.map((text) => el("li", {}, text))),
     ]),
     view.alternatives.length
@@ -49,7 +50,7 @@ function recommended(view, files) {
   ];
 }
 
-function refused(view, onChange) {
+function refused(view, files, onChange) {
   const no = view.refusal;
   if (!no) return [el("h2", { class: "verdict" }, "No plan, and no reason recorded")];
   const ways = no.ways.map((way) => el("li", {},
@@ -58,7 +59,8 @@ function refused(view, onChange) {
   return [
     el("h2", { class: "verdict" }, el("span", { class: "bad" }, "NO"), ": nothing meets this"),
     el("p", {}, `${no.reason}.`),
-    el("p", { class: "soft" }, view.question),
+    el("p", { class: "soft" }, `For: ${view.question}.`),
+    el("div", { class: "row no-print" }, files),
     el("h3", {}, "What would meet it"),
     ways.length ? el("ul", { class: "ways" }, ways)
       : el("p", {}, "No change that was tried meets the objectives (more of this hardware, similar hardware, narrower weights)."),
@@ -75,13 +77,12 @@ function refused(view, onChange) {
   ];
 }
 
-function evidence(view, files) {
+function evidence(view) {
   return [
     fold("Assumptions", () => list(view.assumptions)),
     fold("Reproduce it", () => [
       codeBlock(view.reproduce.command, "Command that repeats the plan"),
       textTable(view.reproduce.table, "What the answer depends on"),
-      !view.feasible && files.length ? el("p", { class: "row" }, files) : null,
     ]),
     fold("The screen of the command", () => el("pre", { class: "screen", tabindex: "0", role: "region", "aria-label": "Screen" }, view.screen)),
   ];

@@ -2,6 +2,7 @@
 
 import { Problem, call } from "/static/js/api.js";
 import { announce, button, el, fill, problemNote } from "/static/js/parts.js";
+import { rate } from "/static/js/words.js";
 
 /** Words for the states of a job, and the class of its tag. */
 export const STATES = {
@@ -85,7 +86,19 @@ export function progressBox(place, job) {
 }
 
 function bestWords(best) {
-  return typeof best === "string" ? best : best.words ?? JSON.stringify(best);
+  const found = [best.words, best.hardware ? `on ${best.hardware}` : "", best.requests_per_s ? `${rate(best.requests_per_s)}` : ""];
+  return found.filter(Boolean).join(", ");
+}
+
+/** Words for the results of a job, by the name of their link. */
+const RESULTS = {
+  result: "JSON", "result.csv": "CSV", "result.parquet": "Parquet", "result.html": "Full report", "files.zip": "Files to deploy (zip)",
+};
+
+/** Return links to the results that a job has. */
+export function resultLinks(job) {
+  const shown = Object.entries(RESULTS).filter(([name]) => name in job.links);
+  return shown.map(([name, text]) => el("a", { class: "button small", href: job.links[name], download: name === "result.html" ? null : `${job.kind}-${job.id}${name.replace("result", "").replace("files", "") || ".json"}` }, text));
 }
 
 /** Return the problem of a failed job. */

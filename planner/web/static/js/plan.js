@@ -2,7 +2,7 @@
 
 import { call } from "/static/js/api.js";
 import { showAnswer } from "/static/js/answer.js";
-import { failure, follow, progressBox } from "/static/js/job.js";
+import { failure, follow, progressBox, resultLinks } from "/static/js/job.js";
 import { liveStrip } from "/static/js/live.js";
 import { announce, codeBlock, el, fill, fold, problemNote, shareButton } from "/static/js/parts.js";
 import { questionForm } from "/static/js/question.js";
@@ -19,6 +19,7 @@ function changed() {
   fill(place.problem);
   if (shown === null) return;
   const stale = page.asQuery() !== shown;
+  place.live.hidden = !stale; // an answer needs no estimate
   place.answer.querySelector(".stale")?.remove();
   if (stale) place.answer.prepend(el("p", { class: "stale" }, "The question has changed since this answer."));
 }
@@ -28,6 +29,7 @@ async function plan() {
   fill(place.problem);
   fill(place.answer);
   shown = null;
+  place.live.hidden = false;
   try {
     const job = await call("/plans", { method: "POST", body: page.question() });
     page.state.save({ job: job.id }, { push: true });
@@ -59,8 +61,9 @@ async function ended(job, asked) {
     return;
   }
   const note = job.status === "cancelled" ? el("p", { class: "note" }, "Cancelled: this is the best plan found until then.") : null;
-  showAnswer(place.answer, view, { files: files(job, view), note, onChange: again });
+  showAnswer(place.answer, view, { files: [...resultLinks(job), shareButton()], note, onChange: again });
   shown = asked;
+  changed();
   announce(view.feasible ? `Answer: ${view.headline}` : "No plan meets the objectives");
   spelled();
 }
@@ -71,21 +74,11 @@ function again(changes, words) {
   setTimeout(plan, 0);
 }
 
-function files(job, view) {
-  const base = `/api/v1/jobs/${encodeURIComponent(job.id)}`;
-  const link = (path, text) => el("a", { class: "button", href: `${base}${path}`, download: "" }, text);
-  return [
-    view.feasible ? link("/files.zip", "Files to deploy (zip)") : null,
-    link("/result", "Answer as JSON"),
-    view.feasible ? el("a", { class: "button", href: `${base}/result.html` }, "Full report") : null,
-  ];
-}
-
 /** Show the question as a command, a scenario file and a body of the API. */
 async function spelled() {
   try {
     const found = await call("/question", { method: "POST", body: page.question() });
-    fill(place.spelled, el("div", { class: "row" }, shareButton()), fold("The same question as a command, a file or a request", () => [
+    fill(place.spelled, fold("The same question as a command, a file or a request", () => [
       codeBlock(found.command, "Command"),
       codeBlock(found.scenario, "Scenario file"),
       codeBlock(`curl -X POST ${window.location.origin}/api/v1/plans -H 'Content-Type: application/json' -d '${JSON.stringify(found.question).replaceAll("'", "'\\''")}'`, "Request to the API"),

@@ -31,7 +31,8 @@ export async function questionForm({ onChange, kept = [] }) {
 
   const slo = sloRows(changed);
   const chips = hardwareChips(hardware, changed);
-  const state = urlState(form, { lists: { slo, hardware: chips, model: modelField(models, changed) }, kept });
+  const lists = { ...severalValues(form), slo, hardware: chips, model: modelField(models, changed) };
+  const state = urlState(form, { lists, kept });
   const workloads = await workloadField(changed);
   lengths("input", changed);
   lengths("output", changed);
@@ -68,13 +69,13 @@ export async function questionForm({ onChange, kept = [] }) {
     /** Return the question as the JSON of a scenario file. */
     question: () => asQuestion(form, { slo: slo.read(), hardware: chips.read().join(","), model: at("model").value.trim() }),
     /** Return the question as the text of a query. */
-    asQuery: () => query(flat(asQuestion(form, { slo: slo.read(), hardware: chips.read().join(","), model: at("model").value.trim() }))),
+    asQuery: () => state.query().toString(),
     /** Return whether the question names all that a plan needs. */
     complete: () => at("model").value.trim() !== "" && chips.read().length > 0 && slo.read().length > 0,
     /** Change keys of the question, as a suggestion of a refused answer does. */
     change: (changes) => { applyChanges(changes, { slo, chips }); changed(); },
     /** Set the form from a question, as a link or a finished job holds it. */
-    write: (question) => restore(query(formValues(question))),
+    write: (question) => restore(query(flat(question))),
   };
 }
 
@@ -87,22 +88,22 @@ function asQuestion(form, found) {
   };
   for (const [name, value] of Object.entries(found)) if (value.length) put(name, value);
   for (const control of form.elements) {
-    const text = control.value?.trim?.() ?? "";
-    if (!control.name || control.name in found || text === "") continue;
+    const value = control.value?.trim?.() ?? "";
+    if (!control.name || control.name in found || value === "") continue;
     if (control.type === "checkbox") {
       if (control.checked) put(control.name, true);
-    } else if (text === fixedDefault(control)) {
+    } else if (value === fixedDefault(control)) {
       continue;
     } else if (control.type === "number") {
-      put(control.name, Number(text));
+      put(control.name, Number(value));
     } else if (control.dataset.kind === "list") {
-      put(control.name, text.split(",").map((part) => part.trim()).filter(Boolean));
+      put(control.name, parts(value));
     } else if (control.dataset.kind === "numbers") {
-      put(control.name, text.split(",").map(Number));
+      put(control.name, parts(value).map(Number));
     } else if (control.dataset.kind === "keys") {
-      put(control.name, keys(text));
+      put(control.name, keys(value));
     } else {
-      put(control.name, text);
+      put(control.name, value);
     }
   }
   return question;
@@ -114,9 +115,9 @@ function fixedDefault(control) {
 }
 
 /** Return the values of lines of KEY=VALUE; numbers, true, false and JSON are read as such. */
-function keys(text) {
+function keys(lines) {
   const found = {};
-  for (const line of text.split(/\n|,(?=\s*[\w.]+\s*=)/)) {
+  for (const line of lines.split(/\n|,(?=\s*[\w.]+\s*=)/)) {
     const [name, value] = line.split(/=(.*)/s).map((part) => part?.trim());
     if (!name || value === undefined) continue;
     try {
@@ -128,35 +129,46 @@ function keys(text) {
   return found;
 }
 
-/** Return a question with dotted names, as a query spells it. */
+/** Return a question with dotted names, as a query spells it; the keys of owned hardware are one JSON text. */
 function flat(question, prefix = "") {
   const found = {};
   for (const [name, value] of Object.entries(question)) {
-    if (value !== null && typeof value === "object" && !Array.isArray(value)) Object.assign(found, flat(value, `${prefix}${name}.`));
+    const block = value !== null && typeof value === "object" && !Array.isArray(value);
+    if (block && name === "owned") found[prefix + name] = JSON.stringify(value);
+    else if (block) Object.assign(found, flat(value, `${prefix}${name}.`));
     else found[prefix + name] = value;
   }
   return found;
 }
 
-/** Return the values of the controls for a question. */
-function formValues(question) {
+/** Return what reads and writes the controls that hold several values: texts with commas, and lines of KEY=VALUE. */
+function severalValues(form) {
   const found = {};
-  for (const [name, value] of Object.entries(question)) {
-    if (name === "fixed" || name === "accounting") {
-      const blocks = name === "fixed" ? { fixed: value } : Object.fromEntries(Object.entries(value).map(([k, v]) => [`accounting.${k}`, v]));
-      for (const [key, block] of Object.entries(blocks)) {
-        found[key] = block !== null && typeof block === "object" && !Array.isArray(block)
-          ? Object.entries(block).map(([k, v]) => `${k}=${typeof v === "string" ? v : JSON.stringify(v)}`).join("\n") : block;
-      }
-    } else if (name !== "slo" && Array.isArray(value)) {
-      found[name] = value.join(",");
-    } else if (value !== null && typeof value === "object" && !Array.isArray(value)) {
-      Object.assign(found, flat({ [name]: value }));
-    } else {
-      found[name] = value;
+  for (const control of form.elements) {
+    const kind = control.dataset.kind;
+    if (kind === "list" || kind === "numbers") {
+      found[control.name] = { read: () => parts(control.value), write: (values) => { control.value = values.join(","); } };
+    } else if (kind === "keys" && control.name === "fixed") {
+      found["fixed."] = {
+        read: () => Object.entries(keys(control.value)).map(([name, value]) => [`fixed.${name}`, text(value)]),
+        write: (pairs) => { control.value = pairs.map(([name, value]) => `${name.slice("fixed.".length)}=${value}`).join("\n"); },
+      };
+    } else if (kind === "keys") {
+      found[control.name] = {
+        read: () => (control.value.trim() ? [JSON.stringify(keys(control.value))] : []),
+        write: ([value]) => { control.value = value ? Object.entries(JSON.parse(value)).map(([name, part]) => `${name}=${text(part)}`).join("\n") : ""; },
+      };
     }
   }
   return found;
+}
+
+function parts(value) {
+  return value.split(",").map((part) => part.trim()).filter(Boolean);
+}
+
+function text(value) {
+  return typeof value === "string" ? value : JSON.stringify(value);
 }
 
 function applyChanges(changes, { slo, chips }) {
@@ -166,7 +178,7 @@ function applyChanges(changes, { slo, chips }) {
     else {
       const control = at("question").elements[name];
       if (!control) continue;
-      control.value = formValues({ [name]: value })[name];
+      control.value = name === "fixed" ? Object.entries(value).map(([key, part]) => `${key}=${text(part)}`).join("\n") : Array.isArray(value) ? value.join(",") : value;
       control.closest("details")?.setAttribute("open", "");
       control.dispatchEvent(new Event("input", { bubbles: true }));
     }
@@ -175,8 +187,8 @@ function applyChanges(changes, { slo, chips }) {
 
 function sloRows(changed) {
   const place = at("slo-rows");
-  const add = (text = "") => {
-    const [, metric, stat, limit, unit] = text.match(/^(?:(\w+)\.)?(mean|p[\d.]+)\s*=\s*([\d.eE+-]+)\s*(s|ms|us)$/) ?? [];
+  const add = (written = "") => {
+    const [, metric, stat, limit, unit] = written.match(/^(?:(\w+)\.)?(mean|p[\d.]+)\s*=\s*([\d.eE+-]+)\s*(s|ms|us)$/) ?? [];
     const row = at("slo-row").content.firstElementChild.cloneNode(true);
     const [metrics, stats, number, units] = row.querySelectorAll("select, input");
     if (stat) { pick(metrics, metric ?? "ttft"); pick(stats, stat); pick(units, unit); number.value = limit; }
@@ -197,7 +209,7 @@ function sloRows(changed) {
     write: (values) => {
       place.replaceChildren();
       const given = values.flatMap((value) => value.split(",")).filter(Boolean);
-      for (const text of given.length ? given : PRESETS[0].slo) add(text);
+      for (const written of given.length ? given : PRESETS[0].slo) add(written);
     },
   };
 }
@@ -229,13 +241,13 @@ function hardwareChips(loading, changed) {
     announce(`${name} added`);
     changed();
   };
-  const find = async (text) => {
+  const find = async (typed) => {
     const items = await loading;
-    const [, nodes, name, count] = text.toLowerCase().match(/^(?:(\d+)[x*])?([a-z][\w-]*?)?(?:x(\d*))?$/) ?? [];
+    const [, nodes, name, count] = typed.toLowerCase().match(/^(?:(\d+)[x*])?([a-z][\w-]*?)?(?:x(\d*))?$/) ?? [];
     const shown = [];
-    if ("any".startsWith(text.toLowerCase())) shown.push({ value: "any", text: "any", detail: "every GPU of the catalog with a price" });
-    for (const item of items.filter((item) => matches(`${item.name} ${item.vendor ?? ""}`, name ?? text))) {
-      const sizes = count ? [Number(count)] : text ? [1, 2, 4, 8].filter((n) => n <= Math.max(...(item.node_sizes ?? item.nodes ?? [8]))) : [1];
+    if ("any".startsWith(typed.toLowerCase())) shown.push({ value: "any", text: "any", detail: "every GPU of the catalog with a price" });
+    for (const item of items.filter((item) => matches(`${item.name} ${item.full_name} ${item.kind}`, name ?? typed))) {
+      const sizes = count ? [Number(count)] : typed ? item.node_sizes : [1];
       for (const n of sizes) {
         const whole = `${nodes ? `${nodes}x` : ""}${item.name}x${n}`;
         shown.push({ value: whole, text: whole, detail: detail(item, n * Number(nodes || 1)) });
@@ -258,7 +270,7 @@ function detail(item, count) {
   const parts = [gigabytes(item.memory_bytes), si(item.memory_bytes_per_s, "B/s")];
   if (item.tdp_w) parts.push(`${grouped(item.tdp_w)} W`);
   parts.push(item.price ? `${dollars(item.price.usd_per_hour * count)}/h, ${item.price.date}` : "no price");
-  if (item.calibrated && item.calibrated !== "none") parts.push(item.calibrated);
+  parts.push({ measured: "measured", borrowed: `times borrowed from ${item.calibrated_on}`, none: "roofline only" }[item.calibrated]);
   return parts.join(" · ");
 }
 
@@ -273,8 +285,8 @@ function modelField(loading, changed) {
   const take = (value) => { input.value = value; note(); changed(); };
   const box = document.createElement("span");
   input.replaceWith(box);
-  box.replaceWith(combobox(input, async (text) => (await loading)
-    .filter((item) => matches(`${item.name} ${item.hf_id ?? ""}`, text))
+  box.replaceWith(combobox(input, async (typed) => (await loading)
+    .filter((item) => matches(`${item.name} ${item.hf_id} ${item.other_names.join(" ")}`, typed))
     .map((item) => ({ value: item.name, text: item.name, detail: describe(item) })), take));
   input.addEventListener("change", note);
   uploads(at("model-file"), take);
@@ -305,7 +317,7 @@ async function workloadField(changed) {
   for (const item of items) if (!own.has(item.name)) control.append(new Option(item.name, item.name));
   const note = () => {
     const item = items.find((other) => other.name === control.value);
-    at("workload-note").textContent = item ? `Mean ${grouped(item.mean_input_tokens)} tokens in, ${grouped(item.mean_output_tokens)} out. ${item.source ?? ""}`
+    at("workload-note").textContent = item ? `Mean ${grouped(item.input_tokens_mean)} tokens in, ${grouped(item.output_tokens_mean)} out. ${item.source}`
       : control.value.startsWith("upload:") ? "Your own trace." : "";
   };
   control.addEventListener("change", note);

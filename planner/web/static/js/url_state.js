@@ -2,19 +2,20 @@
  * The state of a form in the address of the page, so that a link brings back every control.
  *
  * A control takes part if it has a name. Values that equal the default in the HTML are left out. Names with several
- * values, such as rows that users add, are read and written by a list of the page.
+ * values, such as rows that users add, are read and written by a list of the page; a list whose name ends in a dot stands
+ * for all names that begin so, and reads and writes pairs of name and value.
  */
 
 /**
  * Connect a form with the address.
  *
  * @param {HTMLFormElement} form The form.
- * @param {Object<string, {read: () => string[], write: (values: string[]) => void}>} lists What reads and writes a name
- *   with several values.
+ * @param {Object<string, {read: () => Array, write: (values: Array) => void}>} lists What reads and writes a name with
+ *   several values. A control whose name is a list takes no part by itself.
  * @param {string[]} kept Names of the address that belong to the page and not to the form.
  */
 export function urlState(form, { lists = {}, kept = [] } = {}) {
-  const controls = () => [...form.elements].filter((control) => control.name && !(control.name in lists));
+  const controls = () => [...form.elements].filter((control) => control.name && !(control.name in lists) && !(`${control.name}.` in lists));
 
   /** Return the query of the form, without defaults. */
   function query() {
@@ -29,7 +30,7 @@ export function urlState(form, { lists = {}, kept = [] } = {}) {
       }
     }
     for (const [name, list] of Object.entries(lists)) {
-      for (const value of list.read()) found.append(name, value);
+      for (const value of list.read()) found.append(...(name.endsWith(".") ? value : [name, value]));
     }
     return found;
   }
@@ -51,7 +52,9 @@ export function urlState(form, { lists = {}, kept = [] } = {}) {
         }
       }
     }
-    for (const [name, list] of Object.entries(lists)) list.write(given.getAll(name));
+    for (const [name, list] of Object.entries(lists)) {
+      list.write(name.endsWith(".") ? [...given].filter(([other]) => other.startsWith(name)) : given.getAll(name));
+    }
   }
 
   /** Write the state into the address; `extra` are values of the page. A new entry of the history only if `push`. */
