@@ -24,6 +24,7 @@ from planner.answer.evaluate import (
     OTHER,
     EvaluatedPlan,
     PlanEvaluator,
+    SeedBudget,
     assumptions,
     objective_value,
     pareto,
@@ -293,7 +294,8 @@ def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
 def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: SearchResult) -> list[EvaluatedPlan]:
     """Return the winner and its alternatives, evaluated with independent seeds; empty if no plan meets the request."""
     races, outcomes = request.objective in ("cost", "throughput", "goodput"), result.outcomes
-    best, first = _winner(request, plan_evaluator, outcomes, races)
+    effort = OTHER if result.interrupted else BEST  # an interrupted command ends soon
+    best, first = _winner(request, plan_evaluator, outcomes, races, effort)
     if best is None or first is None:
         return []
     unit_cost = _unit_cost(request.objective, plan_evaluator.prices, [o.candidate for o in outcomes])
@@ -330,13 +332,13 @@ def _tied(request: PlanRequest, entry: EvaluatedPlan) -> float:
 
 
 def _winner(
-    request: PlanRequest, plan_evaluator: PlanEvaluator, outcomes: Sequence[Outcome], races: bool
+    request: PlanRequest, plan_evaluator: PlanEvaluator, outcomes: Sequence[Outcome], races: bool, effort: SeedBudget
 ) -> tuple[Outcome | None, EvaluatedPlan | None]:
     """Return the best outcome that still meets the request with all seeds pooled, and its plan."""
     left = [o for o in outcomes if o.feasible]
     for _ in range(min(MOST_TRIES, len(left))):
         best = _best(request, plan_evaluator, left)
-        entry = plan_evaluator.entry(best.candidate, best.requests_per_s if races else None, BEST)
+        entry = plan_evaluator.entry(best.candidate, best.requests_per_s if races else None, effort)
         if entry.met and entry.survives and entry.capacity_requests_per_s is not None:
             return best, entry
         left.remove(best)

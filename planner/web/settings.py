@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -59,6 +58,9 @@ class ServerLimits(StrictYamlBlock):
     keep_days: Positive = 30.0
 
 
+DEFAULT_LIMITS: Final = ServerLimits()
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
     """The settings of one server.
@@ -80,16 +82,20 @@ class ServerSettings:
     workers: int | None = None
     token_file: Path | None = None
     endpoints_file: Path | None = None
-    limits: ServerLimits = ServerLimits()
+    limits: ServerLimits = DEFAULT_LIMITS
 
     @property
     def n_workers(self) -> int:
         """Return the number of processes that run jobs."""
+        from planner.search.workers import usable_cores
+
         return self.workers or usable_cores()
 
     @property
     def cores_per_job(self) -> int:
         """Return the processes that one job may use: all cores together serve `n_workers` jobs."""
+        from planner.search.workers import usable_cores
+
         return max(1, usable_cores() // self.n_workers)
 
     @property
@@ -113,6 +119,12 @@ class ServerSettings:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
+
+    def resolved(self) -> ServerSettings:
+        """Return the settings with an absolute path of the SQLite file, for a server that changes its folder."""
+        if self.store is None or not self.store.startswith(SQLITE) or self.store == SQLITE:
+            return self
+        return replace(self, store=f"{SQLITE}{Path(self.store.removeprefix(SQLITE)).absolute()}")
 
     def read_token(self) -> str | None:
         """Return the token that clients must send; None if no token is needed.
@@ -143,10 +155,3 @@ def read_limits(path: Path) -> ServerLimits:
     if isinstance(hosts, list):
         data = data | {"hosts": tuple(hosts)}
     return validate_as(ServerLimits, data, str(path))
-
-
-def usable_cores() -> int:
-    """Return the number of processor cores that this process may use."""
-    from planner.search.workers import usable_cores as cores
-
-    return cores() if os.name == "posix" else os.cpu_count() or 1

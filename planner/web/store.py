@@ -232,16 +232,16 @@ class Store:
         return _job(row)
 
     def jobs(
-        self, owner: str | None, limit: int, kind: str | None = None, statuses: Sequence[str] = (), before: int = 0
+        self, owner: str | None, limit: int, kind: str | None = None, without: Sequence[str] = (), before: int = 0
     ) -> list[Job]:
-        """Return jobs, the last ones first: of one owner or of all, of one kind or of all."""
+        """Return jobs, the last ones first: of one owner or of all, of one kind or of all kinds but some."""
         query = sa.select(_jobs).order_by(_jobs.c.number.desc()).limit(limit)
         if owner is not None:
             query = query.where(_jobs.c.owner == owner)
         if kind is not None:
             query = query.where(_jobs.c.kind == kind)
-        if statuses:
-            query = query.where(_jobs.c.status.in_(statuses))
+        if without:
+            query = query.where(_jobs.c.kind.not_in(without))
         if before:
             query = query.where(_jobs.c.number < before)
         with self.engine.connect() as connection:
@@ -263,9 +263,18 @@ class Store:
         with self.engine.connect() as connection:
             return {str(status): int(n) for status, n in connection.execute(query)}
 
-    def claim(self, server: str) -> Job | None:
-        """Take the first waiting job for a server and return it; None if none is waiting."""
-        first = sa.select(_jobs.c.id).where(_jobs.c.status == QUEUED).order_by(_jobs.c.number).limit(1)
+    def claim(self, server: str, first_kinds: Sequence[str], only: bool) -> Job | None:
+        """Take the first waiting job for a server and return it; None if none is waiting.
+
+        Args:
+            server: Id of the server.
+            first_kinds: Kinds of jobs that are taken before others.
+            only: Whether no other kinds are taken.
+        """
+        preferred = _jobs.c.kind.in_(first_kinds)
+        first = sa.select(_jobs.c.id).where(_jobs.c.status == QUEUED).limit(1)
+        first = first.where(preferred) if only else first
+        first = first.order_by(sa.case((preferred, 0), else_=1), _jobs.c.number)
         if self.engine.dialect.name == "postgresql":
             first = first.with_for_update(skip_locked=True)
         taken = {"status": RUNNING, "server": server, "attempt": _jobs.c.attempt + 1, "started": time.time()}

@@ -8,21 +8,22 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 from anyio import sleep, to_thread
-from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
-from planner.web.api.state import Owner, ServerState, State
+from planner.web.api.state import PREFIX, FoundJob, Owner, ServerState, State
 from planner.web.jobs.kind import JobKind
 from planner.web.jobs.queue import QueueFull
-from planner.web.jobs.registry import KINDS
+from planner.web.jobs.registry import DERIVED, KINDS
 from planner.web.store import RESULT, Job
 
-PREFIX: Final = "/api/v1"
-
 router = APIRouter(prefix=PREFIX, tags=["jobs"])
+
+#: What is made of a plan when someone asks for it.
+ON_DEMAND: Final = ("result.html", "files.zip", "deployment.yaml")
 
 #: Time between two looks for new events, seconds.
 _LOOK_EVERY_S: Final = 0.25
@@ -69,12 +70,12 @@ class JobList(BaseModel):
 def view(job: Job, artifacts: list[str]) -> dict[str, Any]:
     """Return a job as the API shows it."""
     here = f"{PREFIX}/jobs/{job.id}"
-    links = {"self": here, "events": f"{here}/events"} | {
-        name.removesuffix(".json") if name == RESULT else name: f"{here}/{name.removesuffix('.json')}"
-        if name == RESULT
-        else f"{here}/{name}"
-        for name in artifacts
-    }
+    links = {"self": here, "events": f"{here}/events"}
+    links |= {name.removesuffix(".json") if name == RESULT else name: f"{here}/{name}" for name in artifacts}
+    if RESULT in artifacts:
+        links["result"] = f"{here}/result"
+    if job.kind == "plan" and job.verdict == "yes":
+        links |= {name: f"{here}/{name}" for name in ON_DEMAND}
     kept = ("id", "kind", "status", "title", "verdict", "key", "question", "parent", "error", "progress")
     times = {name: _utc(getattr(job, name)) for name in ("created", "started", "ended")}
     return {name: getattr(job, name) for name in kept} | times | {"links": links}
@@ -86,19 +87,6 @@ def _utc(seconds: float | None) -> str | None:
 
 def _view(state: ServerState, job: Job) -> dict[str, Any]:
     return view(job, state.store.artifact_names([job.id])[job.id])
-
-
-def _job(state: State, owner: Owner, id_: Annotated[str, Path(alias="id", max_length=32)]) -> Job:
-    try:
-        job = state.store.job(id_)
-    except KeyError:
-        job = None
-    if job is None or job.owner != owner:
-        raise HTTPException(404, "There is no such job")
-    return job
-
-
-FoundJob = Annotated[Job, Depends(_job)]
 
 
 # ---- submit
@@ -145,7 +133,8 @@ def list_jobs(
 ) -> JobList:
     """Return the jobs of the user, the last ones first."""
     number = int(before) if before is not None and before.isdigit() else 0
-    jobs = state.store.jobs(owner, limit + 1, kind, before=min(number, 2**63 - 1))
+    without = () if kind in DERIVED else DERIVED
+    jobs = state.store.jobs(owner, limit + 1, kind, without, min(number, 2**63 - 1))
     names = state.store.artifact_names([job.id for job in jobs])
     items = [JobView.model_validate(view(job, names[job.id])) for job in jobs[:limit]]
     return JobList(items=items, next=str(jobs[limit - 1].number) if len(jobs) > limit else None)
@@ -181,15 +170,3 @@ def end_job(state: State, job: FoundJob) -> Response:
         return JSONResponse(_view(state, state.queue.cancel(job.id)))
     state.store.delete(job.id)
     return Response(status_code=204)
-
-
-# ---- results
-
-
-@router.get("/jobs/{id}/result", response_model=None)
-def result(state: State, job: FoundJob) -> Response:
-    """Return the result of a job, for a plan the document of `plan --json`."""
-    content = state.store.artifact(job.id)
-    if content is None:
-        raise HTTPException(409 if job.is_active else 404, f"The job is {job.status} and has no result")
-    return Response(content, media_type="application/json")

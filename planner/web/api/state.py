@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from fastapi import Depends, Request
+from fastapi import Depends, Path, Request
+from starlette.exceptions import HTTPException
 
 from planner.web.jobs.kind import Submission
 from planner.web.jobs.queue import JobQueue
 from planner.web.settings import MIB, ServerSettings
-from planner.web.store import Store
+from planner.web.store import Job, Store
 from planner.web.uploads import Uploads
+
+PREFIX: Final = "/api/v1"
 
 #: The user of every request where no proxy names one.
 EVERYONE: Final = ""
@@ -60,3 +63,17 @@ def _owner(request: Request) -> str:
 State = Annotated[ServerState, Depends(_state)]
 
 Owner = Annotated[str, Depends(_owner)]
+
+
+def _job(state: State, owner: Owner, id_: Annotated[str, Path(alias="id", max_length=32)]) -> Job:
+    try:
+        job = state.store.job(id_)
+    except KeyError:
+        job = None
+    if job is None or job.owner != owner:
+        raise HTTPException(404, "There is no such job")
+    return job
+
+
+#: The job of the user that the address names.
+FoundJob = Annotated[Job, Depends(_job)]

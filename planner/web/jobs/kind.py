@@ -6,13 +6,16 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from catalogs.errors import InputError
 from catalogs.io.output_files import finite
 from planner.web.settings import ServerSettings
 from planner.web.store import DONE, RESULT, Job, Store
 from planner.web.uploads import Uploads
+
+if TYPE_CHECKING:
+    from planner.answer.schema import Answer
 
 #: Called with the number of finished steps, of all steps (None: unknown), what is done, and the best result so far.
 Report = Callable[[int, int | None, str, Mapping[str, Any] | None], None]
@@ -77,10 +80,6 @@ class Task:
     report: Report
     parent: bytes | None = None
 
-    def parent_document(self) -> Any:
-        """Return the result of the job that the question is about, as JSON data."""
-        return json.loads(self.parent or b"null")
-
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
@@ -114,6 +113,8 @@ class JobKind:
         prepare: Returns the question of a JSON body; raises InputError if it is not valid.
         run: Answers the question, in a worker process.
         schema: JSON Schema of the body; None for any mapping.
+        measures: Whether the job measures something outside the planner, so that the same question is answered anew.
+        derived: Whether the job makes files of a finished job in a short time; such jobs run first and are not listed.
     """
 
     name: str
@@ -122,6 +123,21 @@ class JobKind:
     prepare: Callable[[Mapping[str, Any], Submission], Prepared]
     run: Callable[[Task], JobResult]
     schema: Callable[[], dict[str, Any]] | None = None
+    measures: bool = False
+    derived: bool = False
+
+
+def parent_answer(task: Task) -> Answer:
+    """Return the answer of the plan that a task is about.
+
+    Raises:
+        InputError: The plan was deleted meanwhile.
+    """
+    from planner.sections.full_answer import parse_answer
+
+    if task.parent is None:
+        raise InputError("the plan of this job was deleted")
+    return parse_answer(json.loads(task.parent), "the plan")
 
 
 def json_bytes(document: object) -> bytes:

@@ -1,7 +1,7 @@
 """The queue of jobs: starts a process for each, watches it, and writes what becomes of it into the store.
 
 One thread does all of this. A job is taken from the store in one step, so several servers may share a store. A server
-that is gone leaves running jobs behind: the next one that looks lets them wait again, and they continue where they were.
+that is gone leaves running jobs behind: another one lets them wait again, and they continue where they were.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import Any, Final
 
 from catalogs.errors import InputError
 from planner.web.jobs.kind import Prepared, json_bytes
+from planner.web.jobs.registry import DERIVED, KINDS
 from planner.web.jobs.worker import DEFECT, FINISHED, INTERRUPTED, INVALID, LIMIT, PRELOADED, PROGRESS, Order, run_order
 from planner.web.problems import INVALID_INPUT
 from planner.web.questions import result_key
@@ -98,7 +99,7 @@ class JobQueue:
         key = result_key(kind, prepared.question, prepared.parent)
         with self._admission:
             known = self.store.found(owner, key)
-            if known is not None:
+            if known is not None and (known.is_active or not KINDS[kind].measures):
                 return known, False
             if self.store.counts().get(QUEUED, 0) >= limits.max_queued:
                 raise QueueFull(f"at most {limits.max_queued} jobs may wait")
@@ -173,7 +174,7 @@ class JobQueue:
             self.store.expire(time.time() - self.settings.limits.keep_days * _DAY_S)
             self._next_expiry_s = now + _EXPIRE_EVERY_S
         self._end_what_must_end(now)
-        while len(self._runs) < self.settings.n_workers and (job := self.store.claim(self.id)) is not None:
+        while (job := self._claim()) is not None:
             self._start(job, context)
         waited = [run.connection for run in self._runs.values() if run.outcome is None]
         waited_for: list[Any] = [self._bell[0], *waited, *(run.process.sentinel for run in self._runs.values())]
@@ -185,6 +186,13 @@ class JobQueue:
             if run.outcome is not None or not run.process.is_alive():
                 self._read(run)
                 self._finish(run)
+
+    def _claim(self) -> Job | None:
+        """Take a waiting job if there is a place for it; a derived job has a place beyond those of the others."""
+        derived = sum(run.job.kind in DERIVED for run in self._runs.values())
+        if len(self._runs) < self.settings.n_workers:
+            return self.store.claim(self.id, DERIVED, only=False)
+        return None if derived else self.store.claim(self.id, DERIVED, only=True)
 
     def _heartbeat(self) -> None:
         """Record that this server is alive, and take over the jobs of servers that are gone."""
@@ -218,12 +226,14 @@ class JobQueue:
         limits, folder = self.settings.limits, self._folder(job)
         try:
             question = self._place(job, folder)
-        except InputError as error:
-            self.store.finish(job, FAILED, {}, error=_problem(422, INVALID_INPUT, str(error)))
+        except (InputError, KeyError) as error:
+            text = str(error) if isinstance(error, InputError) else "the plan of this job was deleted"
+            self.store.finish(job, FAILED, {}, error=_problem(422, INVALID_INPUT, text))
             return
         parent = None if job.parent is None else self.store.artifact(job.parent)
         cores = self.settings.cores_per_job
-        order = Order(job.kind, question, parent, folder, cores, limits.job_memory_mib, limits.job_cpu_s)
+        memory_mib = None if KINDS[job.kind].measures else limits.job_memory_mib  # a GPU maps more addresses
+        order = Order(job.kind, question, parent, folder, cores, memory_mib, limits.job_cpu_s)
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=run_order, args=(order, theirs), name=f"job {job.id}")
         process.start()
@@ -237,7 +247,8 @@ class JobQueue:
 
     def _place(self, job: Job, folder: Path) -> dict[str, Any]:
         """Put the uploads of a job into its folder, and return the question with their names."""
-        files = [self.uploads.find(reference, job.owner) for reference in references(job.question)]
+        parent = {} if job.parent is None else self.store.job(job.parent).question  # its answer names its files
+        files = [self.uploads.find(reference, job.owner) for reference in references([parent, job.question])]
         names = unique_names(files)
         for file in files:
             shutil.copyfile(file.path, folder / names[file.reference])

@@ -56,7 +56,7 @@ class Order:
         parent: Result of the job that the question is about.
         folder: The folder of the job.
         cores: Processes that the job may use.
-        memory_mib: Memory of one process beyond what it has at its start, MiB.
+        memory_mib: Memory of one process beyond what it has at its start, MiB; None for no limit.
         cpu_s: Processor time of one process, seconds.
     """
 
@@ -65,7 +65,7 @@ class Order:
     parent: bytes | None
     folder: Path
     cores: int
-    memory_mib: int
+    memory_mib: int | None
     cpu_s: int
 
 
@@ -95,6 +95,8 @@ def _answer(order: Order, connection: Connection) -> tuple[str, Any]:
         result = KINDS[order.kind].run(Task(order.question, order.folder, order.cores, report, order.parent))
     except InputError as error:
         return INVALID, (error.rule, None if error.value is None else str(error.value), error.nearest, error.hint)
+    except ModuleNotFoundError as error:
+        return INVALID, (f"this needs a package that the server does not have: {error.name}", None, None, None)
     except MemoryError:
         return LIMIT, f"the job needs more than {order.memory_mib} MiB of memory"
     except Exception as error:
@@ -144,6 +146,8 @@ def _become_worker(order: Order) -> None:
     signal.signal(signal.SIGXCPU, _stop_at_limit)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (order.cpu_s, order.cpu_s + _CPU_GRACE_S))
+    if order.memory_mib is None:
+        return
     most = _address_space() + order.memory_mib * MIB
     with contextlib.suppress(ValueError, OSError):  # the system has a lower limit
         resource.setrlimit(resource.RLIMIT_AS, (most, most))

@@ -24,11 +24,15 @@ def run(task: Task) -> JobResult:
     """Plan; an interrupted search ends with the best plan so far."""
     from planner.pipeline import plan
     from planner.problem.scenario import request_of_keys, scenario_keys
+    from planner.report.material import ReportData
+    from planner.report.write import csv_text, tables_of
 
     search = {"search.study": "study.journal", "search.workers": task.cores}
     request = request_of_keys(scenario_keys(task.question, "the question") | search)
     answer = plan(request, SearchReport(task, request).report)
-    return JobResult(answer.document(), answer.feasible, interrupted=answer.interrupted)
+    tables = tables_of(ReportData(answer, None, []))
+    table = {"result.csv": csv_text(tables["plans"]).encode()} if "plans" in tables else {}
+    return JobResult(answer.document(), answer.feasible, table, answer.interrupted)
 
 
 class SearchReport:
