@@ -114,25 +114,24 @@ function errorTable(found) {
 
 function showVerification(result, job) {
   const runs = result.runs ?? [result];
-  const rows = runs.flatMap((run, i) => (run.rows ?? run.metrics ?? run.latencies ?? []).map((row) => ({ ...row, run: runs.length > 1 ? i + 1 : null })));
+  const rows = runs.flatMap((run, i) => run.latencies.map((row) => ({ ...row, name: `${row.metric}.${row.stat}${runs.length > 1 ? `, run ${i + 1}` : ""}` })));
   const chart = el("div", {});
-  const points = rows.filter((row) => typeof predicted(row) === "number" && typeof measured(row) === "number");
+  const interval = (low, high) => `${seconds(low)} to ${seconds(high)}`;
   place.answer.append(...[
-    el("h2", {}, job.verdict === "no" ? el("span", { class: "bad" }, "The prediction does not hold") : el("span", { class: "good" }, "The prediction holds")),
-    points.length ? el("figure", {}, chart, el("figcaption", {}, "Measured against predicted; on the line both are equal.")) : null,
-    rows.length ? table({ head: ["Statistic", "Predicted", "Measured", "Measured / predicted"], rows: rows.map((row) => [named(row), value(predicted(row)), value(measured(row)), predicted(row) ? `× ${(measured(row) / predicted(row)).toFixed(2)}` : ""]), numeric: [1, 2, 3], label: "Measured against predicted" }) : null,
+    el("h2", {}, result.holds ? el("span", { class: "good" }, "The prediction holds") : el("span", { class: "bad" }, "The prediction does not hold")),
+    el("figure", {}, chart, el("figcaption", {}, "Measured against predicted, with their intervals; on the line both are equal.")),
+    table({
+      head: ["Statistic", "Predicted", "Interval", "Measured", "Interval", "Finding", "Objective"], numeric: [1, 3], label: "Measured against predicted",
+      rows: rows.map((row) => [row.name, seconds(row.value_s), interval(row.low_s, row.high_s), seconds(row.measured_s), interval(row.measured_low_s, row.measured_high_s), row.finding, row.objective_met === null ? "" : row.objective_met ? "met" : el("span", { class: "bad" }, "missed")]),
+    }),
+    ...runs.map((run) => (run.notes.length ? el("ul", { class: "soft" }, run.notes.map((note) => el("li", {}, note))) : null)),
     el("div", { class: "row" }, resultLinks(job)),
   ].filter(Boolean));
-  if (!points.length) return;
-  const all = points.flatMap((row) => [predicted(row), measured(row)]);
-  const ends = [Math.min(...all) * 0.8, Math.max(...all) * 1.25];
+  const all = rows.flatMap((row) => [row.value_s, row.measured_s]);
+  const ends = [Math.min(...all) * 0.7, Math.max(...all) * 1.4];
+  const error = (of, low, high) => ({ type: "data", symmetric: false, array: rows.map((row) => Math.max((row[high] ?? row[of]) - row[of], 0)), arrayminus: rows.map((row) => Math.max(row[of] - (row[low] ?? row[of]), 0)), thickness: 1 });
   draw(chart, { data: [
     { type: "scatter", mode: "lines", name: "equal", x: ends, y: ends, line: { color: "#8C8C8C", dash: "dash", width: 1 }, hoverinfo: "skip" },
-    { type: "scatter", mode: "markers+text", name: "statistics", x: points.map(predicted), y: points.map(measured), text: points.map(named), textposition: "top center", marker: seriesStyle(0).marker },
-  ], layout: { showlegend: false, xaxis: { type: "log", title: { text: "Predicted, s" } }, yaxis: { type: "log", title: { text: "Measured, s" } } } }, { label: "Measured against predicted latencies", height: 380 });
+    { type: "scatter", mode: "markers+text", name: "statistics", x: rows.map((row) => row.value_s), y: rows.map((row) => row.measured_s), error_x: error("value_s", "low_s", "high_s"), error_y: error("measured_s", "measured_low_s", "measured_high_s"), text: rows.map((row) => row.name), textposition: "top center", marker: seriesStyle(0).marker },
+  ], layout: { showlegend: false, xaxis: { type: "log", title: { text: "Predicted, s" } }, yaxis: { type: "log", title: { text: "Measured, s" } } } }, { label: "Measured against predicted latencies", height: 400 });
 }
-
-const predicted = (row) => row.predicted_s ?? row.predicted ?? row.simulated_s ?? null;
-const measured = (row) => row.measured_s ?? row.measured ?? null;
-const named = (row) => `${row.name ?? `${row.metric ?? ""} ${row.stat ?? ""}`.trim()}${row.run ? `, run ${row.run}` : ""}`;
-const value = (x) => (x === null || x === undefined ? "none" : seconds(x));
