@@ -97,7 +97,7 @@ function kept(title, make) {
 function operators({ document: found, title }) {
   const total = found.step.device_s;
   const rows = found.operators.map((op) => [
-    op.name, BOUNDS[op.bound]?.words ?? op.bound, grouped(op.count), op.flops ? si(op.flops, "") : "", si(op.bytes, "B"), op.flops ? op.flops_per_byte.toPrecision(3) : "",
+    op.name, BOUNDS[op.bound]?.words ?? op.bound, grouped(op.count), op.flops ? si(op.flops, "") : "", si(op.bytes, "B"), op.flops ? digits(op.flops_per_byte) : "",
     seconds(op.roofline_s), seconds(op.seconds), percent(op.seconds / total), origin(op),
   ]);
   return table({

@@ -53,13 +53,16 @@ async function known() {
     const { items, whole_runs: runs } = await call("/calibrations");
     const count = (kind) => items.filter((item) => item.calibrated === kind).length;
     const sorted = [...items].sort((a, b) => order(a) - order(b) || a.name.localeCompare(b.name));
+    const chart = el("div", {});
     fill(at("known"),
       cards([["Measured", grouped(count("measured")), "accelerators"], ["Borrowed from a neighbour", grouped(count("borrowed")), "accelerators"], ["Roofline only", grouped(count("none")), "accelerators"]]),
+      el("figure", {}, chart, el("figcaption", {}, "Errors of single operators on shapes that were held out of the fit: the median of each kind of operator, by accelerator.")),
       fold("By accelerator", () => table({
         head: ["Accelerator", "Costs", "From", "Median error on shapes held out", "Notices"], label: "Calibration by accelerator",
         rows: sorted.map((item) => [item.name, tag(item), item.bundle, errors(item), (item.notices ?? []).join("; ")]),
-      }), { open: true }),
+      })),
       fold("Whole runs: how far latencies were from measured ones", () => wholeRuns(runs)));
+    errorChart(chart, sorted.filter((item) => item.calibrated === "measured"));
   } catch (error) {
     fill(place.problem, problemNote(error));
   }
@@ -70,6 +73,15 @@ const order = (item) => ["measured", "borrowed", "none"].indexOf(item.calibrated
 function tag(item) {
   const [words, kind] = KNOWN[item.calibrated] ?? [item.calibrated, ""];
   return el("span", { class: `tag ${kind}` }, item.own ? `${words} here` : words);
+}
+
+function errorChart(node, items) {
+  const kinds = [...new Set(items.flatMap((item) => item.families.filter((family) => family.measured).map((family) => family.family)))];
+  const data = kinds.map((kind, i) => {
+    const found = items.map((item) => [item.name, item.families.find((family) => family.family === kind && family.measured)?.error]).filter(([, error]) => error !== undefined);
+    return { type: "scatter", mode: "markers", name: kind.replaceAll("_", " "), x: found.map(([, error]) => error), y: found.map(([name]) => name), marker: { ...seriesStyle(i).marker, size: 10 }, hovertemplate: "%{y}: %{x:.1%}<extra>%{fullData.name}</extra>" };
+  });
+  draw(node, { data, layout: { xaxis: { tickformat: ".0%", rangemode: "tozero", title: { text: "Median error" } }, yaxis: { autorange: "reversed" }, legend: { orientation: "h", y: 1.2 } } }, { label: "Errors of single operators by accelerator", height: 110 + 30 * items.length });
 }
 
 function errors(item) {

@@ -18,6 +18,7 @@ const page = await questionForm({ kept: ["job", "axes"], onChange: () => {} });
 const jobs = jobPage({ path: "/fronts", place, save: (job) => page.state.save({ job, axes: axes().join(",") }, { push: true }), show });
 
 restoreAxes();
+hideOthers();
 controls.forEach((control) => control.addEventListener("change", () => page.state.save({ axes: axes().join(",") })));
 window.addEventListener("popstate", restoreAxes);
 page.form.addEventListener("submit", (event) => {
@@ -34,6 +35,18 @@ if (linked && !page.complete()) {
   const { axes: named, ...question } = linked.question;
   page.write(question);
   (named ?? []).forEach((name, i) => pick(controls[i], name));
+}
+
+/** Hide the controls of keys that a front has not. */
+function hideOthers() {
+  for (const control of page.form.elements) {
+    const name = control.name?.split(".")[0];
+    if (name && !KEYS.includes(name)) (control.closest(".field, .choice") ?? control).hidden = true;
+  }
+  for (const group of page.form.querySelectorAll("details")) {
+    const parts = [...group.querySelectorAll(".field, .choice, .button")];
+    group.hidden = parts.length > 0 && parts.every((part) => part.hidden);
+  }
 }
 
 function axes() {

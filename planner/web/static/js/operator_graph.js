@@ -20,20 +20,21 @@ const LETTER = 7.3; // width of a letter, px
  * Return the graph of a document of `/graph`.
  *
  * @param {object} found The document.
- * @param {{title: string, size: string, most: number, choose: (node: object) => void}} view Its title, what sizes show,
- *   the largest amount of all graphs of the page, and what runs when a node is chosen.
+ * @param {{title: string, size: string, most: number, choose: (node: object) => void, width?: number}} view Its title, what
+ *   sizes show, the largest amount of all graphs of the page, what runs when a node is chosen, and the width there is.
  */
-export function operatorGraph(found, { title, size, most, choose }) {
+export function operatorGraph(found, { title, size, most, choose, width: room = 800 }) {
+  const growth = room < 560 ? { wide: 50, high: 56, gap: 12 } : { wide: 150, high: 62, gap: 22 };
   const shown = SIZES[size] ?? SIZES.time;
   const all = new Graph({ compound: true, multigraph: false });
-  all.setGraph({ rankdir: "TB", nodesep: 22, ranksep: 32, marginx: 10, marginy: 26 });
+  all.setGraph({ rankdir: "TB", nodesep: growth.gap, ranksep: 32, marginx: 10, marginy: 26 });
   all.setDefaultEdgeLabel(() => ({}));
   for (const group of found.groups) all.setNode(`group:${group.id}`, { group });
   const total = found.nodes.reduce((sum, node) => sum + shown.of(node), 0) || 1;
   for (const node of found.nodes) {
     const side = Math.sqrt(shown.of(node) / (most || 1));
     const wide = node.label.length * LETTER + 20;
-    all.setNode(node.id, { node, share: shown.of(node) / total, width: Math.max(LEAST.width + 150 * side, wide), height: LEAST.height + 62 * side });
+    all.setNode(node.id, { node, share: shown.of(node) / total, width: Math.max(LEAST.width * (room < 560 ? 0.7 : 1) + growth.wide * side, wide), height: LEAST.height + growth.high * side });
     all.setParent(node.id, `group:${node.parent}`);
   }
   for (const edge of found.edges) all.setEdge(edge.from, edge.to);

@@ -88,13 +88,13 @@ function show(result, job) {
       ["Output", `${digits(summary.output_tokens_per_s)} tokens/s`, `${grouped(summary.output_tokens)} tokens in ${seconds(summary.duration_s)}`],
       ["Cost", usd, summary.usd !== null ? "by tokens" : summary.usd_of_machines !== null ? "of the machines meanwhile" : ""],
     ]) : null,
-    done.length ? el("section", { "aria-label": "Text of the first answer" }, codeBlock(done[0].text || "(no text)", "Text of the first answer"), done[0].text_is_cut ? el("p", { class: "soft" }, "The text is longer; this is its start.") : null) : null,
+    done.length ? el("div", {}, codeBlock(done[0].text || "(no text)", "Text of the first answer"), done[0].text_is_cut ? el("p", { class: "soft" }, "The text is longer; this is its start.") : null) : null,
     simulated ? el("figure", {}, chart, el("figcaption", {}, `Measured and simulated latencies. Simulated: ${simulated.calibration.bundle}.`)) : null,
     fold(`Each request (${requests.length})`, () => table({
       head: ["Request", "Sent", "First token", "Per token, median", "End to end", "Prompt", "Output", "Cost", "End"], numeric: [0, 1, 2, 3, 4, 5, 6, 7], label: "Requests",
       rows: requests.map((row) => [`${row.position + 1}`, seconds(row.sent_s), ...(row.problem ? ["", "", "", "", "", "", el("span", { class: "bad" }, row.problem)] : [value(row.ttft_s), value(row.itl_s?.p50), value(row.e2e_s), row.input_tokens === null ? "unknown" : grouped(row.input_tokens), grouped(row.output_tokens), row.usd === null ? "unknown" : dollars(row.usd), row.finish_reason ?? ""])]),
     }), { open: requests.length > 1 }),
-    requests.length > 1 ? fold("The texts", () => done.slice(0, 50).map((row) => codeBlock(row.text || "(no text)", `Text of request ${row.position + 1}`))) : null,
+    requests.length > 1 ? fold("The texts", () => done.slice(0, 50).map((row) => codeBlock(row.text || "(no text)", `Text of request ${row.position + 1} of ${requests.length}`))) : null,
     result.notes.length ? el("ul", { class: "soft" }, result.notes.map((note) => el("li", {}, note))) : null,
     el("div", { class: "row" }, resultLinks(job)),
   ].filter(Boolean));

@@ -148,7 +148,7 @@ async function show(result, job) {
     el("figure", {}, curve, el("figcaption", {}, "Share of the requests that are at least as fast.")),
     fold("Latencies as a table", () => table({ head: ["", ...stats], rows: latency.map(([name, row]) => [name, ...stats.map((stat) => value(row[stat]))]), numeric: [1, 2, 3, 4, 5], label: "Latencies" }), { open: true }),
     fold("Over time", () => { timeSeries(series, base); return series; }),
-    fold("Phases of single requests", () => phases),
+    fold("Phases of a request", () => [typical(result.explain), phases]),
     fold("Where the time goes", () => breakdown(result)),
     result.notices?.length ? fold("Notices", () => el("ul", {}, result.notices.map((line) => el("li", {}, line)))) : "",
     el("p", { class: "row" }, link("trace.json", "Trace for Perfetto"), link("requests.csv", "Requests as CSV"), link("time_series.csv", "Time series as CSV"), link("result", "JSON")),
@@ -211,11 +211,20 @@ function breakdown({ time_breakdown: times, calibration, explain }) {
   return [
     partsBar(parts.map(([name, size], i) => ({ name: name.replaceAll("_", " "), size, words: `${percent(size / total)}`, pattern: i % 6 })), total, "Time of the replicas"),
     calibration ? el("p", { class: "soft" }, `Calibration ${calibration.bundle}: ${percent(calibration.measured_fraction)} of the time measured, ${percent(calibration.interpolated_fraction)} interpolated, ${percent(calibration.roofline_fraction)} from the roofline.`) : null,
-    explain ? el("ul", {}, explainLines(explain).map((line) => el("li", {}, line))) : null,
+    explain?.bound_by ? el("p", {}, `Mostly bound by ${words(explain.bound_by)}: ${Object.entries(explain.bounds).filter(([, share]) => share >= 0.005).sort((a, b) => b[1] - a[1]).map(([name, share]) => `${words(name)} ${percent(share)}`).join(", ")} of the time of the replicas.`) : null,
   ];
 }
 
-/** Return the sentences of an explanation, wherever its blocks hold them. */
-function explainLines(explain) {
-  return Object.values(explain).flatMap((found) => (typeof found === "string" ? [found] : Array.isArray(found) ? found.filter((line) => typeof line === "string") : []));
+const words = (name) => name.replaceAll("_", " ");
+
+/** Return a chart of the phases of a mean, a median and a slow request. */
+function typical(explain) {
+  const rows = [["e2e", "End to end"], ["ttft", "First token"]].flatMap(([metric, name]) => Object.entries(explain?.latency?.[metric] ?? {}).map(([stat, found]) => [`${name}, ${stat}`, found.phases_s]));
+  const phases = [...new Set(rows.flatMap(([, found]) => Object.keys(found)))].filter((phase) => rows.some(([, found]) => found[phase] > 1e-6));
+  if (!phases.length) return null;
+  const node = el("div", {});
+  const data = phases.map((phase, i) => ({ type: "bar", orientation: "h", name: words(phase), y: rows.map(([name]) => name), x: rows.map(([, found]) => found[phase]), marker: barStyle(i), hovertemplate: `${words(phase)} %{x:.3s}s<extra>%{y}</extra>` }));
+  const layout = { barmode: "stack", xaxis: { title: { text: "Seconds" } }, yaxis: { autorange: "reversed" }, legend: { orientation: "h", y: 1.2 } };
+  requestAnimationFrame(() => draw(node, { data, layout }, { label: "Phases of the latencies at their mean and percentiles", height: 110 + 30 * rows.length }));
+  return el("figure", {}, node, el("figcaption", {}, "Mean of the phases of the requests at each statistic."));
 }
