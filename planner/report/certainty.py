@@ -39,14 +39,21 @@ def _stated(known: CalibrationBlock | None) -> list[Markup]:
     """Return a table of the error of whole runs by statistic."""
     if known is None or not known.intervals:
         return []
+    share = float(known.stated_error.get("coverage") or 0.0)
+    caption = f"In {share:.0%} of whole runs compared with measured ones: {known.stated_error.get('source')}."
+    return [
+        table(("Statistic", "Runs compared", "True value relative to the simulated one"), stated_rows(known), caption)
+    ]
+
+
+def stated_rows(known: CalibrationBlock) -> list[tuple[str, str, str]]:
+    """Return the statistic, the number of runs that were compared, and the interval of its error, in words."""
     counts = known.stated_error.get("n") or {}
     rows = []
     for name, (low, high) in known.intervals.items():
         span = f"{100 * low:+.0f} % to {100 * high:+.0f} %".replace("-", "−")
         rows.append((STATED_WORDS.get(name, name), str(counts.get(name, "")), span))
-    share = float(known.stated_error.get("coverage") or 0.0)
-    caption = f"In {share:.0%} of whole runs compared with measured ones: {known.stated_error.get('source')}."
-    return [table(("Statistic", "Runs compared", "True value relative to the simulated one"), rows, caption)]
+    return rows
 
 
 def _reliability_chart(answer: Answer) -> list[Markup]:

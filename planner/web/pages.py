@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
@@ -39,6 +40,21 @@ PAGES: Final = (
     WebPage("/jobs", "jobs", "Jobs"),
 )
 
+#: Pages that include the form of a question, `templates/_question.html`.
+WITH_FORM: Final = ("plan", "fronts")
+
+
+@cache
+def _form_context() -> dict[str, Any]:
+    """Return what the form of a question is made of; the imports are heavy, and only pages with a form need them."""
+    from planner.problem.latency_metrics import LATENCY_METRICS
+    from planner.problem.slo import STATS
+    from planner.web.documents.question_form import essential_choices, further_groups
+
+    metrics = {name: metric.title for name, metric in LATENCY_METRICS.items()}
+    return {"groups": further_groups(), "choices": essential_choices(), "metrics": metrics, "stats": STATS}
+
+
 templates = Jinja2Templates(FOLDER / "templates")
 
 router = APIRouter(include_in_schema=False)
@@ -48,6 +64,8 @@ def _add(page: WebPage) -> None:
     @router.get(page.path, response_class=HTMLResponse, name=page.name)
     def show(request: Request) -> HTMLResponse:
         found = {"page": page, "pages": PAGES, "version": own_version()}
+        if page.name in WITH_FORM:
+            found |= _form_context()
         return templates.TemplateResponse(request, f"{page.name}.html", found)
 
 

@@ -1,1 +1,1 @@
-"""The addresses of the API: one router for each group of documents, which `planner.web.app` includes."""
+"""The addresses of the API, one router for each subject."""
