@@ -82,7 +82,7 @@ def _cards(answer: Answer, plan: Plan) -> Iterator[tuple[str, str, str]]:
         yield "Cost", "unknown", "no price for this hardware"
     else:
         month = "" if cost.usd_per_month is None else f"${cost.usd_per_month:,.0f} a month"
-        yield "Cost", f"{dollars(cost.usd_per_hour)} per hour", month
+        yield "Cost", f"{dollars(cost.usd_per_hour)}/h", month
         if not (answer.request.objective == "latency" and answer.request.requests_per_s is None):
             each = dollars(cost.usd_per_million_output_tokens)
             yield "Cost per token", each, "per million output tokens, the whole bill"
