@@ -24,7 +24,7 @@ from planner.web.problems import problem
 from planner.web.settings import MIB, ServerSettings
 
 #: Largest body of a request that is not an upload, bytes.
-MOST_BODY: Final = MIB
+MOST_BODY: Final = 4 * MIB
 
 #: Bytes of a multipart body beyond its file.
 _MULTIPART_EXTRA: Final = 64 * 1024

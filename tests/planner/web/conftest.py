@@ -1,4 +1,4 @@
-"""A browser for the tests of the pages: Chromium of the system, driven by Playwright."""
+"""Fixtures of the tests of `plan serve`: a server, a client, and Chromium of the system, driven by Playwright."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import httpx
 import pytest
 
 from tests.planner.web.running_server import RunningServer
@@ -23,6 +24,20 @@ OPTIONS = (
 
 
 @pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """One server for all tests that do not end it."""
+    found = RunningServer(tmp_path_factory.mktemp("server")).start()
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[httpx.Client]:
+    with server.client() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     found = next(filter(None, map(shutil.which, NAMES)), None)
@@ -32,10 +47,3 @@ def browser() -> Iterator[Browser]:
         chromium = playwright.chromium.launch(executable_path=found, args=list(OPTIONS))
         yield chromium
         chromium.close()
-
-
-@pytest.fixture(scope="module")
-def pages_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    server = RunningServer(tmp_path_factory.mktemp("server"), ("--workers", "1")).start()
-    yield server
-    server.stop()

@@ -36,8 +36,8 @@ NO_QUERY = (
 ANSWER = "#answer .verdict"
 
 
-def test_smoke(browser: Browser, pages_server: RunningServer) -> None:
-    with watched(browser, pages_server.url) as found:
+def test_smoke(browser: Browser, server: RunningServer) -> None:
+    with watched(browser, server.url) as found:
         for path in PATHS:
             page = found.open(path)
             assert page.locator("h1").count() == 1
@@ -69,10 +69,10 @@ def check_words(page: Page) -> None:
     assert found[-1] == [words.percent(share) for share in shares]
 
 
-def test_every_key_of_a_question_has_a_control(pages_server: RunningServer) -> None:
+def test_every_key_of_a_question_has_a_control(server: RunningServer) -> None:
     from planner.problem.request_keys import request_keys
 
-    with pages_server.client() as client:
+    with server.client() as client:
         form = client.get("/plan").text
     generated = {field.name for group in further_groups() for field in group.fields}
     left_out = {
@@ -113,8 +113,8 @@ def tab_to(page: Page, wanted: str, most: int = 80) -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_by_keyboard_alone(browser: Browser, pages_server: RunningServer) -> None:
-    with watched(browser, pages_server.url) as found:
+def test_a_plan_by_keyboard_alone(browser: Browser, server: RunningServer) -> None:
+    with watched(browser, server.url) as found:
         page = found.open("/plan")
         tab_to(page, "model")
         page.keyboard.type("3.2-1b")
@@ -139,17 +139,17 @@ def test_a_plan_by_keyboard_alone(browser: Browser, pages_server: RunningServer)
 
 
 @pytest.mark.slow
-def test_a_plan_in_the_browser_is_that_of_the_command(browser: Browser, pages_server: RunningServer) -> None:
+def test_a_plan_in_the_browser_is_that_of_the_command(browser: Browser, server: RunningServer) -> None:
     from planner.pipeline import plan
     from planner.problem.scenario import request_of_keys, scenario_keys
 
     answer = plan(request_of_keys(scenario_keys(SMALL, "the question"))).document()
-    with watched(browser, pages_server.url) as found:
+    with watched(browser, server.url) as found:
         page = found.open(f"/plan?{SMALL_QUERY}")
         page.locator("#go").click()
         finish(page)
         job = page.evaluate("() => new URLSearchParams(location.search).get('job')")
-        with pages_server.client() as client:
+        with server.client() as client:
             own = client.get(f"/api/v1/jobs/{job}/result").json()
         assert without_times(own) == without_times(answer)
         assert answer["best"]["deployment"]["hardware"] in page.locator(ANSWER).inner_text()
@@ -195,8 +195,8 @@ VALUES = """() => ({
 
 
 @pytest.mark.slow
-def test_every_control_survives_form_address_new_tab_form(browser: Browser, pages_server: RunningServer) -> None:
-    with watched(browser, pages_server.url) as found:
+def test_every_control_survives_form_address_new_tab_form(browser: Browser, server: RunningServer) -> None:
+    with watched(browser, server.url) as found:
         page = found.open("/plan")
         page.locator("#hardware-search").fill("h100x2")
         page.keyboard.press("Enter")
@@ -213,8 +213,8 @@ def test_every_control_survives_form_address_new_tab_form(browser: Browser, page
 
 
 @pytest.mark.slow
-def test_a_no_offers_ways_out_that_hold(browser: Browser, pages_server: RunningServer) -> None:
-    with watched(browser, pages_server.url) as found:
+def test_a_no_offers_ways_out_that_hold(browser: Browser, server: RunningServer) -> None:
+    with watched(browser, server.url) as found:
         page = found.open(f"/plan?{NO_QUERY}")
         page.locator("#go").click()
         finish(page)
@@ -225,8 +225,8 @@ def test_a_no_offers_ways_out_that_hold(browser: Browser, pages_server: RunningS
 
 
 @pytest.mark.slow
-def test_cancel_keeps_the_best(browser: Browser, pages_server: RunningServer) -> None:
-    with watched(browser, pages_server.url) as found:
+def test_cancel_keeps_the_best(browser: Browser, server: RunningServer) -> None:
+    with watched(browser, server.url) as found:
         page = found.open("/plan?model=llama3.1-70b&hardware=h100x8&slo=ttft.p99%3D2s&rate=4&search.trials=200")
         page.locator("#go").click()
         page.locator(".progress p", has_text="Best so far").wait_for(timeout=120_000)
@@ -236,9 +236,9 @@ def test_cancel_keeps_the_best(browser: Browser, pages_server: RunningServer) ->
 
 
 @pytest.mark.slow
-def test_jobs_can_be_deleted(browser: Browser, pages_server: RunningServer) -> None:
-    with watched(browser, pages_server.url) as found:
-        with pages_server.client() as client:
+def test_jobs_can_be_deleted(browser: Browser, server: RunningServer) -> None:
+    with watched(browser, server.url) as found:
+        with server.client() as client:
             job = client.post("/api/v1/plans", json=SMALL | {"seed": 7}).json()
         page = found.open("/jobs")
         row = page.locator("tr", has=page.locator(f"a[href$='{job['id']}']"))
@@ -257,9 +257,9 @@ def axe_source() -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("look", [{}, {"color_scheme": "dark"}, {"viewport": PHONE}], ids=["light", "dark", "phone"])
-def test_accessibility(browser: Browser, pages_server: RunningServer, look: dict[str, Any]) -> None:
+def test_accessibility(browser: Browser, server: RunningServer, look: dict[str, Any]) -> None:
     source = axe_source()
-    with watched(browser, pages_server.url, **look) as found:
+    with watched(browser, server.url, **look) as found:
         for path in [*PATHS, f"/plan?{SMALL_QUERY}", "/catalog?kind=hardware"]:
             page = found.open(path)
             if "?model" in path:
@@ -277,10 +277,10 @@ def test_accessibility(browser: Browser, pages_server: RunningServer, look: dict
 
 
 @pytest.mark.slow
-def test_the_picture_of_the_readme(browser: Browser, pages_server: RunningServer, tmp_path: Path) -> None:
+def test_the_picture_of_the_readme(browser: Browser, server: RunningServer, tmp_path: Path) -> None:
     """Draw the plan page with an answer; WRITE_PICTURES=1 replaces the picture in docs."""
     query = "model=llama3.1-8b&hardware=h100x2,l40sx4&slo=ttft.p99%3D1s&slo=tpot.p95%3D60ms&rate=12"
-    with watched(browser, pages_server.url, viewport=DESKTOP) as found:
+    with watched(browser, server.url, viewport=DESKTOP) as found:
         page = found.open(f"/plan?{query}")
         page.locator("#go").click()
         finish(page)
