@@ -7,7 +7,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query
 
 from planner.studies.step_analysis import MOST_SEQUENCES, StepQuery
-from planner.web.documents import analysis as documents
+from planner.web.documents.analysis import analyze_document, named_model
+from planner.web.documents.graph import Graph, graph_document
+from planner.web.documents.memory import memory_document
 
 router = APIRouter(prefix="/api/v1", tags=["steps"])
 
@@ -24,7 +26,7 @@ def step_query(
     tensor_parallel: Annotated[int | None, Query(ge=1, le=1024, description="Accelerators of the replica.")] = None,
 ) -> StepQuery:
     """Return the step that a client names."""
-    name = documents.named_model(model)
+    name = named_model(model)
     return StepQuery(
         name, hardware, batch, context, stage, engine, weight_dtype or None, kv_dtype or None, tensor_parallel
     )
@@ -39,4 +41,16 @@ def analyze(step: Step) -> dict[str, Any]:
 
     The document is that of `plan analyze --json`, with the ceilings of the roofline and the sentences of the screen.
     """
-    return documents.analyze_document(step)
+    return analyze_document(step)
+
+
+@router.get("/graph")
+def graph(step: Step) -> Graph:
+    """Return an engine step as a graph of operators, equal layers folded; the node times add up to the step time."""
+    return graph_document(step)
+
+
+@router.get("/memory")
+def memory(step: Step) -> dict[str, Any]:
+    """Return the memory of one accelerator while it holds the batch, by kind of layer."""
+    return memory_document(step)

@@ -70,3 +70,9 @@ export function moment(text) {
   const at = new Date(text);
   return Number.isNaN(at.getTime()) ? "" : at.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
 }
+
+/** Return a duration in the largest unit that is not above it, such as "2.5 min". */
+export function duration(x) {
+  for (const [unit, size] of [["d", 86400], ["h", 3600], ["min", 60]]) if (x >= size) return `${short(x / size)} ${unit}`;
+  return `${short(x)} s`;
+}
