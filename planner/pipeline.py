@@ -11,7 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -25,6 +25,7 @@ from planner.answer.evaluate import (
     OTHER,
     EvaluatedPlan,
     PlanEvaluator,
+    SeedBudget,
     assumptions,
     objective_value,
     pareto,
@@ -307,7 +308,8 @@ def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
 def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: SearchResult) -> list[EvaluatedPlan]:
     """Return the winner and its alternatives, evaluated with independent seeds; empty if no plan meets the request."""
     races, outcomes = request.objective in ("cost", "throughput", "goodput"), result.outcomes
-    best, first = _winner(request, plan_evaluator, outcomes, races)
+    effort = OTHER if result.interrupted else BEST  # an interrupted command ends soon
+    best, first = _winner(request, plan_evaluator, outcomes, races, effort)
     if best is None or first is None:
         return []
     unit_cost = _unit_cost(request.objective, plan_evaluator.prices, [o.candidate for o in outcomes])
@@ -344,13 +346,13 @@ def _tied(request: PlanRequest, entry: EvaluatedPlan) -> float:
 
 
 def _winner(
-    request: PlanRequest, plan_evaluator: PlanEvaluator, outcomes: Sequence[Outcome], races: bool
+    request: PlanRequest, plan_evaluator: PlanEvaluator, outcomes: Sequence[Outcome], races: bool, effort: SeedBudget
 ) -> tuple[Outcome | None, EvaluatedPlan | None]:
     """Return the best outcome that still meets the request with all seeds pooled, and its plan."""
     left = [o for o in outcomes if o.feasible]
     for _ in range(min(MOST_TRIES, len(left))):
         best = _best(request, plan_evaluator, left)
-        entry = plan_evaluator.entry(best.candidate, best.requests_per_s if races else None, BEST)
+        entry = plan_evaluator.entry(best.candidate, best.requests_per_s if races else None, effort)
         if entry.met and entry.survives and entry.capacity_requests_per_s is not None:
             return best, entry
         left.remove(best)
@@ -403,8 +405,12 @@ def _others(best: Outcome, outcomes: Sequence[Outcome], rank: Callable[[Outcome]
     return found
 
 
-def plan(request: PlanRequest) -> Answer:
+def plan(request: PlanRequest, progress: Progress | None = None) -> Answer:
     """Return the answer to one request, evaluated by the workers that its search options name.
+
+    Args:
+        request: The request.
+        progress: Called after each candidate of the search; None shows the progress on a terminal.
 
     Raises:
         InputError: A name is unknown, a storage or a cluster does not answer, or there are no workers.
@@ -420,15 +426,15 @@ def plan(request: PlanRequest) -> Answer:
     evaluator = open_evaluator(request)
     check_sections(request, evaluator)
     if options.distributed is None:
-        with search_progress() as progress:
-            return make_plan(request, evaluator, evaluator.elsewhere, progress, pool)
+        with search_progress() if progress is None else nullcontext(progress) as shown:
+            return make_plan(request, evaluator, evaluator.elsewhere, shown, pool)
     from planner.search.ray_workers import join_cluster
 
     with ExitStack() as stack:
         with status_line(f"joining {options.distributed}"):
             cluster = stack.enter_context(join_cluster(options.distributed))
-        with search_progress(lambda: cluster.words) as progress:
-            answer = make_plan(request, evaluator, evaluator.elsewhere, progress, cluster)
+        with search_progress(lambda: cluster.words) if progress is None else nullcontext(progress) as shown:
+            answer = make_plan(request, evaluator, evaluator.elsewhere, shown, cluster)
     if cluster.loss_notice:
         print(cluster.loss_notice, file=sys.stderr)
     return answer

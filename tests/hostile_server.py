@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -46,10 +47,17 @@ class HostileServer:
         with connection, suppress(OSError):
             connection.settimeout(10.0)
             received = b""
-            while b"\r\n\r\n" not in received and (part := connection.recv(65_536)):
+            while not _is_whole(received) and (part := connection.recv(65_536)):
                 received += part
             self.requests.append(received)
             self._answer(connection)
+
+
+def _is_whole(received: bytes) -> bool:
+    """Return whether a request has its headers and the body that they announce."""
+    head, _, body = received.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: *(\d+)", head, re.IGNORECASE)
+    return b"\r\n\r\n" in received and len(body) >= (int(length[1]) if length else 0)
 
 
 def reply(body: bytes, status: str = "200 OK", headers: Iterable[str] = ()) -> bytes:

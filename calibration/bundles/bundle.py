@@ -177,22 +177,40 @@ def load_bundle(accelerator: Accelerator, path: Path | None = None) -> Bundle:
     """
     candidates = _candidates(accelerator)
     if path is not None:
-        facts, arrays = _read(path)
+        facts, models = _read(path)
         if facts.hardware not in candidates:
             raise InputError(f"bundle is for other hardware than {accelerator.name}", facts.hardware, accelerator.name)
-        return _assemble(accelerator, facts, arrays, candidates[facts.hardware])
-    for name, rule in candidates.items():
-        for folder in (user_folder(), shipped_folder()):
-            if (folder / name / JSON_NAME).is_file():
-                facts, arrays = _read(folder / name)
-                if facts.hardware != name:
-                    raise InputError(f"bundle in {folder / name} is for other hardware", facts.hardware, name)
-                found = _assemble(accelerator, facts, arrays, rule)
-                own = folder == user_folder()
-                return _with_shipped(found, name, rule) if own else replace(found, shipped=True)
+        return _assemble(accelerator, facts, models, candidates[facts.hardware])
+    stored = _stored(accelerator)
+    if stored is not None:
+        folder, rule = stored
+        facts, models = _read(folder)
+        if facts.hardware != folder.name:
+            raise InputError(f"bundle in {folder} is for other hardware", facts.hardware, folder.name)
+        found = _assemble(accelerator, facts, models, rule)
+        own = folder.parent == user_folder()
+        return _with_shipped(found, folder.name, rule) if own else replace(found, shipped=True)
     notices = ["uncalibrated: roofline"]
     provenance = {"source": "roofline with default efficiencies"}
     return Bundle(f"{accelerator.name} (roofline)", accelerator, {}, load_power(), provenance, notices)
+
+
+def calibration_source(accelerator: Accelerator) -> str | None:
+    """Return the name of the hardware on which the operators of an accelerator were measured, or None for no hardware.
+
+    It is another name than the accelerator's own if the calibration of a neighbour stands in for it.
+    """
+    stored = _stored(accelerator)
+    return None if stored is None else stored[0].name
+
+
+def _stored(accelerator: Accelerator) -> tuple[Path, str | None] | None:
+    """Return the folder of the best bundle of an accelerator, and the notice of its transfer; None without a bundle."""
+    for name, rule in _candidates(accelerator).items():
+        for folder in (user_folder(), shipped_folder()):
+            if (folder / name / JSON_NAME).is_file():
+                return folder / name, rule
+    return None
 
 
 def _with_shipped(own: Bundle, name: str, rule: str | None) -> Bundle:
@@ -224,22 +242,20 @@ def _candidates(accelerator: Accelerator) -> dict[str, str | None]:
     return found
 
 
-def _read(path: Path) -> tuple[BundleFacts, dict[str, Any]]:
-    """Return the facts and arrays of a bundle, which are read again only after either file has changed."""
+def _read(path: Path) -> tuple[BundleFacts, Mapping[str, FamilyModel]]:
+    """Return the facts and models of a bundle, which are read again only after either file has changed."""
     folder = path if path.is_dir() else path.parent
     files = [f.stat() for f in (folder / JSON_NAME, folder / ARRAYS_NAME) if f.is_file()]
     return _read_once(path, tuple((f.st_mtime, f.st_size) for f in files))
 
 
 @lru_cache(maxsize=8)
-def _read_once(path: Path, changed: object) -> tuple[BundleFacts, dict[str, Any]]:  # noqa: ARG001 (the cache's key)
-    return read_bundle(path)
-
-
-def _assemble(accelerator: Accelerator, facts: BundleFacts, arrays: Mapping[str, Any], rule: str | None) -> Bundle:
+def _read_once(
+    path: Path,
+    changed: object,  # noqa: ARG001 (the cache's key)
+) -> tuple[BundleFacts, Mapping[str, FamilyModel]]:
+    facts, arrays = read_bundle(path)
     models: dict[str, FamilyModel] = {}
-    errors: dict[str, float] = {}
-    notices = [*([rule] if rule else []), *facts.notices]
     for family, record in facts.families.items():
         if family not in FAMILIES:
             raise InputError("bundle holds an unknown operator family", family, ", ".join(FAMILIES))
@@ -248,6 +264,15 @@ def _assemble(accelerator: Accelerator, facts: BundleFacts, arrays: Mapping[str,
             models[family] = FAMILIES[family].from_parts(record.facts, own)
         except (KeyError, IndexError, ValueError, TypeError) as error:
             raise InputError(f"bundle for {facts.hardware} lacks a part of {family}", str(error)) from None
+    return facts, models
+
+
+def _assemble(
+    accelerator: Accelerator, facts: BundleFacts, models: Mapping[str, FamilyModel], rule: str | None
+) -> Bundle:
+    errors: dict[str, float] = {}
+    notices = [*([rule] if rule else []), *facts.notices]
+    for family, record in facts.families.items():
         inside = [e.median_abs_rel_error for e in record.held_out if e.region in ("inside", "all")]
         if inside:
             errors[family] = inside[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -91,8 +91,12 @@ def this_machine(text: str, device: ProfiledDevice) -> Accelerator:
     return cpu_hardware(read_cpu()).accelerator if here.kind == "cpu" else here
 
 
-def run_profile(options: ProfileOptions) -> ProfileResult:
+def run_profile(options: ProfileOptions, reporter: ProgressReporter | None = None) -> ProfileResult:
     """Profile this machine into a folder, or resume an unfinished profile of it.
+
+    Args:
+        options: The options.
+        reporter: Shows the progress; None shows it on stderr.
 
     Raises:
         InputError: If the options do not fit this machine, or the folder cannot be used.
@@ -105,7 +109,7 @@ def run_profile(options: ProfileOptions) -> ProfileResult:
     meter = open_meter(device)
     timer = ShapeTimer(device, meter, limit_s(options.budget_s), counters=counters)
     no_collectives = collective.unavailable_reason(device, options.budget_s)
-    with progress(options.budget_s) as reporter:
+    with progress(options.budget_s) if reporter is None else nullcontext(reporter) as reporter:
         session = start(folder, facts, reporter)
         for reason in filter(None, (meter.unavailable_reason, counters.unavailable_reason, no_collectives)):
             reporter.line(reason)

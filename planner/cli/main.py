@@ -33,9 +33,13 @@ app = typer.Typer(
     "Further keys go into SCENARIO.yaml or --set KEY=VALUE; `plan keys` lists all of them.",
 )
 
+#: Subcommands of sub-packages above this one in the order of the planner's sub-packages, by the module of each.
+FURTHER_SUBCOMMANDS: Final = {"serve": "planner.web.command"}
+
 app.callback(invoke_without_command=True)(plan)
-for name in SUBCOMMANDS:
-    app.command()(getattr(import_module(f"planner.cli.commands.{name}"), name))
+_MODULES: Final = {name: f"planner.cli.commands.{name}" for name in SUBCOMMANDS} | FURTHER_SUBCOMMANDS
+for name, module in _MODULES.items():
+    app.command()(getattr(import_module(module), name))
 
 
 def main() -> None:

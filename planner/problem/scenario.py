@@ -76,10 +76,19 @@ def read_scenario(path: Path) -> dict[str, Any]:
     Raises:
         InputError: The file cannot be read or has an unknown key.
     """
+    return scenario_keys(_read(path), str(path))
+
+
+def scenario_keys(scenario: Values, where: str) -> dict[str, Any]:
+    """Return the keys of a scenario by their dotted names; `where` is its name in errors.
+
+    Raises:
+        InputError: A key is unknown.
+    """
     found: dict[str, Any] = {}
-    for name, value in _read(path).items():
+    for name, value in scenario.items():
         if name not in _DERIVED:
-            _flatten(str(name), value, found, str(path))
+            _flatten(str(name), value, found, where)
     return found
 
 

@@ -11,9 +11,9 @@ from catalogs.ui.html_page import Markup, PageSection, chart, note, paragraph, t
 from catalogs.ui.words import dollars, grams, joules, kilowatts, percent, rate
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
-from planner.economics.money import grid_words, rented_words
+from planner.economics.money import grid_words
 from planner.problem.latency_metrics import LATENCY_METRICS
-from planner.report import latency_figures, machine_figures, money_figures
+from planner.report import answer_tables, latency_figures, machine_figures, money_figures
 from planner.report.material import ReportData, ReportSimulations, label
 from planner.report.pareto_page import front_charts
 from planner.report.plots import TERA
@@ -159,16 +159,11 @@ def money(answer: Answer, plan: Plan) -> PageSection:
         "tokens/s. Owned: total cost of ownership including power and financing, an estimate that no cloud offers. "
         "Spot instances can be interrupted at any time."
     )
-    head = ("Region", "Instances", "Source", "Per hour", "Per month", "Per million output tokens", "Per million tokens")
-    rows = []
-    for p in answer.prices:
-        amounts = (p.usd_per_hour, p.usd_per_month, p.usd_per_million_output_tokens, p.usd_per_million_total_tokens)
-        where = rented_words(p.rented)
-        source = f"{p.source}, {p.as_of}" + (f"; {p.note}" if p.note and p.note != p.contract else "")
-        rows.append((f"{p.place}, {p.contract}", where, source, *map(dollars, amounts)))
-    caption = "Prices are public list prices of the date in the table."
-    bars = chart(money_figures.price_bars(answer.prices), caption, 110 + 26 * len(answer.prices))
-    return PageSection("Cost by cloud", [paragraph(text), bars, table(head, rows, words=3)], "Cost")
+    found = answer_tables.regions(answer)
+    bars = chart(money_figures.price_bars(answer.prices), found.caption, 110 + 26 * len(answer.prices))
+    return PageSection(
+        "Cost by cloud", [paragraph(text), bars, table(found.head, found.rows, words=found.words)], "Cost"
+    )
 
 
 def energy(m: ReportData, plan: Plan) -> PageSection:

@@ -9,17 +9,16 @@ from __future__ import annotations
 from typing import Final
 
 from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, chart, command, note, paragraph, table
-from catalogs.ui.words import change, counted, dollars, joules, percent, plan_name, rate, seconds
+from catalogs.ui.words import dollars, percent, plan_name, rate
 from planner.answer.plan_schema import Plan
-from planner.answer.schema import GOALS, Answer
+from planner.answer.schema import Answer
 from planner.economics.money import offer_words
 from planner.problem.candidate import deployment_words
-from planner.problem.request import PlanRequest
-from planner.report import evidence, machine_figures
+from planner.report import answer_tables, evidence, machine_figures
+from planner.report.answer_tables import TextTable
 from planner.report.certainty import certainty
 from planner.report.material import ReportData, ReportSimulations
 from planner.sections.registry import section_pages
-from planner.sections.section import interval_words
 
 FOOTER: Final = "Written by plan report. This file loads no external resources."
 
@@ -46,33 +45,15 @@ def answer_page(m: ReportData) -> Page:
         ]
     hardware = m.answer.request.hardware if m.answer.best is None else m.answer.best.hardware
     title = f"{m.answer.request.model} on {hardware}"
-    return Page(title, _subtitle(m.answer, hardware), [*sections, _again(m.answer)], FOOTER)
-
-
-def _subtitle(answer: Answer, hardware: str) -> str:
-    """Return the request in words; `hardware` is that of the recommended plan, or the requested one."""
-    r = answer.request
-    if r.users is not None:
-        load = f"{counted(r.users, 'user')} with a think time of {r.think_s:g} s"
-    elif r.requests_per_s is not None:
-        load = rate(r.requests_per_s)
-    else:
-        load = "a light load" if r.objective == "latency" else "highest sustainable rate"
-    load += f" with {r.spare.words}" if r.spare else ""
-    words = [f"workload {answer.workload_words}", load, GOALS.get(r.objective, f"lowest {r.objective}")]
-    if hardware != r.hardware:
-        words.append(f"chosen from {r.hardware}")
-    if r.max_usd_per_hour is not None:
-        words.append(f"at most {dollars(r.max_usd_per_hour)} per hour")
-    return ", ".join(words)
+    return Page(title, answer_tables.question_words(m.answer), [*sections, _again(m.answer)], FOOTER)
 
 
 def _answer(answer: Answer, plan: Plan, s: ReportSimulations) -> PageSection:
     parts = [
         cards(_cards(plan, s)),
         paragraph(f"Run {deployment_words(plan.deployment)}."),
-        _slo_table(answer, plan),
-        paragraph(_capacity_words(plan, answer.request)),
+        _drawn(answer_tables.objectives(answer, plan)),
+        paragraph(answer_tables.capacity_words(answer, plan)),
         command(plan.command),
         bullets([*plan.command_notes, *filter(None, [plan.versions]), *plan.notices]),
         paragraph(_sources(answer, plan)),
@@ -98,23 +79,6 @@ def _cards(plan: Plan, s: ReportSimulations) -> list[tuple[str, str]]:
     ]
 
 
-def _slo_table(answer: Answer, plan: Plan) -> Markup:
-    head = ("Objective", "Limit", "Simulated", f"{percent(plan.interval_level)} interval", "Met", "Probability")
-    rows = []
-    for words, row in zip(answer.request.slo_words, plan.slo, strict=True):
-        interval = interval_words(row.ci_low_s, row.ci_high_s)
-        verdict = ("yes" if row.met else "NO", percent(row.probability_met))
-        rows.append((words, seconds(row.limit_s), seconds(row.value_s), interval, *verdict))
-    return table(head, rows, f"Simulated at {rate(plan.requests_per_s)}.")
-
-
-def _capacity_words(plan: Plan, request: PlanRequest) -> str:
-    why, sure = f"; {plan.limited_by}" if plan.limited_by else "", percent(request.confidence)
-    text = f"The highest rate that meets each objective with {sure} confidence is {rate(plan.capacity_requests_per_s)}"
-    tokens = plan.metric("output_tokens_per_s")
-    return f"{text}{why}." + (f" At the planned rate it produces {tokens:,.0f} output tokens/s." if tokens else "")
-
-
 def _sources(answer: Answer, plan: Plan) -> str:
     """Return the sources of the figures in the first section."""
     c = plan.calibration
@@ -127,63 +91,25 @@ def _sources(answer: Answer, plan: Plan) -> str:
 
 def _alternatives(answer: Answer) -> PageSection:
     """Return the section of the plans in comparison: a row per figure and a column per plan."""
-    names = [plan_name(i) for i in range(len(answer.plans))]
     if len(answer.plans) == 1:
         return PageSection("Alternatives", [note("No plan of another kind meets the objectives.")])
-    columns = [_figures(plan, answer.plans[0] if i else None) for i, plan in enumerate(answer.plans)]
-    rows = [(what, *(column[what] for column in columns)) for what in columns[0]]
-    text = "Each plan at its own planned rate. Alternatives are simulated with fewer seeds than the recommended plan."
-    plans = [f"{name}: {deployment_words(p.deployment)}" for name, p in zip(names, answer.plans, strict=True)]
-    return PageSection("Alternatives", [paragraph(text), bullets(plans), table(("", *names), rows)])
-
-
-def _figures(plan: Plan, best: Plan | None) -> dict[str, str]:
-    """Return the figures of a plan in words, compared with the recommended plan if given."""
-    usd = None if plan.cost is None else plan.cost.usd_per_million_output_tokens
-    best_usd = None if best is None or best.cost is None else best.cost.usd_per_million_output_tokens
-    capacity = plan.capacity_requests_per_s
-    found = {
-        "Planned rate": rate(plan.requests_per_s),
-        "Capacity": rate(capacity),
-        "compared with the recommended plan": change(capacity, best.capacity_requests_per_s) if best else "",
-        "Price per hour": dollars(plan.usd_per_hour),
-        "Offer": "" if plan.cost is None or plan.cost.usd_per_hour is None else offer_words(plan.cost),
-        "Cost per million output tokens": dollars(usd),
-        "cost compared with the recommended plan": change(usd, best_usd),
-        "Energy per output token": joules(None if plan.energy is None else plan.energy.j_per_output_token),
-    }
-    return found | {
-        f"{row.name}, limit {seconds(row.limit_s)}": (
-            f"{seconds(row.value_s)}, {percent(row.probability_met)} confidence"
-        )
-        for row in plan.slo
-    }
+    found = answer_tables.plans(answer)
+    plans = [f"{plan_name(i)}: {deployment_words(p.deployment)}" for i, p in enumerate(answer.plans)]
+    return PageSection("Alternatives", [paragraph(found.caption), bullets(plans), table(found.head, found.rows)])
 
 
 def _hardware(answer: Answer) -> list[PageSection]:
     """Return the section of the ranking of the hardware, if there was a choice."""
     if not answer.hardware:
         return []
-    head = ("Hardware", "Best deployment, or reason", "Instance", "Offer", "Per hour", "Per month",
-            "Per million output tokens", "Energy per output token", "Capacity", "Limited by")  # fmt: skip
-    rows = [
-        (
-            f"{place}. {row.hardware}",
-            row.candidate or row.why,
-            row.instance or "",
-            row.offer or "",
-            dollars(row.usd_per_hour),
-            dollars(row.usd_per_month),
-            dollars(row.usd_per_million_output_tokens),
-            joules(row.j_per_output_token),
-            rate(row.capacity_requests_per_s),
-            row.limited_by or "",
-        )
-        for place, row in enumerate(answer.hardware, 1)
-    ]
-    text = "The best plan on each kind of accelerator, best first. Alternatives are simulated with fewer seeds."
+    found = answer_tables.hardware(answer)
     left_out = [bullets(answer.search.left_out)] if answer.search.left_out else []
-    return [PageSection("Hardware to choose from", [paragraph(text), table(head, rows, words=3), *left_out])]
+    parts = [paragraph(found.caption), table(found.head, found.rows, words=found.words), *left_out]
+    return [PageSection("Hardware to choose from", parts)]
+
+
+def _drawn(found: TextTable) -> Markup:
+    return table(found.head, found.rows, found.caption, found.words)
 
 
 def _refused(answer: Answer) -> PageSection:
@@ -195,7 +121,7 @@ def _refused(answer: Answer) -> PageSection:
     if no.closest is not None:
         parts.append(paragraph(f"The closest plan is {deployment_words(no.closest.deployment)}."))
         if no.closest.slo:
-            parts.append(_slo_table(answer, no.closest))
+            parts.append(_drawn(answer_tables.objectives(answer, no.closest)))
         if no.closest.memory is not None:
             memory = no.closest.memory
             parts.append(chart(machine_figures.memory_bar(memory), memory.equation, 190))
@@ -211,19 +137,7 @@ def _refused(answer: Answer) -> PageSection:
 
 
 def _again(answer: Answer) -> PageSection:
-    s, r = answer.search, answer.reproduce
-    plans = answer.plans or ([answer.infeasible.closest] if answer.infeasible and answer.infeasible.closest else [])
-    bundle = next((p.calibration.bundle for p in plans if p.calibration is not None), "none used")
-    rows = [
-        ("seed", str(r.seed)),
-        ("candidates", f"{s.n_space:,}, of which bounds ruled out {s.n_bounded_out:,}"),
-        ("not simulated", f"{s.n_not_simulated:,}"),
-        ("simulated", f"{s.n_simulated:,}, of which {s.n_pruned:,} stopped early; {s.n_requests:,} requests"),
-        ("search", f"{s.method}, {s.seconds:.1f} s"),
-        ("calibration", f"{bundle} (fingerprint {r.calibration})"),
-        *r.versions.items(),
-    ]
-    text = "The same command with the same versions gives the same answer; this page is made from its JSON."
-    commands = f"{r.command} --json answer.json\nplan report answer.json --html answer.html"
-    parts = [paragraph(text), command(commands), table(("quantity", "value"), rows, words=2)]
+    found = answer_tables.reproduction(answer)
+    commands = f"{answer.reproduce.command} --json answer.json\nplan report answer.json --html answer.html"
+    parts = [paragraph(found.caption), command(commands), table(found.head, found.rows, words=found.words)]
     return PageSection("How to reproduce", parts, "Reproduce")

@@ -125,7 +125,7 @@ class ProcessPool:
     def _n_others(self, n_tasks: int, work: object) -> int:
         """Return the number of processes to start: none inside a worker, or for work that cannot be sent to one."""
         n_others = min(self.n_workers, n_tasks) - 1
-        if n_others < 1 or multiprocessing.parent_process() is not None:
+        if n_others < 1 or _function is not None:
             return 0
         return n_others if self.start_method == "fork" or _is_picklable(work) else 0
 

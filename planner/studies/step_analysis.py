@@ -253,20 +253,17 @@ def analyze(query: StepQuery) -> Analysis:
     Raises:
         InputError: A name is unknown, or the context exceeds the positions of the model.
     """
-    replica = _PricedReplica.of(query)
-    model = replica.resolved.model
-    longest = model.max_position_tokens
-    if query.context > longest:
-        rule = f"the context is beyond the {longest} positions of {model.name}"
-        raise InputError(rule, query.context, str(longest))
+    replica = PricedReplica.of(query)
+    longest = replica.resolved.model.max_position_tokens
     steps = replica.steps(query)
+    rows = steps.operators(replica.cost.tables)
     precisions = (_precision(query, bits, weights, caches) for bits, weights, caches in PRECISIONS)
     return Analysis(
         query=query,
         resolved=replica.resolved,
         steps=steps,
-        rows=sorted(steps.operators(replica.cost.tables), key=lambda r: -r.seconds),
-        time=replica.time(steps),
+        rows=sorted(rows, key=lambda r: -r.seconds),
+        time=replica.time(steps, rows),
         held=replica.held(query),
         precisions=[row for row in precisions if row is not None],
         scaling=[*_scaled(replica, query, "batch", None), *_scaled(replica, query, "context", longest)],
@@ -276,18 +273,29 @@ def analyze(query: StepQuery) -> Analysis:
 
 
 @dataclass(frozen=True, slots=True)
-class _PricedReplica:
+class PricedReplica:
+    """The replica of a query with its memory and the cost of its steps."""
+
     resolved: ResolvedDeployment
     memory: MemoryPlan
     bundle: Bundle
     cost: StepCost
 
     @classmethod
-    def of(cls, query: StepQuery) -> _PricedReplica:
+    def of(cls, query: StepQuery) -> PricedReplica:
+        """Return the replica of a query.
+
+        Raises:
+            InputError: A name is unknown, or the context exceeds the positions of the model.
+        """
         hardware = parse_hardware(query.hardware)
         every = 1 if hardware.accelerator.is_slice else hardware.accelerators_per_node
         keys = {name: getattr(query, name) for name in ("model", "engine", "hardware", "weight_dtype", "kv_dtype")}
         resolved = resolve(Deployment(**keys, tensor_parallel=query.tensor_parallel or every))
+        longest = resolved.model.max_position_tokens
+        if query.context > longest:
+            rule = f"the context is beyond the {longest} positions of {resolved.model.name}"
+            raise InputError(rule, query.context, str(longest))
         bundle = load_bundle(resolved.hardware.accelerator)
         return cls(resolved, size_memory(resolved), bundle, compile_step_cost(resolved, bundle))
 
@@ -299,11 +307,13 @@ class _PricedReplica:
         cut = PromptLimits(limits.max_num_batched_tokens, limits.max_num_seqs, self.resolved.engine.chunked_prefill)
         return prefill_steps(query.batch, query.context, cut)
 
-    def time(self, steps: AnalyzedSteps) -> StepTime:
-        rows, engine_s = steps.operators(self.cost.tables), steps.seconds(self.cost.cycle_s)
-        return StepTime(sum(r.roofline_s for r in rows), sum(r.seconds for r in rows), engine_s)
+    def time(self, steps: AnalyzedSteps, rows: Iterable[OperatorRow]) -> StepTime:
+        """Return the times of steps with these operators."""
+        limit_s, device_s = (sum(times) for times in zip(*((r.roofline_s, r.seconds) for r in rows), strict=True))
+        return StepTime(limit_s, device_s, steps.seconds(self.cost.cycle_s))
 
     def held(self, query: StepQuery) -> MemoryUse:
+        """Return the memory of one accelerator while it holds the batch."""
         memory, shard = self.memory, Shard.of(self.resolved)
         return MemoryUse(
             self.resolved.hardware.accelerator.memory_bytes,
@@ -316,6 +326,7 @@ class _PricedReplica:
         )
 
     def notices(self, query: StepQuery, steps: AnalyzedSteps) -> Iterator[str]:
+        """Yield what a reader must know about the figures."""
         yield from (*self.resolved.notices, *self.bundle.notices)
         yield from self.bundle.notices_for([call.op for call in step_calls(Shard.of(self.resolved), steps.shapes[0])])
         if steps.n > 1:
@@ -335,16 +346,16 @@ def _precision(query: StepQuery, bits: int, weights: tuple[str, ...], caches: tu
     weight = next((w for w in weights if w in peaks), weights[-1])
     cache = next((c for c in caches if c in names.engine.kv_dtypes and (c in peaks or c == "fp8")), None)
     try:
-        replica = _PricedReplica.of(replace(query, weight_dtype=weight, kv_dtype=cache))
+        replica = PricedReplica.of(replace(query, weight_dtype=weight, kv_dtype=cache))
     except InputError:
         return None
     steps, r = replica.steps(query), replica.resolved
     rows = steps.operators(replica.cost.tables)
     work, moved = sum(x.flops for x in rows), sum(x.bytes for x in rows if x.kind != "collective")
-    return PrecisionRow(bits, r.weight_dtype, r.kv_dtype, replica.time(steps), replica.held(query), work, moved)
+    return PrecisionRow(bits, r.weight_dtype, r.kv_dtype, replica.time(steps, rows), replica.held(query), work, moved)
 
 
-def _scaled(replica: _PricedReplica, query: StepQuery, quantity: str, most: int | None) -> Iterator[ScalingRow]:
+def _scaled(replica: PricedReplica, query: StepQuery, quantity: str, most: int | None) -> Iterator[ScalingRow]:
     for value in sorted({max(1, round(getattr(query, quantity) * step)) for step in STEPS}):
         if most is not None and value > most:
             break
@@ -352,7 +363,7 @@ def _scaled(replica: _PricedReplica, query: StepQuery, quantity: str, most: int 
             steps = replica.steps(replace(query, **{quantity: value}))
         except InputError:  # larger than a query may be
             continue
-        time = replica.time(steps)
+        time = replica.time(steps, steps.operators(replica.cost.tables))
         yield ScalingRow(quantity, value, time, steps.tokens / time.engine_s)
 
 

@@ -19,7 +19,14 @@ from catalogs.errors import InputError
 from catalogs.models.layers import LayerGroup
 from simulator.layers.attention import ShardedAttention
 from simulator.layers.feed_forward import ShardedMlp
-from simulator.layers.operator_call import Calls, OperatorCall, all_reduce_calls, elementwise_call, gemm_call
+from simulator.layers.operator_call import (
+    Calls,
+    OperatorCall,
+    all_reduce_calls,
+    calls_of,
+    elementwise_call,
+    gemm_call,
+)
 from simulator.layers.shard import Shard
 
 
@@ -31,12 +38,13 @@ def encoder_calls(shard: Shard, requests: FloatArray) -> Calls:
     model, hidden = shard.model, shard.model.hidden_size
     tokens = requests * model.encoder_tokens
     for group in model.encoder_groups:
-        yield from _encoder_layer_calls(shard, group, requests, tokens)
+        yield from calls_of(group, _encoder_layer_calls(shard, group, requests, tokens))
     for group in (g for g in model.groups if g.cross_attention):
         kv = crossed_attention(shard, group).kv_width
-        yield gemm_call("cross_kv_proj", group.count, _gemm(shard, tokens, kv, hidden))
         written = kv * (ACT + stored_bytes(shard.kv_dtype))
-        yield elementwise_call("cross_kv_write", group.count, "kv_write", tokens, written)
+        projection = gemm_call("cross_kv_proj", group.count, _gemm(shard, tokens, kv, hidden))
+        write = elementwise_call("cross_kv_write", group.count, "kv_write", tokens, written)
+        yield from calls_of(group, (projection, write))
 
 
 def _encoder_layer_calls(shard: Shard, group: LayerGroup, requests: FloatArray, tokens: FloatArray) -> Calls:
@@ -86,10 +94,14 @@ def cross_prefill_calls(shard: Shard, group: LayerGroup, chunks: FloatArray, eac
 
 def cross_cache_bytes(shard: Shard) -> float:
     """Return the bytes of one sequence's encoder keys and values on one rank; 0 without an encoder."""
-    if not shard.model.is_encoder_decoder:
+    return sum(cross_layer_bytes(shard, group) * group.count for group in shard.model.groups)
+
+
+def cross_layer_bytes(shard: Shard, group: LayerGroup) -> float:
+    """Return the bytes of one sequence's encoder keys and values in one layer on one rank; 0 without an encoder."""
+    if not (shard.model.is_encoder_decoder and group.cross_attention):
         return 0.0
-    width = sum(g.count * crossed_attention(shard, g).kv_width for g in shard.model.groups if g.cross_attention)
-    return shard.model.encoder_tokens * width * stored_bytes(shard.kv_dtype)
+    return shard.model.encoder_tokens * crossed_attention(shard, group).kv_width * stored_bytes(shard.kv_dtype)
 
 
 def crossed_attention(shard: Shard, group: LayerGroup) -> ShardedAttention:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from calibration.operators.operators import Collective, Elementwise, Gemm, Num, Operator
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
+from catalogs.models.layers import LayerGroup
 from simulator.layers.shard import Shard
 from simulator.network.collectives import ExpertRouting
 
@@ -30,9 +31,15 @@ class OperatorCall:
     routing: ExpertRouting | None = None  # set for an exchange with experts; its message is what one rank sends, once
     overlapped_rows: int = 0  # up to this many rows it overlaps with longer kernels, and only its bytes take time
     kernels: int = 1  # kernel launches of one execution outside CUDA graphs
+    layers: LayerGroup | None = None  # the layers that run it; None: it runs before or after all layers
 
 
 Calls: TypeAlias = Iterator[OperatorCall]
+
+
+def calls_of(layers: LayerGroup, calls: Iterable[OperatorCall]) -> Calls:
+    """Yield the calls marked as those of a group of layers."""
+    return (replace(call, layers=layers) for call in calls)
 
 
 def gemm_call(name: str, count: int, op: Gemm) -> OperatorCall:

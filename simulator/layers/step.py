@@ -36,7 +36,7 @@ from simulator.core.batch import BatchShape
 from simulator.layers.attention import JoinsDecodes, ShardedMixer, sharded_mixer
 from simulator.layers.encoder import cross_decode_calls, cross_prefill_calls, cross_token_calls, encoder_calls
 from simulator.layers.feed_forward import sharded_feed_forward
-from simulator.layers.operator_call import Calls, OperatorCall, all_reduce_calls, elementwise_call, gemm_call
+from simulator.layers.operator_call import Calls, OperatorCall, all_reduce_calls, calls_of, elementwise_call, gemm_call
 from simulator.layers.shard import Shard
 
 _AFTER_ALL_REDUCE = frozenset({"input_norm", "post_norm", "final_norm"})
@@ -84,11 +84,11 @@ class StepCalls:
         calls += all_reduce_calls(shard, "embedding_all_reduce", 1, tokens, graph)
         for group in shard.model.groups:
             if mixer := sharded_mixer(shard, group):
-                calls += mixer.token_calls(tokens, graph)
+                calls += calls_of(group, mixer.token_calls(tokens, graph))
             if group.cross_attention:
-                calls += cross_token_calls(shard, group, tokens, graph)
+                calls += calls_of(group, cross_token_calls(shard, group, tokens, graph))
             if block := sharded_feed_forward(shard, group):
-                calls += block.token_calls(tokens, graph)
+                calls += calls_of(group, block.token_calls(tokens, graph))
         calls.append(elementwise_call("final_norm", 1, "norm", tokens, 4 * hidden * ACT))
         if shard.pp > 1:  # hidden states and residual go to the next stage
             send = Collective("send_recv", tokens * (2 * hidden * ACT), 2, graph)
@@ -101,8 +101,8 @@ class StepCalls:
 
         Dense models have none.
         """
-        blocks = (sharded_feed_forward(self.shard, group) for group in self.shard.model.groups)
-        return [call for block in blocks if block for call in block.expert_calls(tokens, graph)]
+        blocks = ((group, sharded_feed_forward(self.shard, group)) for group in self.shard.model.groups)
+        return [call for g, block in blocks if block for call in calls_of(g, block.expert_calls(tokens, graph))]
 
     def logits(self, sequences: Num) -> list[OperatorCall]:
         """Return the output projection and sampling of the sequences that get a token in this step."""
@@ -159,9 +159,9 @@ class StepCalls:
         calls: list[OperatorCall] = []
         for group in self.shard.model.groups:
             if mixer := sharded_mixer(self.shard, group):
-                calls += own(mixer)
+                calls += calls_of(group, own(mixer))
             if group.cross_attention:
-                calls += crossed(group)
+                calls += calls_of(group, crossed(group))
         return calls
 
 

@@ -182,7 +182,7 @@ def draft_bytes(resolved: ResolvedDeployment) -> float:
         return 0.0
     if not speculation.is_head:
         return weight_bytes(shard)
-    layers = sum(g.count * _layer_bytes(shard, g) for g in shard.model.groups)
+    layers = sum(g.count * layer_bytes(shard, g) for g in shard.model.groups)
     return layers + joining_bytes(shard, speculation.method)
 
 
@@ -193,13 +193,23 @@ def weight_bytes(shard: Shard) -> float:
     every rank.
     """
     model = shard.model
-    layers = sum(g.count * _layer_bytes(shard, g) for g in (*model.groups, *model.encoder_groups)) / shard.pp
-    vocabulary = (model.embedding_params + model.lm_head_params + model.other_params) / shard.tp
-    norms = model.norm_size * (2 if model.is_encoder_decoder else 1)
-    return layers + (vocabulary + norms) * model.weight_format(shard.weight_dtype).other_bytes_per_weight()
+    layers = sum(g.count * layer_bytes(shard, g) for g in (*model.groups, *model.encoder_groups)) / shard.pp
+    return layers + sum(outer_bytes(shard).values())
 
 
-def _layer_bytes(shard: Shard, group: LayerGroup) -> float:
+def outer_bytes(shard: Shard) -> dict[str, float]:
+    """Return the bytes of the weights outside the layers on one rank, by what they are."""
+    model = shard.model
+    each = model.weight_format(shard.weight_dtype).other_bytes_per_weight()
+    return {
+        "embedding": model.embedding_params / shard.tp * each,
+        "output projection": model.lm_head_params / shard.tp * each,
+        "other parts, not run for text": model.other_params / shard.tp * each,
+        "last norms": model.norm_size * (2 if model.is_encoder_decoder else 1) * each,
+    }
+
+
+def layer_bytes(shard: Shard, group: LayerGroup) -> float:
     """Return the bytes of weights of one layer on one rank."""
     mixer, block = sharded_mixer(shard, group), sharded_feed_forward(shard, group)
     held: dict[Part, float] = block.part_params() if block else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -53,7 +53,7 @@ def front(
     from planner.search.progress import front_progress
 
     wanted = parse_axes(axes)
-    request, limits = _request(given, wanted)
+    request, limits = front_request(given.keys(), wanted)
     check_targets(json_file, None, request.search.journal, html)
     if html is not None:
         from catalogs.ui.html_page import need_plotly
@@ -76,8 +76,12 @@ def front(
     raise typer.Exit(0 if found.members else 1)
 
 
-def _request(given: GivenRequest, axes: tuple[ParetoAxis, ...]) -> tuple[PlanRequest, tuple[Slo, ...]]:
+def front_request(keys: dict[str, Any], axes: tuple[ParetoAxis, ...]) -> tuple[PlanRequest, tuple[Slo, ...]]:
     """Return the request of a front, and the limits that every point on it must meet.
+
+    Args:
+        keys: Keys of a request by dotted name.
+        axes: The axes of the front.
 
     Raises:
         InputError: A key is invalid, or plan front does not take it.
@@ -87,11 +91,13 @@ def _request(given: GivenRequest, axes: tuple[ParetoAxis, ...]) -> tuple[PlanReq
     from planner.problem.slo import parse_slos
     from planner.search.pareto_search import observed_slos
 
-    keys = given.keys()
     for name in keys:
         if name not in KEYS:
             raise InputError("plan front has no such key", name, nearest_name(name, KEYS))
     limits = parse_slos([keys["slo"]] if isinstance(keys["slo"], str) else keys["slo"]) if keys.get("slo") else ()
     names = {axis.name for axis in axes}
-    keys |= {"slo": observed_slos(axes, limits), "objective": "energy" if names & {"energy", "carbon"} else "cost"}
+    keys = keys | {
+        "slo": observed_slos(axes, limits),
+        "objective": "energy" if names & {"energy", "carbon"} else "cost",
+    }
     return request_of_keys(keys), limits

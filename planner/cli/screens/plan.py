@@ -119,7 +119,7 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
         yield "Survives", f"{count} under the same load: {values}: {'met' if survival.met else 'MISSED'}"
     yield from section_lines(answer)
     for other in answer.alternatives:
-        yield "Alternative", f"{deployment_words(other.deployment)}: {_difference(best, other)}"
+        yield "Alternative", f"{deployment_words(other.deployment)}: {difference(best, other)}"
     for i, text in enumerate(answer.search.left_out):
         yield "" if i else "Hardware", text
     if best.calibration is not None:
@@ -261,7 +261,8 @@ def memory_bar(memory: Memory) -> str:
     return f"[{bar:.<{_BAR}}] GB per accelerator: {named}, . free {free / 1e9:.1f}"
 
 
-def _difference(best: Plan, other: Plan) -> str:
+def difference(best: Plan, other: Plan) -> str:
+    """Return how an alternative differs from the recommended plan: capacity, cost and energy."""
     found = []
     ours, theirs = best.capacity_requests_per_s, other.capacity_requests_per_s
     if ours and theirs:

@@ -1,0 +1,152 @@
+"""The tables of an answer as text: objectives, plans in comparison, hardware, prices by region, and how to repeat it.
+
+Every page of an answer shows these tables; what a page looks like is its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from catalogs.ui.words import change, counted, dollars, joules, percent, plan_name, rate, seconds
+from planner.answer.plan_schema import Plan
+from planner.answer.schema import GOALS, Answer
+from planner.economics.money import offer_words, rented_words
+from planner.sections.section import interval_words
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """A table of text.
+
+    Attributes:
+        head: The names of the columns.
+        rows: The cells of each row, as many as there are columns.
+        caption: Sentences that the reader needs to read the table.
+        words: Number of columns at the left that hold words; the others hold figures.
+    """
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    caption: str = ""
+    words: int = 1
+
+
+def question_words(answer: Answer) -> str:
+    """Return the request in words: the workload, the load, and what is optimised within which budget."""
+    r = answer.request
+    if r.users is not None:
+        load = f"{counted(r.users, 'user')} with a think time of {r.think_s:g} s"
+    elif r.requests_per_s is not None:
+        load = rate(r.requests_per_s)
+    else:
+        load = "a light load" if r.objective == "latency" else "highest sustainable rate"
+    load += f" with {r.spare.words}" if r.spare else ""
+    words = [f"workload {answer.workload_words}", load, GOALS.get(r.objective, f"lowest {r.objective}")]
+    if answer.best is not None and answer.best.hardware != r.hardware:
+        words.append(f"chosen from {r.hardware}")
+    if r.max_usd_per_hour is not None:
+        words.append(f"at most {dollars(r.max_usd_per_hour)} per hour")
+    return ", ".join(words)
+
+
+def objectives(answer: Answer, plan: Plan) -> TextTable:
+    """Return a row for each objective with its value, interval and probability in a plan."""
+    head = ("Objective", "Limit", "Simulated", f"{percent(plan.interval_level)} interval", "Met", "Probability")
+    rows = []
+    for words, row in zip(answer.request.slo_words, plan.slo, strict=True):
+        interval = interval_words(row.ci_low_s, row.ci_high_s)
+        verdict = ("yes" if row.met else "NO", percent(row.probability_met))
+        rows.append((words, seconds(row.limit_s), seconds(row.value_s), interval, *verdict))
+    return TextTable(head, tuple(rows), f"Simulated at {rate(plan.requests_per_s)}.")
+
+
+def capacity_words(answer: Answer, plan: Plan) -> str:
+    """Return the highest rate of a plan, what ends it, and the tokens of the planned rate, in sentences."""
+    why, sure = f"; {plan.limited_by}" if plan.limited_by else "", percent(answer.request.confidence)
+    text = f"The highest rate that meets each objective with {sure} confidence is {rate(plan.capacity_requests_per_s)}"
+    tokens = plan.metric("output_tokens_per_s")
+    return f"{text}{why}." + (f" At the planned rate it produces {tokens:,.0f} output tokens/s." if tokens else "")
+
+
+def plans(answer: Answer) -> TextTable:
+    """Return the plans in comparison: a row per figure and a column per plan."""
+    names = [plan_name(i) for i in range(len(answer.plans))]
+    columns = [_figures(plan, answer.plans[0] if i else None) for i, plan in enumerate(answer.plans)]
+    rows = [(what, *(column[what] for column in columns)) for what in columns[0]]
+    text = "Each plan at its own planned rate. Alternatives are simulated with fewer seeds than the recommended plan."
+    return TextTable(("", *names), tuple(rows), text)
+
+
+def _figures(plan: Plan, best: Plan | None) -> dict[str, str]:
+    """Return the figures of a plan in words, compared with the recommended plan if given."""
+    usd = None if plan.cost is None else plan.cost.usd_per_million_output_tokens
+    best_usd = None if best is None or best.cost is None else best.cost.usd_per_million_output_tokens
+    capacity = plan.capacity_requests_per_s
+    found = {
+        "Planned rate": rate(plan.requests_per_s),
+        "Capacity": rate(capacity),
+        "compared with the recommended plan": change(capacity, best.capacity_requests_per_s) if best else "",
+        "Price per hour": dollars(plan.usd_per_hour),
+        "Offer": "" if plan.cost is None or plan.cost.usd_per_hour is None else offer_words(plan.cost),
+        "Cost per million output tokens": dollars(usd),
+        "cost compared with the recommended plan": change(usd, best_usd),
+        "Energy per output token": joules(None if plan.energy is None else plan.energy.j_per_output_token),
+    }
+    return found | {
+        f"{row.name}, limit {seconds(row.limit_s)}": (
+            f"{seconds(row.value_s)}, {percent(row.probability_met)} confidence"
+        )
+        for row in plan.slo
+    }
+
+
+def hardware(answer: Answer) -> TextTable:
+    """Return the best plan on each kind of accelerator, or the reason why there is none."""
+    head = ("Hardware", "Best deployment, or reason", "Instance", "Offer", "Per hour", "Per month",
+            "Per million output tokens", "Energy per output token", "Capacity", "Limited by")  # fmt: skip
+    rows = tuple(
+        (
+            f"{place}. {row.hardware}",
+            row.candidate or row.why or "",
+            row.instance or "",
+            row.offer or "",
+            dollars(row.usd_per_hour),
+            dollars(row.usd_per_month),
+            dollars(row.usd_per_million_output_tokens),
+            joules(row.j_per_output_token),
+            rate(row.capacity_requests_per_s),
+            row.limited_by or "",
+        )
+        for place, row in enumerate(answer.hardware, 1)
+    )
+    text = "The best plan on each kind of accelerator, best first. Alternatives are simulated with fewer seeds."
+    return TextTable(head, rows, text, words=3)
+
+
+def regions(answer: Answer) -> TextTable:
+    """Return the prices of the recommended plan in each region under each contract, with their sources and dates."""
+    head = ("Region", "Instances", "Source", "Per hour", "Per month", "Per million output tokens", "Per million tokens")
+    rows = []
+    for p in answer.prices:
+        amounts = (p.usd_per_hour, p.usd_per_month, p.usd_per_million_output_tokens, p.usd_per_million_total_tokens)
+        source = f"{p.source}, {p.as_of}" + (f"; {p.note}" if p.note and p.note != p.contract else "")
+        rows.append((f"{p.place}, {p.contract}", rented_words(p.rented), source, *map(dollars, amounts)))
+    return TextTable(head, tuple(rows), "Prices are public list prices of the date in the table.", words=3)
+
+
+def reproduction(answer: Answer) -> TextTable:
+    """Return what the answer depends on beyond its command: seed, candidates, calibration, versions."""
+    s, r = answer.search, answer.reproduce
+    found = answer.plans or ([answer.infeasible.closest] if answer.infeasible and answer.infeasible.closest else [])
+    bundle = next((p.calibration.bundle for p in found if p.calibration is not None), "none used")
+    rows = (
+        ("seed", str(r.seed)),
+        ("candidates", f"{s.n_space:,}, of which bounds ruled out {s.n_bounded_out:,}"),
+        ("not simulated", f"{s.n_not_simulated:,}"),
+        ("simulated", f"{s.n_simulated:,}, of which {s.n_pruned:,} stopped early; {s.n_requests:,} requests"),
+        ("search", f"{s.method}, {s.seconds:.1f} s"),
+        ("calibration", f"{bundle} (fingerprint {r.calibration})"),
+        *r.versions.items(),
+    )
+    text = "The same command with the same versions gives the same answer; this page is made from its JSON."
+    return TextTable(("quantity", "value"), rows, text, words=2)

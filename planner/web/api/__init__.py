@@ -1,0 +1,1 @@
+"""The addresses of the API, one router for each subject."""

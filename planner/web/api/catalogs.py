@@ -1,0 +1,92 @@
+"""The addresses of the catalogs and of the calibrations."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from fastapi import APIRouter, Query
+from typing_extensions import TypedDict
+
+from planner.web.documents import calibrations as calibration_documents
+from planner.web.documents import catalogs as documents
+from planner.web.documents.analysis import named_model
+
+router = APIRouter(prefix="/api/v1", tags=["catalogs"])
+
+Item = TypeVar("Item")
+
+
+class Items(TypedDict, Generic[Item]):
+    """The entries of a catalog."""
+
+    items: list[Item]
+
+
+class Calibrations(Items[calibration_documents.CalibrationItem]):
+    """The calibration of every accelerator, the errors of whole runs, and how often predictions were right."""
+
+    whole_runs: list[calibration_documents.WholeRunItem]
+    reliability: dict[str, Any]
+
+
+@router.get("/models")
+def list_models(
+    search: str = Query("", max_length=200, description="Words that the name or the architecture contains."),
+) -> Items[documents.ModelItem]:
+    """List the models of the catalog."""
+    return {"items": documents.models(search)}
+
+
+@router.get("/models/{name:path}")
+def show_model(name: str) -> documents.ModelDocument:
+    """Show one model in full, by its name in the catalog or its Hugging Face id."""
+    return documents.model_document(named_model(name))
+
+
+@router.get("/hardware")
+def list_hardware() -> Items[documents.HardwareItem]:
+    """List the accelerators of the catalog with their nodes, dated prices and calibrations."""
+    return {"items": documents.hardware()}
+
+
+@router.get("/hardware/{text}")
+def show_hardware(text: str) -> dict[str, Any]:
+    """Show hardware in full, with the price of all of it; the text is that of `--hw`, for example h100x8."""
+    return documents.hardware_document(text)
+
+
+@router.get("/engines")
+def list_engines() -> Items[documents.EngineItem]:
+    """List the serving engines; those without support state the reason in `source`."""
+    return {"items": documents.engines()}
+
+
+@router.get("/workloads")
+def list_workloads() -> Items[documents.WorkloadItem]:
+    """List the workloads of the catalog with their mean lengths."""
+    return {"items": documents.workloads()}
+
+
+@router.get("/prices")
+def list_prices() -> Items[dict[str, Any]]:
+    """List the dated prices of cloud instances."""
+    return {"items": documents.table_rows("prices")}
+
+
+@router.get("/grids")
+def list_grids() -> Items[dict[str, Any]]:
+    """List the electricity grids with their carbon intensity and industrial price."""
+    return {"items": documents.table_rows("grids")}
+
+
+@router.get("/regions")
+def list_regions() -> Items[dict[str, Any]]:
+    """List the regions of clouds with the grids that supply them."""
+    return {"items": documents.table_rows("regions")}
+
+
+@router.get("/calibrations")
+def list_calibrations() -> Calibrations:
+    """List what is calibrated, and how well: operators by accelerator, and whole runs by engine."""
+    found = calibration_documents.calibrations()
+    return Calibrations(items=found["items"], whole_runs=found["whole_runs"], reliability=found["reliability"])

@@ -1,0 +1,59 @@
+"""What operators of a server need: whether it lives, whether it can work, and its metrics."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import PlainTextResponse
+from sqlalchemy.exc import SQLAlchemyError
+
+from catalogs.ui.shared_options import own_version
+from planner.web.api.state import State
+from planner.web.metrics import RequestMetrics, of_mapping, series
+from planner.web.problems import problem
+from planner.web.store import ACTIVE, CANCELLED, DONE, FAILED
+
+router = APIRouter(tags=["operations"])
+
+_STARTED: float = time.time()
+
+
+@router.get("/healthz")
+def healthz() -> dict[str, str]:
+    """Return whether the server answers."""
+    return {"status": "ok", "version": own_version()}
+
+
+@router.get(
+    "/readyz", responses={503: {"description": "The database or the queue does not work."}}, response_model=None
+)
+def readyz(state: State) -> dict[str, Any] | Response:
+    """Return whether the server can take jobs: its database answers and its queue works."""
+    try:
+        state.store.check()
+    except SQLAlchemyError:
+        return problem(503, "Not ready", "the database does not answer")
+    if not state.queue.is_running:
+        return problem(503, "Not ready", "the queue of jobs does not work")
+    return {"status": "ready", "workers": state.settings.n_workers}
+
+
+@router.get("/metrics", response_class=PlainTextResponse)
+def metrics(request: Request, state: State) -> PlainTextResponse:
+    """Return the metrics of the server in the text format of Prometheus."""
+    requests: RequestMetrics = request.app.state.metrics
+    counts = dict.fromkeys((*ACTIVE, DONE, FAILED, CANCELLED), 0) | state.store.counts()
+    limits, version = state.settings.limits, own_version()
+    lines = [
+        *series("planner_info", "gauge", "Version of the planner.", [((("version", version),), 1)]),
+        *series("planner_start_time_seconds", "gauge", "Start of the server, seconds since 1970.", [((), _STARTED)]),
+        *series("planner_jobs", "gauge", "Stored jobs by status.", of_mapping("status", counts)),
+        *series("planner_job_processes", "gauge", "Jobs that run here.", [((), len(state.queue.processes()))]),
+        *series("planner_workers", "gauge", "Processes that may run jobs here.", [((), state.settings.n_workers)]),
+        *series("planner_queue_limit", "gauge", "Jobs that may wait.", [((), limits.max_queued)]),
+        *series("planner_upload_bytes", "gauge", "Size of all uploads, bytes.", [((), state.store.upload_bytes())]),
+        *requests.lines(),
+    ]
+    return PlainTextResponse("\n".join([*lines, ""]), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,0 +1,84 @@
+"""What the handlers of one server share: its settings, store, uploads and queue, and the user of a request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fastapi import Depends, Path, Request
+from starlette.exceptions import HTTPException
+
+from planner.web.jobs.kind import Submission
+from planner.web.jobs.queue import JobQueue
+from planner.web.settings import MIB, ServerSettings
+from planner.web.store import Job, Store
+from planner.web.uploads import Uploads
+
+PREFIX: Final = "/api/v1"
+
+#: The user of every request where no proxy names one.
+EVERYONE: Final = ""
+
+#: Longest name of a user, in characters.
+_LONGEST_OWNER: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """The parts of one server."""
+
+    settings: ServerSettings
+    store: Store
+    uploads: Uploads
+    queue: JobQueue
+
+    @classmethod
+    def open(cls, settings: ServerSettings) -> ServerState:
+        """Open the store and prepare the queue, which `queue.start()` begins to work.
+
+        Raises:
+            InputError: The database does not answer.
+        """
+        store, limits = Store(settings.store_url), settings.limits
+        uploads = Uploads(store, settings.folder, limits.max_upload_mib * MIB, limits.max_uploads_mib * MIB)
+        return cls(settings, store, uploads, JobQueue(store, uploads, settings))
+
+    def submission(self, owner: str) -> Submission:
+        """Return what the kinds of jobs may use for one user."""
+        return Submission(owner, self.store, self.uploads, self.settings)
+
+
+def _state(request: Request) -> ServerState:
+    found: ServerState = request.app.state.server
+    return found
+
+
+def _owner(request: Request) -> str:
+    """Return the user that the proxy names; without a proxy, all users share their jobs."""
+    header = _state(request).settings.limits.owner_header
+    if header is None:
+        return EVERYONE
+    found = request.headers.get(header, "").strip()
+    if not found or len(found) > _LONGEST_OWNER:
+        raise HTTPException(401, f"The proxy must name the user in the header {header}")
+    return found
+
+
+#: Parameters of handlers.
+State = Annotated[ServerState, Depends(_state)]
+
+Owner = Annotated[str, Depends(_owner)]
+
+
+def _job(state: State, owner: Owner, id_: Annotated[str, Path(alias="id", max_length=32)]) -> Job:
+    try:
+        job = state.store.job(id_)
+    except KeyError:
+        job = None
+    if job is None or job.owner != owner:
+        raise HTTPException(404, "There is no such job")
+    return job
+
+
+#: The job of the user that the address names.
+FoundJob = Annotated[Job, Depends(_job)]

@@ -1,0 +1,81 @@
+"""The server as an ASGI application, assembled from its parts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from anyio import to_thread
+from fastapi import FastAPI
+from fastapi.staticfiles import StaticFiles
+from starlette.middleware.gzip import GZipMiddleware
+
+from catalogs.ui.shared_options import own_version
+from planner.web import pages
+from planner.web.api import (
+    analysis,
+    answers,
+    catalogs,
+    comparisons,
+    deployments,
+    inference,
+    jobs,
+    operations,
+    questions,
+    results,
+    uploads,
+)
+from planner.web.api.description import describe
+from planner.web.api.state import ServerState
+from planner.web.metrics import Measured, RequestMetrics
+from planner.web.problems import add_error_handlers
+from planner.web.security import Guard
+from planner.web.settings import ServerSettings
+
+#: Responses from this size on are compressed, bytes.
+_COMPRESSED_FROM = 1024
+
+
+@asynccontextmanager
+async def _serving(app: FastAPI) -> AsyncIterator[None]:
+    """Run the queue of jobs while the server runs."""
+    server: ServerState = app.state.server
+    server.queue.start()
+    yield
+    await to_thread.run_sync(server.queue.stop)
+    server.store.close()
+
+
+def create_app(settings: ServerSettings) -> FastAPI:
+    """Return the application of a server with these settings.
+
+    Raises:
+        InputError: The settings cannot be used, or the database does not answer.
+    """
+    token = settings.read_token()
+    app = FastAPI(title="LLM capacity planner", version=own_version(), docs_url=None, redoc_url=None, lifespan=_serving)
+    app.state.settings = settings
+    app.state.metrics = RequestMetrics()
+    app.state.server = ServerState.open(settings)
+    add_error_handlers(app)
+    app.add_middleware(GZipMiddleware, minimum_size=_COMPRESSED_FROM, compresslevel=5)
+    app.add_middleware(Guard, settings=settings, token=token)
+    app.add_middleware(Measured, metrics=app.state.metrics)
+    for part in (
+        pages,
+        operations,
+        questions,
+        uploads,
+        jobs,
+        results,
+        catalogs,
+        analysis,
+        answers,
+        comparisons,
+        deployments,
+        inference,
+    ):
+        app.include_router(part.router)
+    describe(app)
+    app.mount("/static", StaticFiles(directory=pages.FOLDER / "static"), name="static")
+    return app

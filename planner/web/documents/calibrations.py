@@ -1,0 +1,125 @@
+"""What is calibrated and how well: measured operators by hardware, and whole runs by engine."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from typing_extensions import TypedDict
+
+from calibration.accuracy.reliability import load_reliability
+from calibration.accuracy.stated_error import METRICS, StatedError, load_file
+from calibration.bundles.bundle import Bundle, load_bundle
+from calibration.families.uncalibrated import DEFAULTS
+from catalogs.errors import InputError, nearest_name
+from catalogs.hardware.catalog import list_hardware, parse_hardware
+from planner.web.documents.catalogs import Calibrated, calibration_of
+
+#: Facts of a bundle that are listed: where its measurements come from.
+_FACTS: Final = ("engine", "engine_version", "driver", "sources")
+
+
+class FamilyItem(TypedDict):
+    """How well the cost of one operator family is known on one accelerator.
+
+    `error` is the median relative error on shapes that were held out, or the assumed one if the family is not measured.
+    """
+
+    family: str
+    measured: bool
+    rows: dict[str, int]
+    error: float
+    held_out: list[dict[str, Any]]
+
+
+class CalibrationItem(TypedDict):
+    """The calibration of one accelerator."""
+
+    name: str
+    calibrated: Calibrated
+    calibrated_on: str | None
+    bundle: str
+    own: bool
+    engine: str | None
+    engine_version: str | None
+    driver: str | None
+    sources: Any
+    families: list[FamilyItem]
+    notices: list[str]
+
+
+class WholeRunItem(TypedDict):
+    """The error of simulated whole runs of one engine, found by comparison with measured runs.
+
+    `intervals` holds, by statistic, the relative differences between which the true value lies with probability
+    `coverage`; `runs` the number of compared runs.
+    """
+
+    engine: str
+    coverage: float | None
+    intervals: dict[str, list[float]]
+    runs: dict[str, int]
+    source: str
+
+
+def calibrations() -> dict[str, Any]:
+    """Return the calibration of every accelerator, the errors of whole runs, and how often predictions were right."""
+    reliability = load_reliability()
+    return {
+        "items": [calibration(name) for name in list_hardware()],
+        "whole_runs": whole_runs(),
+        "reliability": reliability.model_dump(mode="json"),
+    }
+
+
+def calibration(name: str) -> CalibrationItem:
+    """Return the calibration of one accelerator.
+
+    Raises:
+        InputError: The accelerator is unknown, or its calibration is damaged.
+    """
+    if name not in list_hardware():
+        raise InputError("unknown accelerator", name, nearest_name(name, list_hardware()) or "h100")
+    unit = parse_hardware(name).accelerator
+    bundle, (calibrated, source) = load_bundle(unit), calibration_of(unit)
+    facts = {key: bundle.provenance.get(key) for key in _FACTS}
+    return {
+        "name": name,
+        "calibrated": calibrated,
+        "calibrated_on": source,
+        "bundle": bundle.name,
+        "own": calibrated != "none" and not bundle.shipped,
+        "engine": facts["engine"],
+        "engine_version": facts["engine_version"],
+        "driver": facts["driver"],
+        "sources": facts["sources"],
+        "families": [_family(bundle, family) for family in DEFAULTS],
+        "notices": list(bundle.notices),
+    }
+
+
+def _family(bundle: Bundle, family: str) -> FamilyItem:
+    return {
+        "family": family,
+        "measured": family in bundle.models,
+        "rows": bundle.provenance.get("rows", {}).get(family, {}),
+        "error": bundle.relative_error(family),
+        "held_out": bundle.provenance.get("held_out", {}).get(family, []),
+    }
+
+
+def whole_runs() -> list[WholeRunItem]:
+    """Return the errors of whole simulated runs by engine; engines without compared runs are left out."""
+    found: list[WholeRunItem] = []
+    for engine in dict.fromkeys(group.engine for group in load_file().groups):
+        block = StatedError.of(engine, 0.0).block()
+        intervals = {metric: block[metric] for metric in METRICS if metric in block}
+        found.append(
+            {
+                "engine": engine,
+                "coverage": block["coverage"],
+                "intervals": intervals,
+                "runs": block["n"],
+                "source": block["source"],
+            }
+        )
+    return found

@@ -1,0 +1,141 @@
+"""The flow of data between the operators of a step: which operator reads what which other operators wrote.
+
+The cost model prices operators, not their order, so this module alone knows it. An operator that a model or a stage
+lacks is skipped: its readers then read what it would have read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+#: Stands for what the preceding layer wrote, and for what the encoder wrote.
+BEFORE: Final = "(before)"
+
+ENCODER: Final = "(encoder)"
+
+#: The operators that each operator reads from.
+INPUTS: Final[Mapping[str, tuple[str, ...]]] = {
+    # before the layers
+    "embedding": (),
+    "embedding_all_reduce": ("embedding",),
+    # layers of an encoder
+    "encoder_norm": (BEFORE,),
+    "encoder_qkv_proj": ("encoder_norm",),
+    "encoder_attention": ("encoder_qkv_proj",),
+    "encoder_o_proj": ("encoder_attention",),
+    "encoder_up_proj": ("encoder_o_proj",),
+    "encoder_activation": ("encoder_up_proj",),
+    "encoder_down_proj": ("encoder_activation",),
+    "encoder_all_reduce": ("encoder_down_proj",),
+    # attention
+    "input_norm": (BEFORE,),
+    "qkv_proj": ("input_norm",),
+    "qk_norm": ("qkv_proj",),
+    "rotary": ("qk_norm",),
+    "kv_write": ("rotary",),
+    "kv_gather": ("kv_write", "input_norm"),
+    "query_gather": ("rotary", "input_norm"),
+    "decode_attention": ("kv_write", "query_gather"),
+    "joined_decode_attention": ("kv_write",),
+    "prefill_attention": ("kv_gather",),
+    "output_merge": ("decode_attention", "mla_decode"),
+    "output_gate": ("output_merge", "joined_decode_attention", "prefill_attention"),
+    "o_proj": ("output_gate",),
+    # multi-head latent attention
+    "index_q": ("input_norm",),
+    "index_k": ("input_norm",),
+    "indexer": ("index_q", "index_k"),
+    "mla_decode": ("indexer", "query_gather"),
+    "mla_prefill": ("indexer", "kv_gather"),
+    # linear attention
+    "in_proj": ("input_norm",),
+    "conv": ("in_proj",),
+    "scan_decode": ("conv",),
+    "scan_prefill": ("conv",),
+    "gated_norm": ("scan_decode", "scan_prefill"),
+    "out_proj": ("gated_norm",),
+    "mixer_all_reduce": ("o_proj", "output_merge", "mla_prefill", "out_proj"),
+    # cross-attention
+    "cross_norm": ("mixer_all_reduce",),
+    "cross_q_proj": ("cross_norm",),
+    "cross_kv_proj": (ENCODER,),
+    "cross_kv_write": ("cross_kv_proj",),
+    "cross_attention": ("cross_q_proj", "cross_kv_write"),
+    "cross_o_proj": ("cross_attention",),
+    "cross_all_reduce": ("cross_o_proj",),
+    # feed-forward blocks
+    "post_norm": ("cross_all_reduce",),
+    "gate_up_proj": ("post_norm",),
+    "up_proj": ("post_norm",),
+    "activation": ("gate_up_proj", "up_proj"),
+    "down_proj": ("activation",),
+    "router": ("post_norm",),
+    "routing": ("router",),
+    "latent_in": ("post_norm",),
+    "dispatch": ("routing", "latent_in"),
+    "experts": ("dispatch",),
+    "combine": ("experts",),
+    "latent_out": ("combine",),
+    "shared_gate_up_proj": ("post_norm",),
+    "shared_up_proj": ("post_norm",),
+    "shared_activation": ("shared_gate_up_proj", "shared_up_proj"),
+    "shared_down_proj": ("shared_activation",),
+    "add_shared": ("latent_out", "shared_down_proj"),
+    "ffn_all_gather": ("add_shared",),
+    "ffn_all_reduce": ("add_shared", "down_proj"),
+    # after the layers
+    "stage_send": (BEFORE,),
+    "final_norm": (BEFORE,),
+    "lm_head": ("final_norm",),
+    "logits_all_gather": ("lm_head",),
+    "sort_logits": ("logits_all_gather",),
+    "sampling": ("sort_logits",),
+}
+
+_ORDER: Final = {name: i for i, name in enumerate(INPUTS)}
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """Return operators in the order of a step.
+
+    Raises:
+        KeyError: An operator has no place in INPUTS.
+    """
+    return sorted(names, key=_ORDER.__getitem__)
+
+
+def inputs_of(name: str, present: frozenset[str]) -> frozenset[str]:
+    """Return what an operator reads from: operators that are present, BEFORE or ENCODER."""
+    found: set[str] = set()
+    for source in INPUTS[name]:
+        found |= {source} if source in present or source in (BEFORE, ENCODER) else inputs_of(source, present)
+    return frozenset(found)
+
+
+def flow(names: Iterable[str]) -> dict[str, frozenset[str]]:
+    """Return what each operator of a layer reads from, without inputs that another input implies.
+
+    Args:
+        names: The operators of one layer.
+
+    Raises:
+        KeyError: An operator has no place in INPUTS.
+    """
+    ordered = in_order(names)
+    present = frozenset(ordered)
+    direct = {name: inputs_of(name, present) for name in ordered}
+    above: dict[str, frozenset[str]] = {}
+    for name in ordered:
+        above[name] = direct[name].union(*(above[source] for source in direct[name] if source in present))
+    reduced = {}
+    for name in ordered:
+        implied = frozenset[str]().union(*(above[source] for source in direct[name] if source in present))
+        reduced[name] = direct[name] - implied
+    return reduced
+
+
+def last_operators(inputs: Mapping[str, frozenset[str]]) -> Sequence[str]:
+    """Return the operators of a layer that no operator of the same layer reads from."""
+    read = frozenset[str]().union(*inputs.values())
+    return [name for name in inputs if name not in read]

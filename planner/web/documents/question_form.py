@@ -1,0 +1,120 @@
+"""The controls of the plan form that follow from the schema of a request, so that every key has a control.
+
+The keys that the form presents by hand are in `ESSENTIAL`: what most users set, with presets, search and sliders. All
+others are listed under the headings of `plan keys`, from the same schema: a new key of `PlanRequest` has a control
+without a change here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, get_args
+
+from catalogs.economics.instances import COMMITMENTS
+from catalogs.economics.locations import list_cloud_regions
+from catalogs.economics.prices import Reading
+from catalogs.engines.files import list_engines
+from catalogs.errors import InputError
+from catalogs.launch.command import engine_family
+from planner.problem.request import OBJECTIVES
+from planner.problem.request_keys import RequestKey, request_keys
+
+#: Keys that the template of the form presents itself.
+ESSENTIAL: Final = (
+    "model", "hardware", "slo", "workload", "input_tokens", "output_tokens", "over_time", "rate", "users", "think_s",
+    "confidence", "objective", "max_usd_per_hour", "tariff.cloud", "tariff.region", "tariff.commitment",
+)  # fmt: skip
+
+#: Keys that name a file of the user's machine, which a server does not read.
+_FILES: Final = ("accounting.carbon_hours",)
+
+#: Names of controls whose key alone would not explain them.
+_LABELS: Final = {
+    "survive": "Failures to survive",
+    "precisions": "Weight precisions",
+    "also": "Further kinds of deployment",
+    "speculative": "Speculative decoding",
+    "fixed": "Fixed keys of the deployment",
+    "tariff.usd_per_hour": "Your own price, USD per hour",
+    "tariff.reading": "Which list price",
+    "tariff.discount": "Your discount",
+    "tariff.grid": "Electricity grid",
+    "accounting.owned": "Hardware that you own",
+    "accounting.power_caps_w": "Power limits, W",
+    "search.trials": "Candidates to simulate",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """A control of the form.
+
+    Attributes:
+        name: The key of the request, dotted if it is nested.
+        label: The name of the control.
+        hint: What the key means.
+        kind: "number", "text", "list" (texts with commas), "numbers" (with commas), "keys" (lines of KEY=VALUE),
+            "choice" or "switch".
+        default: The value that stands in the control; empty without a default.
+        choices: The values of a choice.
+    """
+
+    name: str
+    label: str
+    hint: str
+    kind: str
+    default: str
+    choices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FormGroup:
+    """Controls under one heading."""
+
+    title: str
+    fields: tuple[FormField, ...]
+
+
+def further_groups() -> tuple[FormGroup, ...]:
+    """Return the controls of the keys that are not essential, under the headings of `plan keys`."""
+    groups: dict[str, list[FormField]] = {}
+    for key in request_keys().values():
+        if key.name not in ESSENTIAL and key.name not in _FILES and not key.run_only:
+            groups.setdefault(key.panel or "Request", []).append(_field(key))
+    return tuple(FormGroup(title, tuple(fields)) for title, fields in groups.items())
+
+
+def essential_choices() -> dict[str, tuple[str, ...]]:
+    """Return the values of the essential keys that have a fixed set of values."""
+    places = list_cloud_regions()
+    return {
+        "objective": OBJECTIVES,
+        "tariff.commitment": COMMITMENTS,
+        "tariff.cloud": tuple(sorted({cloud for cloud, _ in places})),
+        "tariff.region": tuple(sorted({region for _, region in places})),
+    }
+
+
+def _field(key: RequestKey) -> FormField:
+    choices = _choices().get(key.name, ())
+    kinds = {"boolean": "switch", "integer": "number", "number": "number", "object": "keys", "array": "list"}
+    kind = "choice" if choices else kinds.get(key.kind, "text")
+    if key.name == "accounting.power_caps_w":
+        kind = "numbers"
+    default = key.default if isinstance(key.default, str | int | float) and not isinstance(key.default, bool) else ""
+    words = key.name.rpartition(".")[2].replace("_", " ")
+    label = _LABELS.get(key.name, words[:1].upper() + words[1:])
+    return FormField(key.name, label, key.description, kind, str(default), choices)
+
+
+def _choices() -> dict[str, tuple[str, ...]]:
+    engines = tuple(filter(_starts, list_engines(supported_only=True)))
+    return {"engine": engines, "tariff.reading": get_args(Reading)}
+
+
+def _starts(engine: str) -> bool:
+    try:
+        engine_family(engine)
+    except InputError:
+        return False
+    return True

@@ -1,0 +1,147 @@
+"""What a kind of job is: how a request becomes a question, and how a worker process answers it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from catalogs.errors import InputError
+from catalogs.io.output_files import finite
+from planner.web.settings import ServerSettings
+from planner.web.store import DONE, RESULT, Job, Store
+from planner.web.uploads import Uploads
+
+if TYPE_CHECKING:
+    from planner.answer.schema import Answer
+
+#: Called with the number of finished steps, of all steps (None: unknown), what is done, and the best result so far.
+Report = Callable[[int, int | None, str, Mapping[str, Any] | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Where a request comes from: its user, and what the server keeps for that user."""
+
+    owner: str
+    store: Store
+    uploads: Uploads
+    settings: ServerSettings
+
+    def finished(self, id_: object, kind: str) -> Job:
+        """Return a finished job of the user, of one kind.
+
+        Raises:
+            InputError: The user has no such job.
+        """
+        try:
+            job = self.store.job(str(id_))
+        except KeyError:
+            job = None
+        if job is None or job.owner != self.owner or job.kind != kind:
+            raise InputError(f"job must be the id of a {kind}", id_)
+        if job.status != DONE:
+            raise InputError(f"the {kind} must be done before others can build on it", job.status, DONE)
+        return job
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A valid question of a job.
+
+    Attributes:
+        title: The question in a few words.
+        question: The question in its canonical form, with uploads by their reference.
+        parent: Id of the job that the question is about.
+    """
+
+    title: str
+    question: dict[str, Any]
+    parent: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a worker process has to do, in a folder of its own that holds the uploads under their names.
+
+    Attributes:
+        question: The question, with uploads by the names of their files.
+        folder: The folder, which is the current one of the process and outlives a crash of the server.
+        cores: Processes that the job may use.
+        report: Reports progress.
+        parent: Result of the job that the question is about.
+        endpoints_file: File that lists the endpoints to which an inference task may be sent; None for none.
+    """
+
+    question: dict[str, Any]
+    folder: Path
+    cores: int
+    report: Report
+    parent: bytes | None = None
+    endpoints_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """The result of a job.
+
+    Attributes:
+        document: What `result` returns, as JSON data.
+        verdict: Whether the answer is yes or no; None for a job that asks neither.
+        artifacts: Further results by name, for example `requests.csv`.
+        interrupted: Whether the job ended before its end, with the best result so far.
+    """
+
+    document: Mapping[str, Any]
+    verdict: bool | None = None
+    artifacts: Mapping[str, bytes] = field(default_factory=dict)
+    interrupted: bool = False
+
+    def files(self) -> dict[str, bytes]:
+        """Return all results by name."""
+        return {RESULT: json_bytes(self.document), **self.artifacts}
+
+
+@dataclass(frozen=True, slots=True)
+class JobKind:
+    """One kind of job.
+
+    Attributes:
+        name: The kind as jobs state it, for example "plan".
+        path: The address to which its questions are posted, for example "plans".
+        summary: What the job does, for the documentation of the API.
+        prepare: Returns the question of a JSON body; raises InputError if it is not valid.
+        run: Answers the question, in a worker process.
+        schema: JSON Schema of the body; None for any mapping.
+        measures: Whether the job measures something outside the planner, so that the same question is answered anew.
+        derived: Whether the job makes files of a finished job in a short time; such jobs run first and are not listed.
+    """
+
+    name: str
+    path: str
+    summary: str
+    prepare: Callable[[Mapping[str, Any], Submission], Prepared]
+    run: Callable[[Task], JobResult]
+    schema: Callable[[], dict[str, Any]] | None = None
+    measures: bool = False
+    derived: bool = False
+
+
+def parent_answer(task: Task) -> Answer:
+    """Return the answer of the plan that a task is about.
+
+    Raises:
+        InputError: The plan was deleted meanwhile.
+    """
+    from planner.sections.full_answer import parse_answer
+
+    if task.parent is None:
+        raise InputError("the plan of this job was deleted")
+    return parse_answer(json.loads(task.parent), "the plan")
+
+
+def json_bytes(document: object) -> bytes:
+    """Return JSON data as text in UTF-8; numbers that are not finite become null."""
+    return json.dumps(finite(document), allow_nan=False).encode()

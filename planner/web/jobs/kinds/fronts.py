@@ -1,0 +1,99 @@
+"""Pareto fronts: the same result as `plan front --json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from catalogs.errors import InputError
+from catalogs.io.json_files import check_values
+from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task
+from planner.web.questions import SERVER_KEYS, shown_names
+from planner.web.uploads import mapped, references, refuse_paths
+
+if TYPE_CHECKING:
+    from planner.search.pareto_search import ParetoAnswer
+
+DEFAULT_AXES: Final = ("cost", "ttft.p99")
+
+
+def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
+    """Return the question of a front: keys of a scenario file, and `axes`."""
+    from planner.cli.commands.front import front_request
+    from planner.problem.scenario import scenario_keys
+    from planner.search.pareto_space import parse_axes
+
+    check_values(body, "the front")
+    refuse_paths(body)
+    given = dict(body)
+    axes = parse_axes(",".join(_names(given.pop("axes", DEFAULT_AXES))))
+    files = [submission.uploads.find(reference, submission.owner) for reference in references(given)]
+    paths = {file.reference: str(file.path) for file in files}
+    keys = scenario_keys(mapped(given, lambda text: paths.get(text, text)), "the front")
+    for name in SERVER_KEYS:
+        if keys.get(name) is not None:
+            raise InputError(f"the server sets {name}", keys[name], hint=f"leave {name} out")
+    with shown_names(files):
+        request, limits = front_request(keys, axes)
+    back = {path: reference for reference, path in paths.items()}
+    scenario = mapped(request.scenario(), lambda text: back.get(text, text))
+    scenario |= {"slo": [slo.text for slo in limits], "axes": [axis.name for axis in axes]}
+    scenario.pop("objective", None)
+    title = f"{scenario['model']} on {scenario['hardware']}: {' and '.join(scenario['axes'])}"
+    return Prepared(title, scenario)
+
+
+def _names(axes: object) -> Sequence[str]:
+    if isinstance(axes, str):
+        return [axes]
+    if isinstance(axes, list | tuple) and all(isinstance(axis, str) for axis in axes):
+        return axes
+    raise InputError("axes must be a list of texts", axes, '["cost", "ttft.p99"]')
+
+
+def run(task: Task) -> JobResult:
+    """Search the front; an interrupted search ends with the points so far."""
+    from planner.cli.commands.front import front_request
+    from planner.evaluation.multi_hardware import open_evaluator
+    from planner.problem.scenario import scenario_keys
+    from planner.report.write import csv_text
+    from planner.search.pareto_search import make_front
+    from planner.search.pareto_space import parse_axes
+
+    given = dict(task.question)
+    axes = parse_axes(",".join(given.pop("axes")))
+    keys = scenario_keys(given, "the front") | {"search.study": "study.journal"}
+    request, limits = front_request(keys, axes)
+
+    def report(done: int, most: int, n_front: int) -> None:
+        task.report(done, most, "points simulated", {"words": f"{n_front} points on the front"})
+
+    found = make_front(request, open_evaluator(request), axes, limits, report)
+    document = found.document()
+    tables = {"result.csv": csv_text(_rows(found, document)).encode()}
+    return JobResult(document, bool(found.members), tables, found.result.interrupted)
+
+
+def _rows(found: ParetoAnswer, document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return a row for each simulated point, with its values in the units of the axes."""
+    units = {axis.name: f"{axis.name.replace('.', '_')}_{axis.unit.lower()}" for axis in found.axes}
+    kept = ("hardware", "words", "requests_per_s", "usd_per_hour", "holds", "stopped_early", "on_front")
+    return [
+        {name: point.get(name) for name in kept} | {units[name]: v for name, v in point["values"].items()}
+        for point in document["simulated"]
+    ]
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a question: that of a plan, with the axes, and without what a front does not take."""
+    from planner.cli.commands.front import KEYS
+    from planner.web.jobs.kinds.plans import schema as of_plan
+
+    found = of_plan()
+    names = {key.partition(".")[0] for key in KEYS}
+    kept = {name: part for name, part in found["properties"].items() if name in names}
+    axes = {"type": "array", "items": {"type": "string"}, "description": "Two or three axes, e.g. cost, ttft.p99."}
+    return found | {"properties": kept | {"axes": axes}, "required": ["model", "hardware"]}
+
+
+KIND = JobKind("front", "fronts", "Find the Pareto front of deployments and loads.", prepare, run, schema)

@@ -1,0 +1,77 @@
+"""Plans: the same answer as `plan --json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task
+from planner.web.questions import read_question
+
+if TYPE_CHECKING:
+    from planner.problem.request import PlanRequest
+    from planner.search.objectives import Outcome
+
+
+def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
+    """Return the question of a plan: the keys of a scenario file."""
+    question = read_question(body, submission.uploads, submission.owner)
+    return Prepared(question.title, question.scenario)
+
+
+def run(task: Task) -> JobResult:
+    """Plan; an interrupted search ends with the best plan so far."""
+    from planner.pipeline import plan
+    from planner.problem.scenario import request_of_keys, scenario_keys
+    from planner.report.material import ReportData
+    from planner.report.write import csv_text, tables_of
+
+    search = {"search.study": "study.journal", "search.workers": task.cores}
+    request = request_of_keys(scenario_keys(task.question, "the question") | search)
+    answer = plan(request, SearchReport(task, request).report)
+    tables = tables_of(ReportData(answer, None, []))
+    table = {"result.csv": csv_text(tables["plans"]).encode()} if "plans" in tables else {}
+    return JobResult(answer.document(), answer.feasible, table, answer.interrupted)
+
+
+class SearchReport:
+    """Reports the progress of a search, which may go through several groups of candidates."""
+
+    def __init__(self, task: Task, request: PlanRequest) -> None:
+        self._task = task
+        self._request = request
+        self._earlier = 0  # candidates of earlier groups
+        self._done = 0  # in this group
+
+    def report(self, done: int, planned: int, best: Outcome | None) -> None:
+        """Report one candidate; see `planner.search.search.Progress`."""
+        if done < self._done:  # the next group has begun
+            self._earlier += self._done
+        self._done = done
+        words = "candidates simulated"
+        self._task.report(
+            self._earlier + done, self._earlier + planned, words, None if best is None else self._best(best)
+        )
+
+    def _best(self, best: Outcome) -> dict[str, Any]:
+        """Return the best outcome so far: in words, its rate, and its deployment."""
+        candidate = best.candidate
+        deployment = candidate.deployment(self._request.model, self._request.engine)
+        return {
+            "words": candidate.words,
+            "hardware": candidate.hardware.text,
+            "requests_per_s": best.requests_per_s,
+            "deployment": deployment.model_dump(mode="json", exclude_none=True),
+        }
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a question."""
+    from planner.problem.request_keys import SCHEMA_FILE
+
+    found: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    return found
+
+
+KIND = JobKind("plan", "plans", "Find the deployment that serves a model within its objectives.", prepare, run, schema)

@@ -1,0 +1,84 @@
+"""The pages: one template and one script each, which call the API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse
+from fastapi.templating import Jinja2Templates
+
+from catalogs.ui.shared_options import own_version
+
+FOLDER: Final = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class WebPage:
+    """A page of the navigation: `templates/NAME.html` and `static/js/NAME.js`."""
+
+    path: str
+    name: str
+    title: str
+
+
+#: The pages in the order of the navigation.
+PAGES: Final = (
+    WebPage("/", "overview", "Overview"),
+    WebPage("/plan", "plan", "Plan"),
+    WebPage("/analyze", "analyze", "Analyze"),
+    WebPage("/graph", "graph", "Graph"),
+    WebPage("/simulate", "simulate", "Simulate"),
+    WebPage("/compare", "compare", "Compare"),
+    WebPage("/fronts", "fronts", "Fronts"),
+    WebPage("/calibrate", "calibrate", "Calibrate"),
+    WebPage("/run", "run", "Inference task"),
+    WebPage("/catalog", "catalog", "Catalog"),
+    WebPage("/jobs", "jobs", "Jobs"),
+)
+
+
+@cache
+def _context(name: str) -> dict[str, Any]:
+    """Return what the template of a page needs besides the page; the imports are heavy and not for all pages."""
+    if name in ("plan", "fronts"):  # include the form of a question, `templates/_question.html`
+        from planner.problem.latency_metrics import LATENCY_METRICS
+        from planner.problem.slo import STATS
+        from planner.web.documents.question_form import essential_choices, further_groups
+
+        metrics = {key: metric.title for key, metric in LATENCY_METRICS.items()}
+        found = {"groups": further_groups(), "choices": essential_choices(), "metrics": metrics, "stats": STATS}
+        return found | ({"axes": _axes(metrics)} if name == "fronts" else {})
+    if name == "jobs":
+        from planner.web.jobs.registry import KINDS
+
+        return {"kinds": tuple(KINDS)}
+    return {}
+
+
+def _axes(metrics: dict[str, str]) -> dict[str, str]:
+    """Return what a front may weigh, by its name in a question."""
+    from planner.search.pareto_space import PER_TOKEN
+
+    latencies = {f"{name}.{stat}": f"{title}, {stat}" for name, title in metrics.items() for stat in ("p99", "mean")}
+    return {name: words for name, (_, words) in PER_TOKEN.items()} | latencies
+
+
+templates = Jinja2Templates(FOLDER / "templates")
+
+router = APIRouter(include_in_schema=False)
+
+
+def _add(page: WebPage) -> None:
+    @router.get(page.path, response_class=HTMLResponse, name=page.name)
+    def show(request: Request) -> HTMLResponse:
+        found = {"page": page, "pages": PAGES, "version": own_version(), **_context(page.name)}
+        return templates.TemplateResponse(request, f"{page.name}.html", found)
+
+
+for _page in PAGES:
+    if (FOLDER / "templates" / f"{_page.name}.html").exists():
+        _add(_page)

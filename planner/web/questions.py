@@ -1,0 +1,226 @@
+"""A planning question in its four spellings: JSON, scenario file, command line and URL query.
+
+All of them derive from the keys of `PlanRequest`. A question that a browser or a program sends never reads or writes a
+file of the server by its path, and leaves to the server how a search is stored and by how many processes it runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import yaml
+
+from catalogs.errors import InputError, nearest_name
+from catalogs.io.json_files import check_values
+from catalogs.io.yaml_loader import dump_yaml
+from catalogs.ui.shared_options import own_version
+from planner.problem.request_keys import RequestKey, request_keys
+from planner.web.uploads import LocalFile, Uploads, mapped, references, refuse_paths, unique_names
+
+#: Keys that the server sets: where a search is stored, and where it runs.
+SERVER_KEYS: Final = ("search.study", "search.workers", "search.distributed")
+
+_FIXED: Final = "fixed."
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A valid planning question.
+
+    Attributes:
+        scenario: The keys that differ from their defaults, as a scenario file holds them; uploads by their reference.
+        keys: The same keys by dotted name, with files by their path on this machine.
+        files: The uploads that the question names.
+    """
+
+    scenario: dict[str, Any]
+    keys: dict[str, Any]
+    files: tuple[LocalFile, ...]
+
+    @property
+    def title(self) -> str:
+        """Return the question in a few words."""
+        named = self._named(self.scenario)
+        objectives = ", ".join(named.get("slo", ()))
+        return f"{named['model']} on {named['hardware']}: {objectives}"
+
+    @property
+    def key(self) -> str:
+        """Return the key of the answer."""
+        return result_key("plan", self.scenario)
+
+    def spellings(self) -> dict[str, Any]:
+        """Return the question as JSON, URL query, command line and scenario file, with the key of its answer."""
+        from planner.problem.scenario import arguments_of
+
+        seed = {"seed": self.keys.get("seed", 0)}
+        named = self._named(self.keys)
+        return {
+            "question": self.scenario,
+            "query": to_query(self._with_references(self.keys)),
+            "command": shlex.join(["plan", *arguments_of(named | seed)]),
+            "scenario": dump_yaml(self._named(self.scenario)),
+            "key": self.key,
+            "version": own_version(),
+            "calibration": calibration_digest(),
+        }
+
+    def _named(self, value: Any) -> Any:
+        """Return a value with each upload under its original name."""
+        names = unique_names(list(self.files))
+        paths = {str(file.path): names[file.reference] for file in self.files} | names
+        return mapped(value, lambda text: paths.get(text, text))
+
+    def _with_references(self, value: Any) -> Any:
+        paths = {str(file.path): file.reference for file in self.files}
+        return mapped(value, lambda text: paths.get(text, text))
+
+
+def read_question(body: Mapping[str, Any], uploads: Uploads, owner: str, defaults: Mapping[str, Any] = {}) -> Question:
+    """Return the question of a JSON body, which holds the keys of a scenario file.
+
+    Args:
+        body: The keys, nested or dotted.
+        uploads: The uploaded files.
+        owner: The user; a question names only uploads of its own user.
+        defaults: Keys that the body may leave out.
+
+    Raises:
+        InputError: A key is missing, unknown or invalid, or names a file of the server.
+    """
+    from planner.problem.scenario import keys_of, request_of_keys, scenario_keys
+
+    check_values(body, "the question")
+    refuse_paths(body)
+    files = tuple(uploads.find(reference, owner) for reference in references(body))
+    paths = {file.reference: str(file.path) for file in files}
+    local = mapped(dict(body), lambda text: paths.get(text, text))
+    keys = dict(defaults) | scenario_keys(local, "the question")
+    for name in SERVER_KEYS:
+        if keys.get(name) is not None:
+            raise InputError(f"the server sets {name}", keys[name], hint=f"leave {name} out")
+    with shown_names(files):
+        request = request_of_keys(keys)
+    back = {str(file.path): file.reference for file in files}
+    scenario = mapped(request.scenario(), lambda text: back.get(text, text))
+    return Question(scenario, keys_of(request), files)
+
+
+@contextmanager
+def shown_names(files: Iterable[LocalFile]) -> Iterator[None]:
+    """Let errors inside the block name uploads by their original names instead of their paths."""
+    names = {str(file.path): file.name for file in files}
+
+    def named(part: Any) -> Any:
+        for path, name in names.items() if isinstance(part, str) else ():
+            part = part.replace(path, name)
+        return part
+
+    try:
+        yield
+    except InputError as error:
+        raise InputError(*(named(part) for part in (error.rule, error.value, error.nearest, error.hint))) from None
+
+
+# ---- URL queries
+
+
+def to_query(keys: Mapping[str, Any]) -> str:
+    """Return keys by dotted name as the query of a URL, without the question mark."""
+    return urlencode([(name, text) for name, value in keys.items() for text in _texts(name, value)])
+
+
+def _texts(name: str, value: object) -> Iterator[str]:
+    table = request_keys()
+    kind = table[name].kind if name in table else "object"
+    if isinstance(value, list | tuple) and kind == "array":
+        yield from (_text(part) for part in value)
+    elif isinstance(value, str) and kind in ("string", "array"):
+        yield value
+    else:
+        yield _text(value)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def from_query(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """Return the keys that the query of a URL sets, by dotted name; empty values are left out.
+
+    Raises:
+        InputError: A key is unknown, is set twice, or has a value of another type.
+    """
+    found: dict[str, Any] = {}
+    for name, text in pairs:
+        if text == "":
+            continue
+        key = request_keys().get(name)
+        if key is None and not name.startswith(_FIXED):
+            near = nearest_name(name, request_keys())
+            raise InputError("a question has no such key", name, near)
+        if key is not None and key.kind == "array":
+            found.setdefault(name, []).append(text)
+        elif name in found:
+            raise InputError("a key is set twice", name, "one value")
+        else:
+            found[name] = text if key is not None and key.kind == "string" else _parsed(name, text, key)
+    fixed = {name.removeprefix(_FIXED): found.pop(name) for name in list(found) if name.startswith(_FIXED)}
+    return found | ({"fixed": fixed} if fixed else {})
+
+
+def _parsed(name: str, text: str, key: RequestKey | None) -> object:
+    from planner.problem.overrides import parse_value
+
+    try:
+        return parse_value(text)
+    except (yaml.YAMLError, InputError):
+        kind = "JSON or YAML" if key is None else key.kind
+        raise InputError(f"the value of {name} must be of the type {kind}", text) from None
+
+
+# ---- keys of results
+
+
+def result_key(kind: str, question: object, parent: str | None = None) -> str:
+    """Return the key of the result of a question, with this version and the calibration of this machine.
+
+    `parent` is the job that the question is about.
+    """
+    text = json.dumps([kind, question, parent, own_version(), calibration_digest()], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def calibration_digest() -> str:
+    """Return sixteen hexadecimal digits that identify all calibrations of this machine, shipped and the user's own."""
+    from calibration.bundles.bundle import shipped_folder, user_folder
+
+    files = [
+        file for folder in (shipped_folder(), user_folder()) for file in sorted(folder.rglob("*")) if file.is_file()
+    ]
+    return _digest(tuple((str(file), *_changes(file)) for file in files))
+
+
+def _changes(file: Path) -> tuple[int, int]:
+    found = os.stat(file)
+    return found.st_size, found.st_mtime_ns
+
+
+@lru_cache(maxsize=2)
+def _digest(files: tuple[tuple[str, int, int], ...]) -> str:
+    found = hashlib.sha256()
+    for name, _, _ in files:
+        path = Path(name)
+        found.update("/".join(path.parts[-2:]).encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]

@@ -1,0 +1,107 @@
+/** Charts with plotly, which is loaded at the first chart. Colours come from the theme; series also differ by pattern. */
+
+/** The palette of Okabe and Ito, distinguishable with every kind of colour vision (catalogs/ui/charts.py). */
+export const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C8C8C", "#7A5195"];
+
+export const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
+
+export const MARKS = ["circle", "square", "diamond", "triangle-up", "x", "cross", "star", "triangle-down"];
+
+export const HATCHES = ["", "/", ".", "x", "\\", "-", "+"];
+
+let library = null;
+
+function load() {
+  library ??= new Promise((resolve, reject) => {
+    const script = document.createElement("script");
+    script.src = "/static/vendor/plotly/plotly-basic.min.js";
+    script.onload = () => resolve(window.Plotly);
+    script.onerror = () => reject(new Error("The charts could not be loaded"));
+    document.head.append(script);
+  });
+  return library;
+}
+
+/** Return the line and the marker of the i-th series. */
+export function seriesStyle(i) {
+  const colour = COLOURS[i % COLOURS.length];
+  return {
+    line: { color: colour, dash: DASHES[i % DASHES.length], width: 2 },
+    marker: { color: colour, symbol: MARKS[i % MARKS.length], size: 8 },
+  };
+}
+
+/** Return the fill of the i-th kind of bar. */
+export function barStyle(i, colour = COLOURS[i % COLOURS.length]) {
+  const pattern = { shape: HATCHES[i % HATCHES.length], solidity: 0.15, size: 7, fillmode: "overlay", fgcolor: "#4a5563", fgopacity: 0.45 };
+  return { color: colour, pattern, line: { color: "#ffffff", width: 0.5 } };
+}
+
+function theme(node) {
+  const style = getComputedStyle(node);
+  const of = (name) => style.getPropertyValue(name).trim();
+  return { ink: of("--ink"), line: of("--line"), back: of("--back"), soft: of("--soft"), font: style.fontFamily };
+}
+
+function themed(layout, node) {
+  const { ink, line, back, font } = theme(node);
+  const axis = (own = {}) => ({
+    ...own, gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true,
+    title: { ...own.title, font: { size: 13 } },
+  });
+  const made = { ...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, family: font, size: 12 } };
+  for (const key of Object.keys(layout).filter((key) => /^[xy]axis\d*$/.test(key))) made[key] = axis(layout[key]);
+  made.xaxis ??= axis();
+  made.yaxis ??= axis();
+  made.hoverlabel = { bgcolor: back, bordercolor: line, font: { color: ink } };
+  made.colorway ??= COLOURS;
+  delete made.template;
+  return made;
+}
+
+/** Fit a figure into a narrow screen: texts break, and do not widen the range of the axis. */
+function fitted(figure, width) {
+  if (width >= 560 || !figure.layout?.annotations) return figure;
+  const found = structuredClone(figure);
+  for (const note of found.layout.annotations) note.text = note.text?.replace(/: /, ":<br>");
+  found.layout.margin = { ...found.layout.margin, t: 48 };
+  const axis = (found.layout.xaxis ??= {});
+  const ends = found.data.filter((trace) => trace.type === "scatter").flatMap((trace) => trace.x ?? []).filter(Number.isFinite);
+  if (axis.type !== "log" && !axis.range && ends.length) axis.range = [0, 1.08 * Math.max(...ends)];
+  return found;
+}
+
+const drawn = new Set();
+
+/**
+ * Draw a chart into a node, or draw it again.
+ *
+ * @param {HTMLElement} node Where; it gets the role of an image with `label`, its description in words.
+ * @param {{data: object[], layout?: object}} figure Traces and layout in the keys of plotly's reference.
+ */
+export async function draw(node, figure, { label, height = 340, onClick } = {}) {
+  const plotly = await load();
+  node.classList.add("chart");
+  node.setAttribute("role", "img");
+  if (label) node.setAttribute("aria-label", label);
+  const paint = () => {
+    const { data, layout } = structuredClone(fitted(figure, node.clientWidth));
+    const whole = themed({ margin: { l: 10, r: 20, t: 24, b: 10 }, ...layout, height }, node);
+    return plotly.react(node, data, whole, { displayModeBar: false, responsive: true });
+  };
+  node.paint = paint;
+  drawn.add(node);
+  await paint();
+  node.querySelectorAll("[tabindex]").forEach((part) => part.removeAttribute("tabindex"));
+  if (onClick) node.on("plotly_click", onClick);
+  return node;
+}
+
+function repaint() {
+  for (const node of drawn) {
+    if (node.isConnected) node.paint();
+    else drawn.delete(node);
+  }
+}
+
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);

@@ -1,0 +1,61 @@
+/** The estimate while one types: does it fit, what binds, a lone request, and a first guess of GPUs and dollars. */
+
+import { call } from "/static/js/api.js";
+import { cards, el, fill, partsBar, problemNote } from "/static/js/parts.js";
+import { counted, digits, dollars, gigabytes, percent, seconds } from "/static/js/words.js";
+
+/** Return a function that shows the estimate of a question in `place`; a newer question replaces an older one. */
+export function liveStrip(place) {
+  let running = null;
+  const title = el("h2", {}, "Estimate");
+  const show = (...parts) => fill(place, title, ...parts);
+  show(el("p", { class: "soft" }, "Name a model and hardware to see whether it fits."));
+  return async (queryText, complete) => {
+    running?.abort();
+    if (!complete) return show(el("p", { class: "soft" }, "Name a model and hardware to see whether it fits."));
+    running = new AbortController();
+    place.setAttribute("aria-busy", "true");
+    try {
+      show(estimate(await call(`/guess?${queryText}`, { signal: running.signal })));
+    } catch (error) {
+      if (error.name !== "AbortError") show(problemNote(error));
+    }
+    place.removeAttribute("aria-busy");
+  };
+}
+
+function estimate(guess) {
+  const fits = guess.fits ? el("span", { class: "good" }, "It fits") : el("span", { class: "bad" }, "It does not fit");
+  const range = guess.uncertainty ?? {};
+  const rows = [
+    ["Memory", fits, guess.hardware ?? ""],
+    ["First guess", value(guess.gpus, (n) => counted(n, "accelerator")), between(range.gpus, digits) || guess.deployment],
+    ["Cost", value(guess.usd_per_hour, (usd) => `${dollars(usd)}/h`), between(range.usd_per_hour, dollars)],
+    ["One request alone", value(guess.lone_ttft_s, seconds), guess.lone_tpot_s === null ? "" : `to the first token, then ${seconds(guess.lone_tpot_s)} per token`],
+    ["What binds", guess.binds ?? "nothing", guess.fits && !guess.enough ? "more hardware is needed than is named" : ""],
+  ];
+  const notes = [range.source && guess.fits ? `Ranges: ${percent(range.coverage)} of cases, from the error of ${range.source}.` : null, ...(guess.notes ?? [])];
+  return [cards(rows), guess.memory ? memoryBar(guess.memory) : null, el("ul", { class: "soft notes" }, notes.filter(Boolean).map((text) => el("li", {}, text)))];
+}
+
+/** Return a range in words; empty if both ends are equal or unknown. */
+function between(ends, words) {
+  if (!ends || ends.some((end) => end === null || end === undefined) || words(ends[0]) === words(ends[1])) return "";
+  const [low, high] = [...ends].sort((a, b) => a - b);
+  return `${words(low)} to ${words(high)}`;
+}
+
+function value(found, words) {
+  return found === null || found === undefined ? "unknown" : words(found);
+}
+
+/** Return a bar of the memory of one accelerator; the document is that of an answer's memory. */
+export function memoryBar(memory) {
+  const parts = [
+    ["weights", memory.weights_bytes], ["activations", memory.activation_bytes], ["runtime", memory.non_torch_bytes], ["KV cache", memory.kv_bytes],
+  ].filter(([, size]) => size > 0);
+  const free = memory.device_bytes - parts.reduce((sum, [, size]) => sum + size, 0);
+  const shown = parts.map(([name, size], i) => ({ name, size, words: gigabytes(size), pattern: i }));
+  if (free > 0) shown.push({ name: "free", size: free, words: gigabytes(free), pattern: 5 });
+  return partsBar(shown, memory.device_bytes, `Memory of one accelerator, ${gigabytes(memory.device_bytes)}`);
+}

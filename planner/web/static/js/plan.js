@@ -1,0 +1,112 @@
+/** The plan page: a question, its estimate, the job that answers it, and the answer. */
+
+import { call } from "/static/js/api.js";
+import { showAnswer } from "/static/js/answer.js";
+import { failure, follow, progressBox, resultLinks } from "/static/js/job.js";
+import { liveStrip } from "/static/js/live.js";
+import { announce, codeBlock, el, fill, fold, problemNote, shareButton } from "/static/js/parts.js";
+import { questionForm } from "/static/js/question.js";
+
+const place = Object.fromEntries(["live", "problem", "job", "answer", "spelled"].map((id) => [id, document.getElementById(id)]));
+const strip = liveStrip(place.live);
+let stop = () => {};
+let shown = null; // the question of the answer on the page, as a query
+
+const page = await questionForm({ kept: ["job"], onChange: changed });
+
+function changed() {
+  strip(page.asQuery(), page.complete());
+  fill(place.problem);
+  if (shown === null) return;
+  const stale = page.asQuery() !== shown;
+  place.live.hidden = !stale; // an answer needs no estimate
+  place.answer.querySelector(".stale")?.remove();
+  if (stale) place.answer.prepend(el("p", { class: "stale" }, "The question has changed since this answer."));
+}
+
+async function plan() {
+  stop();
+  fill(place.problem);
+  fill(place.answer);
+  shown = null;
+  place.live.hidden = false;
+  try {
+    const job = await call("/plans", { method: "POST", body: page.question() });
+    page.state.save({ job: job.id }, { push: true });
+    watch(job, page.asQuery());
+  } catch (error) {
+    fill(place.job);
+    fill(place.problem, problemNote(error));
+  }
+}
+
+function watch(job, asked) {
+  const show = progressBox(place.job, job);
+  place.job.scrollIntoView({ block: "nearest" });
+  stop = follow(job, {
+    onProgress: show,
+    onEnd: (found) => ended(found, asked),
+    onError: (error) => fill(place.job, problemNote(error)),
+  });
+}
+
+async function ended(job, asked) {
+  fill(place.job);
+  let view;
+  try {
+    const answer = await call(`/jobs/${encodeURIComponent(job.id)}/result`);
+    view = await call("/answers/view", { method: "POST", body: answer });
+  } catch (error) {
+    fill(place.answer, job.status === "done" ? problemNote(error) : failure(job));
+    return;
+  }
+  const note = job.status === "cancelled" ? el("p", { class: "note" }, "Cancelled: this is the best plan found until then.") : null;
+  showAnswer(place.answer, view, { files: [...resultLinks(job), shareButton()], note, onChange: again });
+  shown = asked;
+  changed();
+  announce(view.feasible ? `Answer: ${view.headline}` : "No plan meets the objectives");
+  spelled();
+}
+
+function again(changes, words) {
+  page.change(changes);
+  announce(words);
+  setTimeout(plan, 0);
+}
+
+/** Show the question as a command, a scenario file and a body of the API. */
+async function spelled() {
+  try {
+    const found = await call("/question", { method: "POST", body: page.question() });
+    fill(place.spelled, fold("The same question as a command, a file or a request", () => [
+      codeBlock(found.command, "Command"),
+      codeBlock(found.scenario, "Scenario file"),
+      codeBlock(`curl -X POST ${window.location.origin}/api/v1/plans -H 'Content-Type: application/json' -d '${JSON.stringify(found.question).replaceAll("'", "'\\''")}'`, "Request to the API"),
+    ]));
+  } catch (error) {
+    fill(place.spelled, problemNote(error));
+  }
+}
+
+page.form.addEventListener("submit", (event) => {
+  event.preventDefault();
+  if (!page.complete()) {
+    const missing = page.form.elements.model.value.trim() ? document.getElementById("hardware-search") : page.form.elements.model;
+    fill(place.problem, problemNote(new Error("Name a model, hardware and at least one objective.")));
+    missing.focus();
+    return;
+  }
+  plan();
+});
+
+const linked = new URLSearchParams(window.location.search).get("job");
+changed();
+if (linked) {
+  try {
+    const job = await call(`/jobs/${encodeURIComponent(linked)}`);
+    if (!page.complete() && job.question) page.write(job.question);
+    watch(job, page.asQuery());
+  } catch {
+    if (page.complete()) plan(); // another server, or an expired job: the same question has the same answer
+  }
+}
