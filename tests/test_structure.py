@@ -30,7 +30,7 @@ def test_files_stay_readable(package: str) -> None:
 
 
 #: Folders of plug-ins, where one short module is one entry of a registry.
-PLUG_INS = {"commands", "targets", "routers", "schedulers", "importers", "kernels", "launch"}
+PLUG_INS = {"api", "commands", "targets", "routers", "schedulers", "importers", "kernels", "launch"}
 #: Other modules under 60 lines, and why they stand alone.
 SHORT = {
     "catalogs/arrays.py": "public types",
