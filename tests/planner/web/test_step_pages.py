@@ -28,22 +28,22 @@ def engine_s(server: RunningServer, **question: object) -> float:
     return float(found["step"]["engine_s"])
 
 
-def test_the_step_follows_the_controls(browser: Browser, pages_server: RunningServer) -> None:
-    with watched(browser, pages_server.url) as found:
+def test_the_step_follows_the_controls(browser: Browser, server: RunningServer) -> None:
+    with watched(browser, server.url) as found:
         page = found.open("/analyze")
         question = {"model": "llama3.1-8b", "hardware": "h100", "context": 1024}
         page.locator(MARKS).first.wait_for()
-        assert card(page) == words.seconds(engine_s(pages_server, batch=16, **question))
+        assert card(page) == words.seconds(engine_s(server, batch=16, **question))
         before = page.locator(MARKS).first.get_attribute("d")
         page.locator("#batch").fill("512")
         page.wait_for_function(
             "(old) => document.querySelector('#roofline .mark').getAttribute('d') !== old", arg=before
         )
-        assert card(page) == words.seconds(engine_s(pages_server, batch=512, **question))
+        assert card(page) == words.seconds(engine_s(server, batch=512, **question))
         assert "batch=512" in page.url
         page = found.open("/graph?model=llama3.1-8b&hardware=h100x2")
         page.locator(NODES).first.wait_for()
-        with pages_server.client() as client:
+        with server.client() as client:
             graph = client.get("/api/v1/graph?model=llama3.1-8b&hardware=h100x2&batch=16").json()
         assert page.locator(NODES).count() == len(graph["nodes"])
         page.locator("#more summary").click()
@@ -53,8 +53,8 @@ def test_the_step_follows_the_controls(browser: Browser, pages_server: RunningSe
 
 
 @pytest.mark.slow
-def test_the_roofline_by_keyboard(browser: Browser, pages_server: RunningServer) -> None:
-    with watched(browser, pages_server.url) as found:
+def test_the_roofline_by_keyboard(browser: Browser, server: RunningServer) -> None:
+    with watched(browser, server.url) as found:
         page = found.open("/analyze?stage=prefill&model=llama3.1-8b&hardware=l40s")
         page.locator(MARKS).first.focus()
         first = page.locator("figcaption").inner_text()
@@ -74,12 +74,10 @@ def test_the_roofline_by_keyboard(browser: Browser, pages_server: RunningServer)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["/analyze", "/graph"])
-def test_every_control_survives_form_address_new_tab_form(
-    browser: Browser, pages_server: RunningServer, path: str
-) -> None:
+def test_every_control_survives_form_address_new_tab_form(browser: Browser, server: RunningServer, path: str) -> None:
     values = """() => [...document.getElementById("step").elements].filter((c) => c.name || c.dataset.part)
         .map((c) => [c.name || c.dataset.part, c.type === "radio" ? c.checked : c.value])"""
-    with watched(browser, pages_server.url) as found:
+    with watched(browser, server.url) as found:
         page = found.open(path)
         page.locator("#add-setup").click()
         page.locator("[data-part=hardware]").nth(1).fill("h200x2")
@@ -104,10 +102,8 @@ def test_every_control_survives_form_address_new_tab_form(
 
 
 @pytest.mark.slow
-def test_operators_of_the_graph_are_found_and_explained_by_keyboard(
-    browser: Browser, pages_server: RunningServer
-) -> None:
-    with watched(browser, pages_server.url) as found:
+def test_operators_of_the_graph_are_found_and_explained_by_keyboard(browser: Browser, server: RunningServer) -> None:
+    with watched(browser, server.url) as found:
         page = found.open("/graph?model=deepseek-v3&hardware=h200x8&model=deepseek-v3&hardware=b200x8")
         page.locator("#find").fill("experts")
         page.locator("#found", has_text="2 operators").wait_for()
@@ -123,8 +119,8 @@ def test_operators_of_the_graph_are_found_and_explained_by_keyboard(
 
 
 @pytest.mark.slow
-def test_a_wrong_name_is_a_problem_with_the_nearest(browser: Browser, pages_server: RunningServer) -> None:
-    with watched(browser, pages_server.url) as found:
+def test_a_wrong_name_is_a_problem_with_the_nearest(browser: Browser, server: RunningServer) -> None:
+    with watched(browser, server.url) as found:
         page = found.open("/analyze?model=llama3.1-9b&hardware=h100")
         page.locator(".problem code", has_text="llama3.1-8b").wait_for()
         assert any("422" in fault for fault in found.faults)
