@@ -27,6 +27,11 @@ class FeedForward(ABC):
     #: Each token runs through some of the block's experts only.
     routed: ClassVar[bool] = False
 
+    @property
+    @abstractmethod
+    def words(self) -> str:
+        """The kind in the field's words, for example "mixture of 128 experts"."""
+
     @abstractmethod
     def part_params(self, hidden: int) -> dict[Part, int]:
         """Return the weights of the matrix products of one layer, by part."""
@@ -61,6 +66,11 @@ class Mlp(FeedForward):
     gated: bool = True
     bias: bool = False
 
+    @property
+    def words(self) -> str:
+        """The block in words."""
+        return "dense feed-forward block"
+
     def part_params(self, hidden: int) -> dict[Part, int]:
         """Return the weights of the block's two or three (gated) matrices."""
         return {"mlp": (3 if self.gated else 2) * hidden * self.intermediate_size}
@@ -93,6 +103,11 @@ class Moe(FeedForward):
     bias: bool = False
     #: The input width of routed experts (latent MoE of Nemotron-3); None: hidden_size.
     expert_hidden_size: PositiveInt | None = None
+
+    @property
+    def words(self) -> str:
+        """The block in words, with the number of its experts."""
+        return f"mixture of {self.n_experts} experts"
 
     @property
     def matrices(self) -> int:
@@ -153,6 +168,13 @@ class LayerGroup:
     def n_mixers(self) -> int:
         """The number of mixers per layer."""
         return (self.mixer is not None) * (2 if self.cross_attention else 1)
+
+    @property
+    def words(self) -> str:
+        """What a layer consists of, for example "GQA, mixture of 128 experts"."""
+        mixer = "no attention" if self.mixer is None else self.mixer.words
+        block = "no feed-forward block" if self.ffn is None else self.ffn.words
+        return ", ".join((mixer, *(["cross-attention"] if self.cross_attention else []), block))
 
     @property
     def plain_attention(self) -> Attention | None:

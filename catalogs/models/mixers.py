@@ -41,6 +41,11 @@ class Mixer(ABC):
 
     @property
     @abstractmethod
+    def words(self) -> str:
+        """The kind in the field's words, for example "GQA + sliding window of 1,024 tokens"."""
+
+    @property
+    @abstractmethod
     def output_size(self) -> int:
         """The number of inputs of the output projection."""
 
@@ -108,6 +113,12 @@ class Attention(Mixer):
     output_gate: bool = False  # an output gate as large as the query (Qwen3-Next, Qwen3.5)
     output_bias: bool = False
     value_head_dim: PositiveInt | None = None  # where values are narrower than keys (MiMo-V2); None: head_dim
+
+    @property
+    def words(self) -> str:
+        """MHA, GQA or MQA, with the window if there is one."""
+        kind = "MHA" if self.n_heads == self.n_kv_heads else "MQA" if self.n_kv_heads == 1 else "GQA"
+        return kind if self.window_tokens is None else f"{kind} + sliding window of {self.window_tokens:,} tokens"
 
     @property
     def value_dim(self) -> int:
@@ -203,6 +214,12 @@ class MlaAttention(Mixer):
     index_topk_tokens: PositiveInt | None = None
 
     @property
+    def words(self) -> str:
+        """MLA, with the tokens that an indexer selects if there is one."""
+        chosen = self.index_topk_tokens
+        return "MLA" if chosen is None else f"MLA + sparse attention to {chosen:,} tokens"
+
+    @property
     def q_size(self) -> int:
         """The outputs of the query projection."""
         return self.n_heads * (self.nope_head_dim + self.rope_head_dim)
@@ -284,6 +301,11 @@ class LinearAttention(Mixer):
     state_bytes_per_value: Annotated[
         float, Field(alias="state_dtype"), BeforeValidator({"fp32": 4.0, "bf16": 2.0}.get)
     ] = 4.0
+
+    @property
+    def words(self) -> str:
+        """Mamba-2 or the gated delta rule, which differ in their gates."""
+        return "Mamba-2" if self.n_head_gates == 1 else "gated delta rule"
 
     @property
     def key_size(self) -> int:

@@ -12,7 +12,19 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from catalogs.ui.shared_options import own_version
 from planner.web import pages
-from planner.web.api import analysis, answers, catalogs, jobs, operations, questions, results, uploads
+from planner.web.api import (
+    analysis,
+    answers,
+    catalogs,
+    comparisons,
+    deployments,
+    inference,
+    jobs,
+    operations,
+    questions,
+    results,
+    uploads,
+)
 from planner.web.api.state import ServerState
 from planner.web.metrics import Measured, RequestMetrics
 from planner.web.problems import add_error_handlers
@@ -48,7 +60,20 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.add_middleware(GZipMiddleware, minimum_size=_COMPRESSED_FROM, compresslevel=5)
     app.add_middleware(Guard, settings=settings, token=token)
     app.add_middleware(Measured, metrics=app.state.metrics)
-    for part in (pages, operations, questions, uploads, jobs, results, catalogs, analysis, answers):
+    for part in (
+        pages,
+        operations,
+        questions,
+        uploads,
+        jobs,
+        results,
+        catalogs,
+        analysis,
+        answers,
+        comparisons,
+        deployments,
+        inference,
+    ):
         app.include_router(part.router)
     app.mount("/static", StaticFiles(directory=pages.FOLDER / "static"), name="static")
     return app

@@ -50,12 +50,21 @@ def _context(name: str) -> dict[str, Any]:
         from planner.web.documents.question_form import essential_choices, further_groups
 
         metrics = {key: metric.title for key, metric in LATENCY_METRICS.items()}
-        return {"groups": further_groups(), "choices": essential_choices(), "metrics": metrics, "stats": STATS}
+        found = {"groups": further_groups(), "choices": essential_choices(), "metrics": metrics, "stats": STATS}
+        return found | ({"axes": _axes(metrics)} if name == "fronts" else {})
     if name == "jobs":
         from planner.web.jobs.registry import KINDS
 
         return {"kinds": tuple(KINDS)}
     return {}
+
+
+def _axes(metrics: dict[str, str]) -> dict[str, str]:
+    """Return what a front may weigh, by its name in a question."""
+    from planner.search.pareto_space import PER_TOKEN
+
+    latencies = {f"{name}.{stat}": f"{title}, {stat}" for name, title in metrics.items() for stat in ("p99", "mean")}
+    return {name: words for name, (_, words) in PER_TOKEN.items()} | latencies
 
 
 templates = Jinja2Templates(FOLDER / "templates")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -17,7 +16,6 @@ from catalogs.hardware.files import find_hardware_file, read_hardware_file
 from catalogs.hardware.specs import Accelerator, Hardware
 from catalogs.models.catalog import list_models, load_model
 from catalogs.models.layers import LayerGroup
-from catalogs.models.mixers import Attention, LinearAttention, MlaAttention
 from catalogs.models.names import load_names
 from catalogs.models.spec import Checkpoint, ModelSpec
 
@@ -209,39 +207,16 @@ def _group(group: LayerGroup, encoder: bool) -> dict[str, Any]:
 
 def attention_words(model: ModelSpec) -> str:
     """Return the kinds of attention of a model in words, for example "GQA + sliding window of 1,024 tokens"."""
-    found = dict.fromkeys(word for group in model.groups for word in _mixer_words(group))
+    kinds = (group.mixer.words for group in model.groups if group.mixer is not None)
+    found = dict.fromkeys(word for kind in kinds for word in kind.split(" + "))
     if model.is_encoder_decoder:
         found["cross-attention"] = None
     return " + ".join(found)
 
 
 def group_words(group: LayerGroup, encoder: bool = False) -> str:
-    """Return what a layer consists of, for example "GQA, mixture of 128 experts"."""
-    words = [" + ".join(_mixer_words(group)) or "no attention"]
-    if group.cross_attention:
-        words.append("cross-attention")
-    if group.ffn is None:
-        words.append("no feed-forward block")
-    elif group.dense_block is None:
-        words.append(f"mixture of {asdict(group.ffn)['n_experts']} experts")
-    else:
-        words.append("dense feed-forward block")
-    return ("encoder: " if encoder else "") + ", ".join(words)
-
-
-def _mixer_words(group: LayerGroup) -> Iterator[str]:
-    mixer = group.mixer
-    if isinstance(mixer, Attention):
-        heads, kv_heads = mixer.n_heads, mixer.n_kv_heads
-        yield "MHA" if heads == kv_heads else "MQA" if kv_heads == 1 else "GQA"
-        if mixer.window_tokens:
-            yield f"sliding window of {mixer.window_tokens:,} tokens"
-    elif isinstance(mixer, MlaAttention):
-        yield "MLA"
-        if mixer.index_topk_tokens:
-            yield f"sparse attention to {mixer.index_topk_tokens:,} tokens"
-    elif isinstance(mixer, LinearAttention):
-        yield "Mamba-2" if mixer.n_head_gates == 1 else "gated delta rule"
+    """Return what a layer consists of, for example "encoder: MHA, dense feed-forward block"."""
+    return f"encoder: {group.words}" if encoder else group.words
 
 
 # ---- hardware

@@ -233,7 +233,8 @@ class JobQueue:
         parent = None if job.parent is None else self.store.artifact(job.parent)
         cores = self.settings.cores_per_job
         memory_mib = None if KINDS[job.kind].measures else limits.job_memory_mib  # a GPU maps more addresses
-        order = Order(job.kind, question, parent, folder, cores, memory_mib, limits.job_cpu_s)
+        listed = self.settings.endpoints_file and self.settings.endpoints_file.absolute()
+        order = Order(job.kind, question, parent, folder, cores, memory_mib, limits.job_cpu_s, listed)
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=run_order, args=(order, theirs), name=f"job {job.id}")
         process.start()

@@ -8,6 +8,7 @@ from planner.web.jobs.kind import JobKind
 from planner.web.jobs.kinds import (
     deployments,
     fronts,
+    inference_tasks,
     plans,
     profiles,
     reports,
@@ -16,7 +17,17 @@ from planner.web.jobs.kinds import (
     whatifs,
 )
 
-_MODULES: Final = (plans, simulations, fronts, whatifs, verifications, profiles, reports, deployments)
+_MODULES: Final = (
+    plans,
+    simulations,
+    fronts,
+    whatifs,
+    verifications,
+    profiles,
+    inference_tasks,
+    reports,
+    deployments,
+)
 
 KINDS: Final[dict[str, JobKind]] = {module.KIND.name: module.KIND for module in _MODULES}
 

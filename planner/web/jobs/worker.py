@@ -58,6 +58,7 @@ class Order:
         cores: Processes that the job may use.
         memory_mib: Memory of one process beyond what it has at its start, MiB; None for no limit.
         cpu_s: Processor time of one process, seconds.
+        endpoints_file: File that lists the endpoints to which an inference task may be sent; None for none.
     """
 
     kind: str
@@ -67,6 +68,7 @@ class Order:
     cores: int
     memory_mib: int | None
     cpu_s: int
+    endpoints_file: Path | None = None
 
 
 class _TimeOver(KeyboardInterrupt):
@@ -92,7 +94,8 @@ def _answer(order: Order, connection: Connection) -> tuple[str, Any]:
 
     report = _Reporter(connection).report
     try:
-        result = KINDS[order.kind].run(Task(order.question, order.folder, order.cores, report, order.parent))
+        task = Task(order.question, order.folder, order.cores, report, order.parent, order.endpoints_file)
+        result = KINDS[order.kind].run(task)
     except InputError as error:
         return INVALID, (error.rule, None if error.value is None else str(error.value), error.nearest, error.hint)
     except ModuleNotFoundError as error:

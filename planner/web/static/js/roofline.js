@@ -2,7 +2,7 @@
 
 import { BOUNDS, fillOf, legend, markPath, svg } from "/static/js/bounds.js";
 import { el, fill } from "/static/js/parts.js";
-import { percent, seconds, si } from "/static/js/words.js";
+import { digits, percent, seconds, si } from "/static/js/words.js";
 
 const PAD = { left: 58, right: 14, top: 14, bottom: 44 };
 
@@ -48,7 +48,7 @@ function ceilings({ roofline, question }) {
 
 function panel(title, found, extent, choose, n) {
   const place = el("div", { class: "panel" });
-  const head = el("h3", {}, title);
+  const head = el("h2", {}, title);
   const draw = () => {
     const width = Math.max(place.clientWidth || 640, 300);
     fill(place, n > 1 ? head : null, plot(title, found, extent, choose, width, Math.min(Math.max(width * 0.58, 280), 430)));
@@ -95,7 +95,7 @@ function plot(title, found, extent, choose, width, height) {
   const operators = found.operators.filter((op) => op.flops > 0 && op.seconds > 0);
   const total = found.operators.reduce((sum, op) => sum + op.seconds, 0);
   const marks = operators.map((op, i) => {
-    const words = `${op.name}: ${seconds(op.seconds)}, ${percent(op.seconds / total)} of device time; ${si(op.flops / op.seconds, "FLOP/s")} at ${op.flops_per_byte.toPrecision(3)} FLOP/B; bound by ${BOUNDS[op.bound]?.words ?? op.bound}; ${percent(op.roofline_share)} of its roofline`;
+    const words = `${op.name}: ${seconds(op.seconds)}, ${percent(op.seconds / total)} of device time; ${si(op.flops / op.seconds, "FLOP/s")} at ${digits(op.flops_per_byte)} FLOP/B; bound by ${BOUNDS[op.bound]?.words ?? op.bound}; ${percent(op.roofline_share)} of its roofline`;
     const r = 4 + 15 * Math.sqrt(op.seconds / total);
     return svg("path", {
       class: "mark", d: markPath(op.bound, at.x(op.flops_per_byte), at.y(op.flops / op.seconds), r), fill: fillOf(op.bound), tabindex: i === 0 ? 0 : -1, role: "img", "aria-label": words,
