@@ -55,7 +55,6 @@ SHORT = {
     "simulator/core/outcomes.py": "public constants",
     "simulator/costs/compile.py": "the choice among the cost models, above all of them",
     "simulator/costs/measured_steps.py": "one cost model",
-    "simulator/layers/operator_call.py": "public types",
 }
 
 
