@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from calibration.bundles.archive import export_bundle
 from tests.hostile_server import HostileServer, hostile
 from tests.planner.web.running_server import SMALL, RunningServer, answered
 from tests.planner.web.watched_page import watched
@@ -64,6 +65,19 @@ def test_an_inference_task_is_a_job(task_server: RunningServer, model: HostileSe
         for change in ({"endpoint": "http://169.254.169.254/"}, {"url": "http://x"}, {"requests": 10**9}):
             refused = client.post("/api/v1/inference-tasks", json=body | change)
             assert refused.status_code == 422, refused.text
+
+
+def test_a_calibration_and_results_are_imported(task_server: RunningServer, tmp_path: Path) -> None:
+    archive = export_bundle("l40s", tmp_path / "l40s.tar.gz")
+    with task_server.client() as client:
+        upload = client.post("/api/v1/uploads", files={"file": ("l40s.tar.gz", archive.read_bytes())}).json()
+        job, found = answered(client, "imports", {"calibration": upload["upload"]})
+        assert (job["verdict"], found["hardware"]) == ("yes", "l40s")
+        items = {item["name"]: item for item in client.get("/api/v1/calibrations").json()["items"]}
+        assert items["l40s"]["own"] is True
+        assert items["h100"]["own"] is False
+        for body in ({}, {"calibration": "l40s.tar.gz"}, {"calibration": upload["upload"], "results": ["x"]}):
+            assert client.post("/api/v1/imports", json=body).status_code == 422
 
 
 @pytest.mark.slow
