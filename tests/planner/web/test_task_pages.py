@@ -160,6 +160,13 @@ def test_finished_plans_side_by_side(browser: Browser, task_server: RunningServe
         page = found.open("/compare")
         page.locator("#answer tbody tr", has_text="$ per million output tokens").wait_for()
         assert page.locator("#answer tbody .good").count() > 0
+        page.locator("#rate").fill("x2")
+        page.get_by_role("button", name="Simulate the change").click()
+        page.locator("#changed tbody tr", has_text="planned requests/s").wait_for(timeout=MOST_MS)
+        address = page.url
+        tab = page.context.new_page()
+        tab.goto(address)
+        tab.locator("#changed tbody tr", has_text="planned requests/s").wait_for(timeout=MOST_MS)
         page.locator("#plans input").first.uncheck()
         page.get_by_text("Choose two plans or more").wait_for()
 
