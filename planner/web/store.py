@@ -168,7 +168,8 @@ class Store:
         try:
             if url.startswith(SQLITE):
                 Path(url.removeprefix(SQLITE)).absolute().parent.mkdir(parents=True, exist_ok=True)
-            self.engine = sa.create_engine(url, **({} if url.startswith(SQLITE) else {"pool_pre_ping": True}))
+            driven = url.replace("postgresql://", "postgresql+psycopg://", 1)  # the package of the extra postgresql
+            self.engine = sa.create_engine(driven, **({} if url.startswith(SQLITE) else {"pool_pre_ping": True}))
             if url.startswith(SQLITE):
                 sa.event.listen(self.engine, "connect", _tune_sqlite)
             _metadata.create_all(self.engine)

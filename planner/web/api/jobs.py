@@ -129,7 +129,7 @@ def _inlined(schema: Any, parts: dict[str, Any]) -> Any:
 
 def _body(kind: JobKind) -> dict[str, Any]:
     """Return the part of the documentation of the API that describes the question of a kind of job."""
-    schema = {"type": "object"} if kind.schema is None else kind.schema()
+    schema: dict[str, Any] = {"type": "object"} if kind.schema is None else kind.schema()
     content = {"application/json": {"schema": _inlined(schema, schema.get("$defs", {}))}}
     return {"requestBody": {"required": True, "content": content}}
 

@@ -24,7 +24,18 @@ from typing import Any, Final
 from catalogs.errors import InputError
 from planner.web.jobs.kind import Prepared, json_bytes
 from planner.web.jobs.registry import DERIVED, KINDS
-from planner.web.jobs.worker import DEFECT, FINISHED, INTERRUPTED, INVALID, LIMIT, PRELOADED, PROGRESS, Order, run_order
+from planner.web.jobs.worker import (
+    DEFECT,
+    FINISHED,
+    INTERRUPTED,
+    INVALID,
+    LIMIT,
+    PRELOADED,
+    PROGRESS,
+    Order,
+    Outcome,
+    run_order,
+)
 from planner.web.problems import INVALID_INPUT
 from planner.web.questions import result_key
 from planner.web.settings import ServerSettings
@@ -42,6 +53,8 @@ MOST_LOSSES: Final = 2
 
 #: Longest time between two looks at the store, seconds.
 _TICK_S: Final = 0.25
+
+LIMIT_TITLE: Final = "A limit of the server is reached"
 
 _HEARTBEAT_S: Final = 5.0
 
@@ -68,7 +81,7 @@ class _Run:
     stop_at_s: float | None = None  # when the process is killed
     why: str | None = None  # why this server stops it: CANCELLED, or the limit that it broke
     best: dict[str, Any] | None = None
-    outcome: tuple[str, Any] | None = None
+    outcome: Outcome | None = None
 
 
 @dataclass(slots=True)
@@ -265,38 +278,47 @@ class JobQueue:
                     run.best = data["best"]
                     self.store.write_progress(run.job, data)
                 else:
-                    run.outcome = (word, data)
+                    run.outcome = data
         except (EOFError, OSError):
             run.process.join(_TICK_S)
 
     def _finish(self, run: _Run) -> None:
         """Write the end of a job and forget its process."""
-        job, (word, data) = run.job, run.outcome or (None, None)
+        job, outcome = run.job, run.outcome
         run.process.join(1.0)
         _kill(run.process)
         run.connection.close()
         del self._runs[job.id]
-        if word == FINISHED:
-            verdict, files = data
-            self.store.finish(job, DONE, files, {True: "yes", False: "no", None: None}[verdict])
-        elif run.why == CANCELLED:
-            verdict, files = data if word == INTERRUPTED and data else (None, _best_so_far(run))
-            self.store.finish(job, CANCELLED, files, {True: "yes"}.get(verdict))
-        elif run.why is not None or word == LIMIT:
-            text = str(run.why or data)
-            files = data[1] if word == INTERRUPTED and data else _best_so_far(run)
-            self.store.finish(job, FAILED, files, error=_problem(503, "A limit of the server is reached", text))
-        elif word == INVALID:
-            error = InputError(*data)
-            details = {"rule": error.rule, "value": error.value, "nearest": error.nearest, "hint": error.hint}
-            self.store.finish(job, FAILED, {}, error=_problem(422, INVALID_INPUT, str(error), **details))
-        elif word == DEFECT:
-            self.store.finish(job, FAILED, {}, error=_problem(500, "A defect of the planner", data))
-            return  # its folder and log stay for whoever looks for the defect
-        else:
+        if run.why is not None and (outcome is None or outcome.word != FINISHED):
+            self._end_early(run)
+        elif outcome is None:
             self._lost(job, f"its process ended with status {run.process.exitcode}")
             return
+        elif outcome.word == FINISHED:
+            self.store.finish(job, DONE, outcome.files, _verdict(outcome))
+        elif outcome.word == LIMIT:
+            files = outcome.files or _best_so_far(run)
+            self.store.finish(job, FAILED, files, _verdict(outcome), _problem(503, LIMIT_TITLE, outcome.detail))
+        elif outcome.word == INVALID:
+            error = InputError(*outcome.detail)
+            details = {"rule": error.rule, "value": error.value, "nearest": error.nearest, "hint": error.hint}
+            self.store.finish(job, FAILED, {}, error=_problem(422, INVALID_INPUT, str(error), **details))
+        elif outcome.word == DEFECT:
+            self.store.finish(job, FAILED, {}, error=_problem(500, "A defect of the planner", outcome.detail))
+            return  # its folder and log stay for whoever looks for the defect
+        else:  # SIGINT from elsewhere
+            self._lost(job, "its process was interrupted")
+            return
         shutil.rmtree(self._folder(job), ignore_errors=True)
+
+    def _end_early(self, run: _Run) -> None:
+        """Write the end of a job that this server has stopped, with its best result so far."""
+        outcome = run.outcome or Outcome(INTERRUPTED)
+        files, verdict = outcome.files or _best_so_far(run), _verdict(outcome)
+        if run.why == CANCELLED:
+            self.store.finish(run.job, CANCELLED, files, verdict)
+        else:
+            self.store.finish(run.job, FAILED, files, verdict, _problem(503, LIMIT_TITLE, str(run.why)))
 
     def _lost(self, job: Job, how: str) -> None:
         """Let a job wait again whose process is gone; after several attempts it has failed."""
@@ -307,6 +329,10 @@ class JobQueue:
         else:
             text = f"the process of the job was lost {MOST_LOSSES + 1} times, and {how}"
             self.store.finish(job, FAILED, {}, error=_problem(500, "The job was lost", text))
+
+
+def _verdict(outcome: Outcome) -> str | None:
+    return None if outcome.verdict is None else "yes" if outcome.verdict else "no"
 
 
 def _best_so_far(run: _Run) -> dict[str, bytes]:
