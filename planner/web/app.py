@@ -18,6 +18,7 @@ from planner.web.api import (
     catalogs,
     comparisons,
     deployments,
+    guess,
     inference,
     jobs,
     operations,
@@ -72,6 +73,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
         answers,
         comparisons,
         deployments,
+        guess,
         inference,
     ):
         app.include_router(part.router)
