@@ -75,6 +75,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
         answers,
         comparisons,
         deployments,
+        guess,
         inference,
     ):
         app.include_router(part.router)
