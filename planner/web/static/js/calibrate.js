@@ -4,7 +4,7 @@ import { call } from "/static/js/api.js";
 import { draw, seriesStyle } from "/static/js/charts.js";
 import { resultLinks } from "/static/js/job.js";
 import { jobPage } from "/static/js/job_page.js";
-import { cards, el, fill, fold, problemNote, table } from "/static/js/parts.js";
+import { cards, el, fill, fold, problemNote, shareButton, table } from "/static/js/parts.js";
 import { upload } from "/static/js/question.js";
 import { digits, grouped, percent, seconds, si } from "/static/js/words.js";
 
@@ -128,7 +128,7 @@ function showProfile(result, job) {
     ]),
     fold("Errors on shapes held out", () => errorTable(result.errors), { open: true }),
     result.notices.length ? fold("Notices", () => el("ul", {}, result.notices.map((line) => el("li", {}, line)))) : "",
-    el("div", { class: "row" }, resultLinks(job)));
+    el("div", { class: "row" }, shareButton(), resultLinks(job)));
   known();
 }
 
@@ -149,7 +149,7 @@ function showImport(result, job) {
       numeric: Array.from({ length: 11 }, (_, i) => i + 1), label: "Measured runs",
     }),
     ...result.runs.filter((run) => run.notes.length).map((run) => el("ul", { class: "soft" }, run.notes.map((note) => el("li", {}, note)))),
-    el("div", { class: "row" }, resultLinks(job)));
+    el("div", { class: "row" }, shareButton(), resultLinks(job)));
 }
 
 function errorTable(found) {
@@ -170,7 +170,7 @@ function showVerification(result, job) {
       rows: rows.map((row) => [row.name, seconds(row.value_s), interval(row.low_s, row.high_s), seconds(row.measured_s), interval(row.measured_low_s, row.measured_high_s), row.finding, row.objective_met === null ? "" : row.objective_met ? "met" : el("span", { class: "bad" }, "missed")]),
     }),
     ...runs.map((run) => (run.notes.length ? el("ul", { class: "soft" }, run.notes.map((note) => el("li", {}, note))) : null)),
-    el("div", { class: "row" }, resultLinks(job)),
+    el("div", { class: "row" }, shareButton(), resultLinks(job)),
   ].filter(Boolean));
   const all = rows.flatMap((row) => [row.value_s, row.measured_s]);
   const ends = [Math.min(...all) * 0.7, Math.max(...all) * 1.4];
