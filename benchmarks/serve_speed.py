@@ -124,7 +124,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="serve-speed-") as name:
         folder = Path(name)
         fill(folder)
+        started = time.perf_counter()
         server = Server(folder)
+        server.get("/")
+        start_s = time.perf_counter() - started
         try:
             described = json.loads(server.get("/openapi.json"))["paths"]
             job = json.loads(server.get("/api/v1/jobs?limit=1"))["items"][0]["id"]
@@ -146,8 +149,8 @@ def main() -> int:
             if "/api/v1/guess" in described:
                 asked = {"live strip": strip} | asked
             print(f"{'request':20} {'median':>9} {'p95':>9} {'limit':>9}   ({N_JOBS} finished jobs, {n} requests)")
-            for what, ask in asked.items():
-                found = times_s(ask, n)
+            measured = {"start": [start_s, start_s]} | {what: times_s(ask, n) for what, ask in asked.items()}
+            for what, found in measured.items():
                 p95 = statistics.quantiles(found, n=20)[-1]
                 ok = p95 <= LIMITS_S[what]
                 missed += not ok
