@@ -159,7 +159,7 @@ let region = null;
 
 /** Have screen readers announce a text. */
 export function announce(text) {
-  region ??= document.body.appendChild(el("div", { class: "unseen", role: "status", "aria-live": "polite" }));
+  region ??= document.getElementById("content").appendChild(el("div", { class: "unseen", role: "status", "aria-live": "polite" }));
   region.textContent = text;
 }
 
