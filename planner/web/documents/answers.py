@@ -174,7 +174,7 @@ def way_out(request: PlanRequest, change: Suggestion) -> dict[str, Any]:
     elif change.kind == "precision":
         keys = {"precisions": [change.value]}
     elif change.kind == REQUEST_LENGTH:
-        keys = {"fixed": {**request.fixed.values, REQUEST_LENGTH: change.value}}
+        keys = {"fixed": {**request.fixed.values, REQUEST_LENGTH: int(change.value or 0)}}
     else:
         keys = {_CHANGED_KEY[change.kind]: change.value}
     return {"words": _capital(change.change), "verified_by": change.verified_by, "changes": keys}
