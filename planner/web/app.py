@@ -27,6 +27,7 @@ from planner.web.api import (
     results,
     uploads,
 )
+from planner.web.api.description import describe
 from planner.web.api.state import ServerState
 from planner.web.metrics import Measured, RequestMetrics
 from planner.web.problems import add_error_handlers
@@ -82,5 +83,6 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.add_middleware(Measured, metrics=app.state.metrics)
     for part in PARTS:
         app.include_router(part.router)
+    describe(app)
     app.mount("/static", StaticFiles(directory=pages.FOLDER / "static"), name="static")
     return app

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -236,3 +237,20 @@ def test_the_file_of_settings_is_strict(tmp_path: Path) -> None:
     file.write_text("max_queued: 0\n")
     with pytest.raises(InputError, match="max_queued"):
         read_limits(file)
+
+
+def test_an_upload_that_does_not_end_is_refused_on_the_way(tmp_path: Path) -> None:
+    small = opened(tmp_path, max_upload_mib=1)
+
+    def endless() -> Iterator[bytes]:  # no Content-Length: the size shows only as it arrives
+        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="t.csv"\r\n\r\n'
+        for _ in range(4):
+            yield b"0" * (1 << 20)
+
+    kind = {"Content-Type": "multipart/form-data; boundary=x"}
+    assert small.post("/api/v1/uploads", content=endless(), headers=kind).status_code == 413
+    whole = small.post("/api/v1/uploads", files={"file": ("t.csv", b"0" * (1 << 20) + b"1")})
+    assert whole.status_code in (413, 422)
+    assert small.post("/api/v1/uploads", files={"file": ("t.csv", b"0" * (1 << 20))}).status_code == 201
+    rest = opened(tmp_path, max_uploads_mib=1).post("/api/v1/uploads", files={"file": ("u.csv", b"1")})
+    assert "all uploads together" in rest.json()["rule"]
