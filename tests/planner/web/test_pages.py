@@ -16,7 +16,7 @@ from catalogs.ui import words
 from planner.web.documents.question_form import further_groups
 from planner.web.pages import FOLDER, PAGES
 from tests.planner.web.running_server import SMALL, RunningServer
-from tests.planner.web.watched_page import DESKTOP, PHONE, watched
+from tests.planner.web.watched_page import PHONE, watched
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -279,7 +279,7 @@ def test_accessibility(browser: Browser, server: RunningServer, look: dict[str, 
 def test_the_picture_of_the_readme(browser: Browser, server: RunningServer, tmp_path: Path) -> None:
     """Draw the plan page with an answer; WRITE_PICTURES=1 replaces the picture in docs."""
     query = "model=llama3.1-8b&hardware=h100x2,l40sx4&slo=ttft.p99%3D1s&slo=tpot.p95%3D60ms&rate=12"
-    with watched(browser, server.url, viewport=DESKTOP) as found:
+    with watched(browser, server.url, viewport={"width": 1280, "height": 1130}) as found:
         page = found.open(f"/plan?{query}")
         page.locator("#go").click()
         finish(page)
