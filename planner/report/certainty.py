@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from calibration.accuracy.reliability import SAID, Reliability, load_reliability
 from catalogs.ui.charts import PALE, REFERENCE, series_style
@@ -12,7 +11,7 @@ from catalogs.ui.words import percent, plan_name
 from planner.answer.plan_schema import CalibrationBlock
 from planner.answer.schema import Answer
 from planner.problem.latency_metrics import LATENCY_METRICS
-from planner.report.plots import bars, draw, line, names_axis, percent_axis
+from planner.report.plots import Figure, bars, draw, line, names_axis, percent_axis
 
 STATED_WORDS = {name: metric.title for name, metric in LATENCY_METRICS.items()} | {
     "power": "power",
@@ -69,7 +68,7 @@ def _reliability_chart(answer: Answer) -> list[Markup]:
     return [paragraph(text), chart(reliability(found), caption, 460)]
 
 
-def coverage(plans: Sequence[tuple[str, CalibrationBlock]]) -> Any:
+def coverage(plans: Sequence[tuple[str, CalibrationBlock]]) -> Figure:
     """Return a bar chart of the simulated step time of each plan by evidence: measured, interpolated, roofline only."""
     traces = []
     for i, (kind, colour) in enumerate((("measured", PALE[2]), ("interpolated", PALE[0]), ("roofline", PALE[3]))):
@@ -80,7 +79,7 @@ def coverage(plans: Sequence[tuple[str, CalibrationBlock]]) -> Any:
     return draw(traces, x_axis, names_axis("plan"), -0.55, barmode="stack", bargap=0.3)
 
 
-def reliability(found: Reliability) -> Any:
+def reliability(found: Reliability) -> Figure:
     """Return a chart of the share of met limits by stated probability, per cent.
 
     On the diagonal, limits with 90 % confidence are met 90 % of the time; above it they are met more often.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from catalogs.ui.charts import BELOW, MARGIN, bar_style, linear_axis
@@ -69,8 +71,40 @@ def names_axis(words: str, **more: Any) -> Trace:
     return {"autorange": "reversed", "showgrid": False, "title": {"text": words}, **more}
 
 
-def draw(traces: Iterable[Trace], x: Trace, y: Trace, legend_y: float = -0.2, **layout: Any) -> Any:
-    """Return a plotly figure with its legend below.
+@dataclass(slots=True)
+class Figure:
+    """A figure in the keys of plotly's reference, which plotly.js draws; plotly for Python is not needed for it.
+
+    Attributes:
+        data: What the figure shows, the lowest layer first.
+        layout: Axes, legend, shapes and annotations.
+    """
+
+    data: list[Trace]
+    layout: Trace
+
+    def add_hline(self, y: float, line: Trace) -> None:
+        """Add a horizontal line across the chart area."""
+        self._add("shapes", {"type": "line", "xref": "x domain", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line})
+
+    def add_vline(self, x: float, line: Trace) -> None:
+        """Add a vertical line across the chart area."""
+        self._add("shapes", {"type": "line", "yref": "y domain", "y0": 0, "y1": 1, "x0": x, "x1": x, "line": line})
+
+    def add_annotation(self, **keys: Any) -> None:
+        """Add a text with these keys."""
+        self._add("annotations", keys)
+
+    def to_json(self) -> str:
+        """Return the figure as JSON."""
+        return json.dumps({"data": self.data, "layout": self.layout}, allow_nan=False)
+
+    def _add(self, kind: str, item: Trace) -> None:
+        self.layout.setdefault(kind, []).append(item)
+
+
+def draw(traces: Iterable[Trace], x: Trace, y: Trace, legend_y: float = -0.2, **layout: Any) -> Figure:
+    """Return a figure with its legend below.
 
     Args:
         traces: What the figure shows, the lowest layer first.
@@ -79,7 +113,5 @@ def draw(traces: Iterable[Trace], x: Trace, y: Trace, legend_y: float = -0.2, **
         legend_y: Top of the legend as a fraction of the height of the chart area, negative below it.
         layout: Further keys of the layout.
     """
-    import plotly.graph_objects as go
-
     legend = BELOW | {"y": legend_y}
-    return go.Figure(list(traces), {"xaxis": x, "yaxis": y, "legend": legend, "margin": MARGIN, **layout})
+    return Figure(list(traces), {"xaxis": x, "yaxis": y, "legend": legend, "margin": MARGIN, **layout})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from anyio import to_thread
 from fastapi import FastAPI
@@ -12,7 +13,21 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from catalogs.ui.shared_options import own_version
 from planner.web import pages
-from planner.web.api import analysis, answers, catalogs, guess, jobs, operations, questions, results, uploads
+from planner.web.api import (
+    analysis,
+    answers,
+    catalogs,
+    comparisons,
+    deployments,
+    guess,
+    inference,
+    jobs,
+    operations,
+    questions,
+    results,
+    uploads,
+)
+from planner.web.api.description import describe
 from planner.web.api.state import ServerState
 from planner.web.metrics import Measured, RequestMetrics
 from planner.web.problems import add_error_handlers
@@ -21,6 +36,24 @@ from planner.web.settings import ServerSettings
 
 #: Responses from this size on are compressed, bytes.
 _COMPRESSED_FROM = 1024
+
+
+#: The modules whose routes the server has.
+PARTS: Final = (
+    pages,
+    operations,
+    questions,
+    uploads,
+    jobs,
+    results,
+    catalogs,
+    analysis,
+    guess,
+    answers,
+    comparisons,
+    deployments,
+    inference,
+)
 
 
 @asynccontextmanager
@@ -48,7 +81,8 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.add_middleware(GZipMiddleware, minimum_size=_COMPRESSED_FROM, compresslevel=5)
     app.add_middleware(Guard, settings=settings, token=token)
     app.add_middleware(Measured, metrics=app.state.metrics)
-    for part in (pages, operations, questions, uploads, jobs, results, catalogs, analysis, guess, answers):
+    for part in PARTS:
         app.include_router(part.router)
+    describe(app)
     app.mount("/static", StaticFiles(directory=pages.FOLDER / "static"), name="static")
     return app

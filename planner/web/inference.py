@@ -195,12 +195,16 @@ class SentRequest:
 
 @dataclass(frozen=True, slots=True)
 class SentTask:
-    """A task that was carried out: its requests in the order of sending, and how long it took."""
+    """A task that was carried out: its requests in the order of sending, and how long it took.
+
+    `interrupted` is True if it was ended before its end; the requests that were not sent have a problem.
+    """
 
     task: InferenceTask
     endpoint: Endpoint
     sent: tuple[SentRequest, ...]
     duration_s: float
+    interrupted: bool = False
 
     @property
     def replies(self) -> list[GeneratedReply]:
@@ -274,6 +278,7 @@ def send_task(
     """Send the requests of a task, at most `concurrency` at once, and return them with their replies.
 
     The name of the endpoint is looked up once. A request that fails is kept with its reason and does not end the task.
+    An interrupt ends the task, which then holds what it has.
 
     Args:
         task: The task, which the endpoint allows.
@@ -302,15 +307,16 @@ def send_task(
         except InputError as error:
             return SentRequest(position, sent_s, None, _without_address(error, endpoint))
 
-    found: list[SentRequest] = []
     with ThreadPoolExecutor(task.concurrency) as pool:
         waiting = [pool.submit(send, i, prompt) for i, prompt in enumerate(task.prompts())]
-        for done in as_completed(waiting):
-            found.append(done.result())
-            if progress is not None:
-                progress(len(found), task.requests)
-    ordered = tuple(sorted(found, key=lambda s: s.position))
-    return SentTask(task, endpoint, ordered, time.monotonic() - began_s)
+        try:
+            for n, _ in enumerate(as_completed(waiting), 1):
+                if progress is not None:
+                    progress(n, task.requests)
+        except KeyboardInterrupt:
+            stop.set()  # the requests under way end at once, and no other is sent
+    sent = tuple(request.result() for request in waiting)
+    return SentTask(task, endpoint, sent, time.monotonic() - began_s, stop.is_set())
 
 
 def _without_address(error: InputError, endpoint: Endpoint) -> str:

@@ -40,19 +40,31 @@ PAGES: Final = (
     WebPage("/jobs", "jobs", "Jobs"),
 )
 
-#: Pages that include the form of a question, `templates/_question.html`.
-WITH_FORM: Final = ("plan", "fronts")
-
 
 @cache
-def _form_context() -> dict[str, Any]:
-    """Return what the form of a question is made of; the imports are heavy, and only pages with a form need them."""
-    from planner.problem.latency_metrics import LATENCY_METRICS
-    from planner.problem.slo import STATS
-    from planner.web.documents.question_form import essential_choices, further_groups
+def _context(name: str) -> dict[str, Any]:
+    """Return what the template of a page needs besides the page; the imports are heavy and not for all pages."""
+    if name in ("plan", "fronts"):  # include the form of a question, `templates/_question.html`
+        from planner.problem.latency_metrics import LATENCY_METRICS
+        from planner.problem.slo import STATS
+        from planner.web.documents.question_form import essential_choices, further_groups
 
-    metrics = {name: metric.title for name, metric in LATENCY_METRICS.items()}
-    return {"groups": further_groups(), "choices": essential_choices(), "metrics": metrics, "stats": STATS}
+        metrics = {key: metric.title for key, metric in LATENCY_METRICS.items()}
+        found = {"groups": further_groups(), "choices": essential_choices(), "metrics": metrics, "stats": STATS}
+        return found | ({"axes": _axes(metrics)} if name == "fronts" else {})
+    if name == "jobs":
+        from planner.web.jobs.registry import KINDS
+
+        return {"kinds": tuple(KINDS)}
+    return {}
+
+
+def _axes(metrics: dict[str, str]) -> dict[str, str]:
+    """Return what a front may weigh, by its name in a question."""
+    from planner.search.pareto_space import PER_TOKEN
+
+    latencies = {f"{name}.{stat}": f"{title}, {stat}" for name, title in metrics.items() for stat in ("p99", "mean")}
+    return {name: words for name, (_, words) in PER_TOKEN.items()} | latencies
 
 
 templates = Jinja2Templates(FOLDER / "templates")
@@ -63,9 +75,7 @@ router = APIRouter(include_in_schema=False)
 def _add(page: WebPage) -> None:
     @router.get(page.path, response_class=HTMLResponse, name=page.name)
     def show(request: Request) -> HTMLResponse:
-        found = {"page": page, "pages": PAGES, "version": own_version()}
-        if page.name in WITH_FORM:
-            found |= _form_context()
+        found = {"page": page, "pages": PAGES, "version": own_version(), **_context(page.name)}
         return templates.TemplateResponse(request, f"{page.name}.html", found)
 
 

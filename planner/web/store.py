@@ -168,7 +168,8 @@ class Store:
         try:
             if url.startswith(SQLITE):
                 Path(url.removeprefix(SQLITE)).absolute().parent.mkdir(parents=True, exist_ok=True)
-            self.engine = sa.create_engine(url, **({} if url.startswith(SQLITE) else {"pool_pre_ping": True}))
+            driven = url.replace("postgresql://", "postgresql+psycopg://", 1)  # the package of the extra postgresql
+            self.engine = sa.create_engine(driven, **({} if url.startswith(SQLITE) else {"pool_pre_ping": True}))
             if url.startswith(SQLITE):
                 sa.event.listen(self.engine, "connect", _tune_sqlite)
             _metadata.create_all(self.engine)
@@ -435,12 +436,17 @@ class Store:
             query = sa.select(_servers.c.id, _servers.c.host, _servers.c.process, _servers.c.seen)
             return [(str(i), str(host), str(name), float(seen)) for i, host, name, seen in connection.execute(query)]
 
-    def forget_server(self, server: str) -> list[Job]:
-        """Delete a server that is gone, and return the jobs that it left running."""
+    def forget_server(self, server: str) -> None:
+        """Delete a server that is gone; the jobs that it ran have no server then."""
         with self._writing() as connection:
             connection.execute(_servers.delete().where(_servers.c.id == server))
-            left = sa.select(_jobs).where(_jobs.c.server == server, _jobs.c.status == RUNNING)
-            return [_job(row) for row in connection.execute(left)]
+
+    def orphans(self) -> list[Job]:
+        """Return the running jobs whose server is gone."""
+        alive = sa.select(_servers.c.id)
+        query = sa.select(_jobs).where(_jobs.c.status == RUNNING, _jobs.c.server.not_in(alive))
+        with self.engine.connect() as connection:
+            return [_job(row) for row in connection.execute(query)]
 
 
 def _of_attempt(job: Job) -> sa.ColumnElement[bool]:

@@ -114,10 +114,36 @@ _ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
     429: {"description": "The queue is full."},
 }
 
+
+def _inlined(schema: Any, parts: dict[str, Any]) -> Any:
+    """Return a JSON Schema with each `$ref` to its own parts replaced by the part."""
+    if isinstance(schema, list):
+        return [_inlined(item, parts) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if isinstance(schema.get("$ref"), str):
+        rest = {key: value for key, value in schema.items() if key != "$ref"}
+        return _inlined(parts[schema["$ref"].rpartition("/")[2]], parts) | rest
+    return {key: _inlined(value, parts) for key, value in schema.items() if key not in ("$defs", "$schema")}
+
+
+def _body(kind: JobKind) -> dict[str, Any]:
+    """Return the part of the documentation of the API that describes the question of a kind of job."""
+    schema: dict[str, Any] = {"type": "object"} if kind.schema is None else kind.schema()
+    content = {"application/json": {"schema": _inlined(schema, schema.get("$defs", {}))}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
 for _kind in KINDS.values():
-    router.post(f"/{_kind.path}", name=_kind.path, status_code=202, responses=_ANSWERS, response_model=None)(
-        _submit(_kind)
-    )
+    router.post(
+        f"/{_kind.path}",
+        name=_kind.path,
+        summary=_kind.summary,
+        status_code=202,
+        responses=_ANSWERS,
+        response_model=None,
+        openapi_extra=_body(_kind),
+    )(_submit(_kind))
 
 
 # ---- follow

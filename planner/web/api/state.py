@@ -56,7 +56,12 @@ def _state(request: Request) -> ServerState:
 def _owner(request: Request) -> str:
     """Return the user that the proxy names; without a proxy, all users share their jobs."""
     header = _state(request).settings.limits.owner_header
-    return EVERYONE if header is None else request.headers.get(header, EVERYONE)[:_LONGEST_OWNER]
+    if header is None:
+        return EVERYONE
+    found = request.headers.get(header, "").strip()
+    if not found or len(found) > _LONGEST_OWNER:
+        raise HTTPException(401, f"The proxy must name the user in the header {header}")
+    return found
 
 
 #: Parameters of handlers.

@@ -6,7 +6,6 @@ The page adds no figure of its own: every number comes from the answer, in the w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
@@ -18,8 +17,10 @@ from planner.cli.screens.plan import difference, render
 from planner.economics.money import offer_words
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import LATENCY_METRICS
-from planner.report import answer_tables
+from planner.problem.request import PlanRequest
+from planner.report import answer_tables, latency_figures, machine_figures, money_figures
 from planner.report.certainty import coverage, stated_rows
+from planner.report.plots import Figure
 from planner.sections.registry import section_lines
 from planner.space.bounds import REQUEST_LENGTH
 
@@ -82,7 +83,7 @@ def _cards(answer: Answer, plan: Plan) -> Iterator[tuple[str, str, str]]:
         yield "Cost", "unknown", "no price for this hardware"
     else:
         month = "" if cost.usd_per_month is None else f"${cost.usd_per_month:,.0f} a month"
-        yield "Cost", f"{dollars(cost.usd_per_hour)} per hour", month
+        yield "Cost", f"{dollars(cost.usd_per_hour)}/h", month
         if not (answer.request.objective == "latency" and answer.request.requests_per_s is None):
             each = dollars(cost.usd_per_million_output_tokens)
             yield "Cost per token", each, "per million output tokens, the whole bill"
@@ -96,8 +97,6 @@ def _cards(answer: Answer, plan: Plan) -> Iterator[tuple[str, str, str]]:
 
 def _figures(answer: Answer, plan: Plan) -> Iterator[dict[str, Any]]:
     """Yield the figures of an answer, the main one first."""
-    from planner.report import latency_figures, machine_figures, money_figures  # heavy: plotly
-
     if plan.curve:
         missed_first = [row.metric for row in sorted(plan.slo, key=lambda row: row.name not in (plan.limited_by or ""))]
         order = dict.fromkeys([*missed_first, *latency_figures.curve_metrics(plan)])
@@ -125,11 +124,15 @@ def _figures(answer: Answer, plan: Plan) -> Iterator[dict[str, Any]]:
         yield _figure("evidence", "What the step times rest on", caption, drawn, 170)
 
 
-def _figure(name: str, title: str, caption: str, drawn: Any, height: int) -> dict[str, Any]:
-    """Return a plotly figure as JSON, without plotly's template, which the theme of the page replaces."""
-    found = json.loads(drawn.to_json())
-    layout = {key: value for key, value in found["layout"].items() if key != "template"}
-    return {"name": name, "title": title, "caption": caption, "height": height, "data": found["data"], "layout": layout}
+def _figure(name: str, title: str, caption: str, drawn: Figure, height: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "title": title,
+        "caption": caption,
+        "height": height,
+        "data": drawn.data,
+        "layout": drawn.layout,
+    }
 
 
 def _refusal(answer: Answer, refusal: Refusal) -> dict[str, Any]:
@@ -137,7 +140,7 @@ def _refusal(answer: Answer, refusal: Refusal) -> dict[str, Any]:
     found: dict[str, Any] = {
         "reason": _capital(refusal.binding_constraint),
         "stages": [_capital(stage) for stage in refusal.stages],
-        "ways": [_way(answer, change) for change in refusal.what_would_meet_it],
+        "ways": [way_out(answer.request, change) for change in refusal.what_would_meet_it],
         "reasons": [[reason, n] for reason, n in refusal.reasons.items()],
         "closest": None,
     }
@@ -156,8 +159,6 @@ def _refusal(answer: Answer, refusal: Refusal) -> dict[str, Any]:
     head = ("Objective", "Limit", "Simulated", f"With {percent(answer.request.confidence)} confidence", "Verdict")
     memory = None
     if closest.memory is not None:
-        from planner.report import machine_figures
-
         drawn = machine_figures.memory_bar(closest.memory)
         memory = _figure("memory", "Memory of one accelerator", closest.memory.equation, drawn, 210)
     objectives = asdict(answer_tables.TextTable(head, tuple(rows))) if rows else None
@@ -165,7 +166,7 @@ def _refusal(answer: Answer, refusal: Refusal) -> dict[str, Any]:
     return found | {"closest": {"words": words, "objectives": objectives, "memory": memory}}
 
 
-def _way(answer: Answer, change: Suggestion) -> dict[str, Any]:
+def way_out(request: PlanRequest, change: Suggestion) -> dict[str, Any]:
     """Return a change that would meet a refused request, with the keys of the question that it sets."""
     keys: dict[str, Any]
     if change.kind == "slo":
@@ -173,7 +174,7 @@ def _way(answer: Answer, change: Suggestion) -> dict[str, Any]:
     elif change.kind == "precision":
         keys = {"precisions": [change.value]}
     elif change.kind == REQUEST_LENGTH:
-        keys = {"fixed": {**answer.request.fixed.values, REQUEST_LENGTH: change.value}}
+        keys = {"fixed": {**request.fixed.values, REQUEST_LENGTH: int(change.value or 0)}}
     else:
         keys = {_CHANGED_KEY[change.kind]: change.value}
     return {"words": _capital(change.change), "verified_by": change.verified_by, "changes": keys}

@@ -72,6 +72,7 @@ class Task:
         cores: Processes that the job may use.
         report: Reports progress.
         parent: Result of the job that the question is about.
+        endpoints_file: File that lists the endpoints to which an inference task may be sent; None for none.
     """
 
     question: dict[str, Any]
@@ -79,6 +80,7 @@ class Task:
     cores: int
     report: Report
     parent: bytes | None = None
+    endpoints_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

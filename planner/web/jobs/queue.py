@@ -12,6 +12,7 @@ import secrets
 import shutil
 import signal
 import socket
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -21,10 +22,22 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from catalogs.errors import InputError
 from planner.web.jobs.kind import Prepared, json_bytes
 from planner.web.jobs.registry import DERIVED, KINDS
-from planner.web.jobs.worker import DEFECT, FINISHED, INTERRUPTED, INVALID, LIMIT, PRELOADED, PROGRESS, Order, run_order
+from planner.web.jobs.worker import (
+    FINISHED,
+    INTERRUPTED,
+    INVALID,
+    LIMIT,
+    PRELOADED,
+    PROGRESS,
+    Order,
+    Outcome,
+    run_order,
+)
 from planner.web.problems import INVALID_INPUT
 from planner.web.questions import result_key
 from planner.web.settings import ServerSettings
@@ -43,10 +56,15 @@ MOST_LOSSES: Final = 2
 #: Longest time between two looks at the store, seconds.
 _TICK_S: Final = 0.25
 
+LIMIT_TITLE: Final = "A limit of the server is reached"
+
 _HEARTBEAT_S: Final = 5.0
 
 #: Time without a heartbeat after which a server on another machine counts as gone, seconds.
 GONE_AFTER_S: Final = 30.0
+
+#: Time until the next attempt where the database does not answer, seconds.
+_RETRY_S: Final = 1.0
 
 _EXPIRE_EVERY_S: Final = 3600.0
 
@@ -68,7 +86,7 @@ class _Run:
     stop_at_s: float | None = None  # when the process is killed
     why: str | None = None  # why this server stops it: CANCELLED, or the limit that it broke
     best: dict[str, Any] | None = None
-    outcome: tuple[str, Any] | None = None
+    outcome: Outcome | None = None
 
 
 @dataclass(slots=True)
@@ -153,16 +171,21 @@ class JobQueue:
         context = multiprocessing.get_context(START_METHOD)
         if START_METHOD == "forkserver":
             context.set_forkserver_preload(list(PRELOADED))
-        self._heartbeat()
         try:
             while not self._stop.is_set():
-                self._look(context)
+                try:
+                    self._look(context)
+                except SQLAlchemyError as error:  # the database may come back; what is to be written stays known
+                    print(f"plan serve: the database does not answer ({type(error).__name__})", file=sys.stderr)
+                    self._stop.wait(_RETRY_S)
         finally:
             for run in self._runs.values():
                 _kill(run.process)
-                self.store.release(run.job, lost=False)
+            with suppress(SQLAlchemyError):
+                for run in self._runs.values():
+                    self.store.release(run.job, lost=False)
+                self.store.forget_server(self.id)
             self._runs.clear()
-            self.store.forget_server(self.id)
 
     def _look(self, context: Any) -> None:
         """Do once what there is to do, and wait for the next event."""
@@ -171,7 +194,7 @@ class JobQueue:
             self._heartbeat()
             self._next_heartbeat_s = now + _HEARTBEAT_S
         if now >= self._next_expiry_s:
-            self.store.expire(time.time() - self.settings.limits.keep_days * _DAY_S)
+            self._expire()
             self._next_expiry_s = now + _EXPIRE_EVERY_S
         self._end_what_must_end(now)
         while (job := self._claim()) is not None:
@@ -194,6 +217,18 @@ class JobQueue:
             return self.store.claim(self.id, DERIVED, only=False)
         return None if derived else self.store.claim(self.id, DERIVED, only=True)
 
+    def _expire(self) -> None:
+        """Delete old jobs and uploads, and the files of those that are gone."""
+        self.store.expire(time.time() - self.settings.limits.keep_days * _DAY_S)
+        for folder in (self.settings.folder / "jobs").glob("*"):
+            try:
+                self.store.job(folder.name)
+            except KeyError:
+                shutil.rmtree(folder, ignore_errors=True)
+        for folder in (self.settings.folder / "files").glob("*"):
+            if next(self.store.chunks(folder.name), None) is None:
+                shutil.rmtree(folder, ignore_errors=True)
+
     def _heartbeat(self) -> None:
         """Record that this server is alive, and take over the jobs of servers that are gone."""
         host, own = socket.gethostname(), process_name(os.getpid())
@@ -201,8 +236,9 @@ class JobQueue:
         for id_, where, name, seen in self.store.servers():
             here_and_gone = where == host and name != process_name(int(name.partition(":")[0]))
             if id_ != self.id and (here_and_gone or seen < time.time() - GONE_AFTER_S):
-                for job in self.store.forget_server(id_):
-                    self._lost(job, "its server was lost")
+                self.store.forget_server(id_)
+        for job in self.store.orphans():
+            self._lost(job, "its server was lost")
 
     def _end_what_must_end(self, now: float) -> None:
         """Stop jobs that someone has cancelled, or that have run too long."""
@@ -233,7 +269,8 @@ class JobQueue:
         parent = None if job.parent is None else self.store.artifact(job.parent)
         cores = self.settings.cores_per_job
         memory_mib = None if KINDS[job.kind].measures else limits.job_memory_mib  # a GPU maps more addresses
-        order = Order(job.kind, question, parent, folder, cores, memory_mib, limits.job_cpu_s)
+        listed = self.settings.endpoints_file and self.settings.endpoints_file.absolute()
+        order = Order(job.kind, question, parent, folder, cores, memory_mib, limits.job_cpu_s, listed)
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=run_order, args=(order, theirs), name=f"job {job.id}")
         process.start()
@@ -264,48 +301,61 @@ class JobQueue:
                     run.best = data["best"]
                     self.store.write_progress(run.job, data)
                 else:
-                    run.outcome = (word, data)
+                    run.outcome = data
         except (EOFError, OSError):
             run.process.join(_TICK_S)
 
     def _finish(self, run: _Run) -> None:
         """Write the end of a job and forget its process."""
-        job, (word, data) = run.job, run.outcome or (None, None)
+        job, outcome = run.job, run.outcome
         run.process.join(1.0)
         _kill(run.process)
         run.connection.close()
-        del self._runs[job.id]
-        if word == FINISHED:
-            verdict, files = data
-            self.store.finish(job, DONE, files, {True: "yes", False: "no", None: None}[verdict])
-        elif run.why == CANCELLED:
-            verdict, files = data if word == INTERRUPTED and data else (None, _best_so_far(run))
-            self.store.finish(job, CANCELLED, files, {True: "yes"}.get(verdict))
-        elif run.why is not None or word == LIMIT:
-            text = str(run.why or data)
-            files = data[1] if word == INTERRUPTED and data else _best_so_far(run)
-            self.store.finish(job, FAILED, files, error=_problem(503, "A limit of the server is reached", text))
-        elif word == INVALID:
-            error = InputError(*data)
+        is_kept = False  # the folder: for the next attempt, or for the search for a defect
+        if run.why is not None and (outcome is None or outcome.word != FINISHED):
+            self._end_early(run)
+        elif outcome is None or outcome.word == INTERRUPTED:
+            is_kept = self._lost(job, f"its process ended with status {run.process.exitcode}")
+        elif outcome.word == FINISHED:
+            self.store.finish(job, DONE, outcome.files, _verdict(outcome))
+        elif outcome.word == LIMIT:
+            files = outcome.files or _best_so_far(run)
+            self.store.finish(job, FAILED, files, _verdict(outcome), _problem(503, LIMIT_TITLE, outcome.detail))
+        elif outcome.word == INVALID:
+            error = InputError(*outcome.detail)
             details = {"rule": error.rule, "value": error.value, "nearest": error.nearest, "hint": error.hint}
             self.store.finish(job, FAILED, {}, error=_problem(422, INVALID_INPUT, str(error), **details))
-        elif word == DEFECT:
-            self.store.finish(job, FAILED, {}, error=_problem(500, "A defect of the planner", data))
-            return  # its folder and log stay for whoever looks for the defect
         else:
-            self._lost(job, f"its process ended with status {run.process.exitcode}")
-            return
-        shutil.rmtree(self._folder(job), ignore_errors=True)
+            is_kept = True
+            self.store.finish(job, FAILED, {}, error=_problem(500, "A defect of the planner", outcome.detail))
+        del self._runs[job.id]
+        if not is_kept:
+            shutil.rmtree(self._folder(job), ignore_errors=True)
 
-    def _lost(self, job: Job, how: str) -> None:
-        """Let a job wait again whose process is gone; after several attempts it has failed."""
+    def _end_early(self, run: _Run) -> None:
+        """Write the end of a job that this server has stopped, with its best result so far."""
+        outcome = run.outcome or Outcome(INTERRUPTED)
+        files, verdict = outcome.files or _best_so_far(run), _verdict(outcome)
+        if run.why == CANCELLED:
+            self.store.finish(run.job, CANCELLED, files, verdict)
+        else:
+            self.store.finish(run.job, FAILED, files, verdict, _problem(503, LIMIT_TITLE, str(run.why)))
+
+    def _lost(self, job: Job, how: str) -> bool:
+        """Let a job wait again whose process is gone, and return True; after several losses it has failed."""
         if job.cancelled:
             self.store.finish(job, CANCELLED, {})
         elif job.losses < MOST_LOSSES:
             self.store.release(job, lost=True)
+            return True
         else:
             text = f"the process of the job was lost {MOST_LOSSES + 1} times, and {how}"
             self.store.finish(job, FAILED, {}, error=_problem(500, "The job was lost", text))
+        return False
+
+
+def _verdict(outcome: Outcome) -> str | None:
+    return None if outcome.verdict is None else "yes" if outcome.verdict else "no"
 
 
 def _best_so_far(run: _Run) -> dict[str, bytes]:

@@ -8,6 +8,8 @@ from planner.web.jobs.kind import JobKind
 from planner.web.jobs.kinds import (
     deployments,
     fronts,
+    imports,
+    inference_tasks,
     plans,
     profiles,
     reports,
@@ -16,7 +18,18 @@ from planner.web.jobs.kinds import (
     whatifs,
 )
 
-_MODULES: Final = (plans, simulations, fronts, whatifs, verifications, profiles, reports, deployments)
+_MODULES: Final = (
+    plans,
+    simulations,
+    fronts,
+    whatifs,
+    verifications,
+    profiles,
+    imports,
+    inference_tasks,
+    reports,
+    deployments,
+)
 
 KINDS: Final[dict[str, JobKind]] = {module.KIND.name: module.KIND for module in _MODULES}
 

@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -41,9 +41,10 @@ _REPORT_EVERY_S: Final = 0.2
 #: Processor time between the signal that the time is over and the end, seconds.
 _CPU_GRACE_S: Final = 10
 
-PROGRESS, FINISHED, INTERRUPTED, INVALID, LIMIT, DEFECT = (
-    "progress", "finished", "interrupted", "invalid", "limit", "defect",
-)  # fmt: skip
+#: Words of the pairs that the process sends.
+PROGRESS, OUTCOME = "progress", "outcome"
+
+FINISHED, INTERRUPTED, INVALID, LIMIT, DEFECT = "finished", "interrupted", "invalid", "limit", "defect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Order:
         cores: Processes that the job may use.
         memory_mib: Memory of one process beyond what it has at its start, MiB; None for no limit.
         cpu_s: Processor time of one process, seconds.
+        endpoints_file: File that lists the endpoints to which an inference task may be sent; None for none.
     """
 
     kind: str
@@ -67,42 +69,76 @@ class Order:
     cores: int
     memory_mib: int | None
     cpu_s: int
+    endpoints_file: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What becomes of a job.
+
+    Attributes:
+        word: FINISHED, INTERRUPTED, INVALID, LIMIT or DEFECT.
+        verdict: Whether the answer is yes or no; None for neither.
+        files: The results by name.
+        detail: What is wrong, in words; for INVALID the parts of an InputError.
+    """
+
+    word: str
+    verdict: bool | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    detail: Any = None
 
 
 class _TimeOver(KeyboardInterrupt):
     """The processor time of the job is used up."""
 
 
+@dataclass(slots=True)
+class _Clock:
+    """Whether the processor time of this process is used up."""
+
+    is_over: bool = False
+
+
+_clock: Final = _Clock()
+
+
 def run_order(order: Order, connection: Connection) -> None:
-    """Run a job and send what becomes of it, as pairs of a word and its data."""
+    """Run a job, and send its reports and its outcome as pairs of a word and data."""
     _become_worker(order)
     try:
         with endings_as_interrupt():
-            word, data = _answer(order, connection)
-    except KeyboardInterrupt as end:
-        word, data = (LIMIT, _cpu_words(order)) if isinstance(end, _TimeOver) else (INTERRUPTED, None)
+            outcome = _answer(order, connection)
+    except KeyboardInterrupt:
+        outcome = Outcome(INTERRUPTED)
+    if _clock.is_over and outcome.word == INTERRUPTED:
+        text = f"the job needs more than {order.cpu_s} s of processor time"
+        outcome = Outcome(LIMIT, outcome.verdict, outcome.files, text)
     with contextlib.suppress(OSError):
-        connection.send((word, data))
+        connection.send((OUTCOME, outcome))
         connection.close()
 
 
-def _answer(order: Order, connection: Connection) -> tuple[str, Any]:
+def _answer(order: Order, connection: Connection) -> Outcome:
     from planner.web.jobs.kind import Task
     from planner.web.jobs.registry import KINDS
 
     report = _Reporter(connection).report
     try:
-        result = KINDS[order.kind].run(Task(order.question, order.folder, order.cores, report, order.parent))
+        task = Task(order.question, order.folder, order.cores, report, order.parent, order.endpoints_file)
+        result = KINDS[order.kind].run(task)
     except InputError as error:
-        return INVALID, (error.rule, None if error.value is None else str(error.value), error.nearest, error.hint)
+        value = None if error.value is None else str(error.value)
+        return Outcome(INVALID, detail=(error.rule, value, error.nearest, error.hint))
     except ModuleNotFoundError as error:
-        return INVALID, (f"this needs a package that the server does not have: {error.name}", None, None, None)
+        rule = "this needs a package that the server does not have"
+        return Outcome(INVALID, detail=(rule, error.name, None, None))
     except MemoryError:
-        return LIMIT, f"the job needs more than {order.memory_mib} MiB of memory"
+        return Outcome(LIMIT, detail=f"the job needs more than {order.memory_mib} MiB of memory")
     except Exception as error:
         traceback.print_exc()
-        return DEFECT, printable(f"{type(error).__name__}: {error}"[:300])
-    return INTERRUPTED if result.interrupted else FINISHED, (result.verdict, result.files())
+        return Outcome(DEFECT, detail=printable(f"{type(error).__name__}: {error}"[:300]))
+    return Outcome(INTERRUPTED if result.interrupted else FINISHED, result.verdict, result.files())
 
 
 class _Reporter:
@@ -119,10 +155,6 @@ class _Reporter:
             self._sent_at = now
             progress = {"done": done, "total": total, "words": words, "best": best}
             self._connection.send((PROGRESS, progress))
-
-
-def _cpu_words(order: Order) -> str:
-    return f"the job needs more than {order.cpu_s} s of processor time"
 
 
 def _become_worker(order: Order) -> None:
@@ -154,6 +186,7 @@ def _become_worker(order: Order) -> None:
 
 
 def _stop_at_limit(_number: int, _frame: object) -> None:
+    _clock.is_over = True
     raise _TimeOver
 
 

@@ -15,17 +15,19 @@ from typing import Any
 import httpx
 
 PLAN = [sys.executable, "-m", "planner.cli.main"]
-#: A plan of about a second: one layout, fixed limits.
+#: A plan of about a second: one layout, fixed limits, short requests.
 SMALL = {
     "model": "llama3.2-1b",
     "hardware": "l40s",
     "slo": ["ttft.p50=5s"],
     "rate": 1,
-    "input_tokens": 64,
-    "output_tokens": 16,
+    "input_tokens": 16,
+    "output_tokens": 2,
     "precisions": ["native"],
-    "fixed": {"max_num_seqs": 64, "max_num_batched_tokens": 2048},
+    "fixed": {"max_num_seqs": 64, "max_num_batched_tokens": 2048, "kv_dtype": "bf16"},
 }
+#: A plan of some ten seconds, which finds feasible candidates early.
+LONG = {"model": "llama3.1-70b", "hardware": "h100x8", "slo": ["ttft.p99=2s"]}
 
 
 @dataclass

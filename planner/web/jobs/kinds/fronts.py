@@ -84,4 +84,16 @@ def _rows(found: ParetoAnswer, document: Mapping[str, Any]) -> list[dict[str, An
     ]
 
 
-KIND = JobKind("front", "fronts", "Find the Pareto front of deployments and loads.", prepare, run)
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of a question: that of a plan, with the axes, and without what a front does not take."""
+    from planner.cli.commands.front import KEYS
+    from planner.web.jobs.kinds.plans import schema as of_plan
+
+    found = of_plan()
+    names = {key.partition(".")[0] for key in KEYS}
+    kept = {name: part for name, part in found["properties"].items() if name in names}
+    axes = {"type": "array", "items": {"type": "string"}, "description": "Two or three axes, e.g. cost, ttft.p99."}
+    return found | {"properties": kept | {"axes": axes}, "required": ["model", "hardware"]}
+
+
+KIND = JobKind("front", "fronts", "Find the Pareto front of deployments and loads.", prepare, run, schema)

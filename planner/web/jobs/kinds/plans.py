@@ -50,7 +50,9 @@ class SearchReport:
             self._earlier += self._done
         self._done = done
         words = "candidates simulated"
-        self._task.report(self._earlier + done, self._earlier + planned, words, best and self._best(best))
+        self._task.report(
+            self._earlier + done, self._earlier + planned, words, None if best is None else self._best(best)
+        )
 
     def _best(self, best: Outcome) -> dict[str, Any]:
         """Return the best outcome so far: in words, its rate, and its deployment."""

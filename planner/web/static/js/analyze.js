@@ -27,7 +27,7 @@ async function show() {
     const shown = documents.map((document, i) => ({ setup: setups[i], title: setupName(setups[i], i, setups.length), document }));
     fill(place.answer, summary(shown));
     place.roofline.hidden = false;
-    fill(place.roofline, rooflines(shown));
+    fill(place.roofline, rooflines(shown, place.roofline.clientWidth));
     fill(place.more, details(shown));
   } catch (error) {
     if (error.name === "AbortError") return;
@@ -69,18 +69,18 @@ function comparison(shown) {
   ];
   return [
     table({ head: ["", ...shown.map((one) => one.title)], rows: rows.map(([name, cell]) => [name, ...shown.map((one) => cell(one.document))]), label: "The setups side by side" }),
-    shown.map((one) => (one.document.notices.length ? [el("h3", {}, one.title), notes(one.document.notices)] : null)),
+    shown.map((one) => (one.document.notices.length ? [el("h2", {}, one.title), notes(one.document.notices)] : null)),
   ];
 }
 
 function details(shown) {
-  const each = (make) => shown.map((one) => [shown.length > 1 ? el("h3", {}, one.title) : null, make(one)]);
+  const each = (make) => shown.map((one) => [shown.length > 1 ? el("h2", {}, one.title) : null, make(one)]);
   return [
     kept("Operators", () => each(operators)),
     kept("Memory", () => each(memory)),
     kept("16, 8 and 4 bit", () => each(precisions)),
     kept("Scaling with batch and context", () => scaling(shown)),
-    kept("The same as a command", () => shown.map((one) => codeBlock(analyzeCommand(one.setup, page.shared()), "Command"))),
+    kept("The same as a command", () => shown.map((one) => codeBlock(analyzeCommand(one.setup, page.shared()), `Command, ${one.title}`))),
     el("div", { class: "row" },
       button("JSON", () => download("analysis.json", JSON.stringify(shown.length > 1 ? shown.map((one) => one.document) : shown[0].document, null, 2)), { class: "small" }),
       button("Operators as CSV", () => download("operators.csv", csv(shown), "text/csv"), { class: "small" })),
@@ -94,15 +94,15 @@ function kept(title, make) {
   return node;
 }
 
-function operators({ document: found }) {
+function operators({ document: found, title }) {
   const total = found.step.device_s;
   const rows = found.operators.map((op) => [
-    op.name, BOUNDS[op.bound]?.words ?? op.bound, grouped(op.count), op.flops ? si(op.flops, "") : "", si(op.bytes, "B"), op.flops ? op.flops_per_byte.toPrecision(3) : "",
+    op.name, BOUNDS[op.bound]?.words ?? op.bound, grouped(op.count), op.flops ? si(op.flops, "") : "", si(op.bytes, "B"), op.flops ? digits(op.flops_per_byte) : "",
     seconds(op.roofline_s), seconds(op.seconds), percent(op.seconds / total), origin(op),
   ]);
   return table({
     head: ["Operator", "Bound by", "Times", "FLOP", "Bytes", "FLOP/B", "Roofline", "Time", "Share", "Known from"], rows, numeric: [2, 3, 4, 5, 6, 7, 8],
-    caption: `On one accelerator, all executions together. Calibration: ${found.calibration.bundle}.`,
+    caption: `On one accelerator, all executions together. Calibration: ${found.calibration.bundle}.`, label: `Operators, ${title}`,
   });
 }
 
@@ -112,7 +112,7 @@ export function origin({ seconds: all, measured_s: measured, interpolated_s: bet
   return parts.length === 1 ? parts[0][0] : parts.map(([name, share]) => `${name} ${percent(share)}`).join(", ");
 }
 
-function memory({ document: found, setup }) {
+function memory({ document: found, setup, title }) {
   const held = found.memory;
   const parts = [["weights", held.weights_bytes], ["activations", held.activation_bytes], ["runtime", held.runtime_bytes], ["KV of this batch", held.kv_batch_bytes]];
   const free = held.device_bytes - parts.reduce((sum, [, size]) => sum + size, 0);
@@ -120,24 +120,24 @@ function memory({ document: found, setup }) {
   if (free > 0) shown.push({ name: "free", size: free, words: gigabytes(free), pattern: 5 });
   const layers = el("div", {});
   const i = page.setups().findIndex((one) => one.model === setup.model && one.hardware === setup.hardware);
-  call(`/memory?${page.queryOf(Math.max(i, 0))}`).then((all) => fill(layers, byLayer(all))).catch((error) => { if (error.status !== 404) fill(layers, problemNote(error)); });
+  call(`/memory?${page.queryOf(Math.max(i, 0))}`).then((all) => fill(layers, byLayer(all, title))).catch((error) => { if (error.status !== 404) fill(layers, problemNote(error)); });
   return [partsBar(shown, held.device_bytes, `Memory of one accelerator, ${gigabytes(held.device_bytes)}`), layers];
 }
 
-function byLayer(all) {
+function byLayer(all, title) {
   const rows = (all.layers ?? []).map((row) => [row.kind ?? row.name, grouped(row.count ?? row.layers ?? 1), si(row.weights_bytes ?? 0, "B"), si(row.kv_bytes ?? 0, "B"), si(row.activation_bytes ?? 0, "B")]);
   if (!rows.length) return null;
-  return table({ head: ["Layers", "Number", "Weights", "KV of this batch", "Activations"], rows, numeric: [1, 2, 3, 4], caption: "On one accelerator, all layers of a kind together." });
+  return table({ head: ["Layers", "Number", "Weights", "KV of this batch", "Activations"], rows, numeric: [1, 2, 3, 4], caption: "One layer of each kind, on one accelerator. Layers share the memory of their activations.", label: `Memory of layers, ${title}` });
 }
 
-function precisions({ document: found }) {
+function precisions({ document: found, title }) {
   const rows = found.precisions.map((p) => [
     String(p.bits), `${p.weight_dtype}, ${p.kv_dtype}`, si(p.bytes, "B"), seconds(p.time.roofline_s), seconds(p.time.engine_s), `× ${digits(p.time.engine_s / found.step.engine_s)}`,
     gigabytes(p.held.weights_bytes), gigabytes(p.held.kv_batch_bytes), p.held.kv_batch_bytes <= p.held.kv_room_bytes ? "yes" : "no",
   ]);
   return table({
     head: ["Bits", "Weights, KV", "Moved", "Roofline", "Engine", "Relative", "Weights stored", "KV stored", "Fits"], rows, numeric: [2, 3, 4, 5, 6, 7],
-    caption: "The same step with other weights and KV cache; activations stay at 16 bit.",
+    caption: "The same step with other weights and KV cache; activations stay at 16 bit.", label: `Precisions, ${title}`,
   });
 }
 

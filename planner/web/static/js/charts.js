@@ -59,6 +59,18 @@ function themed(layout, node) {
   return made;
 }
 
+/** Fit a figure into a narrow screen: texts break, and do not widen the range of the axis. */
+function fitted(figure, width) {
+  if (width >= 560 || !figure.layout?.annotations) return figure;
+  const found = structuredClone(figure);
+  for (const note of found.layout.annotations) note.text = note.text?.replace(/: /, ":<br>");
+  found.layout.margin = { ...found.layout.margin, t: 48 };
+  const axis = (found.layout.xaxis ??= {});
+  const ends = found.data.filter((trace) => trace.type === "scatter").flatMap((trace) => trace.x ?? []).filter(Number.isFinite);
+  if (axis.type !== "log" && !axis.range && ends.length) axis.range = [0, 1.08 * Math.max(...ends)];
+  return found;
+}
+
 const drawn = new Set();
 
 /**
@@ -72,7 +84,11 @@ export async function draw(node, figure, { label, height = 340, onClick } = {}) 
   node.classList.add("chart");
   node.setAttribute("role", "img");
   if (label) node.setAttribute("aria-label", label);
-  const paint = () => plotly.react(node, structuredClone(figure.data), themed({ margin: { l: 10, r: 20, t: 24, b: 10 }, ...structuredClone(figure.layout ?? {}), height }, node), { displayModeBar: false, responsive: true });
+  const paint = () => {
+    const { data, layout } = structuredClone(fitted(figure, node.clientWidth));
+    const whole = themed({ margin: { l: 10, r: 20, t: 24, b: 10 }, ...layout, height }, node);
+    return plotly.react(node, data, whole, { displayModeBar: false, responsive: true });
+  };
   node.paint = paint;
   drawn.add(node);
   await paint();
@@ -89,3 +105,12 @@ function repaint() {
 }
 
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+
+/** Print is light: the class sets the colours of the theme, and the charts follow. */
+function printing(on) {
+  document.documentElement.classList.toggle("printing", on);
+  repaint();
+}
+
+window.addEventListener("beforeprint", () => printing(true));
+window.addEventListener("afterprint", () => printing(false));

@@ -5,7 +5,7 @@ import { BOUNDS, legend } from "/static/js/bounds.js";
 import { SIZES, operatorGraph } from "/static/js/operator_graph.js";
 import { button, debounced, download, el, fill, fold, problemNote, table } from "/static/js/parts.js";
 import { analyzeCommand, notes, setupName, stepForm } from "/static/js/step_form.js";
-import { counted, grouped, percent, seconds, si } from "/static/js/words.js";
+import { counted, digits, grouped, percent, seconds, si } from "/static/js/words.js";
 
 const place = Object.fromEntries(["problem", "answer", "keys", "graphs", "details", "more", "size", "find", "found"].map((id) => [id, document.getElementById(id)]));
 let running = null;
@@ -46,8 +46,8 @@ function draw() {
   fill(place.answer, shown.map(({ title, document }) => el("p", { class: shown.length > 1 ? "" : "headline" }, shown.length > 1 ? el("strong", {}, `${title}: `) : null, sum(document))), shown.length > 1 ? null : notes(shown[0].document.notices));
   fill(place.keys, legend(new Set(shown.flatMap(({ document }) => document.nodes.map((node) => node.bound)))));
   place.graphs.parentElement.classList.toggle("several", shown.length > 1);
-  fill(place.graphs, shown.map(({ title, document }, i) => el("div", { class: "panel" }, shown.length > 1 ? el("h3", {}, title) : null,
-    el("div", { class: "graph" }, operatorGraph(document, { title, size, most, choose: (node) => choose(node, i) })))));
+  fill(place.graphs, shown.map(({ title, document }, i) => el("div", { class: "panel" }, shown.length > 1 ? el("h2", {}, title) : null,
+    el("div", { class: "graph" }, operatorGraph(document, { title, size, most, choose: (node) => choose(node, i), width: Math.min(place.graphs.clientWidth, shown.length > 1 ? place.graphs.clientWidth / Math.min(shown.length, 2) : Infinity) })))));
   find();
   details();
   fill(place.more, fold("The same as a table", () => shown.map(asTable)), el("div", { class: "row" },
@@ -76,7 +76,7 @@ function details() {
     fill(place.details, el("p", { class: "soft" }, "Choose an operator for its shape, work, time, and how the time is known."));
     return;
   }
-  fill(place.details, el("h3", {}, found[0].node.label), found.map(({ title, node }) => [shown.length > 1 ? el("p", {}, el("strong", {}, title)) : null, figures(node)]));
+  fill(place.details, el("h2", {}, found[0].node.label), found.map(({ title, node }) => [shown.length > 1 ? el("p", {}, el("strong", {}, title)) : null, figures(node)]));
 }
 
 function figures(node) {
@@ -88,7 +88,7 @@ function figures(node) {
     node.roofline_s ? ["At the roofline", `${seconds(node.roofline_s)} each`] : null,
     node.flops ? ["Arithmetic", `${si(node.flops, "FLOP")} each`] : null,
     node.bytes ? ["Bytes", `${si(node.bytes, "B")} each`] : null,
-    node.flops && node.bytes ? ["Intensity", `${node.intensity.toPrecision(3)} FLOP/B`] : null,
+    node.flops && node.bytes ? ["Intensity", `${digits(node.intensity)} FLOP/B`] : null,
     ["Part of", node.layer_kind],
     ...Object.entries(node.shape).map(([name, value]) => [name.replaceAll("_", " "), typeof value === "number" ? grouped(value, Number.isInteger(value) ? 0 : 2) : String(value)]),
   ].filter(Boolean);
@@ -120,7 +120,7 @@ function focusNode(node) {
 
 function asTable({ setup, title, document: found }) {
   const rows = found.nodes.map((node) => [
-    node.label, node.layer_kind, grouped(node.count), node.flops ? si(node.flops, "") : "", node.bytes ? si(node.bytes, "B") : "", node.flops && node.bytes ? node.intensity.toPrecision(3) : "",
+    node.label, node.layer_kind, grouped(node.count), node.flops ? si(node.flops, "") : "", node.bytes ? si(node.bytes, "B") : "", node.flops && node.bytes ? digits(node.intensity) : "",
     seconds(node.seconds), seconds(node.total_s), percent(node.share), BOUNDS[node.bound]?.words ?? node.bound, origins(node),
   ]);
   const total = found.nodes.reduce((all, node) => all + node.count * node.seconds, 0);

@@ -1,8 +1,8 @@
 /** The estimate while one types: does it fit, what binds, a lone request, and a first guess of GPUs and dollars. */
 
 import { call } from "/static/js/api.js";
-import { cards, el, fill, partsBar, problemNote } from "/static/js/parts.js";
-import { digits, dollars, gigabytes, percent, seconds } from "/static/js/words.js";
+import { cards, el, fill, partsBar, problemNote, sentence } from "/static/js/parts.js";
+import { counted, digits, dollars, gigabytes, rate, seconds } from "/static/js/words.js";
 
 /** Return a function that shows the estimate of a question in `place`; a newer question replaces an older one. */
 export function liveStrip(place) {
@@ -26,28 +26,27 @@ export function liveStrip(place) {
 
 function estimate(guess) {
   const fits = guess.fits ? el("span", { class: "good" }, "It fits") : el("span", { class: "bad" }, "It does not fit");
-  const span = spread(guess);
+  const range = guess.uncertainty ?? {};
   const rows = [
-    ["Memory", fits, guess.binds ? `bound by ${guess.binds}` : ""],
-    ["Lone request, first token", value(guess.lone_ttft_s, seconds), ""],
-    ["Lone request, per token", value(guess.lone_tpot_s, seconds), ""],
-    ["First guess", value(guess.gpus, (n) => `${digits(n)} GPU${n === 1 ? "" : "s"}`), ""],
-    ["Cost", value(guess.usd_per_hour, (usd) => `${dollars(usd)}/h`), span],
+    ["Memory", fits, guess.hardware ?? ""],
+    ["First guess", value(guess.gpus, (n) => counted(n, "accelerator")), between(range.gpus, digits) || (guess.requests_per_s ? `carries about ${rate(guess.requests_per_s)}` : "")],
+    ["Cost", value(guess.usd_per_hour, (usd) => `${dollars(usd)}/h`), between(range.usd_per_hour, dollars)],
+    ["One request alone", value(guess.lone_ttft_s, seconds), guess.lone_tpot_s === null ? "" : `to the first token, then ${seconds(guess.lone_tpot_s)} per token`],
+    ["What binds", guess.binds ?? "nothing", guess.fits && !guess.enough ? "more hardware is needed than is named" : ""],
   ];
-  return [cards(rows), guess.memory ? memoryBar(guess.memory) : null, guess.notes?.length ? el("ul", { class: "soft" }, guess.notes.map((text) => el("li", {}, text))) : null];
+  const notes = [range.words, ...guess.notes].filter(Boolean).map(sentence);
+  return [cards(rows), guess.memory ? memoryBar(guess.memory) : null, el("ul", { class: "soft notes" }, notes.map((text) => el("li", {}, text)))];
+}
+
+/** Return a range in words; empty if both ends are equal or unknown. */
+function between(ends, words) {
+  if (!ends || ends.some((end) => end === null || end === undefined) || words(ends[0]) === words(ends[1])) return "";
+  const [low, high] = [...ends].sort((a, b) => a - b);
+  return `${words(low)} to ${words(high)}`;
 }
 
 function value(found, words) {
   return found === null || found === undefined ? "unknown" : words(found);
-}
-
-function spread(guess) {
-  const error = guess.uncertainty;
-  if (error === null || error === undefined) return "";
-  if (typeof error === "number") return `within ±${percent(error)}`;
-  if (typeof error === "string") return error;
-  const [low, high] = error.usd_per_hour ?? [];
-  return low !== undefined && low !== null ? `${dollars(low)} to ${dollars(high)} per hour` : error.words ?? "";
 }
 
 /** Return a bar of the memory of one accelerator; the document is that of an answer's memory. */

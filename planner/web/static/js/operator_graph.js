@@ -20,20 +20,21 @@ const LETTER = 7.3; // width of a letter, px
  * Return the graph of a document of `/graph`.
  *
  * @param {object} found The document.
- * @param {{title: string, size: string, most: number, choose: (node: object) => void}} view Its title, what sizes show,
- *   the largest amount of all graphs of the page, and what runs when a node is chosen.
+ * @param {{title: string, size: string, most: number, choose: (node: object) => void, width?: number}} view Its title, what
+ *   sizes show, the largest amount of all graphs of the page, what runs when a node is chosen, and the width there is.
  */
-export function operatorGraph(found, { title, size, most, choose }) {
+export function operatorGraph(found, { title, size, most, choose, width: room = 800 }) {
+  const growth = room < 560 ? { wide: 50, high: 56, gap: 12 } : { wide: 150, high: 62, gap: 22 };
   const shown = SIZES[size] ?? SIZES.time;
   const all = new Graph({ compound: true, multigraph: false });
-  all.setGraph({ rankdir: "TB", nodesep: 22, ranksep: 26, marginx: 10, marginy: 10 });
+  all.setGraph({ rankdir: "TB", nodesep: growth.gap, ranksep: 32, marginx: 10, marginy: 26 });
   all.setDefaultEdgeLabel(() => ({}));
   for (const group of found.groups) all.setNode(`group:${group.id}`, { group });
   const total = found.nodes.reduce((sum, node) => sum + shown.of(node), 0) || 1;
   for (const node of found.nodes) {
     const side = Math.sqrt(shown.of(node) / (most || 1));
     const wide = node.label.length * LETTER + 20;
-    all.setNode(node.id, { node, share: shown.of(node) / total, width: Math.max(LEAST.width + 150 * side, wide), height: LEAST.height + 62 * side });
+    all.setNode(node.id, { node, share: shown.of(node) / total, width: Math.max(LEAST.width * (room < 560 ? 0.7 : 1) + growth.wide * side, wide), height: LEAST.height + growth.high * side });
     all.setParent(node.id, `group:${node.parent}`);
   }
   for (const edge of found.edges) all.setEdge(edge.from, edge.to);
@@ -51,8 +52,8 @@ function draw(all, { title, shown, choose }) {
   const nodes = names.map((id) => all.node(id)).filter((at) => at.node).sort((a, b) => a.y - b.y || a.x - b.x).map((at, i) => box(at, i, shown, choose));
   const group = svg("g", { role: "group", "aria-label": `Operators of ${title} in their order; arrow keys move between them` }, nodes);
   group.addEventListener("keydown", (event) => move(event, nodes));
-  const wide = Math.max(...clusters.map((one) => Number(one.dataset.right)), width);
-  return svg("svg", { viewBox: `0 0 ${wide} ${height}`, width: wide, height, role: "group", "aria-label": `Graph of ${title}` }, svg("defs", {}, marker), clusters, edges, group);
+  const wide = Math.max(...clusters.map((one) => one.right), width);
+  return svg("svg", { viewBox: `0 0 ${wide} ${height}`, width: wide, height, role: "group", "aria-label": `Graph of ${title}` }, svg("defs", {}, marker), clusters.map((one) => one.rect), edges, clusters.map((one) => one.text), group);
 }
 
 function cluster(at, shown) {
@@ -60,20 +61,20 @@ function cluster(at, shown) {
   const [x, y] = [at.x - at.width / 2, at.y - at.height / 2 - 8];
   const label = `${group.layers > 1 ? `${grouped(group.layers)} × ` : ""}${group.label}`;
   const room = Math.max(at.width, (label.length + 8) * 6.4 + 16);
-  const made = svg("g", {}, svg("rect", { class: "cluster", x, y: y - 12, width: room, height: at.height + 22, rx: 8 }),
-    svg("text", { class: "faint", x: x + 8, y: y + 3, text: `${label} · ${percent(group.share)}` }));
-  made.dataset.right = x + room + 4;
-  return made;
+  const rect = svg("rect", { class: "cluster", x, y: y - 12, width: room, height: at.height + 20, rx: 8 });
+  const text = svg("text", { class: "faint title", x: x + 8, y: y + 3, text: `${label} · ${percent(group.share)}` });
+  return { rect, text, right: x + room + 4 };
 }
 
 function box(at, i, shown, choose) {
   const { node, x, y, width, height } = at;
   const bound = BOUNDS[node.bound]?.words ?? node.bound;
   const words = shown.words(node);
-  const made = svg("g", { class: "node", tabindex: i === 0 ? 0 : -1, role: "button", "aria-pressed": "false", "aria-label": `${node.label}, ${words}, ${percent(at.share)}, bound by ${bound}` },
+  const plate = Math.min(Math.max(node.label.length * LETTER, height > 44 ? (words.length + 8) * 6.2 : 0) + 8, width - 4);
+  const made = svg("g", { class: "node", tabindex: i === 0 ? 0 : -1, role: "button", "aria-pressed": "false", "aria-label": `${node.label} ${words} · ${percent(at.share)}, bound by ${bound}` },
     svg("rect", { class: "box", x: x - width / 2, y: y - height / 2, width, height, rx: 6, fill: fillOf(node.bound) }),
-    svg("rect", { class: "plate", x: x - (node.label.length * LETTER) / 2 - 4, y: y - (height > 44 ? 17 : 9), width: node.label.length * LETTER + 8, height: height > 44 ? 35 : 18, rx: 4 }),
-    svg("text", { x, y: y + (height > 44 ? -3 : 4), "text-anchor": "middle", text: node.label }),
+    svg("rect", { class: "plate", x: x - plate / 2, y: y - (height > 44 ? 17 : 9), width: plate, height: height > 44 ? 35 : 18, rx: 4 }),
+    svg("text", { x, y: y + (height > 44 ? -3 : 4), "text-anchor": "middle", text: `${node.label} ` }),
     height > 44 ? svg("text", { class: "faint", x, y: y + 13, "text-anchor": "middle", text: `${words} · ${percent(at.share)}` }) : null);
   made.dataset.id = node.id;
   made.addEventListener("click", () => choose(node));

@@ -1,0 +1,37 @@
+"""The address of comparisons of finished plans."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query
+
+from catalogs.errors import InputError
+from planner.sections.full_answer import parse_answer
+from planner.web.api.state import PREFIX, Owner, State
+from planner.web.documents import comparisons as documents
+
+router = APIRouter(prefix=PREFIX, tags=["comparisons"])
+
+#: Most plans that are compared at once.
+MOST_PLANS: Final = 4
+
+
+@router.get("/comparison")
+def compare(
+    state: State,
+    owner: Owner,
+    job: Annotated[list[str], Query(min_length=2, max_length=MOST_PLANS, description="Ids of finished plans.")],
+) -> documents.Comparison:
+    """Compare finished plans: every figure, what differs, and which plan is best at what."""
+    found = [state.submission(owner).finished(id_, "plan") for id_ in dict.fromkeys(job)]
+    if len(found) < 2:
+        raise InputError("a comparison needs two different plans", job[0])
+    answers = []
+    for each in found:
+        content = state.store.artifact(each.id)
+        if content is None:
+            raise InputError("this plan has no result", each.id)
+        answers.append(parse_answer(json.loads(content), each.title))
+    return documents.comparison_document(answers, [each.title for each in found])

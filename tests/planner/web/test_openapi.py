@@ -1,0 +1,41 @@
+"""The API against its own description: no request of any form makes the server fail."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from planner.web.app import create_app
+from planner.web.settings import ServerLimits, ServerSettings
+
+schemathesis = pytest.importorskip("schemathesis")
+
+FOLDER = Path(tempfile.mkdtemp(prefix="planner-openapi-"))
+LIMITS = ServerLimits(hosts=("testserver", "localhost"))
+APP = create_app(ServerSettings(store=f"sqlite:///{FOLDER / 'jobs.sqlite'}", limits=LIMITS))
+SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP)
+
+
+def test_the_description_is_openapi_3_1_and_every_error_is_a_problem() -> None:
+    found = TestClient(APP, base_url="http://127.0.0.1").get("/openapi.json").json()
+    assert found["openapi"].startswith("3.1")
+    problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    for path, operations in found["paths"].items():
+        for method, operation in operations.items():
+            assert operation["responses"]["4XX"]["content"] == problem, (method, path)
+            assert operation.get("summary"), (method, path)
+    body = found["paths"]["/api/v1/plans"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert {"model", "hardware", "slo"} <= set(body["properties"])
+
+
+@pytest.mark.slow
+@SCHEMA.parametrize()
+def test_no_request_makes_the_server_fail(case: Any) -> None:
+    response = case.call()
+    assert response.status_code < 500, (case.as_curl_command(), response.text[:400])
+    if response.status_code >= 400:
+        assert response.headers["content-type"] == ["application/problem+json"] or response.json()["title"]

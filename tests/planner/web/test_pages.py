@@ -1,0 +1,293 @@
+"""Every page in a real browser: a short smoke test, and in the slow tests whole flows, accessibility and phones."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from catalogs.ui import words
+from planner.web.documents.question_form import further_groups
+from planner.web.pages import FOLDER, PAGES
+from tests.planner.web.running_server import SMALL, RunningServer
+from tests.planner.web.watched_page import PHONE, watched
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+ROOT = Path(__file__).parents[3]
+PICTURE = ROOT / "docs" / "plan-page.png"
+PATHS = [page.path for page in PAGES if (FOLDER / "templates" / f"{page.name}.html").exists()]
+#: A question whose answer takes seconds: one layout, fixed limits.
+SMALL_QUERY = (
+    "model=llama3.2-1b&hardware=l40sx1&slo=ttft.p50%3D5s&rate=1&input_tokens=64&output_tokens=16&precisions=native"
+    "&fixed.max_num_seqs=64&fixed.max_num_batched_tokens=2048"
+)
+#: A question that nothing meets, and that more hardware meets.
+NO_QUERY = (
+    "model=llama3.1-8b&hardware=l40sx1&slo=ttft.p50%3D1s&rate=40&input_tokens=512&output_tokens=64&search.trials=4"
+)
+ANSWER = "#answer .verdict"
+
+
+def test_smoke(browser: Browser, server: RunningServer) -> None:
+    with watched(browser, server.url) as found:
+        for path in PATHS:
+            page = found.open(path)
+            assert page.locator("h1").count() == 1
+            assert page.locator("nav [aria-current=page]").count() == (path != "/")
+        page = found.open(f"/plan?{SMALL_QUERY}")
+        page.locator("#live .good", has_text="It fits").wait_for(timeout=20_000)
+        assert page.evaluate("() => document.documentElement.scrollWidth <= window.innerWidth")
+        found.open("/plan")
+        check_words(page)
+
+
+def check_words(page: Page) -> None:
+    """The numbers of the pages have the words of every other screen."""
+    draw = random.Random(0)
+    values = [0.0, 0.001, 0.00099951, 0.1, 0.99, 0.9995, 1.0, 999.4, 999.6, 1000.0, 1234.5, 2.5e-4, 5.3e-5]
+    values += [10 ** draw.uniform(-7, 9) for _ in range(300)]
+    functions = {
+        "digits": words.digits, "seconds": words.seconds, "dollars": words.dollars, "rate": words.rate,
+        "gigabytes": words.gigabytes,
+    }  # fmt: skip
+    shares = [draw.random() for _ in range(50)] + [0.0, 0.004, 0.995, 1.0]
+    script = """async ([names, values, shares]) => {
+        const words = await import("/static/js/words.js");
+        return [...names.map((name) => values.map(words[name])), shares.map(words.percent)];
+    }"""
+    found = page.evaluate(script, [list(functions), values, shares])
+    for name, texts in zip(functions, found, strict=False):
+        assert texts == [functions[name](value) for value in values], name
+    assert found[-1] == [words.percent(share) for share in shares]
+
+
+def test_every_key_of_a_question_has_a_control(server: RunningServer) -> None:
+    from planner.problem.request_keys import request_keys
+
+    with server.client() as client:
+        form = client.get("/plan").text
+    generated = {field.name for group in further_groups() for field in group.fields}
+    left_out = {
+        "search.study",
+        "search.workers",
+        "search.distributed",
+        "accounting.carbon_hours",
+    }  # the server's, or files
+    rows = {"hardware": 'id="hardware-search"', "slo": 'id="slo-row"'}
+    missing = [name for name in request_keys() if name not in left_out and rows.get(name, f'name="{name}"') not in form]
+    assert missing == []
+    assert generated.isdisjoint(left_out)
+
+
+# ---- slow flows
+
+
+def finish(page: Page, selector: str = ANSWER) -> None:
+    page.locator(selector).wait_for(timeout=180_000)
+
+
+def press(page: Page, *keys: str) -> None:
+    for key in keys:
+        page.keyboard.press(key)
+
+
+def focused(page: Page) -> str:
+    return str(page.evaluate("() => document.activeElement.id || document.activeElement.textContent.trim()"))
+
+
+def tab_to(page: Page, wanted: str, most: int = 80) -> None:
+    """Press Tab until the element with this id or text has the focus."""
+    for _ in range(most):
+        if focused(page) == wanted:
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"Tab does not reach {wanted}")
+
+
+@pytest.mark.slow
+def test_a_plan_by_keyboard_alone(browser: Browser, server: RunningServer) -> None:
+    with watched(browser, server.url) as found:
+        page = found.open("/plan")
+        tab_to(page, "model")
+        page.keyboard.type("3.2-1b")
+        page.locator("[role=option]:visible").first.wait_for()
+        press(page, "ArrowDown", "Enter")
+        assert page.locator("#model").input_value() == "llama3.2-1b"
+        tab_to(page, "hardware-search")
+        page.keyboard.type("l40s")
+        page.locator("[role=option]:visible").first.wait_for()
+        press(page, "ArrowDown", "Enter")
+        assert page.locator("#hardware-chips li").count() == 1
+        tab_to(page, "rate")
+        page.keyboard.type("1")
+        page.locator("#live .good", has_text="It fits").wait_for(timeout=20_000)
+        tab_to(page, "go")
+        page.keyboard.press("Enter")
+        finish(page)
+        assert "job=" in page.url
+        tab_to(page, "Start it")
+        page.keyboard.press("Enter")
+        assert page.locator("pre", has_text="vllm serve").first.is_visible()
+
+
+@pytest.mark.slow
+def test_a_plan_in_the_browser_is_that_of_the_command(browser: Browser, server: RunningServer) -> None:
+    from planner.pipeline import plan
+    from planner.problem.scenario import request_of_keys, scenario_keys
+
+    answer = plan(request_of_keys(scenario_keys(SMALL, "the question"))).document()
+    with watched(browser, server.url) as found:
+        page = found.open(f"/plan?{SMALL_QUERY}")
+        page.locator("#go").click()
+        finish(page)
+        job = page.evaluate("() => new URLSearchParams(location.search).get('job')")
+        with server.client() as client:
+            own = client.get(f"/api/v1/jobs/{job}/result").json()
+        assert without_times(own) == without_times(answer)
+        assert answer["best"]["deployment"]["hardware"] in page.locator(ANSWER).inner_text()
+        page.locator("summary", has_text="The screen of the command").click()
+        screen = page.locator("pre.screen").inner_text()
+        assert answer["best"]["command"].split()[2] in screen
+
+
+def without_times(answer: dict[str, Any]) -> dict[str, Any]:
+    found = json.loads(json.dumps(answer))
+    found["search"].pop("seconds")
+    return dict(found)
+
+
+#: Sets every control of the form to a value that is not its default, and returns the values of all controls.
+CHANGE = """() => {
+    const form = document.getElementById("question");
+    for (const control of form.elements) {
+        if (!control.name || control.name === "model") continue;
+        if (control.type === "checkbox") control.checked = !control.defaultChecked;
+        else if (control.tagName === "SELECT") control.value = [...control.options].at(-1).value;
+        else if (control.dataset.kind === "keys") control.value = control.name === "fixed"
+            ? "kv_dtype=fp8\\nmax_num_seqs=64" : "capex=100000\\nyears=4";
+        else if (control.dataset.kind === "numbers") control.value = "300,400";
+        else if (control.dataset.kind === "list") control.value = "fp8,native";
+        else if (control.type === "number") control.value = control.max ? "0.8" : "7";
+        else control.value = `text & ${control.name} = é`;
+    }
+    document.getElementById("model").value = "llama3.1-8b";
+    document.getElementById("add-slo").click();
+    const [metric, stat, limit, unit] = [...document.querySelectorAll(".slo:last-child select, .slo:last-child input")];
+    [metric.value, stat.value, limit.value, unit.value] = ["e2e", "mean", "2.5", "s"];
+    form.dispatchEvent(new Event("input", { bubbles: true }));
+}"""
+
+VALUES = """() => ({
+    controls: [...document.getElementById("question").elements].filter((c) => c.name)
+        .map((c) => [c.name, c.type === "checkbox" ? c.checked : c.value]),
+    rows: [...document.querySelectorAll(".slo")]
+        .map((row) => [...row.querySelectorAll("select, input")].map((c) => c.value)),
+    chips: [...document.querySelectorAll("#hardware-chips li")].map((chip) => chip.textContent),
+})"""
+
+
+@pytest.mark.slow
+def test_every_control_survives_form_address_new_tab_form(browser: Browser, server: RunningServer) -> None:
+    with watched(browser, server.url) as found:
+        page = found.open("/plan")
+        page.locator("#hardware-search").fill("h100x2")
+        page.keyboard.press("Enter")
+        page.evaluate(CHANGE)
+        page.wait_for_function("() => location.search.includes('e2e.mean')")
+        first, address = page.evaluate(VALUES), page.url
+        tab = page.context.new_page()
+        tab.goto(address)
+        tab.wait_for_load_state("networkidle")
+        assert tab.evaluate(VALUES) == first
+        names = {name for name, _ in first["controls"]}
+        assert {"model", "rate", "fixed", "accounting.owned", "tariff.region", "search.trials", "over_time"} <= names
+        found.faults.clear()  # values that exclude each other: the estimate refuses them, as it should
+
+
+@pytest.mark.slow
+def test_a_no_offers_ways_out_that_hold(browser: Browser, server: RunningServer) -> None:
+    with watched(browser, server.url) as found:
+        page = found.open(f"/plan?{NO_QUERY}")
+        page.locator("#go").click()
+        finish(page)
+        assert page.locator(ANSWER).inner_text().startswith("NO")
+        way = page.locator(".ways li", has_text="l40s").first
+        way.get_by_role("button", name="Change and plan again").click()
+        page.locator(ANSWER, has_text="Rent").wait_for(timeout=180_000)
+
+
+@pytest.mark.slow
+def test_cancel_keeps_the_best(browser: Browser, server: RunningServer) -> None:
+    with watched(browser, server.url) as found:
+        page = found.open("/plan?model=llama3.1-70b&hardware=h100x8&slo=ttft.p99%3D2s&rate=4&search.trials=200")
+        page.locator("#go").click()
+        page.locator(".progress p", has_text="Best so far").wait_for(timeout=120_000)
+        page.get_by_role("button", name="Cancel and keep the best").click()
+        page.locator("#answer .note", has_text="Cancelled").wait_for(timeout=60_000)
+        assert page.locator(ANSWER).inner_text().startswith("Rent")
+
+
+@pytest.mark.slow
+def test_jobs_can_be_deleted(browser: Browser, server: RunningServer) -> None:
+    with watched(browser, server.url) as found:
+        with server.client() as client:
+            job = client.post("/api/v1/plans", json=SMALL | {"seed": 7}).json()
+        page = found.open("/jobs")
+        row = page.locator("tr", has=page.locator(f"a[href$='{job['id']}']"))
+        row.get_by_text("done").wait_for(timeout=120_000)
+        row.get_by_role("button", name="Delete").click()
+        row.wait_for(state="detached")
+
+
+def axe_source() -> str:
+    """The script of axe-core, which is a developer's tool and not part of the project."""
+    found = os.environ.get("AXE_CORE")
+    if not found:
+        pytest.skip("AXE_CORE does not name a file of axe-core (npm pack axe-core)")
+    return Path(found).read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("look", [{}, {"color_scheme": "dark"}, {"viewport": PHONE}], ids=["light", "dark", "phone"])
+def test_accessibility(browser: Browser, server: RunningServer, look: dict[str, Any]) -> None:
+    source = axe_source()
+    with watched(browser, server.url, **look) as found:
+        for path in [*PATHS, f"/plan?{SMALL_QUERY}", "/catalog?kind=hardware"]:
+            page = found.open(path)
+            if "?model" in path:
+                page.locator("#go").click()
+                finish(page)
+            page.evaluate("() => document.querySelectorAll('main details').forEach((node) => { node.open = true; })")
+            page.wait_for_timeout(500)  # charts in what was folded
+            page.evaluate(source)
+            result = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
+            broken = [(v["id"], [node["html"][:200] for node in v["nodes"][:3]]) for v in result["violations"]]
+            assert broken == [], path
+            wide = page.evaluate("() => document.documentElement.scrollWidth - window.innerWidth")
+            assert wide <= 0, f"{path} is {wide} px wider than the screen"
+
+
+@pytest.mark.slow
+def test_the_picture_of_the_readme(browser: Browser, server: RunningServer, tmp_path: Path) -> None:
+    """Draw the plan page with an answer; WRITE_PICTURES=1 replaces the picture in docs."""
+    query = "model=llama3.1-8b&hardware=h100x2,l40sx4&slo=ttft.p99%3D1s&slo=tpot.p95%3D60ms&rate=12"
+    with watched(browser, server.url, viewport={"width": 1280, "height": 1130}) as found:
+        page = found.open(f"/plan?{query}")
+        page.locator("#go").click()
+        finish(page)
+        page.locator("#answer .main-svg").first.wait_for()
+        page.evaluate("() => window.scrollTo(0, 0)")
+        time.sleep(0.5)
+        page.screenshot(path=tmp_path / "plan.png")
+    assert (tmp_path / "plan.png").stat().st_size > 20_000
+    if os.environ.get("WRITE_PICTURES"):
+        shutil.copy(tmp_path / "plan.png", PICTURE)
+    assert PICTURE.exists()
