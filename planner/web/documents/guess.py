@@ -12,7 +12,7 @@ the error of the queueing formulas themselves is not known and not part of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -410,15 +410,18 @@ def _does_not_fit(unfit: list[_Choice], notes: list[str]) -> Guess:
     if widest is not None:
         found = memory_discard(widest.memory, widest.forms.statistics.longest)
         notes = [*notes, f"{widest.candidate.layout.words}: {'' if found is None else found.reason}"]
-    empty: Mapping[str, None] = dict.fromkeys(
-        ("lone_ttft_s", "lone_tpot_s", "gpus", "usd_per_hour", "requests_per_s", "deployment", "uncertainty")
-    )
-    return Guess(
-        fits=False,
-        memory=None if widest is None else _memory(widest),
-        binds="memory",
-        enough=False,
-        hardware=None if widest is None else widest.candidate.hardware.text,
-        notes=notes,
-        **empty,  # type: ignore[typeddict-item]
-    )
+    return {
+        "fits": False,
+        "memory": None if widest is None else _memory(widest),
+        "binds": "memory",
+        "lone_ttft_s": None,
+        "lone_tpot_s": None,
+        "gpus": None,
+        "usd_per_hour": None,
+        "requests_per_s": None,
+        "enough": False,
+        "deployment": None,
+        "hardware": None if widest is None else widest.candidate.hardware.text,
+        "uncertainty": None,
+        "notes": notes,
+    }
