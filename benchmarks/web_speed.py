@@ -62,9 +62,9 @@ def main() -> None:
             worked.append(time.process_time() - before)
         middle, late = np.quantile(times, [0.5, 0.95])
         within = "within" if late <= LIMITS_S[name] else "ABOVE"
-        print(
-            f"{name:<8} median {1e3 * middle:4.0f} ms, p95 {1e3 * late:4.0f} ms: {within} {1e3 * LIMITS_S[name]:.0f} ms"
-        )
+        cpu = f"CPU {1e3 * np.quantile(worked, 0.95):.0f} ms"
+        figures = f"{name:<8} median {1e3 * middle:4.0f} ms, p95 {1e3 * late:4.0f} ms ({cpu})"
+        print(f"{figures}: {within} {1e3 * LIMITS_S[name]:.0f} ms")
 
 
 if __name__ == "__main__":
