@@ -257,16 +257,20 @@ def analyze(query: StepQuery) -> Analysis:
     longest = replica.resolved.model.max_position_tokens
     steps = replica.steps(query)
     rows = steps.operators(replica.cost.tables)
+    own_time = replica.time(steps, rows)
     precisions = (_precision(query, bits, weights, caches) for bits, weights, caches in PRECISIONS)
     return Analysis(
         query=query,
         resolved=replica.resolved,
         steps=steps,
         rows=sorted(rows, key=lambda r: -r.seconds),
-        time=replica.time(steps, rows),
+        time=own_time,
         held=replica.held(query),
         precisions=[row for row in precisions if row is not None],
-        scaling=[*_scaled(replica, query, "batch", None), *_scaled(replica, query, "context", longest)],
+        scaling=[
+            *_scaled(replica, query, own_time, "batch", None),
+            *_scaled(replica, query, own_time, "context", longest),
+        ],
         bundle=replica.bundle.name,
         notices=tuple(dict.fromkeys(replica.notices(query, steps))),
     )
@@ -355,7 +359,9 @@ def _precision(query: StepQuery, bits: int, weights: tuple[str, ...], caches: tu
     return PrecisionRow(bits, r.weight_dtype, r.kv_dtype, replica.time(steps, rows), replica.held(query), work, moved)
 
 
-def _scaled(replica: PricedReplica, query: StepQuery, quantity: str, most: int | None) -> Iterator[ScalingRow]:
+def _scaled(
+    replica: PricedReplica, query: StepQuery, own_time: StepTime, quantity: str, most: int | None
+) -> Iterator[ScalingRow]:
     for value in sorted({max(1, round(getattr(query, quantity) * step)) for step in STEPS}):
         if most is not None and value > most:
             break
@@ -363,7 +369,8 @@ def _scaled(replica: PricedReplica, query: StepQuery, quantity: str, most: int |
             steps = replica.steps(replace(query, **{quantity: value}))
         except InputError:  # larger than a query may be
             continue
-        time = replica.time(steps, steps.operators(replica.cost.tables))
+        own = value == getattr(query, quantity)
+        time = own_time if own else replica.time(steps, steps.operators(replica.cost.tables))
         yield ScalingRow(quantity, value, time, steps.tokens / time.engine_s)
 
 

@@ -112,7 +112,7 @@ def whole_runs() -> list[WholeRunItem]:
     found: list[WholeRunItem] = []
     for engine in dict.fromkeys(group.engine for group in load_file().groups):
         block = StatedError.of(engine, 0.0).block()
-        intervals = {metric: block[metric] for metric in METRICS if metric in block}
+        intervals: dict[str, list[float]] = {metric: block[metric] for metric in METRICS if metric in block}
         found.append(
             {
                 "engine": engine,

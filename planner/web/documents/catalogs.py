@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -200,9 +200,14 @@ def _group(group: LayerGroup, encoder: bool) -> dict[str, Any]:
         "kind": group_words(group, encoder),
         "encoder": encoder,
         "cross_attention": group.cross_attention,
-        "mixer": None if group.mixer is None else asdict(group.mixer),
-        "feed_forward": None if group.ffn is None else asdict(group.ffn),
+        "mixer": _sizes(group.mixer),
+        "feed_forward": _sizes(group.ffn),
     }
+
+
+def _sizes(part: object) -> dict[str, Any] | None:
+    """Return the sizes of a mixer or of a feed-forward block, which are dataclasses; None if a layer lacks it."""
+    return asdict(part) if is_dataclass(part) and not isinstance(part, type) else None
 
 
 def attention_words(model: ModelSpec) -> str:
@@ -296,15 +301,26 @@ def price_item(price: Price | None) -> PriceItem | None:
 
 def engines() -> list[EngineItem]:
     """Return every engine of the catalog; those that are not supported state the reason in `source`."""
-    return [EngineItem(**row) for row in catalog_kind("engines").rows()]
+    return [
+        {"name": row["name"], "version": row["version"], "supported": row["supported"], "source": row["source"]}
+        for row in catalog_kind("engines").rows()
+    ]
 
 
 @lru_cache(maxsize=1)
 def workloads() -> list[WorkloadItem]:
     """Return every workload of the catalog."""
-    renamed = {"input_mean_tokens": "input_tokens_mean", "output_mean_tokens": "output_tokens_mean"}
-    rows = catalog_kind("workloads").rows()
-    return [WorkloadItem(**{renamed.get(key, key): value for key, value in row.items()}) for row in rows]
+    return [
+        {
+            "name": row["name"],
+            "input_tokens_mean": row["input_mean_tokens"],
+            "output_tokens_mean": row["output_mean_tokens"],
+            "requests_per_s": row["requests_per_s"],
+            "requests": row["requests"],
+            "source": row["source"],
+        }
+        for row in catalog_kind("workloads").rows()
+    ]
 
 
 #: Kinds of dated tables that are listed row by row.
