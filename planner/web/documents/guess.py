@@ -12,7 +12,7 @@ the error of the queueing formulas themselves is not known and not part of it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -30,7 +30,6 @@ from catalogs.workloads.workload import load_workload, with_constant_lengths
 from planner.evaluation.closed_forms import ClosedForms
 from planner.evaluation.confidence import SPEED, allowance_for
 from planner.evaluation.deployments import CandidateDeployments
-from planner.evaluation.evaluator import ErrorAllowance
 from planner.evaluation.workload_statistics import WorkloadStatistics, open_loop
 from planner.problem.candidate import Candidate
 from planner.problem.demand import users_rate_per_s
@@ -93,28 +92,33 @@ class _Choice:
     forms: ClosedForms
     memory: MemoryPlan
 
-    def capacity_per_s(self, request: PlanRequest, allowance: ErrorAllowance) -> float:
+    def capacity_per_s(self, request: PlanRequest, errors: _Errors) -> float:
         """Return the most requests per second of one replica within all objectives; 0 if even a lone one misses."""
         high = self.forms.saturation_per_s(self.candidate)
         low = high * _LONE
-        if not self._meets(request, allowance, low):
+        if not self._meets(request, errors, low):
             return 0.0
-        if self._meets(request, allowance, high):
+        if self._meets(request, errors, high):
             return high
         for _ in range(_HALVINGS):
             middle = math.sqrt(low * high)
-            low, high = (middle, high) if self._meets(request, allowance, middle) else (low, middle)
+            low, high = (middle, high) if self._meets(request, errors, middle) else (low, middle)
         return low
 
-    def _meets(self, request: PlanRequest, allowance: ErrorAllowance, rate: float) -> bool:
-        return all(ratio <= 1 for _, ratio in self.ratios(request, allowance, rate))
+    def _meets(self, request: PlanRequest, errors: _Errors, rate: float) -> bool:
+        return all(ratio <= 1 for _, ratio in self.ratios(request, errors, rate))
 
-    def ratios(self, request: PlanRequest, allowance: ErrorAllowance, rate: float) -> Iterator[tuple[Slo, float]]:
+    def ratios(self, request: PlanRequest, errors: _Errors, rate: float) -> Iterator[tuple[Slo, float]]:
         """Yield each objective with the ratio of its value to its limit, at a rate of one replica."""
         model = self.forms.queueing(self.candidate)
-        for slo, factor in zip(request.slos, allowance.latency, strict=True):
-            value_s = model.latency_s(rate * allowance.speed, slo.latency.name, slo.quantile)
-            yield slo, value_s * factor / slo.limit_s
+        lone = self.forms.saturation_per_s(self.candidate) * _LONE
+        for slo in request.slos:
+            metric = slo.latency.name
+            value_s = model.latency_s(rate * errors.speed, metric, slo.quantile)
+            waiting = 1.0
+            if math.isfinite(value_s) and value_s > 0:
+                waiting = max(1.0 - model.latency_s(lone, metric, slo.quantile) / value_s, 0.0)
+            yield slo, value_s * errors.latency(slo, waiting) / slo.limit_s
 
     def latency_s(self, rate: float, metric: str) -> float:
         """Return a mean latency at a rate of one replica, seconds."""
@@ -124,6 +128,27 @@ class _Choice:
     def error(self) -> StatedError:
         """The stated error of simulated latencies."""
         return StatedError.of(self.forms.deployments.engine, self.forms.operator_error(self.candidate))
+
+
+@dataclass(frozen=True, slots=True)
+class _Errors:
+    """Factors on estimated times: on the time of a step, and on an objective's value by the share that is waiting."""
+
+    speed: float
+    latency: Callable[[Slo, float], float]
+
+    @classmethod
+    def allowed(cls, request: PlanRequest, error: StatedError) -> _Errors:
+        """Return the factors that allow for the error at the confidence of the request."""
+        allowance = allowance_for(request.confidence, error)
+        return cls(allowance.speed, allowance.latency)
+
+    @classmethod
+    def at(cls, level: float, error: StatedError) -> _Errors:
+        """Return the factors at one probability level of the error."""
+        levels = np.array([level])
+        speed = float(error.factors(SPEED, levels)[0])
+        return cls(speed, lambda slo, waiting: float(error.factors(slo.latency.stated_error, levels, waiting)[0]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +190,7 @@ def guess_document(request: PlanRequest) -> Guess:
         unfit += missed
     if not choices:
         return _does_not_fit(unfit, notes)
-    sized = [
-        _sized(request, choice, allowance_for(request.confidence, request.slos, choice.error)) for choice in choices
-    ]
+    sized = [_sized(request, choice, _Errors.allowed(request, choice.error)) for choice in choices]
     best = min(sized, key=lambda s: _order(request, s))
     return _guess(request, best, [*notes, *_notes(request, best)])
 
@@ -250,8 +273,8 @@ def _statistics(
     return WorkloadStatistics.of(steady(found) if over_time else found, seed)
 
 
-def _sized(request: PlanRequest, choice: _Choice, allowance: ErrorAllowance) -> _Sized:
-    capacity = choice.capacity_per_s(request, allowance)
+def _sized(request: PlanRequest, choice: _Choice, errors: _Errors) -> _Sized:
+    capacity = choice.capacity_per_s(request, errors)
     replicas = _replicas(request, choice, capacity)
     return _Sized(choice, capacity, replicas, None if replicas is None else _price(request, choice, replicas))
 
@@ -350,11 +373,11 @@ def _memory(choice: _Choice) -> dict[str, Any]:
 def _binds(request: PlanRequest, best: _Sized) -> str:
     """Return what keeps one replica from carrying more: an objective, the KV cache, or the engine's throughput."""
     choice = best.choice
-    allowance = allowance_for(request.confidence, request.slos, choice.error)
+    errors = _Errors.allowed(request, choice.error)
     full = choice.forms.saturation_per_s(choice.candidate)
     if best.capacity_per_s < full:
         rate = max(best.capacity_per_s * 1.01, full * _LONE)
-        worst, ratio = max(choice.ratios(request, allowance, rate), key=lambda found: found[1])
+        worst, ratio = max(choice.ratios(request, errors, rate), key=lambda found: found[1])
         if math.isfinite(ratio):
             return worst.text
     lengths = choice.forms.statistics
@@ -366,12 +389,7 @@ def _binds(request: PlanRequest, best: _Sized) -> str:
 def _uncertainty(request: PlanRequest, best: _Sized) -> dict[str, Any]:
     """Return the range of the guess: the same formulas with the stated error at both ends of its interval."""
     error, choice = best.choice.error, best.choice
-    ends: list[_Sized] = []
-    for level in (_LOW, _HIGH):
-        at = np.array([level])
-        latency = tuple(float(error.factors(slo.latency.stated_error, at)[0]) for slo in request.slos)
-        ends.append(_sized(request, choice, ErrorAllowance(float(error.factors(SPEED, at)[0]), latency)))
-    low, high = ends
+    low, high = ends = [_sized(request, choice, _Errors.at(level, error)) for level in (_LOW, _HIGH)]
     carried = [None if best.replicas is None else best.replicas * end.capacity_per_s for end in (high, low)]
     measured = error.group(SPEED) is not None
     source = "measured whole runs of this engine" if measured else "the operators' errors alone: no whole run compared"

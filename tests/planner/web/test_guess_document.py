@@ -13,6 +13,7 @@ from catalogs.models.catalog import list_models
 from planner.evaluation.confidence import allowance_for
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.problem.scenario import request_of_keys
+from planner.problem.slo import Slo
 from planner.web.documents.guess import Guess, guess_document
 
 QUESTION: dict[str, Any] = {
@@ -63,14 +64,16 @@ def test_the_capacity_is_that_of_the_closed_forms_of_a_plan() -> None:
     assert found["lone_ttft_s"] == pytest.approx(evaluator.guess_s(candidate, 1e-6, "ttft"), rel=1e-3)
     error = evaluator.stated_error(candidate)
 
-    allowed = allowance_for(0.5, request.slos, error)
+    allowed = allowance_for(0.5, error)
+
+    def ratio(slo: Slo, rate: float) -> float:
+        value_s, lone_s = (
+            evaluator.guess_s(candidate, at, slo.latency.name, slo.quantile) for at in (rate * allowed.speed, 1e-6)
+        )
+        return value_s * allowed.latency(slo, 1 - lone_s / value_s) / slo.limit_s
 
     def worst(rate: float) -> float:
-        at = rate * allowed.speed
-        return max(
-            evaluator.guess_s(candidate, at, slo.latency.name, slo.quantile) * factor / slo.limit_s
-            for slo, factor in zip(request.slos, allowed.latency, strict=True)
-        )
+        return max(ratio(slo, rate) for slo in request.slos)
 
     assert found["requests_per_s"] is not None
     assert worst(found["requests_per_s"] * 0.999) <= 1
