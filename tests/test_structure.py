@@ -50,13 +50,11 @@ SHORT = {
     "planner/cli/options.py": "shared by all commands",
     "planner/problem/reproduction.py": "the schema of a block",
     "planner/search/progress.py": "shared by both searches",
-    "planner/web/app.py": "the assembly of the server, above all its parts",
     "planner/web/problems.py": "shared by all handlers",
     "simulator/core/invariants.py": "public types",
     "simulator/core/outcomes.py": "public constants",
     "simulator/costs/compile.py": "the choice among the cost models, above all of them",
     "simulator/costs/measured_steps.py": "one cost model",
-    "simulator/layers/operator_call.py": "public types",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from anyio import to_thread
 from fastapi import FastAPI
@@ -18,6 +19,7 @@ from planner.web.api import (
     catalogs,
     comparisons,
     deployments,
+    guess,
     inference,
     jobs,
     operations,
@@ -34,6 +36,24 @@ from planner.web.settings import ServerSettings
 
 #: Responses from this size on are compressed, bytes.
 _COMPRESSED_FROM = 1024
+
+
+#: The modules whose routes the server has.
+PARTS: Final = (
+    pages,
+    operations,
+    questions,
+    uploads,
+    jobs,
+    results,
+    catalogs,
+    analysis,
+    guess,
+    answers,
+    comparisons,
+    deployments,
+    inference,
+)
 
 
 @asynccontextmanager
@@ -61,20 +81,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.add_middleware(GZipMiddleware, minimum_size=_COMPRESSED_FROM, compresslevel=5)
     app.add_middleware(Guard, settings=settings, token=token)
     app.add_middleware(Measured, metrics=app.state.metrics)
-    for part in (
-        pages,
-        operations,
-        questions,
-        uploads,
-        jobs,
-        results,
-        catalogs,
-        analysis,
-        answers,
-        comparisons,
-        deployments,
-        inference,
-    ):
+    for part in PARTS:
         app.include_router(part.router)
     describe(app)
     app.mount("/static", StaticFiles(directory=pages.FOLDER / "static"), name="static")

@@ -17,6 +17,7 @@ from planner.cli.screens.plan import difference, render
 from planner.economics.money import offer_words
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import LATENCY_METRICS
+from planner.problem.request import PlanRequest
 from planner.report import answer_tables, latency_figures, machine_figures, money_figures
 from planner.report.certainty import coverage, stated_rows
 from planner.report.plots import Figure
@@ -139,7 +140,7 @@ def _refusal(answer: Answer, refusal: Refusal) -> dict[str, Any]:
     found: dict[str, Any] = {
         "reason": _capital(refusal.binding_constraint),
         "stages": [_capital(stage) for stage in refusal.stages],
-        "ways": [_way(answer, change) for change in refusal.what_would_meet_it],
+        "ways": [way_out(answer.request, change) for change in refusal.what_would_meet_it],
         "reasons": [[reason, n] for reason, n in refusal.reasons.items()],
         "closest": None,
     }
@@ -165,7 +166,7 @@ def _refusal(answer: Answer, refusal: Refusal) -> dict[str, Any]:
     return found | {"closest": {"words": words, "objectives": objectives, "memory": memory}}
 
 
-def _way(answer: Answer, change: Suggestion) -> dict[str, Any]:
+def way_out(request: PlanRequest, change: Suggestion) -> dict[str, Any]:
     """Return a change that would meet a refused request, with the keys of the question that it sets."""
     keys: dict[str, Any]
     if change.kind == "slo":
@@ -173,7 +174,7 @@ def _way(answer: Answer, change: Suggestion) -> dict[str, Any]:
     elif change.kind == "precision":
         keys = {"precisions": [change.value]}
     elif change.kind == REQUEST_LENGTH:
-        keys = {"fixed": {**answer.request.fixed.values, REQUEST_LENGTH: change.value}}
+        keys = {"fixed": {**request.fixed.values, REQUEST_LENGTH: int(change.value or 0)}}
     else:
         keys = {_CHANGED_KEY[change.kind]: change.value}
     return {"words": _capital(change.change), "verified_by": change.verified_by, "changes": keys}

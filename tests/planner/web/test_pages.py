@@ -16,7 +16,7 @@ from catalogs.ui import words
 from planner.web.documents.question_form import further_groups
 from planner.web.pages import FOLDER, PAGES
 from tests.planner.web.running_server import SMALL, RunningServer
-from tests.planner.web.watched_page import DESKTOP, PHONE, watched
+from tests.planner.web.watched_page import PHONE, watched
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -118,12 +118,12 @@ def test_a_plan_by_keyboard_alone(browser: Browser, server: RunningServer) -> No
         page = found.open("/plan")
         tab_to(page, "model")
         page.keyboard.type("3.2-1b")
-        page.locator("[role=option]").first.wait_for()
+        page.locator("[role=option]:visible").first.wait_for()
         press(page, "ArrowDown", "Enter")
         assert page.locator("#model").input_value() == "llama3.2-1b"
         tab_to(page, "hardware-search")
         page.keyboard.type("l40s")
-        page.locator("[role=option]").first.wait_for()
+        page.locator("[role=option]:visible").first.wait_for()
         press(page, "ArrowDown", "Enter")
         assert page.locator("#hardware-chips li").count() == 1
         tab_to(page, "rate")
@@ -265,8 +265,7 @@ def test_accessibility(browser: Browser, server: RunningServer, look: dict[str, 
             if "?model" in path:
                 page.locator("#go").click()
                 finish(page)
-            for summary in page.locator("main details:not([open]) > summary").all():
-                summary.click()
+            page.evaluate("() => document.querySelectorAll('main details').forEach((node) => { node.open = true; })")
             page.wait_for_timeout(500)  # charts in what was folded
             page.evaluate(source)
             result = page.evaluate("() => axe.run(document, { resultTypes: ['violations'] })")
@@ -280,7 +279,7 @@ def test_accessibility(browser: Browser, server: RunningServer, look: dict[str, 
 def test_the_picture_of_the_readme(browser: Browser, server: RunningServer, tmp_path: Path) -> None:
     """Draw the plan page with an answer; WRITE_PICTURES=1 replaces the picture in docs."""
     query = "model=llama3.1-8b&hardware=h100x2,l40sx4&slo=ttft.p99%3D1s&slo=tpot.p95%3D60ms&rate=12"
-    with watched(browser, server.url, viewport=DESKTOP) as found:
+    with watched(browser, server.url, viewport={"width": 1280, "height": 1130}) as found:
         page = found.open(f"/plan?{query}")
         page.locator("#go").click()
         finish(page)

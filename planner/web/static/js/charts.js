@@ -105,3 +105,12 @@ function repaint() {
 }
 
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+
+/** Print is light: the class sets the colours of the theme, and the charts follow. */
+function printing(on) {
+  document.documentElement.classList.toggle("printing", on);
+  repaint();
+}
+
+window.addEventListener("beforeprint", () => printing(true));
+window.addEventListener("afterprint", () => printing(false));

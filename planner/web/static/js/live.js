@@ -1,8 +1,8 @@
 /** The estimate while one types: does it fit, what binds, a lone request, and a first guess of GPUs and dollars. */
 
 import { call } from "/static/js/api.js";
-import { cards, el, fill, partsBar, problemNote } from "/static/js/parts.js";
-import { counted, digits, dollars, gigabytes, percent, seconds } from "/static/js/words.js";
+import { cards, el, fill, partsBar, problemNote, sentence } from "/static/js/parts.js";
+import { counted, digits, dollars, gigabytes, rate, seconds } from "/static/js/words.js";
 
 /** Return a function that shows the estimate of a question in `place`; a newer question replaces an older one. */
 export function liveStrip(place) {
@@ -29,13 +29,13 @@ function estimate(guess) {
   const range = guess.uncertainty ?? {};
   const rows = [
     ["Memory", fits, guess.hardware ?? ""],
-    ["First guess", value(guess.gpus, (n) => counted(n, "accelerator")), between(range.gpus, digits) || guess.deployment],
+    ["First guess", value(guess.gpus, (n) => counted(n, "accelerator")), between(range.gpus, digits) || (guess.requests_per_s ? `carries about ${rate(guess.requests_per_s)}` : "")],
     ["Cost", value(guess.usd_per_hour, (usd) => `${dollars(usd)}/h`), between(range.usd_per_hour, dollars)],
     ["One request alone", value(guess.lone_ttft_s, seconds), guess.lone_tpot_s === null ? "" : `to the first token, then ${seconds(guess.lone_tpot_s)} per token`],
     ["What binds", guess.binds ?? "nothing", guess.fits && !guess.enough ? "more hardware is needed than is named" : ""],
   ];
-  const notes = [range.source && guess.fits ? `Ranges: ${percent(range.coverage)} of cases, from the error of ${range.source}.` : null, ...(guess.notes ?? [])];
-  return [cards(rows), guess.memory ? memoryBar(guess.memory) : null, el("ul", { class: "soft notes" }, notes.filter(Boolean).map((text) => el("li", {}, text)))];
+  const notes = [range.words, ...guess.notes].filter(Boolean).map(sentence);
+  return [cards(rows), guess.memory ? memoryBar(guess.memory) : null, el("ul", { class: "soft notes" }, notes.map((text) => el("li", {}, text)))];
 }
 
 /** Return a range in words; empty if both ends are equal or unknown. */

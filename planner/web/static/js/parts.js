@@ -64,8 +64,23 @@ export function fold(title, make, { open = false } = {}) {
   };
   if (open || typeof make !== "function") build();
   node.addEventListener("toggle", () => node.open && build());
+  window.addEventListener("beforeprint", () => node.isConnected && build());
   return node;
 }
+
+/** Open everything that is folded while the page is printed. */
+window.addEventListener("beforeprint", () => {
+  for (const node of document.querySelectorAll("details.fold:not([open])")) {
+    node.dataset.folded = "yes";
+    node.open = true;
+  }
+});
+window.addEventListener("afterprint", () => {
+  for (const node of document.querySelectorAll("details[data-folded]")) {
+    delete node.dataset.folded;
+    node.open = false;
+  }
+});
 
 /** Return a labelled form control; `hint` explains it in one sentence. */
 export function field(label, control, { hint, wide = false } = {}) {
@@ -144,7 +159,7 @@ let region = null;
 
 /** Have screen readers announce a text. */
 export function announce(text) {
-  region ??= document.body.appendChild(el("div", { class: "unseen", role: "status", "aria-live": "polite" }));
+  region ??= document.getElementById("content").appendChild(el("div", { class: "unseen", role: "status", "aria-live": "polite" }));
   region.textContent = text;
 }
 

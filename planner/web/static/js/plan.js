@@ -12,11 +12,10 @@ const strip = liveStrip(place.live);
 let stop = () => {};
 let shown = null; // the question of the answer on the page, as a query
 
-const page = await questionForm({ kept: ["job"], onChange: changed });
+const page = questionForm({ kept: ["job"], onChange: () => { fill(place.problem); changed(); } });
 
 function changed() {
   strip(page.asQuery(), page.complete());
-  fill(place.problem);
   if (shown === null) return;
   const stale = page.asQuery() !== shown;
   place.live.hidden = !stale; // an answer needs no estimate
@@ -99,14 +98,30 @@ page.form.addEventListener("submit", (event) => {
   plan();
 });
 
-const linked = new URLSearchParams(window.location.search).get("job");
-changed();
-if (linked) {
+/** Show the job of a link; the address also holds the question, which may have changed since the job. */
+async function showLinked(id) {
+  let job;
   try {
-    const job = await call(`/jobs/${encodeURIComponent(linked)}`);
-    if (!page.complete() && job.question) page.write(job.question);
-    watch(job, page.asQuery());
+    job = await call(`/jobs/${encodeURIComponent(id)}`);
   } catch {
     if (page.complete()) plan(); // another server, or an expired job: the same question has the same answer
+    return;
   }
+  if (!page.complete()) page.write(job.question);
+  let same = false;
+  try {
+    const own = await call("/question", { method: "POST", body: page.question() });
+    same = own.key === job.key;
+    if (!same && JSON.stringify(own.question) === JSON.stringify(job.question)) {
+      fill(place.problem, el("p", { class: "note" }, "This answer was made with another version or calibration. Plan again to bring it up to date."));
+      same = true;
+    }
+  } catch (error) {
+    fill(place.problem, problemNote(error));
+  }
+  watch(job, same ? page.asQuery() : "");
 }
+
+const linked = new URLSearchParams(window.location.search).get("job");
+changed();
+if (linked) showLinked(linked);

@@ -23,7 +23,7 @@ const at = (id) => document.getElementById(id);
  * @param {{onChange: () => void, kept?: string[]}} page What runs after a change; names of the address that are not the
  *   form's.
  */
-export async function questionForm({ onChange, kept = [] }) {
+export function questionForm({ onChange, kept = [] }) {
   const form = at("question");
   const models = call("/models").then((found) => found.items).catch(() => []);
   const hardware = call("/hardware").then((found) => found.items).catch(() => []);
@@ -33,7 +33,7 @@ export async function questionForm({ onChange, kept = [] }) {
   const chips = hardwareChips(hardware, changed);
   const lists = { ...severalValues(form), slo, hardware: chips, model: modelField(models, changed) };
   const state = urlState(form, { lists, kept });
-  const workloads = await workloadField(changed);
+  const workloads = workloadField(changed);
   lengths("input", changed);
   lengths("output", changed);
   pairSlider(at("confidence-slider"), at("confidence"), changed);
@@ -310,11 +310,15 @@ function describe(model) {
   return [size, active, model.weight_dtype, context].filter(Boolean).join(" · ");
 }
 
-async function workloadField(changed) {
+function workloadField(changed) {
   const control = at("workload");
-  const items = await call("/workloads").then((found) => found.items).catch(() => []);
-  const own = new Set([...control.options].map((option) => option.value));
-  for (const item of items) if (!own.has(item.name)) control.append(new Option(item.name, item.name));
+  let items = [];
+  call("/workloads").then((found) => {
+    items = found.items;
+    const own = new Set([...control.options].map((option) => option.value));
+    for (const item of items) if (!own.has(item.name)) control.append(new Option(item.name, item.name));
+    note();
+  }).catch(() => {}); // the form works without the list
   const note = () => {
     const item = items.find((other) => other.name === control.value);
     at("workload-note").textContent = item ? `Mean ${grouped(item.input_tokens_mean)} tokens in, ${grouped(item.output_tokens_mean)} out. ${item.source}`

@@ -1,19 +1,32 @@
 /** Numbers as text with their units, in the same words as every other screen (catalogs/ui/words.py). */
 
-/** Return a number with three significant digits, without an exponent between 0.0001 and 999. */
-function short(x) {
+/** Return a number in exponential form with `n` digits; an exact half is rounded to the even digit, as in Python. */
+function rounded(x, n) {
+  const [mantissa, power] = x.toExponential(60).split("e");
+  const all = mantissa.replace(/[-.]/g, "");
+  const even = /^50*$/.test(all.slice(n)) && Number(all[n - 1]) % 2 === 0;
+  return even ? `${x < 0 ? "-" : ""}${all[0]}.${all.slice(1, n)}e${power}` : x.toExponential(n - 1);
+}
+
+/** Return a number with `n` significant digits, with an exponent where Python's format "g" has one. */
+function short(x, n = 3) {
   if (x === 0) return "0";
-  const magnitude = Math.floor(Math.log10(Math.abs(Number(x.toExponential(2)))));
-  if (magnitude < -4 || magnitude >= 3) {
-    const [mantissa, power] = x.toExponential(2).split("e");
-    return `${Number(mantissa)}e${power[0]}${power.slice(1).padStart(2, "0")}`;
-  }
-  return String(Number(x.toPrecision(3)));
+  const [mantissa, power] = rounded(x, n).split("e");
+  if (Number(power) < -4 || Number(power) >= n) return `${Number(mantissa)}e${power[0]}${power.slice(1).padStart(2, "0")}`;
+  return String(Number(`${mantissa}e${power}`));
+}
+
+/** Return a number with a fixed number of decimals; an exact half is rounded to the even digit, as in Python. */
+function fixed(x, decimals) {
+  const all = x.toFixed(60);
+  const end = all.indexOf(".") + 1 + decimals;
+  const kept = all.slice(0, end).replace(/\.$/, "");
+  return /^50*$/.test(all.slice(end)) && Number(kept.at(-1)) % 2 === 0 ? kept : x.toFixed(decimals);
 }
 
 /** Return a number with thousands separated and a fixed number of decimals. */
 export function grouped(x, decimals = 0) {
-  return x.toLocaleString("en-US", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
+  return fixed(x, decimals).replace(/\B(?=(\d{3})+(?!\d))(?<!\.\d*)/g, ",");
 }
 
 /** Return a number with three digits, or in whole units from 1,000. */
@@ -24,7 +37,7 @@ export function digits(x) {
 /** Return seconds with three digits and a suitable unit; "unbounded" for null. */
 export function seconds(x) {
   if (x === null || x === undefined || !Number.isFinite(x)) return "unbounded";
-  if (x >= 0.9995) return `${x < 1000 ? short(x) : x.toFixed(0)} s`;
+  if (x >= 0.9995) return `${x < 1000 ? short(x) : fixed(x, 0)} s`;
   return x >= 0.9995e-3 || x === 0 ? `${short(x * 1e3)} ms` : `${short(x * 1e6)} us`;
 }
 
@@ -32,19 +45,19 @@ export function seconds(x) {
 export function dollars(x) {
   if (x === null || x === undefined) return "unknown";
   if (Math.abs(x) >= 0.1 || x === 0) return `$${grouped(x, 2)}`;
-  return `$${Number(x.toPrecision(2)) < 1e-4 ? x.toExponential(1).replace(/e([+-])(\d)$/, "e$10$2") : Number(x.toPrecision(2))}`;
+  return `$${short(x, 2)}`;
 }
 
 /** Return a fraction in per cent; "under 1 %" and "over 99 %" near the ends, "unknown" for null. */
 export function percent(share) {
   if (share === null || share === undefined) return "unknown";
   if (share > 0.99 && share <= 1) return "over 99 %";
-  return share >= 0.01 || share === 0 ? `${(100 * share).toFixed(0)} %` : "under 1 %";
+  return share >= 0.01 || share === 0 ? `${fixed(100 * share, 0)} %` : "under 1 %";
 }
 
 /** Return bytes as decimal gigabytes. */
 export function gigabytes(bytes) {
-  return `${(bytes / 1e9).toFixed(1)} GB`;
+  return `${fixed(bytes / 1e9, 1)} GB`;
 }
 
 /** Return a number with an SI prefix and its unit, for example "990 TFLOP/s". */

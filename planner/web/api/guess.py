@@ -1,0 +1,20 @@
+"""The address of the first guess of a plan, which a form shows while one types."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+
+from planner.problem.scenario import request_of_keys
+from planner.web.api.state import Owner, State
+from planner.web.documents.guess import Guess, guess_document
+from planner.web.questions import from_query, read_question, shown_names
+
+router = APIRouter(prefix="/api/v1", tags=["plans"])
+
+
+@router.get("/guess")
+def guess(request: Request, state: State, owner: Owner) -> Guess:
+    """Guess a plan in a few milliseconds, without simulation: the query is that of a question."""
+    question = read_question(from_query(request.query_params.multi_items()), state.uploads, owner)
+    with shown_names(question.files):
+        return guess_document(request_of_keys(question.keys))

@@ -1,0 +1,79 @@
+"""What the plan page shows of an answer: the words of the screen, valid figures, and ways out that hold."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from planner.answer import refusal
+from planner.answer.schema import Answer, Suggestion
+from planner.cli.screens.plan import render
+from planner.pipeline import plan
+from planner.problem.scenario import request_of_keys, scenario_keys
+from planner.sections.full_answer import parse_answer
+from planner.space.bounds import REQUEST_LENGTH
+from planner.web.documents.answers import answer_document, way_out
+from tests.planner.web.running_server import SMALL
+
+REFUSED = SMALL | {"slo": ["ttft.p50=10us"]}
+#: A value of each kind of suggestion.
+VALUES: dict[str, Any] = {
+    "hardware": "h100x2", "budget": 12.5, "confidence": 0.7, "rate": 0.5, "slo": "ttft.p50=9s", "precision": "fp8",
+    REQUEST_LENGTH: 4096,
+}  # fmt: skip
+
+
+@cache
+def answer(refused: bool) -> Answer:
+    found = plan(request_of_keys(scenario_keys(REFUSED if refused else SMALL, "the question")))
+    return parse_answer(json.loads(json.dumps(found.document())))
+
+
+def test_the_document_has_the_words_of_the_screen() -> None:
+    found, screen = answer_document(answer(refused=False)), " ".join(render(answer(refused=False)).split())
+    assert found["feasible"]
+    assert found["headline"] in screen
+    for _, value, _ in found["cards"]:
+        assert value in screen
+    for label, text in found["sections"]:
+        assert f"{label} {' '.join(text.split())}".strip() in screen
+    json.dumps(found, allow_nan=False)  # refuses what JSON cannot hold
+
+
+def test_plotly_accepts_every_figure_and_the_first_is_of_an_objective() -> None:
+    figures = answer_document(answer(refused=False))["figures"]
+    assert {"curve", "distribution", "memory", "time", "evidence"} <= {figure["name"] for figure in figures}
+    assert figures[0]["title"].startswith("Time to first token")
+    for figure in figures:
+        go.Figure(figure["data"], figure["layout"])  # refuses unknown keys and values
+
+
+def test_a_refusal_states_its_reason_and_the_closest_plan() -> None:
+    found = answer_document(answer(refused=True))
+    no, screen = found["refusal"], " ".join(render(answer(refused=True)).split())
+    assert not found["feasible"]
+    assert no["reason"][1:] in screen
+    assert no["closest"]["words"] in screen
+    assert sum(n for _, n in no["reasons"]) == answer(refused=True).search.n_space
+
+
+def test_every_kind_of_suggestion_has_a_value_here() -> None:
+    source = Path(refusal.__file__).read_text(encoding="utf-8")
+    kinds = set(re.findall(r'_simulated\("(\w+)"', source))
+    assert kinds | {REQUEST_LENGTH} == set(VALUES)
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_a_way_out_changes_the_question_into_a_valid_one(kind: str) -> None:
+    request = answer(refused=True).request
+    change = Suggestion(kind=kind, change="a change", value=VALUES[kind], verified_by="simulation")
+    way = way_out(request, change)
+    changed = request_of_keys(scenario_keys(REFUSED | way["changes"], "the changed question"))
+    assert changed != request
+    assert way["words"] == "A change"
