@@ -28,6 +28,7 @@ from planner.web.store import DONE, RESULT, NewJob, Store
 N_JOBS = 100
 #: Limits of the 95th percentile, seconds.
 LIMITS_S = {
+    "start": 2.0,
     "live strip": 0.3,
     "analysis of a step": 0.5,
     "first page": 1.0,
