@@ -76,7 +76,7 @@ class RunningServer:
         self.process.wait(20)
 
 
-def finished(client: httpx.Client, job: dict[str, Any], most_s: float = 120) -> dict[str, Any]:
+def finished(client: httpx.Client, job: dict[str, Any], most_s: float = 300) -> dict[str, Any]:
     """The job when it has ended."""
     until = time.monotonic() + most_s
     while job["status"] in ("queued", "running"):
