@@ -75,7 +75,7 @@ def _results(files: list[Path]) -> Imported:
 
     runs = [run for file in files for run in measured_runs(file)]
     lines = [line for run in runs for line in _run_lines(run)]
-    return lines, {"runs": [_run_document(run) for run in runs]}
+    return lines, {"runs": [run_document(run) for run in runs]}
 
 
 def _steps(file: Path, out: Path | None) -> Imported:
@@ -140,7 +140,7 @@ def _run_lines(run: MeasuredRun) -> Iterator[str]:
         yield f"  {note}"
 
 
-def _run_document(run: MeasuredRun) -> dict[str, Any]:
+def run_document(run: MeasuredRun) -> dict[str, Any]:
     """Return everything on the screen as JSON data, in seconds; null where there is no value."""
     from calibration.accuracy.measured_run import METRICS, STATS
 

@@ -34,7 +34,7 @@ app = typer.Typer(
 )
 
 #: Subcommands of sub-packages above this one in the order of the planner's sub-packages, by the module of each.
-FURTHER_SUBCOMMANDS: Final = {"serve": "planner.web.command"}
+FURTHER_SUBCOMMANDS: Final = {"mcp": "planner.web.mcp", "serve": "planner.web.command"}
 
 app.callback(invoke_without_command=True)(plan)
 _MODULES: Final = {name: f"planner.cli.commands.{name}" for name in SUBCOMMANDS} | FURTHER_SUBCOMMANDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from anyio import to_thread
 from fastapi import FastAPI
@@ -37,6 +38,24 @@ from planner.web.settings import ServerSettings
 _COMPRESSED_FROM = 1024
 
 
+#: The modules whose routes the server has.
+PARTS: Final = (
+    pages,
+    operations,
+    questions,
+    uploads,
+    jobs,
+    results,
+    catalogs,
+    analysis,
+    guess,
+    answers,
+    comparisons,
+    deployments,
+    inference,
+)
+
+
 @asynccontextmanager
 async def _serving(app: FastAPI) -> AsyncIterator[None]:
     """Run the queue of jobs while the server runs."""
@@ -62,21 +81,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.add_middleware(GZipMiddleware, minimum_size=_COMPRESSED_FROM, compresslevel=5)
     app.add_middleware(Guard, settings=settings, token=token)
     app.add_middleware(Measured, metrics=app.state.metrics)
-    for part in (
-        pages,
-        operations,
-        questions,
-        uploads,
-        jobs,
-        results,
-        catalogs,
-        analysis,
-        answers,
-        comparisons,
-        deployments,
-        guess,
-        inference,
-    ):
+    for part in PARTS:
         app.include_router(part.router)
     describe(app)
     app.mount("/static", StaticFiles(directory=pages.FOLDER / "static"), name="static")

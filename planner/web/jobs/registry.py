@@ -8,6 +8,7 @@ from planner.web.jobs.kind import JobKind
 from planner.web.jobs.kinds import (
     deployments,
     fronts,
+    imports,
     inference_tasks,
     plans,
     profiles,
@@ -24,6 +25,7 @@ _MODULES: Final = (
     whatifs,
     verifications,
     profiles,
+    imports,
     inference_tasks,
     reports,
     deployments,

@@ -125,7 +125,8 @@ def _answer(order: Order, connection: Connection) -> Outcome:
 
     report = _Reporter(connection).report
     try:
-        result = KINDS[order.kind].run(Task(order.question, order.folder, order.cores, report, order.parent))
+        task = Task(order.question, order.folder, order.cores, report, order.parent, order.endpoints_file)
+        result = KINDS[order.kind].run(task)
     except InputError as error:
         value = None if error.value is None else str(error.value)
         return Outcome(INVALID, detail=(error.rule, value, error.nearest, error.hint))

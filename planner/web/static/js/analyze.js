@@ -27,7 +27,7 @@ async function show() {
     const shown = documents.map((document, i) => ({ setup: setups[i], title: setupName(setups[i], i, setups.length), document }));
     fill(place.answer, summary(shown));
     place.roofline.hidden = false;
-    fill(place.roofline, rooflines(shown));
+    fill(place.roofline, rooflines(shown, place.roofline.clientWidth));
     fill(place.more, details(shown));
   } catch (error) {
     if (error.name === "AbortError") return;

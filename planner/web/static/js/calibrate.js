@@ -4,16 +4,18 @@ import { call } from "/static/js/api.js";
 import { draw, seriesStyle } from "/static/js/charts.js";
 import { resultLinks } from "/static/js/job.js";
 import { jobPage } from "/static/js/job_page.js";
-import { cards, el, fill, fold, problemNote, table } from "/static/js/parts.js";
+import { cards, el, fill, fold, problemNote, shareButton, table } from "/static/js/parts.js";
 import { upload } from "/static/js/question.js";
-import { grouped, percent, seconds, si } from "/static/js/words.js";
+import { digits, grouped, percent, seconds, si } from "/static/js/words.js";
 
 const at = (id) => document.getElementById(id);
 const place = { problem: at("problem"), job: at("job"), answer: at("answer") };
 const save = (job) => window.history.pushState(null, "", `${window.location.pathname}?job=${encodeURIComponent(job)}`);
-const show = (result, job) => (job.kind === "profile" ? showProfile(result, job) : showVerification(result, job));
+const shows = { profile: showProfile, verification: showVerification, import: showImport };
+const show = (result, job) => shows[job.kind](result, job);
 const profiles = jobPage({ path: "/profiles", place, save, show });
 const verifications = jobPage({ path: "/verifications", place, save, show });
+const imports = jobPage({ path: "/imports", place, save, show });
 
 /** Words for the ways in which the costs of an accelerator are known. */
 const KNOWN = { measured: ["measured", "good"], borrowed: ["borrowed", ""], none: ["roofline only", "bad"] };
@@ -29,14 +31,25 @@ at("profile").addEventListener("submit", (event) => {
 });
 at("verification").addEventListener("submit", async (event) => {
   event.preventDefault();
-  const uploads = [];
-  for (const file of at("results").files) {
-    const done = await upload(file, at("verification"));
-    if (!done) return;
-    uploads.push(done.upload);
-  }
-  verifications.run({ job: at("plan").value, results: uploads });
+  const results = await uploaded(at("results"));
+  if (results) verifications.run({ job: at("plan").value, results });
 });
+at("import").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const files = await uploaded(at("files"));
+  if (files) imports.run(at("what").value === "results" ? { results: files } : { calibration: files[0] });
+});
+
+/** Upload the files of a control and return their names; null if one is refused. */
+async function uploaded(control) {
+  const found = [];
+  for (const file of control.files) {
+    const done = await upload(file, control.form);
+    if (!done) return null;
+    found.push(done.upload);
+  }
+  return found;
+}
 
 async function plans() {
   try {
@@ -115,8 +128,28 @@ function showProfile(result, job) {
     ]),
     fold("Errors on shapes held out", () => errorTable(result.errors), { open: true }),
     result.notices.length ? fold("Notices", () => el("ul", {}, result.notices.map((line) => el("li", {}, line)))) : "",
-    el("div", { class: "row" }, resultLinks(job)));
+    el("div", { class: "row" }, shareButton(), resultLinks(job)));
   known();
+}
+
+function showImport(result, job) {
+  if (!result.runs) {
+    place.answer.append(
+      el("h2", { class: "good" }, `Installed for ${result.hardware}`), errorTable(result.errors),
+      result.notices.length ? el("ul", { class: "soft" }, result.notices.map((line) => el("li", {}, line))) : "");
+    known();
+    return;
+  }
+  const stats = ["p50", "p99"];
+  const metrics = ["ttft_s", "tpot_s", "itl_s", "e2e_s"];
+  place.answer.append(
+    table({
+      head: ["Run", "Requests", "Failed", "Requests/s", ...metrics.flatMap((metric) => stats.map((stat) => `${metric.replace("_s", "").toUpperCase()} ${stat}`))],
+      rows: result.runs.map((run) => [`${run.source} (${run.client})`, grouped(run.n), grouped(run.n_failed), digits(run.requests_per_s), ...metrics.flatMap((metric) => stats.map((stat) => (run[metric][stat] === null ? "none" : seconds(run[metric][stat]))))]),
+      numeric: Array.from({ length: 11 }, (_, i) => i + 1), label: "Measured runs",
+    }),
+    ...result.runs.filter((run) => run.notes.length).map((run) => el("ul", { class: "soft" }, run.notes.map((note) => el("li", {}, note)))),
+    el("div", { class: "row" }, shareButton(), resultLinks(job)));
 }
 
 function errorTable(found) {
@@ -137,7 +170,7 @@ function showVerification(result, job) {
       rows: rows.map((row) => [row.name, seconds(row.value_s), interval(row.low_s, row.high_s), seconds(row.measured_s), interval(row.measured_low_s, row.measured_high_s), row.finding, row.objective_met === null ? "" : row.objective_met ? "met" : el("span", { class: "bad" }, "missed")]),
     }),
     ...runs.map((run) => (run.notes.length ? el("ul", { class: "soft" }, run.notes.map((note) => el("li", {}, note))) : null)),
-    el("div", { class: "row" }, resultLinks(job)),
+    el("div", { class: "row" }, shareButton(), resultLinks(job)),
   ].filter(Boolean));
   const all = rows.flatMap((row) => [row.value_s, row.measured_s]);
   const ends = [Math.min(...all) * 0.7, Math.max(...all) * 1.4];

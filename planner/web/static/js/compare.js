@@ -2,17 +2,35 @@
 
 import { call, query } from "/static/js/api.js";
 import { barStyle, draw } from "/static/js/charts.js";
+import { resultLinks } from "/static/js/job.js";
+import { jobPage } from "/static/js/job_page.js";
 import { button, cards, download, el, fill, fold, problemNote, shareButton, table } from "/static/js/parts.js";
 import { digits, dollars, moment, percent, seconds } from "/static/js/words.js";
 
 const MOST = 4;
 const place = Object.fromEntries(["plans", "problem", "answer"].map((id) => [id, document.getElementById(id)]));
 const chosen = new URLSearchParams(window.location.search).getAll("job").slice(0, MOST);
+const at = (id) => document.getElementById(id);
+const whatIfs = jobPage({
+  path: "/whatifs", place: { problem: at("whatif-problem"), job: at("job"), answer: at("changed") },
+  save: (job) => window.history.pushState(null, "", `${window.location.pathname}?job=${encodeURIComponent(job)}`), show: showWhatIf,
+});
+at("whatif").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const changes = Object.fromEntries(["rate", "hardware"].map((name) => [name, at(name).value.trim()]).filter(([, text]) => text));
+  whatIfs.run({ job: at("plan").value, changes });
+});
 let running = null;
 
 try {
   const { items } = await call("/jobs?kind=plan&limit=100");
   const done = items.filter((job) => job.status === "done");
+  fill(at("plan"), done.filter((job) => job.verdict !== "no").map((job) => new Option(job.title, job.id)));
+  if (chosen.length === 1 && !items.some((job) => job.id === chosen[0])) {
+    chosen.length = 0; // a link to a what-if
+    const linked = await whatIfs.resume();
+    if (linked?.parent) at("plan").value = linked.parent;
+  }
   fill(place.plans, done.length ? done.map(choice) : el("p", { class: "soft" }, "There are no finished plans yet. ", el("a", { href: "/plan" }, "Make a plan")));
   if (!chosen.length && done.length > 1) {
     for (const job of done.slice(0, 2)) chosen.push(job.id);
@@ -80,4 +98,19 @@ function showComparison(found) {
     const data = [{ type: "bar", orientation: "h", y: letters.map((letter, i) => `${letter} `), x: cost.values, marker: barStyle(0), text: cost.values.map((value) => dollars(value)), textposition: "auto", hoverinfo: "skip" }];
     draw(chart, { data, layout: { yaxis: { autorange: "reversed" }, xaxis: { rangemode: "tozero", tickprefix: "$" } } }, { label: `Dollars per million output tokens: ${cost.values.map((value, i) => `${letters[i]} ${dollars(value)}`).join(", ")}`, height: 60 + 42 * letters.length });
   }
+}
+
+function showWhatIf(result, job) {
+  const { comparison, holds, breaks } = result;
+  at("changed").append(...[
+    el("h3", {}, holds ? el("span", { class: "good" }, "It still holds") : el("span", { class: "bad" }, "It breaks")),
+    breaks.length ? el("ul", {}, breaks.map((words) => el("li", {}, words))) : null,
+    table({
+      head: ["", "As planned", "Changed", "Change"], numeric: [1, 2, 3], label: "The plan and the changed plan",
+      rows: comparison.figures.map((figure) => [figure.name, amount(figure.a, figure.unit), amount(figure.b, figure.unit), figure.change === null ? "" : `${figure.change >= 0 ? "+" : "−"}${Math.abs(100 * figure.change).toFixed(0)} %`]),
+    }),
+    comparison.differs.length ? fold(`What differs (${comparison.differs.length})`, () => table({ head: ["Key", "As planned", "Changed"], rows: comparison.differs.map((row) => [row.what, row.a, row.b]), label: "What differs in the changed plan" })) : null,
+    comparison.notes.length ? el("ul", { class: "soft" }, comparison.notes.map((note) => el("li", {}, note))) : null,
+    el("div", { class: "row" }, resultLinks(job)),
+  ].filter(Boolean));
 }

@@ -79,7 +79,7 @@ function show(result, job) {
     el("figure", {}, chart, el("figcaption", {}, `Filled marks are the front, hollow ones the other ${counted(simulated.filter((p) => !p.on_front).length, "simulated point")}; the star is the best balance.${names.length > 2 ? ` The third axis, ${names[2].words}, is the size of a mark.` : ""} Choose a mark for its deployment.`)),
     el("div", { class: "row" }, shareButton(), resultLinks(job)),
     fold(`The front as a table (${counted(front.length, "point")})`, () => table({
-      head: ["Deployment", "Hardware", "Requests/s", "Price", ...names.map((axis) => axis.words)],
+      head: ["Deployment", "Hardware", "Requests/s", "Price", ...names.map((axis) => axis.name)],
       rows: front.map((p) => [p === best ? el("strong", {}, `★ ${p.words}`) : p.words, p.hardware, digits(p.requests_per_s), p.usd_per_hour === null ? "unknown" : `${dollars(p.usd_per_hour)}/h`, ...names.map((axis) => amount(p.values[axis.name], axis.unit))]),
       numeric: [2, 3, ...names.map((_, i) => i + 4)], label: "The front",
     }), { open: true }),

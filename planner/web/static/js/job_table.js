@@ -7,7 +7,7 @@ import { duration, moment } from "/static/js/words.js";
 
 /** Pages that show a job of a kind. */
 const PAGES = {
-  plan: "/plan", simulation: "/simulate", front: "/fronts", whatif: "/compare", verification: "/calibrate", profile: "/calibrate", "inference-task": "/run",
+  plan: "/plan", simulation: "/simulate", front: "/fronts", whatif: "/compare", verification: "/calibrate", profile: "/calibrate", import: "/calibrate", "inference-task": "/run",
 };
 
 /** Return whether a job waits or runs. */

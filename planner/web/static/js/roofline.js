@@ -10,12 +10,14 @@ const PAD = { left: 58, right: 14, top: 14, bottom: 44 };
  * Return one panel per analysis, with equal axes, so that panels compare.
  *
  * @param {{title: string, document: object}[]} shown Titles and documents of `/analyze`.
+ * @param {number} room The width that there is for all panels; each follows its own width later.
  */
-export function rooflines(shown) {
+export function rooflines(shown, room) {
+  const columns = Math.min(shown.length, Math.max(Math.floor((room + 20) / 400), 1));
   const extent = domain(shown.map((one) => one.document));
   const note = el("figcaption", {}, hint(shown));
   const choose = (words) => fill(note, words ?? hint(shown));
-  const panels = shown.map(({ title, document }) => panel(title, document, extent, choose, shown.length));
+  const panels = shown.map(({ title, document }) => panel(title, document, extent, choose, shown.length, (room - 20 * (columns - 1)) / columns));
   const bounds = new Set(shown.flatMap(({ document }) => document.operators.filter((op) => op.flops > 0).map((op) => op.bound)));
   return [el("div", { class: "panels" }, panels), legend(bounds), note];
 }
@@ -46,16 +48,17 @@ function ceilings({ roofline, question }) {
   return [...byRate].filter(([flops]) => flops <= Math.max(used, sixteen) && flops >= Math.min(used, sixteen)).sort((a, b) => b[0] - a[0]).map(([flops, dtypes]) => [dtypes.join(", "), flops]);
 }
 
-function panel(title, found, extent, choose, n) {
+function panel(title, found, extent, choose, n, room) {
   const place = el("div", { class: "panel" });
   const head = el("h2", {}, title);
-  const draw = () => {
-    const width = Math.max(place.clientWidth || 640, 300);
+  const draw = (wanted) => {
+    const width = Math.max(Math.floor(wanted), 300);
     fill(place, n > 1 ? head : null, plot(title, found, extent, choose, width, Math.min(Math.max(width * 0.58, 280), 430)));
   };
-  let before = 0;
-  new ResizeObserver(([entry]) => {
-    if (Math.abs(entry.contentRect.width - before) > 2) { before = entry.contentRect.width; draw(); }
+  let before = room;
+  draw(room);
+  new ResizeObserver(([{ contentRect: { width } }]) => {
+    if (width && Math.abs(width - before) > 2) { before = width; draw(width); }
   }).observe(place);
   return place;
 }

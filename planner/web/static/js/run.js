@@ -96,7 +96,7 @@ function show(result, job) {
     }), { open: requests.length > 1 }),
     requests.length > 1 ? fold("The texts", () => done.slice(0, 50).map((row) => codeBlock(row.text || "(no text)", `Text of request ${row.position + 1} of ${requests.length}`))) : null,
     result.notes.length ? el("ul", { class: "soft" }, result.notes.map((note) => el("li", {}, note))) : null,
-    el("div", { class: "row" }, resultLinks(job)),
+    el("div", { class: "row" }, shareButton(), resultLinks(job)),
   ].filter(Boolean));
   if (simulated) compare(chart, summary, simulated);
 }

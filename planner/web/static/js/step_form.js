@@ -10,7 +10,7 @@ const FIRST = { model: "llama3.1-8b", hardware: "h100" };
 
 const MOST = 3;
 
-const SHARED = ["stage", "batch", "context", "weight_dtype", "kv_dtype", "tensor_parallel", "engine", "attention_backend"];
+const SHARED = ["stage", "batch", "context", "weight_dtype", "kv_dtype", "tensor_parallel", "engine"];
 
 /** The letters by which setups are named where there are several. */
 export const LETTERS = ["A", "B", "C"];
@@ -107,6 +107,7 @@ export function stepForm({ onChange, kept = [] }) {
     form.dispatchEvent(new Event("restored"));
   }
   restore();
+  document.getElementById("precision").open = window.matchMedia("(min-width: 980px)").matches;
 
   return {
     form,
