@@ -38,9 +38,9 @@ export function fill(node, ...children) {
 
 /** Return a table in a box that scrolls by itself. A cell is a text or a node; `numeric` are the right-aligned columns. */
 export function table({ head, rows, caption, numeric = [], label }) {
-  const kind = (i) => (numeric.includes(i) ? "number" : null);
+  const kind = (i, cell = "") => (numeric.includes(i) ? "number" : typeof cell === "string" && cell.length > 40 ? "long" : null);
   const body = rows.map((row) =>
-    el("tr", {}, row.map((cell, i) => (i === 0 ? el("th", { scope: "row", class: kind(i) }, cell ?? "") : el("td", { class: kind(i) }, cell ?? "")))),
+    el("tr", {}, row.map((cell, i) => (i === 0 ? el("th", { scope: "row", class: kind(i, cell) }, cell ?? "") : el("td", { class: kind(i, cell) }, cell ?? "")))),
   );
   const heads = head.map((text, i) => (text === "" ? el("td") : el("th", { scope: "col", class: kind(i) }, text)));
   const made = el("table", {}, caption ? el("caption", {}, caption) : null, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, body));
