@@ -15,6 +15,7 @@ import pytest
 from catalogs.ui import words
 from planner.web.documents.question_form import further_groups
 from planner.web.pages import FOLDER, PAGES
+from planner.web.questions import to_query
 from tests.planner.web.running_server import SMALL, RunningServer
 from tests.planner.web.watched_page import PHONE, watched
 
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[3]
 PICTURE = ROOT / "docs" / "plan-page.png"
 PATHS = [page.path for page in PAGES if (FOLDER / "templates" / f"{page.name}.html").exists()]
-#: A question whose answer takes seconds: one layout, fixed limits.
-SMALL_QUERY = (
-    "model=llama3.2-1b&hardware=l40sx1&slo=ttft.p50%3D5s&rate=1&input_tokens=64&output_tokens=16&precisions=native"
-    "&fixed.max_num_seqs=64&fixed.max_num_batched_tokens=2048"
+#: The query of a question whose answer takes seconds.
+SMALL_QUERY = to_query(
+    {name: value for name, value in SMALL.items() if name != "fixed"}
+    | {f"fixed.{name}": value for name, value in SMALL["fixed"].items()}
 )
 #: A question that nothing meets, and that more hardware meets.
 NO_QUERY = (
