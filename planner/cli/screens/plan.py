@@ -124,12 +124,14 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
         yield "" if i else "Hardware", text
     if best.calibration is not None:
         yield from _calibration_lines(best.calibration)
-    for notice in (*best.notices[:3], *best.command_notes):
+    sibling = best.checkpoint if best.checkpoint is not None and best.checkpoint.is_sibling else None
+    said = () if sibling is None else (sibling.repository, sibling.of)  # by the row "Serves"
+    for notice in (*best.notices[:3], *(n for n in best.command_notes if not any(name in n for name in said))):
         yield "Note", notice
     if best.versions:
         yield "Versions", best.versions
-    if best.checkpoint is not None and best.checkpoint.is_sibling:
-        yield "Serves", _sibling_words(best.checkpoint)
+    if sibling is not None:
+        yield "Serves", _sibling_words(sibling)
     yield "Start", best.command
     yield _search_line(answer.search)
 

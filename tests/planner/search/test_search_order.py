@@ -12,6 +12,7 @@ from optuna.samplers import RandomSampler
 
 from planner.problem.candidate import Candidate
 from planner.search.objectives import Outcome
+from planner.search.ordering import differs_in_one_choice
 from planner.search.search import SearchResult, _tell, search
 from planner.search.study import CandidateStudy, SearchSettings
 from tests.planner.queue_toy import candidate
@@ -140,27 +141,33 @@ def test_what_others_have_begun_is_taken_when_the_rest_is_done_the_last_of_it_fi
 
 
 def test_other_processes_see_what_is_reserved_and_nothing_more_while_the_sampler_chooses(tmp_path: Path) -> None:
-    """The next candidates in order of promise are reserved for three workers, or only the sampler's choice is."""
+    """The next candidates in order of promise are reserved for three workers, or only the sampler's choice is.
+
+    In the second half, candidates that refine the best come first in order, and the sampler chooses after them.
+    """
     sampled = 0
     for seed in range(4):
-        settings = SearchSettings(14, seed, "reserved", tmp_path / f"{seed}.log")
+        settings = SearchSettings(20, seed, "reserved", tmp_path / f"{seed}.log")
         other = study_of(settings, SPACE)
         begun: list[set[Candidate]] = []
+        bests: list[Outcome | None] = []
 
         class Ahead(Recorder):
             depth = 3
 
             def evaluate(self, c: Candidate, best: Outcome | None, upcoming: Sequence[Candidate]) -> Outcome:  # noqa: ARG002
                 begun.append(other.begun_elsewhere())  # noqa: B023 - called while it has this value
+                bests.append(best)  # noqa: B023
                 return self(c, best)
 
         seen = Ahead()
         search(SPACE, seen, settings, lookahead=seen)
-        assert seen.order[:8] == SPACE[:8]
-        assert begun[:8] == [set(SPACE[i : i + 4]) for i in range(8)]
-        for i, chosen in enumerate(seen.order[8:], start=8):
-            waiting = [c for c in SPACE if c not in seen.order[:i]]
-            if chosen != waiting[0]:
+        assert seen.order[:11] == SPACE[:11]
+        assert begun[:11] == [set(SPACE[i : i + 4]) for i in range(11)]
+        for i, chosen in enumerate(seen.order[11:], start=11):
+            waiting, best = [c for c in SPACE if c not in seen.order[:i]], bests[i]
+            assert best is not None
+            if not any(differs_in_one_choice(c, best.candidate) for c in waiting) and chosen != waiting[0]:
                 sampled += 1
                 assert begun[i] == {chosen}
         assert other.begun_elsewhere() == set()
