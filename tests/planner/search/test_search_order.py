@@ -145,10 +145,16 @@ def test_other_processes_see_what_is_reserved_and_nothing_more_while_the_sampler
 
     In the second half, candidates that refine the best come first in order, and the sampler chooses after them.
     """
+    space = [
+        candidate(tensor_parallel=tp, replicas=8 // tp, max_num_seqs=seqs, max_num_batched_tokens=tokens)
+        for tp in (8, 4, 2, 1)
+        for seqs in (1024, 512, 256, 128, 64)
+        for tokens in (2048, 4096, 8192)
+    ]
     sampled = 0
     for seed in range(4):
-        settings = SearchSettings(20, seed, "reserved", tmp_path / f"{seed}.log")
-        other = study_of(settings, SPACE)
+        settings = SearchSettings(36, seed, "reserved", tmp_path / f"{seed}.log")
+        other = study_of(settings, space)
         begun: list[set[Candidate]] = []
         bests: list[Outcome | None] = []
 
@@ -158,14 +164,15 @@ def test_other_processes_see_what_is_reserved_and_nothing_more_while_the_sampler
             def evaluate(self, c: Candidate, best: Outcome | None, upcoming: Sequence[Candidate]) -> Outcome:  # noqa: ARG002
                 begun.append(other.begun_elsewhere())  # noqa: B023 - called while it has this value
                 bests.append(best)  # noqa: B023
-                return self(c, best)
+                self.given.append((c, best))
+                return outcome(c, float(abs(space.index(c) - 10)))
 
         seen = Ahead()
-        search(SPACE, seen, settings, lookahead=seen)
-        assert seen.order[:11] == SPACE[:11]
-        assert begun[:11] == [set(SPACE[i : i + 4]) for i in range(11)]
-        for i, chosen in enumerate(seen.order[11:], start=11):
-            waiting, best = [c for c in SPACE if c not in seen.order[:i]], bests[i]
+        search(space, seen, settings, lookahead=seen)
+        assert seen.order[:19] == space[:19]
+        assert begun[:19] == [set(space[i : i + 4]) for i in range(19)]
+        for i, chosen in enumerate(seen.order[19:], start=19):
+            waiting, best = [c for c in space if c not in seen.order[:i]], bests[i]
             assert best is not None
             if not any(differs_in_one_choice(c, best.candidate) for c in waiting) and chosen != waiting[0]:
                 sampled += 1
