@@ -275,7 +275,7 @@ def _spread_by_waiting(deviations: FloatArray, operator_errors: FloatArray, shar
     """Return the `typical` and the `waiting` of a group of runs, all arguments of shape (n,).
 
     They have the largest likelihood if the logarithms have a Laplace distribution, whose tails are heavier than those
-    of a normal one. The growth with waiting is never negative, so a longer queue never makes an answer surer.
+    of a normal one. The growth with waiting is never negative, so a longer queue never narrows an interval.
     """
     from scipy.optimize import minimize
 
@@ -315,8 +315,8 @@ def stated_errors_digest() -> str:
 def waiting_share(first_s: FloatArray, queue_s: FloatArray, statistic: Callable[[FloatArray], Any]) -> float:
     """Return the share of a statistic of the time to first token that is waiting for the first step.
 
-    It is the part that would be missing if no request waited. The result is ALL_WAITING where it is not known: without
-    requests, or where the statistic is not finite because a request was never served.
+    It is the fraction by which the statistic would be smaller if no request waited. The result is ALL_WAITING where it
+    is not known: without requests, or where the statistic is not finite because a request was never served.
 
     Args:
         first_s: Time to first token of each request, seconds. Shape (n,).

@@ -1,4 +1,4 @@
-"""Compare the kinds of accelerator of a hardware choice: one row for each, with the best plan on it.
+"""Compare the kinds of accelerator of a hardware choice: one row for each, with a plan on it or a reason.
 
 The search ends when it knows the answer, so most kinds have no plan then. Each of them is searched until a plan is
 found: first the most promising candidates on the smallest parts of the hardware that may carry the load, then the
@@ -35,8 +35,8 @@ _PROMISING: Final = 3
 
 _SMALLEST_PARTS: Final = 4
 
-#: What a bound other than a latency bound means for a kind of accelerator of which no candidate is left, the bound that
-#: leaves the least to be desired first.
+#: Why a kind of accelerator is ruled out, by the bound that discards its candidates, in order of precedence. Bounds
+#: other than these are limits of a latency.
 _RULED_OUT: Final = {
     NOT_RENTED: "no instance within the budget",
     NOT_ADMITTED: "no replica would survive",
@@ -46,7 +46,7 @@ _RULED_OUT: Final = {
 
 
 class HardwareRow(JsonBlock):
-    """One kind of accelerator of the choice, with the figures of the best plan on it.
+    """One kind of accelerator of the choice, with the figures of the plan on it.
 
     Latencies are at `requests_per_s`: the required rate or, without one, the plan's own capacity. `capacity` is at the
     confidence of the request. A kind without a plan has a `why`.

@@ -87,8 +87,8 @@ class Observation:
         """Return whether the system may still be filling up, so that a longer run decides.
 
         The requests in it grow by more than a long run of a stable system may, but no faster than a batch that fills
-        up, or none of them waits for a place in the batch. Growth that only the random walk of a short run allows for
-        is undecided, too: otherwise a rate would be met or missed by the run length that its growth happens to select.
+        up, or none of them waits for a place in the batch. Growth within the larger tolerance of a short run counts as
+        undecided too, so that the verdict at a rate does not depend on the length of the run.
         """
         filling = self.growth_fraction <= OVERLOAD_GROWTH or self.waiting_fraction <= GROWTH_LIMIT
         return self.growth_fraction > GROWTH_LIMIT and filling

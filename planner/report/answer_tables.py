@@ -101,8 +101,8 @@ def _figures(plan: Plan, best: Plan | None) -> dict[str, str]:
 
 
 def hardware(answer: Answer) -> TextTable:
-    """Return the best plan on each kind of accelerator, or the reason why there is none."""
-    head = ("Hardware", "Best deployment, or reason", "Instance", "Offer", "Per hour", "Per month",
+    """Return a plan on each kind of accelerator, or the reason why there is none."""
+    head = ("Hardware", "Deployment, or reason", "Instance", "Offer", "Per hour", "Per month",
             "Per million output tokens", "Energy per output token", "Capacity", "Limited by")  # fmt: skip
     rows = tuple(
         (
@@ -119,7 +119,10 @@ def hardware(answer: Answer) -> TextTable:
         )
         for place, row in enumerate(answer.hardware, 1)
     )
-    text = "The best plan on each kind of accelerator, best first. Alternatives are simulated with fewer seeds."
+    text = (
+        "A plan on each kind of accelerator, best first. Only the kind of the recommended plan was searched in full: "
+        "`--hw` with another kind alone may find a better plan on it. Alternatives are simulated with fewer seeds."
+    )
     return TextTable(head, rows, text, words=3)
 
 

@@ -71,7 +71,7 @@ def _cards(plan: Plan, s: ReportSimulations) -> list[tuple[str, str]]:
         ]
     least = min((row.probability_met for row in plan.slo), default=0.0)
     return [
-        ("Rent", plan.hardware),
+        ("Hardware", plan.hardware),
         *costs,
         ("Rate", rate(plan.requests_per_s)),
         ("Confidence in each objective", percent(least)),

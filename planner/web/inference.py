@@ -197,7 +197,7 @@ class SentRequest:
 class SentTask:
     """A task that was carried out: its requests in the order of sending, and how long it took.
 
-    `interrupted` is True if it was ended before its end; the requests that were not sent have a problem.
+    `interrupted` is True if it was stopped early; requests that were not sent state so in `problem`.
     """
 
     task: InferenceTask

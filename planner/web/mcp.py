@@ -41,8 +41,8 @@ _LIST_TTL_MS: Final = 3_600_000
 _CALLS: Final = 4
 
 _INSTRUCTIONS: Final = (
-    "Plans deployments of language models on rented or owned accelerators. `guess` answers at once, `plan` simulates "
-    "and is what to decide on; `models` and `hardware` list valid names. Times are seconds, sizes bytes, money US "
+    "Plans deployments of language models on rented or owned accelerators. `guess` answers at once; `plan` simulates: "
+    "base decisions on it. `models` and `hardware` list valid names. Times are seconds, sizes bytes, money US "
     "dollars. State the dates of prices and the probabilities of objectives when you report a plan."
 )
 

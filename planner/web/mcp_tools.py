@@ -140,21 +140,11 @@ def _plan_properties() -> dict[str, Any]:
 
 
 def _step_properties() -> dict[str, Any]:
-    from planner.studies.step_analysis import StepQuery
+    from planner.studies.step_analysis import STEP_HELP, StepQuery
 
     kinds = {"int": "integer", "int | None": "integer"}
-    words = {
-        "model": "Model: alias, Hugging Face id, or path of a config.json.",
-        "hardware": "Hardware of one replica, for example h100x8.",
-        "batch": "Sequences in the step.",
-        "context": "Tokens per sequence; for prefill, the prompt length.",
-        "stage": "Stage of inference: decode or prefill.",
-        "engine": "Serving engine.",
-        "weight_dtype": "Data type of the weights; default: the model's own.",
-        "kv_dtype": "Data type of the KV cache; default: the engine's.",
-        "tensor_parallel": "Accelerators of the replica; default: all of the hardware.",
-    }
-    return {f.name: {"type": kinds.get(str(f.type), "string"), "description": words[f.name]} for f in fields(StepQuery)}
+    types = {field.name: kinds.get(str(field.type), "string") for field in fields(StepQuery)}
+    return {name: {"type": kind, "description": STEP_HELP[name]} for name, kind in types.items()}
 
 
 # ---- answers

@@ -51,7 +51,7 @@ def _context(name: str) -> dict[str, Any]:
 
         metrics = {key: metric.title for key, metric in LATENCY_METRICS.items()}
         found = {"groups": further_groups(), "choices": essential_choices(), "metrics": metrics, "stats": STATS}
-        return found | ({"axes": _axes(metrics)} if name == "fronts" else {})
+        return found | (_of_front(metrics) if name == "fronts" else {})
     if name == "jobs":
         from planner.web.jobs.registry import KINDS
 
@@ -59,12 +59,13 @@ def _context(name: str) -> dict[str, Any]:
     return {}
 
 
-def _axes(metrics: dict[str, str]) -> dict[str, str]:
-    """Return what a front may weigh, by its name in a question."""
+def _of_front(metrics: dict[str, str]) -> dict[str, Any]:
+    """Return the axes of a front by name, and the keys that its question may have."""
+    from planner.cli.commands.front import KEYS
     from planner.search.pareto_space import PER_TOKEN
 
     latencies = {f"{name}.{stat}": f"{title}, {stat}" for name, title in metrics.items() for stat in ("p99", "mean")}
-    return {name: words for name, (_, words) in PER_TOKEN.items()} | latencies
+    return {"axes": {name: words for name, (_, words) in PER_TOKEN.items()} | latencies, "front_keys": KEYS}
 
 
 templates = Jinja2Templates(FOLDER / "templates")
@@ -80,5 +81,4 @@ def _add(page: WebPage) -> None:
 
 
 for _page in PAGES:
-    if (FOLDER / "templates" / f"{_page.name}.html").exists():
-        _add(_page)
+    _add(_page)

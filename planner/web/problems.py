@@ -22,10 +22,15 @@ class ProblemResponse(JSONResponse):
     media_type = MEDIA_TYPE
 
 
-def problem(status: int, title: str, detail: str, **members: Any) -> ProblemResponse:
-    """Return a response with problem details; further members describe the problem to programs."""
+def problem_details(status: int, title: str, detail: str, **members: Any) -> dict[str, Any]:
+    """Return problem details; further members describe the problem to programs."""
     document = {"type": "about:blank", "title": title, "status": status, "detail": detail}
-    return ProblemResponse(document | {k: v for k, v in members.items() if v is not None}, status)
+    return document | {name: value for name, value in members.items() if value is not None}
+
+
+def problem(status: int, title: str, detail: str, **members: Any) -> ProblemResponse:
+    """Return a response with problem details."""
+    return ProblemResponse(problem_details(status, title, detail, **members), status)
 
 
 def input_problem(error: InputError) -> ProblemResponse:

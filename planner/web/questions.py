@@ -67,7 +67,7 @@ class Question:
         named = self._named(self.keys)
         return {
             "question": self.scenario,
-            "query": to_query(self._with_references(self.keys)),
+            "query": to_query(with_references(self.keys, self.files)),
             "command": shlex.join(["plan", *arguments_of(named | seed)]),
             "scenario": dump_yaml(self._named(self.scenario)),
             "key": self.key,
@@ -81,39 +81,52 @@ class Question:
         paths = {str(file.path): names[file.reference] for file in self.files} | names
         return mapped(value, lambda text: paths.get(text, text))
 
-    def _with_references(self, value: Any) -> Any:
-        paths = {str(file.path): file.reference for file in self.files}
-        return mapped(value, lambda text: paths.get(text, text))
 
-
-def read_question(body: Mapping[str, Any], uploads: Uploads, owner: str, defaults: Mapping[str, Any] = {}) -> Question:
-    """Return the question of a JSON body, which holds the keys of a scenario file.
+def read_keys(
+    body: Mapping[str, Any], uploads: Uploads, owner: str, what: str
+) -> tuple[dict[str, Any], tuple[LocalFile, ...]]:
+    """Return the keys of a JSON body by dotted name, with files by their path, and the uploads that it names.
 
     Args:
-        body: The keys, nested or dotted.
+        body: The keys of a scenario file, nested or dotted.
         uploads: The uploaded files.
         owner: The user; a question names only uploads of its own user.
-        defaults: Keys that the body may leave out.
+        what: Name of the body for messages, for example "the question".
+
+    Raises:
+        InputError: A key is unknown or set by the server, or a value names a file of the server.
+    """
+    from planner.problem.scenario import scenario_keys
+
+    check_values(body, what)
+    refuse_paths(body)
+    files = tuple(uploads.find(reference, owner) for reference in references(body))
+    paths = {file.reference: str(file.path) for file in files}
+    keys = scenario_keys(mapped(dict(body), lambda text: paths.get(text, text)), what)
+    for name in SERVER_KEYS:
+        if keys.get(name) is not None:
+            raise InputError(f"the server sets {name}", keys[name], hint=f"leave {name} out")
+    return keys, files
+
+
+def with_references(value: Any, files: Iterable[LocalFile]) -> Any:
+    """Return a value with each path of an upload replaced by its reference."""
+    paths = {str(file.path): file.reference for file in files}
+    return mapped(value, lambda text: paths.get(text, text))
+
+
+def read_question(body: Mapping[str, Any], uploads: Uploads, owner: str) -> Question:
+    """Return the question of a JSON body, which holds the keys of a scenario file.
 
     Raises:
         InputError: A key is missing, unknown or invalid, or names a file of the server.
     """
-    from planner.problem.scenario import keys_of, request_of_keys, scenario_keys
+    from planner.problem.scenario import keys_of, request_of_keys
 
-    check_values(body, "the question")
-    refuse_paths(body)
-    files = tuple(uploads.find(reference, owner) for reference in references(body))
-    paths = {file.reference: str(file.path) for file in files}
-    local = mapped(dict(body), lambda text: paths.get(text, text))
-    keys = dict(defaults) | scenario_keys(local, "the question")
-    for name in SERVER_KEYS:
-        if keys.get(name) is not None:
-            raise InputError(f"the server sets {name}", keys[name], hint=f"leave {name} out")
+    keys, files = read_keys(body, uploads, owner, "the question")
     with shown_names(files):
         request = request_of_keys(keys)
-    back = {str(file.path): file.reference for file in files}
-    scenario = mapped(request.scenario(), lambda text: back.get(text, text))
-    return Question(scenario, keys_of(request), files)
+    return Question(with_references(request.scenario(), files), keys_of(request), files)
 
 
 @contextmanager

@@ -69,7 +69,7 @@ _LOGIN_PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark"><title>Sign in · LLM capacity planner</title>
 <link rel="stylesheet" href="/static/css/site.css"></head>
-<body><main id="content"><h1>Sign in</h1><p>This server needs a token. Its operator has it.</p>
+<body><main id="content"><h1>Sign in</h1><p>This server requires a token. Ask its operator for it.</p>
 {note}<form method="post" action="/login">
 <input type="hidden" name="next" value="{next}">
 <p><label>Token <input type="password" name="token" autocomplete="current-password" required autofocus></label></p>

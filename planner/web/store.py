@@ -235,7 +235,7 @@ class Store:
     def jobs(
         self, owner: str | None, limit: int, kind: str | None = None, without: Sequence[str] = (), before: int = 0
     ) -> list[Job]:
-        """Return jobs, the last ones first: of one owner or of all, of one kind or of all kinds but some."""
+        """Return jobs, newest first: of one owner or of all, of one kind or of all kinds except `without`."""
         query = sa.select(_jobs).order_by(_jobs.c.number.desc()).limit(limit)
         if owner is not None:
             query = query.where(_jobs.c.owner == owner)

@@ -6,24 +6,25 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
 
-from planner.studies.step_analysis import MOST_SEQUENCES, StepQuery
+from planner.studies.step_analysis import MOST_SEQUENCES, STEP_HELP, StepQuery
+from planner.web.api.state import PREFIX
 from planner.web.documents.analysis import analyze_document, named_model
 from planner.web.documents.graph import Graph, graph_document
 from planner.web.documents.memory import memory_document
 
-router = APIRouter(prefix="/api/v1", tags=["steps"])
+router = APIRouter(prefix=PREFIX, tags=["steps"])
 
 
 def step_query(
-    model: Annotated[str, Query(max_length=200, description="Model: name in the catalog or Hugging Face id.")],
-    hardware: Annotated[str, Query(max_length=100, description="Hardware of one replica, for example h100x8.")],
-    batch: Annotated[int, Query(ge=1, le=MOST_SEQUENCES, description="Sequences in the step.")] = 1,
-    context: Annotated[int, Query(ge=1, description="Tokens per sequence; for prefill, the prompt length.")] = 1024,
-    stage: Annotated[str, Query(max_length=20, description="Stage of inference: decode or prefill.")] = "decode",
-    engine: Annotated[str, Query(max_length=100, description="Serving engine.")] = "vllm",
-    weight_dtype: Annotated[str | None, Query(max_length=20, description="Data type of the weights.")] = None,
-    kv_dtype: Annotated[str | None, Query(max_length=20, description="Data type of the KV cache.")] = None,
-    tensor_parallel: Annotated[int | None, Query(ge=1, le=1024, description="Accelerators of the replica.")] = None,
+    model: Annotated[str, Query(max_length=200, description=STEP_HELP["model"])],
+    hardware: Annotated[str, Query(max_length=100, description=STEP_HELP["hardware"])],
+    batch: Annotated[int, Query(ge=1, le=MOST_SEQUENCES, description=STEP_HELP["batch"])] = 1,
+    context: Annotated[int, Query(ge=1, description=STEP_HELP["context"])] = 1024,
+    stage: Annotated[str, Query(max_length=20, description=STEP_HELP["stage"])] = "decode",
+    engine: Annotated[str, Query(max_length=100, description=STEP_HELP["engine"])] = "vllm",
+    weight_dtype: Annotated[str | None, Query(max_length=20, description=STEP_HELP["weight_dtype"])] = None,
+    kv_dtype: Annotated[str | None, Query(max_length=20, description=STEP_HELP["kv_dtype"])] = None,
+    tensor_parallel: Annotated[int | None, Query(ge=1, le=1024, description=STEP_HELP["tensor_parallel"])] = None,
 ) -> StepQuery:
     """Return the step that a client names."""
     name = named_model(model)

@@ -7,9 +7,10 @@ from typing import Any
 from fastapi import APIRouter
 
 from planner.sections.full_answer import parse_answer
+from planner.web.api.state import PREFIX
 from planner.web.documents.answers import answer_document
 
-router = APIRouter(prefix="/api/v1/answers", tags=["answers"])
+router = APIRouter(prefix=f"{PREFIX}/answers", tags=["answers"])
 
 
 @router.post("/view", summary="An answer in words, tables and figures")

@@ -7,11 +7,12 @@ from typing import Any, Generic, TypeVar
 from fastapi import APIRouter, Query
 from typing_extensions import TypedDict
 
+from planner.web.api.state import PREFIX
 from planner.web.documents import calibrations as calibration_documents
 from planner.web.documents import catalogs as documents
 from planner.web.documents.analysis import named_model
 
-router = APIRouter(prefix="/api/v1", tags=["catalogs"])
+router = APIRouter(prefix=PREFIX, tags=["catalogs"])
 
 Item = TypeVar("Item")
 

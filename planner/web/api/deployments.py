@@ -7,9 +7,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
+from planner.web.api.state import PREFIX
 from planner.web.documents import deployment_text as documents
 
-router = APIRouter(prefix="/api/v1/deployments", tags=["deployments"])
+router = APIRouter(prefix=f"{PREFIX}/deployments", tags=["deployments"])
 
 
 class DeploymentText(BaseModel):

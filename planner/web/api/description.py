@@ -10,8 +10,8 @@ from fastapi.openapi.utils import get_openapi
 from planner.web.problems import MEDIA_TYPE
 
 _SUMMARY: Final = (
-    "Which GPUs, how many, at which cost, energy and latency: the planner over HTTP. What takes longer than a moment "
-    "is a job: its address comes back at once, its events tell how far it is, and its result stays."
+    "Which GPUs, how many, at which cost, energy and latency: the planner over HTTP. Anything that takes longer "
+    "than a moment runs as a job, with an address, events for its progress, and a result that is kept."
 )
 
 _TEXT: Final = {"type": "string"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 
 from planner.problem.scenario import request_of_keys
-from planner.web.api.state import Owner, State
+from planner.web.api.state import PREFIX, Owner, State
 from planner.web.documents.guess import Guess, guess_document
 from planner.web.questions import from_query, read_question, shown_names
 
-router = APIRouter(prefix="/api/v1", tags=["plans"])
+router = APIRouter(prefix=PREFIX, tags=["plans"])
 
 
 @router.get("/guess")

@@ -52,7 +52,7 @@ class JobView(BaseModel):
     started: str | None
     ended: str | None
     progress: JobProgress | None
-    verdict: str | None = Field(description="yes, no, or null for a job that asks neither")
+    verdict: str | None = Field(description="yes or no; null for a job that is not a yes-or-no question")
     key: str = Field(description="equal for equal questions, with this version and the same calibration")
     question: dict[str, Any]
     parent: str | None = Field(description="id of the job that the question is about")
@@ -61,7 +61,7 @@ class JobView(BaseModel):
 
 
 class JobList(BaseModel):
-    """Jobs, the last ones first; `next` is the value of `before` for the page that follows."""
+    """Jobs, newest first; `next` is the value of `before` for the page that follows."""
 
     items: list[JobView]
     next: str | None
@@ -74,6 +74,8 @@ def view(job: Job, artifacts: list[str]) -> dict[str, Any]:
     links |= {name.removesuffix(".json") if name == RESULT else name: f"{here}/{name}" for name in artifacts}
     if RESULT in artifacts:
         links["result"] = f"{here}/result"
+    if "result.csv" in artifacts:  # results.py makes the other form on demand
+        links["result.parquet"] = f"{here}/result.parquet"
     if job.kind == "plan" and job.verdict == "yes":
         links |= {name: f"{here}/{name}" for name in ON_DEMAND}
     kept = ("id", "kind", "status", "title", "verdict", "key", "question", "parent", "error", "progress")
@@ -129,7 +131,7 @@ def _inlined(schema: Any, parts: dict[str, Any]) -> Any:
 
 def _body(kind: JobKind) -> dict[str, Any]:
     """Return the part of the documentation of the API that describes the question of a kind of job."""
-    schema: dict[str, Any] = {"type": "object"} if kind.schema is None else kind.schema()
+    schema = kind.schema()
     content = {"application/json": {"schema": _inlined(schema, schema.get("$defs", {}))}}
     return {"requestBody": {"required": True, "content": content}}
 
@@ -157,7 +159,7 @@ def list_jobs(
     kind: Annotated[str | None, Query(max_length=32)] = None,
     before: Annotated[str | None, Query(max_length=32, description="`next` of the page before")] = None,
 ) -> JobList:
-    """Return the jobs of the user, the last ones first."""
+    """Return the jobs of the user, newest first."""
     number = int(before) if before is not None and before.isdigit() else 0
     without = () if kind in DERIVED else DERIVED
     jobs = state.store.jobs(owner, limit + 1, kind, without, min(number, 2**63 - 1))

@@ -1,4 +1,4 @@
-"""What operators of a server need: whether it lives, whether it can work, and its metrics."""
+"""What operators of a server need: liveness, readiness and metrics."""
 
 from __future__ import annotations
 

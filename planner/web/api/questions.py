@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request
 
-from planner.web.api.state import Owner, State
+from planner.web.api.state import PREFIX, Owner, State
 from planner.web.questions import from_query, read_question
 
-router = APIRouter(prefix="/api/v1", tags=["questions"])
+router = APIRouter(prefix=PREFIX, tags=["questions"])
 
 
 @router.get("/question")

@@ -84,7 +84,7 @@ async def files(
 ) -> Response:
     """Return the files that start a plan on a target, as `plan deploy` writes them."""
     question = {"target": target, "alternative": alternative, "image": image}
-    return await _made(state, owner, job, "deployment", question, FILES)
+    return await _made(state, owner, job, "deploy-files", question, FILES)
 
 
 async def _made(state: ServerState, owner: str, job: Job, kind: str, question: dict[str, Any], name: str) -> Response:

@@ -54,7 +54,7 @@ def answer_document(answer: Answer) -> dict[str, Any]:
 def _recommended(answer: Answer, plan: Plan) -> dict[str, Any]:
     known = plan.calibration
     return {
-        "rent": plan.hardware,
+        "planned_hardware": plan.hardware,
         "headline": deployment_words(plan.deployment),
         "offer": "" if plan.cost is None or plan.cost.usd_per_hour is None else offer_words(plan.cost),
         "cards": [list(card) for card in _cards(answer, plan)],

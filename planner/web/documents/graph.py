@@ -20,11 +20,11 @@ from catalogs.models.layers import LayerGroup
 from planner.studies.step_analysis import AnalyzedSteps, PricedReplica, StepQuery
 from planner.web.documents.catalogs import group_words
 from planner.web.documents.memory import layer_ids, layer_memory
-from planner.web.documents.operator_flow import BEFORE, ENCODER, flow, last_operators
 from simulator.analysis.operators import BOUND_WORDS, OperatorRow, operator_rows, origin_shares, together
 from simulator.costs.partition import BatchRows
 from simulator.costs.pricing import N_CLASSES
 from simulator.costs.tables import StepTables
+from simulator.layers.operator_flow import BEFORE, ENCODER, flow, last_operators
 from simulator.layers.shard import Shard
 
 INPUT: Final = "input"

@@ -89,9 +89,9 @@ class JobResult:
 
     Attributes:
         document: What `result` returns, as JSON data.
-        verdict: Whether the answer is yes or no; None for a job that asks neither.
+        verdict: The answer to a yes-or-no question; None for other jobs.
         artifacts: Further results by name, for example `requests.csv`.
-        interrupted: Whether the job ended before its end, with the best result so far.
+        interrupted: Whether the job was stopped early, so that the document is a partial result.
     """
 
     document: Mapping[str, Any]
@@ -114,8 +114,9 @@ class JobKind:
         summary: What the job does, for the documentation of the API.
         prepare: Returns the question of a JSON body; raises InputError if it is not valid.
         run: Answers the question, in a worker process.
-        schema: JSON Schema of the body; None for any mapping.
-        measures: Whether the job measures something outside the planner, so that the same question is answered anew.
+        schema: Returns the JSON Schema of the body.
+        measures: Whether the result depends on the outside world, so that an equal question is answered anew.
+        uses_device: Whether the job may open an accelerator, which maps more addresses than a memory limit allows.
         derived: Whether the job makes files of a finished job in a short time; such jobs run first and are not listed.
     """
 
@@ -124,8 +125,9 @@ class JobKind:
     summary: str
     prepare: Callable[[Mapping[str, Any], Submission], Prepared]
     run: Callable[[Task], JobResult]
-    schema: Callable[[], dict[str, Any]] | None = None
+    schema: Callable[[], dict[str, Any]]
     measures: bool = False
+    uses_device: bool = False
     derived: bool = False
 
 

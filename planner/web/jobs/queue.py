@@ -1,7 +1,7 @@
-"""The queue of jobs: starts a process for each, watches it, and writes what becomes of it into the store.
+"""The queue of jobs: starts a process for each, watches it, and records its outcome in the store.
 
 One thread does all of this. A job is taken from the store in one step, so several servers may share a store. A server
-that is gone leaves running jobs behind: another one lets them wait again, and they continue where they were.
+that is gone leaves running jobs behind: another one returns them to the queue, and they continue where they stopped.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from planner.web.jobs.worker import (
     Outcome,
     run_order,
 )
-from planner.web.problems import INVALID_INPUT
+from planner.web.problems import INVALID_INPUT, problem_details
 from planner.web.questions import result_key
 from planner.web.settings import ServerSettings
 from planner.web.store import CANCELLED, DONE, FAILED, QUEUED, RESULT, RUNNING, Job, NewJob, Store
@@ -188,7 +188,7 @@ class JobQueue:
             self._runs.clear()
 
     def _look(self, context: Any) -> None:
-        """Do once what there is to do, and wait for the next event."""
+        """Run one iteration: expire, stop, start, wait for the next event, and read from the processes."""
         now = time.monotonic()
         if now >= self._next_heartbeat_s:
             self._heartbeat()
@@ -196,7 +196,7 @@ class JobQueue:
         if now >= self._next_expiry_s:
             self._expire()
             self._next_expiry_s = now + _EXPIRE_EVERY_S
-        self._end_what_must_end(now)
+        self._stop_overdue(now)
         while (job := self._claim()) is not None:
             self._start(job, context)
         waited = [run.connection for run in self._runs.values() if run.outcome is None]
@@ -240,7 +240,7 @@ class JobQueue:
         for job in self.store.orphans():
             self._lost(job, "its server was lost")
 
-    def _end_what_must_end(self, now: float) -> None:
+    def _stop_overdue(self, now: float) -> None:
         """Stop jobs that someone has cancelled, or that have run too long."""
         cancelled = self.store.cancelled(list(self._runs))
         for id_, run in self._runs.items():
@@ -264,11 +264,11 @@ class JobQueue:
             question = self._place(job, folder)
         except (InputError, KeyError) as error:
             text = str(error) if isinstance(error, InputError) else "the plan of this job was deleted"
-            self.store.finish(job, FAILED, {}, error=_problem(422, INVALID_INPUT, text))
+            self.store.finish(job, FAILED, {}, error=problem_details(422, INVALID_INPUT, text))
             return
         parent = None if job.parent is None else self.store.artifact(job.parent)
         cores = self.settings.cores_per_job
-        memory_mib = None if KINDS[job.kind].measures else limits.job_memory_mib  # a GPU maps more addresses
+        memory_mib = None if KINDS[job.kind].uses_device else limits.job_memory_mib
         listed = self.settings.endpoints_file and self.settings.endpoints_file.absolute()
         order = Order(job.kind, question, parent, folder, cores, memory_mib, limits.job_cpu_s, listed)
         ours, theirs = context.Pipe(duplex=False)
@@ -320,14 +320,14 @@ class JobQueue:
             self.store.finish(job, DONE, outcome.files, _verdict(outcome))
         elif outcome.word == LIMIT:
             files = outcome.files or _best_so_far(run)
-            self.store.finish(job, FAILED, files, _verdict(outcome), _problem(503, LIMIT_TITLE, outcome.detail))
+            self.store.finish(job, FAILED, files, _verdict(outcome), problem_details(503, LIMIT_TITLE, outcome.detail))
         elif outcome.word == INVALID:
             error = InputError(*outcome.detail)
             details = {"rule": error.rule, "value": error.value, "nearest": error.nearest, "hint": error.hint}
-            self.store.finish(job, FAILED, {}, error=_problem(422, INVALID_INPUT, str(error), **details))
+            self.store.finish(job, FAILED, {}, error=problem_details(422, INVALID_INPUT, str(error), **details))
         else:
             is_kept = True
-            self.store.finish(job, FAILED, {}, error=_problem(500, "A defect of the planner", outcome.detail))
+            self.store.finish(job, FAILED, {}, error=problem_details(500, "A defect of the planner", outcome.detail))
         del self._runs[job.id]
         if not is_kept:
             shutil.rmtree(self._folder(job), ignore_errors=True)
@@ -339,7 +339,7 @@ class JobQueue:
         if run.why == CANCELLED:
             self.store.finish(run.job, CANCELLED, files, verdict)
         else:
-            self.store.finish(run.job, FAILED, files, verdict, _problem(503, LIMIT_TITLE, str(run.why)))
+            self.store.finish(run.job, FAILED, files, verdict, problem_details(503, LIMIT_TITLE, str(run.why)))
 
     def _lost(self, job: Job, how: str) -> bool:
         """Let a job wait again whose process is gone, and return True; after several losses it has failed."""
@@ -350,7 +350,7 @@ class JobQueue:
             return True
         else:
             text = f"the process of the job was lost {MOST_LOSSES + 1} times, and {how}"
-            self.store.finish(job, FAILED, {}, error=_problem(500, "The job was lost", text))
+            self.store.finish(job, FAILED, {}, error=problem_details(500, "The job was lost", text))
         return False
 
 
@@ -361,11 +361,6 @@ def _verdict(outcome: Outcome) -> str | None:
 def _best_so_far(run: _Run) -> dict[str, bytes]:
     """Return the result of a job whose process was killed: the best that it had reported."""
     return {} if run.best is None else {RESULT: json_bytes({"interrupted": True, "best_so_far": run.best})}
-
-
-def _problem(status: int, title: str, detail: str, **members: Any) -> dict[str, Any]:
-    document = {"type": "about:blank", "title": title, "status": status, "detail": detail}
-    return document | {name: value for name, value in members.items() if value is not None}
 
 
 def _kill(process: BaseProcess) -> None:

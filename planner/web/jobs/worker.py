@@ -16,7 +16,6 @@ import time
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -205,9 +204,3 @@ def _end_with_server() -> None:
         with contextlib.suppress(OSError, AttributeError):
             os.killpg(0, signal.SIGKILL)
         os._exit(1)
-
-
-def preload() -> None:
-    """Import what most jobs need."""
-    for name in PRELOADED:
-        import_module(name)

@@ -15,7 +15,7 @@ from catalogs.models.catalog import list_models, load_model
 from planner.studies.step_analysis import PricedReplica, StepQuery, analyze
 from planner.web.documents.graph import HOST, Graph, graph_document, graph_of
 from planner.web.documents.memory import memory_document
-from planner.web.documents.operator_flow import BEFORE, flow, inputs_of
+from simulator.layers.operator_flow import BEFORE, flow, inputs_of
 
 #: Models that serving does not cover: text encoders.
 NOT_SERVED = {"bart-base", "t5-small"}

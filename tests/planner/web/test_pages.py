@@ -154,7 +154,7 @@ def test_a_plan_in_the_browser_is_that_of_the_command(browser: Browser, server: 
             own = client.get(f"/api/v1/jobs/{job}/result").json()
         assert without_times(own) == without_times(answer)
         assert answer["best"]["deployment"]["hardware"] in page.locator(ANSWER).inner_text()
-        page.locator("summary", has_text="The screen of the command").click()
+        page.locator("summary", has_text="Terminal output").click()
         screen = page.locator("pre.screen").inner_text()
         assert answer["best"]["command"].split()[2] in screen
 

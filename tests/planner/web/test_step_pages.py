@@ -63,7 +63,7 @@ def test_the_roofline_by_keyboard(browser: Browser, server: RunningServer) -> No
         assert first != second
         assert page.locator(MARKS).nth(1).get_attribute("aria-label") == second
         assert page.locator(f"{MARKS}[tabindex='0']").count() == 1
-        for title in ("Operators", "Memory", "16, 8 and 4 bit", "Scaling with batch and context"):
+        for title in ("Operators", "Memory", "Precision: 16, 8 and 4 bits", "Scaling with batch and context"):
             page.locator("summary", has_text=title).first.click()
         page.locator("#more .main-svg").first.wait_for()
         assert page.locator("table[class], table").count() >= 4

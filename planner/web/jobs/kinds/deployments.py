@@ -1,4 +1,4 @@
-"""Deployments: the files that start a plan, the same as `plan deploy` writes, as a zip archive."""
+"""Files of `plan deploy`: what starts a plan on a target, as a zip archive."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def run(task: Task) -> JobResult:
 SUMMARY: Final = "Write the files that start a plan."
 
 KIND = JobKind(
-    "deployment",
-    "deployments",
+    "deploy-files",
+    "deploy-files",
     SUMMARY,
     prepare,
     run,

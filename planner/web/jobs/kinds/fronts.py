@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from catalogs.errors import InputError
-from catalogs.io.json_files import check_values
 from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task
-from planner.web.questions import SERVER_KEYS, shown_names
-from planner.web.uploads import mapped, references, refuse_paths
+from planner.web.questions import read_keys, shown_names, with_references
 
 if TYPE_CHECKING:
     from planner.search.pareto_search import ParetoAnswer
@@ -20,23 +18,14 @@ DEFAULT_AXES: Final = ("cost", "ttft.p99")
 def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
     """Return the question of a front: keys of a scenario file, and `axes`."""
     from planner.cli.commands.front import front_request
-    from planner.problem.scenario import scenario_keys
     from planner.search.pareto_space import parse_axes
 
-    check_values(body, "the front")
-    refuse_paths(body)
     given = dict(body)
     axes = parse_axes(",".join(_names(given.pop("axes", DEFAULT_AXES))))
-    files = [submission.uploads.find(reference, submission.owner) for reference in references(given)]
-    paths = {file.reference: str(file.path) for file in files}
-    keys = scenario_keys(mapped(given, lambda text: paths.get(text, text)), "the front")
-    for name in SERVER_KEYS:
-        if keys.get(name) is not None:
-            raise InputError(f"the server sets {name}", keys[name], hint=f"leave {name} out")
+    keys, files = read_keys(given, submission.uploads, submission.owner, "the front")
     with shown_names(files):
         request, limits = front_request(keys, axes)
-    back = {path: reference for reference, path in paths.items()}
-    scenario = mapped(request.scenario(), lambda text: back.get(text, text))
+    scenario = with_references(request.scenario(), files)
     scenario |= {"slo": [slo.text for slo in limits], "axes": [axis.name for axis in axes]}
     scenario.pop("objective", None)
     title = f"{scenario['model']} on {scenario['hardware']}: {' and '.join(scenario['axes'])}"

@@ -74,4 +74,13 @@ def run(task: Task) -> JobResult:
 
 SUMMARY: Final = "Measure this machine and install its calibration."
 
-KIND = JobKind("profile", "profiles", SUMMARY, prepare, run, lambda: ProfileQuestion.model_json_schema(), measures=True)
+KIND = JobKind(
+    "profile",
+    "profiles",
+    SUMMARY,
+    prepare,
+    run,
+    lambda: ProfileQuestion.model_json_schema(),
+    measures=True,
+    uses_device=True,
+)

@@ -78,7 +78,7 @@ function details(shown) {
   return [
     kept("Operators", () => each(operators)),
     kept("Memory", () => each(memory)),
-    kept("16, 8 and 4 bit", () => each(precisions)),
+    kept("Precision: 16, 8 and 4 bits", () => each(precisions)),
     kept("Scaling with batch and context", () => scaling(shown)),
     kept("The same as a command", () => shown.map((one) => codeBlock(analyzeCommand(one.setup, page.shared()), `Command, ${one.title}`))),
     el("div", { class: "row" },
@@ -101,7 +101,7 @@ function operators({ document: found, title }) {
     seconds(op.roofline_s), seconds(op.seconds), percent(op.seconds / total), origin(op),
   ]);
   return table({
-    head: ["Operator", "Bound by", "Times", "FLOP", "Bytes", "FLOP/B", "Roofline", "Time", "Share", "Known from"], rows, numeric: [2, 3, 4, 5, 6, 7, 8],
+    head: ["Operator", "Bound by", "Count", "FLOP", "Bytes", "FLOP/B", "Roofline", "Time", "Share", "Origin"], rows, numeric: [2, 3, 4, 5, 6, 7, 8],
     caption: `On one accelerator, all executions together. Calibration: ${found.calibration.bundle}.`, label: `Operators, ${title}`,
   });
 }
@@ -137,7 +137,7 @@ function precisions({ document: found, title }) {
   ]);
   return table({
     head: ["Bits", "Weights, KV", "Moved", "Roofline", "Engine", "Relative", "Weights stored", "KV stored", "Fits"], rows, numeric: [2, 3, 4, 5, 6, 7],
-    caption: "The same step with other weights and KV cache; activations stay at 16 bit.", label: `Precisions, ${title}`,
+    caption: "The same step with other weights and KV cache; activations stay at 16 bits.", label: `Precisions, ${title}`,
   });
 }
 

@@ -2,7 +2,6 @@
 
 import { draw } from "/static/js/charts.js";
 import { button, cards, codeBlock, el, fill, fold, table } from "/static/js/parts.js";
-import { counted } from "/static/js/words.js";
 
 /**
  * Show an answer in `place`.
@@ -20,7 +19,7 @@ export function showAnswer(place, view, { files = [], onChange, note } = {}) {
 function recommended(view, files) {
   const [main, ...others] = view.figures;
   return [
-    el("h2", { class: "verdict" }, `Rent ${view.rent}`),
+    el("h2", { class: "verdict" }, `${view.offer ? "Rent" : "Use"} ${view.planned_hardware}`),
     el("p", {}, view.headline),
     cards(view.cards),
     view.offer ? el("p", { class: "soft" }, view.offer) : null,
@@ -40,9 +39,9 @@ function recommended(view, files) {
       ]) : null,
     view.hardware ? fold("Hardware to choose from", () => [textTable(view.hardware, "Hardware"), list(view.left_out)]) : null,
     ...others.filter((f) => f.name === "curve" || f.name === "distribution").map(folded),
-    fold("What binds: memory and time", () => others.filter((f) => ["memory", "time"].includes(f.name)).map((f) => figure(f, true))),
+    fold("Memory and time", () => others.filter((f) => ["memory", "time"].includes(f.name)).map((f) => figure(f, true))),
     view.regions ? fold("Prices by region", () => [...others.filter((f) => f.name === "prices").map((f) => figure(f)), textTable(view.regions, "Prices by region")]) : null,
-    view.sections.length ? fold("Users, cost in full, quality", () => pairs(view.sections)) : null,
+    view.sections.length ? fold("Users, ownership, power and quality", () => pairs(view.sections)) : null,
     fold("How sure is this?", () => [
       ...others.filter((f) => f.name === "evidence").map((f) => figure(f)),
       view.stated?.length ? table({ head: ["Statistic", "Runs compared", "True value relative to the simulated one"], rows: view.stated, numeric: [1, 2], label: "Stated error" }) : null,
@@ -71,7 +70,7 @@ function refused(view, files, onChange) {
       no.stages.map((text) => el("p", {}, `${text}.`)),
       no.closest.memory ? figure(no.closest.memory, true) : null,
     ] : null,
-    fold("Why each candidate is not the answer", () => table({
+    fold("Why candidates were rejected", () => table({
       head: ["Reason", "Candidates"], rows: no.reasons.map(([reason, n]) => [reason, n.toLocaleString("en-US")]), numeric: [1], label: "Reasons",
     })),
   ];
@@ -84,7 +83,7 @@ function evidence(view) {
       codeBlock(view.reproduce.command, "Command that repeats the plan"),
       textTable(view.reproduce.table, "What the answer depends on"),
     ]),
-    fold("The screen of the command", () => el("pre", { class: "screen", tabindex: "0", role: "region", "aria-label": "Screen" }, view.screen)),
+    fold("Terminal output", () => el("pre", { class: "screen", tabindex: "0", role: "region", "aria-label": "Terminal output" }, view.screen)),
   ];
 }
 
@@ -117,5 +116,5 @@ function pairs(lines) {
     if (label || !found.length) found.push([label, [text]]);
     else found.at(-1)[1].push(text);
   }
-  return table({ head: ["", ""], rows: found.map(([label, texts]) => [label, el("span", {}, texts.join("\n"))]), label: counted(found.length, "account") });
+  return table({ head: ["", ""], rows: found.map(([label, texts]) => [label, el("span", {}, texts.join("\n"))]), label: "Further sections of the answer" });
 }

@@ -36,8 +36,8 @@ const COLUMNS = {
   engines: [{ key: "name", head: "Engine" }, { key: "version", head: "Version" }, { key: "supported", head: "Simulated", show: (x) => (x ? "yes" : "no") }, source],
   workloads: [
     { key: "name", head: "Workload", link: (item) => `/plan?workload=${encodeURIComponent(item.name)}` },
-    { key: "input_tokens_mean", head: "Mean prompt, tokens", show: amount(digits), number: true },
-    { key: "output_tokens_mean", head: "Mean answer, tokens", show: amount(digits), number: true },
+    { key: "input_tokens_mean", head: "Mean input tokens", show: amount(digits), number: true },
+    { key: "output_tokens_mean", head: "Mean output tokens", show: amount(digits), number: true },
     { key: "requests_per_s", head: "Requests per second", show: amount(digits), number: true }, source,
   ],
   prices: [

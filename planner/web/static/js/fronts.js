@@ -7,10 +7,10 @@ import { cards, codeBlock, el, fill, fold, problemNote, shareButton, table } fro
 import { questionForm } from "/static/js/question.js";
 import { counted, digits, dollars, grouped } from "/static/js/words.js";
 
-/** Keys of a question that a front has; the others belong to plans. */
-const KEYS = ["model", "hardware", "slo", "workload", "input_tokens", "output_tokens", "rate", "confidence", "precisions", "max_usd_per_hour", "engine", "seed", "tariff"];
-
 const at = (id) => document.getElementById(id);
+
+/** Keys that the question of a front may have, by dotted name; the others belong to plans. */
+const KEYS = at("axes").dataset.keys.split(" ");
 const place = { problem: at("problem"), job: at("job"), answer: at("answer") };
 const controls = [0, 1, 2].map((i) => at(`axis-${i}`));
 
@@ -28,7 +28,7 @@ page.form.addEventListener("submit", (event) => {
     return;
   }
   const question = page.question();
-  jobs.run({ ...Object.fromEntries(Object.entries(question).filter(([name]) => KEYS.includes(name))), axes: axes() });
+  jobs.run({ ...onlyKeys(question), axes: axes() });
 });
 const linked = await jobs.resume();
 if (linked && !page.complete()) {
@@ -37,11 +37,20 @@ if (linked && !page.complete()) {
   (named ?? []).forEach((name, i) => pick(controls[i], name));
 }
 
-/** Hide the controls of keys that a front has not. */
+/** Return the part of a question that a front takes. */
+function onlyKeys(question, prefix = "") {
+  const found = {};
+  for (const [name, value] of Object.entries(question)) {
+    if (KEYS.includes(prefix + name)) found[name] = value;
+    else if (!prefix && KEYS.some((key) => key.startsWith(`${name}.`))) found[name] = onlyKeys(value, `${name}.`);
+  }
+  return found;
+}
+
+/** Hide the controls of keys that a front does not have. */
 function hideOthers() {
   for (const control of page.form.elements) {
-    const name = control.name?.split(".")[0];
-    if (name && !KEYS.includes(name)) (control.closest(".field, .choice") ?? control).hidden = true;
+    if (control.name && !KEYS.includes(control.name)) (control.closest(".field, .choice") ?? control).hidden = true;
   }
   for (const group of page.form.querySelectorAll("details")) {
     const parts = [...group.querySelectorAll(".field, .choice, .button")];

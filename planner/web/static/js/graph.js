@@ -47,7 +47,7 @@ function draw() {
   fill(place.keys, legend(new Set(shown.flatMap(({ document }) => document.nodes.map((node) => node.bound)))));
   place.graphs.parentElement.classList.toggle("several", shown.length > 1);
   fill(place.graphs, shown.map(({ title, document }, i) => el("div", { class: "panel" }, shown.length > 1 ? el("h2", {}, title) : null,
-    el("div", { class: "graph" }, operatorGraph(document, { title, size, most, choose: (node) => choose(node, i), width: Math.min(place.graphs.clientWidth, shown.length > 1 ? place.graphs.clientWidth / Math.min(shown.length, 2) : Infinity) })))));
+    el("div", { class: "graph" }, operatorGraph(document, { title, size, most, choose, width: Math.min(place.graphs.clientWidth, shown.length > 1 ? place.graphs.clientWidth / Math.min(shown.length, 2) : Infinity) })))));
   find();
   details();
   fill(place.more, fold("The same as a table", () => shown.map(asTable)), el("div", { class: "row" },
@@ -61,11 +61,11 @@ function sum({ nodes, step_s: step, n_steps: n, question }) {
   return `${what} ${seconds(step)}; ${largest.label} takes the most, ${percent(largest.share)}.`;
 }
 
-function choose(node, i) {
+function choose(node) {
   chosen = node.id;
   page.state.save({ node: chosen });
   place.graphs.querySelectorAll(".node").forEach((other) => other.setAttribute("aria-pressed", String(other.dataset.id === chosen)));
-  details(i);
+  details();
 }
 
 /** Show the chosen operator, of every setup that has it. */
@@ -84,7 +84,7 @@ function figures(node) {
     ["Time", `${seconds(node.total_s)}, ${percent(node.share)} of the step`],
     ["Executions", `${grouped(node.count)} of ${seconds(node.seconds)} each`],
     ["Bound by", BOUNDS[node.bound]?.words ?? node.bound],
-    ["Time known from", origins(node)],
+    ["Origin of the time", origins(node)],
     node.roofline_s ? ["At the roofline", `${seconds(node.roofline_s)} each`] : null,
     node.flops ? ["Arithmetic", `${si(node.flops, "FLOP")} each`] : null,
     node.bytes ? ["Bytes", `${si(node.bytes, "B")} each`] : null,

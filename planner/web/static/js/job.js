@@ -47,8 +47,11 @@ export function follow(job, { onProgress, onEnd, onError }) {
   return () => events.close();
 }
 
+/** Kinds of jobs whose cancelled runs keep a partial result. */
+const KEEP = ["plan", "front", "inference-task"];
+
 /**
- * Show the progress of a job in `place`: what is done of how much, the best so far, and Cancel, which keeps the best.
+ * Show the progress of a job in `place`: what is done of how much, the best so far, and Cancel.
  *
  * @returns {(progress: object) => void} A function that shows newer progress.
  */
@@ -57,7 +60,7 @@ export function progressBox(place, job) {
   const words = el("span", {}, "Waiting for a free worker");
   const count = el("span", { class: "soft" });
   const best = el("p", { class: "soft" });
-  const cancel = button("Cancel and keep the best", async () => {
+  const cancel = button(KEEP.includes(job.kind) ? "Cancel and keep the best" : "Cancel", async () => {
     cancel.disabled = true;
     try {
       await call(`/jobs/${encodeURIComponent(job.id)}`, { method: "DELETE" });

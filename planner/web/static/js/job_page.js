@@ -29,9 +29,9 @@ export function jobPage({ path, place, save, show }) {
     }
     try {
       const result = await call(`/jobs/${encodeURIComponent(job.id)}/result`);
-      fill(place.answer, job.status === "cancelled" ? el("p", { class: "note" }, "Cancelled: this is what there was until then.") : null);
+      fill(place.answer, job.status === "cancelled" ? el("p", { class: "note" }, "Cancelled: this is the partial result.") : null);
       show(result, job);
-      announce("The result is here");
+      announce("Result ready");
     } catch (error) {
       fill(place.answer, problemNote(error));
     }

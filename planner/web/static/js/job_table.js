@@ -17,7 +17,7 @@ export function isActive(job) {
 
 /** Return the table of jobs; `onChange` runs after an action. */
 export function jobTable(jobs, onChange) {
-  return table({ head: ["Job", "Kind", "State", "Begun", "Took", "Results", ""], rows: jobs.map((job) => row(job, onChange)), label: "Jobs" });
+  return table({ head: ["Job", "Kind", "State", "Created", "Took", "Results", ""], rows: jobs.map((job) => row(job, onChange)), label: "Jobs" });
 }
 
 function row(job, onChange) {

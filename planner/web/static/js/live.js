@@ -32,7 +32,7 @@ function estimate(guess) {
     ["First guess", value(guess.gpus, (n) => counted(n, "accelerator")), between(range.gpus, digits) || (guess.requests_per_s ? `carries about ${rate(guess.requests_per_s)}` : "")],
     ["Cost", value(guess.usd_per_hour, (usd) => `${dollars(usd)}/h`), between(range.usd_per_hour, dollars)],
     ["One request alone", value(guess.lone_ttft_s, seconds), guess.lone_tpot_s === null ? "" : `to the first token, then ${seconds(guess.lone_tpot_s)} per token`],
-    ["What binds", guess.binds ?? "nothing", guess.fits && !guess.enough ? "more hardware is needed than is named" : ""],
+    ["Limited by", guess.binds ?? "nothing", guess.fits && !guess.enough ? "more hardware is needed than is named" : ""],
   ];
   const notes = [range.words, ...guess.notes].filter(Boolean).map(sentence);
   return [cards(rows), guess.memory ? memoryBar(guess.memory) : null, el("ul", { class: "soft notes" }, notes.map((text) => el("li", {}, text)))];

@@ -1,4 +1,4 @@
-/** The overview: three doors and the last jobs. */
+/** The overview: links to three pages, and the most recent jobs. */
 
 import { call } from "/static/js/api.js";
 import { watchJobs } from "/static/js/job_table.js";

@@ -59,7 +59,7 @@ async function ended(job, asked) {
     fill(place.answer, job.status === "done" ? problemNote(error) : failure(job));
     return;
   }
-  const note = job.status === "cancelled" ? el("p", { class: "note" }, "Cancelled: this is the best plan found until then.") : null;
+  const note = job.status === "cancelled" ? el("p", { class: "note" }, "Cancelled: this is the best plan that had been found.") : null;
   showAnswer(place.answer, view, { files: [...resultLinks(job), shareButton()], note, onChange: again });
   shown = asked;
   changed();

@@ -280,7 +280,7 @@ function modelField(loading, changed) {
     const name = input.value.trim();
     if (name.startsWith("upload:")) { at("model-note").textContent = "Your config.json."; return; }
     const known = (await loading).find((item) => item.name === name || item.hf_id === name);
-    at("model-note").textContent = known ? describe(known) : name ? "Not in the catalog: read from Hugging Face." : "";
+    at("model-note").textContent = known ? describe(known) : name ? "Not in the catalog. Upload or paste its config.json." : "";
   };
   const take = (value) => { input.value = value; note(); changed(); };
   const box = document.createElement("span");

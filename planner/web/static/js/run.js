@@ -91,7 +91,7 @@ function show(result, job) {
     done.length ? el("div", {}, codeBlock(done[0].text || "(no text)", "Text of the first answer"), done[0].text_is_cut ? el("p", { class: "soft" }, "The text is longer; this is its start.") : null) : null,
     simulated ? el("figure", {}, chart, el("figcaption", {}, `Measured and simulated latencies. Simulated: ${simulated.calibration.bundle}.`)) : null,
     fold(`Each request (${requests.length})`, () => table({
-      head: ["Request", "Sent", "First token", "Per token, median", "End to end", "Prompt", "Output", "Cost", "End"], numeric: [0, 1, 2, 3, 4, 5, 6, 7], label: "Requests",
+      head: ["Request", "Sent", "First token", "Per token, median", "End to end", "Input tokens", "Output tokens", "Cost", "Finish reason"], numeric: [0, 1, 2, 3, 4, 5, 6, 7], label: "Requests",
       rows: requests.map((row) => [`${row.position + 1}`, seconds(row.sent_s), ...(row.problem ? ["", "", "", "", "", "", el("span", { class: "bad" }, row.problem)] : [value(row.ttft_s), value(row.itl_s?.p50), value(row.e2e_s), row.input_tokens === null ? "unknown" : grouped(row.input_tokens), grouped(row.output_tokens), row.usd === null ? "unknown" : dollars(row.usd), row.finish_reason ?? ""])]),
     }), { open: requests.length > 1 }),
     requests.length > 1 ? fold("The texts", () => done.slice(0, 50).map((row) => codeBlock(row.text || "(no text)", `Text of request ${row.position + 1} of ${requests.length}`))) : null,

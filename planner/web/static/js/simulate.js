@@ -176,7 +176,7 @@ function distribution(node, requests) {
 async function timeSeries(node, base) {
   try {
     const rows = csvRows(await (await fetch(`${base}/time_series.csv`)).text()).filter((row) => row.replica === -1 || row.replica === "all");
-    const panels = [["Requests", [["waiting", "queue"], ["running", "running"]]], ["KV cache in use", [["share", "kv_fraction"]]], ["Tokens per second", [["prompt", "input_tokens_per_s"], ["output", "output_tokens_per_s"]]], ["Power, W", [["all GPUs", "power_w"]]]];
+    const panels = [["Requests", [["waiting", "queue"], ["running", "running"]]], ["KV cache in use", [["share", "kv_fraction"]]], ["Tokens per second", [["input", "input_tokens_per_s"], ["output", "output_tokens_per_s"]]], ["Power, W", [["all GPUs", "power_w"]]]];
     const step = Math.max(1, Math.floor(rows.length / 800));
     const kept = rows.filter((_, i) => i % step === 0);
     fill(node, el("div", { class: "two" }, panels.map(([title, lines]) => {
@@ -194,7 +194,7 @@ async function timeSeries(node, base) {
 function showPhases(node, requests) {
   const done = requests.filter((row) => row.e2e_s !== null);
   const slowest = [...done].sort((a, b) => b.e2e_s - a.e2e_s).slice(0, 20);
-  const parts = [["waiting", (row) => row.queue_s ?? 0], ["prompt", (row) => Math.max(row.ttft_s - (row.queue_s ?? 0), 0)], ["output", (row) => Math.max(row.e2e_s - row.ttft_s, 0)]];
+  const parts = [["waiting", (row) => row.queue_s ?? 0], ["prefill", (row) => Math.max(row.ttft_s - (row.queue_s ?? 0), 0)], ["decode", (row) => Math.max(row.e2e_s - row.ttft_s, 0)]];
   const chart = el("div", {});
   const names = slowest.map((row) => `request ${row.request_id}`);
   const data = parts.map(([name, of], i) => ({ type: "bar", orientation: "h", name, y: names, x: slowest.map(of), marker: barStyle(i), hovertemplate: `${name} %{x:.3s}s<extra>%{y}</extra>` }));
@@ -202,7 +202,7 @@ function showPhases(node, requests) {
   requestAnimationFrame(() => draw(chart, { data, layout }, { label: "Phases of the slowest requests", height: 60 + 22 * slowest.length }));
   const rows = slowest.map((row) => [`${row.request_id}`, seconds(row.arrival_s), grouped(row.input_tokens), grouped(row.output_tokens), ...parts.map(([, of]) => seconds(of(row))), seconds(row.e2e_s), grouped(row.preemptions ?? 0), row.status]);
   fill(node, el("p", { class: "soft" }, `The ${slowest.length} slowest of ${counted(done.length, "request")}.`), chart,
-    table({ head: ["Request", "Arrived", "Prompt", "Output", "Waiting", "Prompt time", "Output time", "End to end", "Preempted", "Status"], rows, numeric: [1, 2, 3, 4, 5, 6, 7, 8], label: "Phases of the slowest requests, as a table" }));
+    table({ head: ["Request", "Arrived", "Input tokens", "Output tokens", "Waiting", "Prefill", "Decode", "End to end", "Preempted", "Status"], rows, numeric: [1, 2, 3, 4, 5, 6, 7, 8], label: "Phases of the slowest requests, as a table" }));
 }
 
 function breakdown({ time_breakdown: times, calibration, explain }) {

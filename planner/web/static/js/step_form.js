@@ -157,7 +157,7 @@ export function setupName(setup, i, n) {
   return `${n > 1 ? `${LETTERS[i]}: ` : ""}${setup.model} on ${setup.hardware}`;
 }
 
-/** Return a note on rows that no control needs to know, for example notices of a calibration. */
+/** Return lines of text as a list, for example the notices of a calibration; null without lines. */
 export function notes(lines) {
   return lines?.length ? el("ul", { class: "notes" }, lines.map((line) => el("li", {}, line))) : null;
 }
