@@ -11,7 +11,7 @@ from catalogs.ui.words import percent, plan_name
 from planner.answer.plan_schema import CalibrationBlock
 from planner.answer.schema import Answer
 from planner.problem.latency_metrics import LATENCY_METRICS
-from planner.report.plots import Figure, bars, draw, line, names_axis, percent_axis
+from planner.report.plots import PlotlyFigure, bars, draw, line, names_axis, percent_axis
 
 STATED_WORDS = {name: metric.title for name, metric in LATENCY_METRICS.items()} | {
     "power": "power",
@@ -68,7 +68,7 @@ def _reliability_chart(answer: Answer) -> list[Markup]:
     return [paragraph(text), chart(reliability(found), caption, 460)]
 
 
-def coverage(plans: Sequence[tuple[str, CalibrationBlock]]) -> Figure:
+def coverage(plans: Sequence[tuple[str, CalibrationBlock]]) -> PlotlyFigure:
     """Return a bar chart of the simulated step time of each plan by evidence: measured, interpolated, roofline only."""
     traces = []
     for i, (kind, colour) in enumerate((("measured", PALE[2]), ("interpolated", PALE[0]), ("roofline", PALE[3]))):
@@ -79,7 +79,7 @@ def coverage(plans: Sequence[tuple[str, CalibrationBlock]]) -> Figure:
     return draw(traces, x_axis, names_axis("plan"), -0.55, barmode="stack", bargap=0.3)
 
 
-def reliability(found: Reliability) -> Figure:
+def reliability(found: Reliability) -> PlotlyFigure:
     """Return a chart of the share of met limits by stated probability, per cent.
 
     On the diagonal, limits with 90 % confidence are met 90 % of the time; above it they are met more often.

@@ -12,7 +12,7 @@ from catalogs.ui import charts
 from planner.answer.plan_schema import Plan
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import STATS
-from planner.report.plots import MS, Figure, big_mark, draw, line, percent_axis
+from planner.report.plots import MS, PlotlyFigure, big_mark, draw, line, percent_axis
 from planner.studies.load_sweep import SweepPoint
 
 SHOWN: Final = STATS[1:]
@@ -35,7 +35,7 @@ def curve_metrics(plan: Plan) -> list[str]:
     return [name for name, metric in LATENCY_METRICS.items() if name in limited or metric.always_plotted]
 
 
-def capacity_curve(plan: Plan, points: list[SweepPoint], metric: str) -> Figure:
+def capacity_curve(plan: Plan, points: list[SweepPoint], metric: str) -> PlotlyFigure:
     """Return a chart of the percentiles of one latency in milliseconds against the request rate.
 
     Hollow marks are loads under which the queue grew. Circles mark the knees, and lines mark the objectives.
@@ -143,7 +143,7 @@ def _rate_lines(plan: Plan) -> Iterator[tuple[float, str, str, str]]:
         yield capacity, "highest sustainable rate", "left", "dash"
 
 
-def distributions(plan: Plan) -> Figure:
+def distributions(plan: Plan) -> PlotlyFigure:
     """Return a chart of the cumulative distribution of each latency at the planned rate.
 
     Latencies are in milliseconds, shares in per cent of requests or, for the time between tokens, of gaps. Crosses mark

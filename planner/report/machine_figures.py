@@ -9,7 +9,7 @@ from catalogs.hardware.specs import Accelerator
 from catalogs.ui import charts
 from catalogs.ui.charts import COLOURS, number_text
 from planner.answer.plan_schema import Memory
-from planner.report.plots import MS, TERA, Figure, Trace, bars, draw, line, names_axis, percent_axis
+from planner.report.plots import MS, TERA, PlotlyFigure, Trace, bars, draw, line, names_axis, percent_axis
 from simulator.analysis.operators import BOUND_WORDS, COMPUTE, FIXED, LINK, MEMORY, OperatorRow, together
 
 GB: Final = 1e9
@@ -48,7 +48,7 @@ LARGEST: Final = 6
 BOUND_COLOURS: Final = {COMPUTE: COLOURS[3], MEMORY: COLOURS[0], LINK: COLOURS[2], FIXED: COLOURS[6]}
 
 
-def memory_bar(memory: Memory) -> Figure:
+def memory_bar(memory: Memory) -> PlotlyFigure:
     """Return one stacked bar of the memory of an accelerator in gigabytes."""
     rest = memory.device_bytes - memory.weights_bytes - memory.activation_bytes - memory.non_torch_bytes
     parts = (
@@ -71,7 +71,7 @@ def memory_bar(memory: Memory) -> Figure:
     return figure
 
 
-def roofline(rows: Sequence[OperatorRow], unit: Accelerator) -> Figure:
+def roofline(rows: Sequence[OperatorRow], unit: Accelerator) -> PlotlyFigure:
     """Return the roofline chart: achieved TFLOP/s over FLOP per byte of every operator that computes.
 
     The area of a mark is proportional to the time of the operator.
@@ -123,7 +123,7 @@ def _marks(counted: Sequence[OperatorRow], total_s: float) -> Iterator[Trace]:
             yield line(points, f"bound by {words}", mode="markers+text", marker=mark, **labels)
 
 
-def reached(rows: Sequence[OperatorRow]) -> Figure:
+def reached(rows: Sequence[OperatorRow]) -> PlotlyFigure:
     """Return a bar chart of the share of its own roofline that each operator reaches, in descending order of time.
 
     Operators that only move data are included.
@@ -144,7 +144,7 @@ def reached(rows: Sequence[OperatorRow]) -> Figure:
     return draw(traces, x_axis, names_axis("operator", **order), -60 / (24 * len(shown)), bargap=0.25)
 
 
-def time_by_class(breakdown: dict[str, float]) -> Figure:
+def time_by_class(breakdown: dict[str, float]) -> PlotlyFigure:
     """Return a bar chart of the simulated replica time by class of operator, per cent."""
     total = sum(breakdown.values())
     shares = sorted(((k, 100 * v / total) for k, v in breakdown.items() if v > 0), key=lambda item: -item[1])
@@ -161,7 +161,7 @@ def block_of(row: OperatorRow) -> str:
     return f"{half}, {row.layers} layer{'s' if row.layers != 1 else ''}"
 
 
-def time_by_layer(rows: Sequence[OperatorRow], n_steps: float) -> Figure:
+def time_by_layer(rows: Sequence[OperatorRow], n_steps: float) -> PlotlyFigure:
     """Return a stacked bar chart of the time of a mean step in milliseconds by part of the model and operator.
 
     The parts are both halves of each kind of layer, and the operators outside the layers.

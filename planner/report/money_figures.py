@@ -12,7 +12,7 @@ from planner.answer.plan_schema import SloResult
 from planner.economics.money import CONTRACT_WORDS, PriceLine
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.report.material import CarbonFigures
-from planner.report.plots import MS, Figure, bars, draw, line, names_axis
+from planner.report.plots import MS, PlotlyFigure, bars, draw, line, names_axis
 from planner.studies.load_sweep import SweepPoint
 from planner.studies.sensitivity import Effect, Input
 
@@ -33,7 +33,7 @@ def front(pairs: Sequence[Pair]) -> list[Pair]:
 
 def against_latency(
     points: list[SweepPoint], labels: list[str], slo: SloResult, field: str, axis: tuple[str, str]
-) -> Figure:
+) -> PlotlyFigure:
     """Return a chart with one line per plan, from light load to its capacity, over the Pareto front of all plans.
 
     Args:
@@ -68,7 +68,7 @@ def against_latency(
     return figure
 
 
-def price_bars(prices: list[PriceLine]) -> Figure:
+def price_bars(prices: list[PriceLine]) -> PlotlyFigure:
     """Return a bar chart of US dollars per million output tokens by region and contract, the cheapest at the top."""
     traces = []
     for i, contract in enumerate(CONTRACT_WORDS.values()):
@@ -89,7 +89,7 @@ def _offer(price: PriceLine) -> str:
     return f"{price.place} ({price.contract})"
 
 
-def carbon_bars(found: list[CarbonFigures]) -> Figure:
+def carbon_bars(found: list[CarbonFigures]) -> PlotlyFigure:
     """Return a bar chart of grams CO2e per million output tokens by grid; the grid of the answer is hatched."""
     rows = []
     for c in found:
@@ -102,7 +102,7 @@ def carbon_bars(found: list[CarbonFigures]) -> Figure:
     return draw([bars(rows, marker=marker)], x_axis, names_axis("grid (yearly mean)"), bargap=0.25)
 
 
-def tornado(inputs: list[Input], field: str, base: float, words: str) -> Figure:
+def tornado(inputs: list[Input], field: str, base: float, words: str) -> PlotlyFigure:
     """Return a bar chart of the change of the answer with a lower and a higher value of each input, widest at the top.
 
     Args:

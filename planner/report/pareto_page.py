@@ -23,7 +23,7 @@ from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer, same_model
 from planner.problem.key_definition import input_error
 from planner.problem.scenario import arguments_of, keys_of
-from planner.report.plots import MS, Figure, Trace, big_mark, draw, line
+from planner.report.plots import MS, PlotlyFigure, Trace, big_mark, draw, line
 from planner.search.pareto_search import (
     SCHEMA_VERSION,
     FrontAxis,
@@ -140,7 +140,7 @@ def front_charts(answer: Answer, fronts: Sequence[FrontFile]) -> list[Markup]:
     return charts
 
 
-def _figure(front: FrontFile, y: FrontAxis, others: str, plans: Sequence[Plan] = ()) -> Figure:
+def _figure(front: FrontFile, y: FrontAxis, others: str, plans: Sequence[Plan] = ()) -> PlotlyFigure:
     """Return a chart of a front over its first axis: other points (named `others`), the front, and plans as crosses.
 
     The points of a front with two axes are joined by a line.

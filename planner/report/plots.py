@@ -72,7 +72,7 @@ def names_axis(words: str, **more: Any) -> Trace:
 
 
 @dataclass(slots=True)
-class Figure:
+class PlotlyFigure:
     """A figure in the keys of plotly's reference, which plotly.js draws; plotly for Python is not needed for it.
 
     Attributes:
@@ -103,7 +103,7 @@ class Figure:
         self.layout.setdefault(kind, []).append(item)
 
 
-def draw(traces: Iterable[Trace], x: Trace, y: Trace, legend_y: float = -0.2, **layout: Any) -> Figure:
+def draw(traces: Iterable[Trace], x: Trace, y: Trace, legend_y: float = -0.2, **layout: Any) -> PlotlyFigure:
     """Return a figure with its legend below.
 
     Args:
@@ -114,4 +114,4 @@ def draw(traces: Iterable[Trace], x: Trace, y: Trace, legend_y: float = -0.2, **
         layout: Further keys of the layout.
     """
     legend = BELOW | {"y": legend_y}
-    return Figure(list(traces), {"xaxis": x, "yaxis": y, "legend": legend, "margin": MARGIN, **layout})
+    return PlotlyFigure(list(traces), {"xaxis": x, "yaxis": y, "legend": legend, "margin": MARGIN, **layout})

@@ -50,7 +50,7 @@ _WORDS: Final = (
 )
 
 
-class Endpoint(StrictYamlBlock):
+class ListedEndpoint(StrictYamlBlock):
     """An endpoint that inference tasks may use.
 
     Attributes:
@@ -107,7 +107,7 @@ class Endpoint(StrictYamlBlock):
         return {"name": name, **{key: getattr(self, key) for key in shown}, "simulated": self.deployment is not None}
 
 
-def read_endpoints(path: Path | None) -> dict[str, Endpoint]:
+def read_endpoints(path: Path | None) -> dict[str, ListedEndpoint]:
     """Return the endpoints of a file by name; none without a file.
 
     Raises:
@@ -115,7 +115,9 @@ def read_endpoints(path: Path | None) -> dict[str, Endpoint]:
     """
     if path is None:
         return {}
-    return {str(name): check_keys(Endpoint, keys, f"{path.name}: {name}") for name, keys in read_yaml(path).items()}
+    return {
+        str(name): check_keys(ListedEndpoint, keys, f"{path.name}: {name}") for name, keys in read_yaml(path).items()
+    }
 
 
 class InferenceTask(StrictYamlBlock):
@@ -158,7 +160,7 @@ class InferenceTask(StrictYamlBlock):
         return [" ".join((str(n), *(_WORDS[i] for i in row[1:]))) for n, row in rows]
 
 
-def checked_task(endpoints: Mapping[str, Endpoint], body: object) -> tuple[InferenceTask, Endpoint]:
+def checked_task(endpoints: Mapping[str, ListedEndpoint], body: object) -> tuple[InferenceTask, ListedEndpoint]:
     """Return a task and its endpoint, which allows it.
 
     Raises:
@@ -201,7 +203,7 @@ class SentTask:
     """
 
     task: InferenceTask
-    endpoint: Endpoint
+    endpoint: ListedEndpoint
     sent: tuple[SentRequest, ...]
     duration_s: float
     interrupted: bool = False
@@ -270,7 +272,7 @@ class SentTask:
 
 def send_task(
     task: InferenceTask,
-    endpoint: Endpoint,
+    endpoint: ListedEndpoint,
     progress: Callable[[int, int], None] | None = None,
     cancelled: threading.Event | None = None,
     limits: ReplyLimits | None = None,
@@ -319,7 +321,7 @@ def send_task(
     return SentTask(task, endpoint, sent, time.monotonic() - began_s, stop.is_set())
 
 
-def _without_address(error: InputError, endpoint: Endpoint) -> str:
+def _without_address(error: InputError, endpoint: ListedEndpoint) -> str:
     """Return the rule of an error, and its value where it is not an address, which visitors need not know."""
     value = None if error.value is None else str(error.value)
     address = ServerUrl.parse(endpoint.url).base

@@ -23,7 +23,7 @@ def compare(
     state: State,
     owner: Owner,
     job: Annotated[list[str], Query(min_length=2, max_length=MOST_PLANS, description="Ids of finished plans.")],
-) -> documents.Comparison:
+) -> documents.AnswerComparison:
     """Compare finished plans: every figure, what differs, and which plan is best at what."""
     found = [state.submission(owner).finished(id_, "plan") for id_ in dict.fromkeys(job)]
     if len(found) < 2:

@@ -20,7 +20,7 @@ from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.request import PlanRequest
 from planner.report import answer_tables, latency_figures, machine_figures, money_figures
 from planner.report.certainty import coverage, stated_rows
-from planner.report.plots import Figure
+from planner.report.plots import PlotlyFigure
 from planner.sections.registry import section_lines
 from planner.space.bounds import REQUEST_LENGTH
 
@@ -124,7 +124,7 @@ def _figures(answer: Answer, plan: Plan) -> Iterator[dict[str, Any]]:
         yield _figure("evidence", "What the step times rest on", caption, drawn, 170)
 
 
-def _figure(name: str, title: str, caption: str, drawn: Figure, height: int) -> dict[str, Any]:
+def _figure(name: str, title: str, caption: str, drawn: PlotlyFigure, height: int) -> dict[str, Any]:
     return {
         "name": name,
         "title": title,

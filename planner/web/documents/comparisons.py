@@ -20,23 +20,23 @@ class ComparedFigure(TypedDict):
     best: list[int]
 
 
-class Difference(TypedDict):
+class AnswerDifference(TypedDict):
     """A key in which the answers differ, with its value in each of them in words."""
 
     what: str
     values: list[str]
 
 
-class Comparison(TypedDict):
+class AnswerComparison(TypedDict):
     """Several answers side by side."""
 
     answers: list[dict[str, Any]]
     figures: list[ComparedFigure]
-    differs: list[Difference]
+    differs: list[AnswerDifference]
     notes: list[str]
 
 
-def comparison_document(answers: Sequence[Answer], titles: Sequence[str]) -> Comparison:
+def comparison_document(answers: Sequence[Answer], titles: Sequence[str]) -> AnswerComparison:
     """Return answers side by side; each is compared with the first.
 
     Args:
@@ -95,7 +95,7 @@ def _best(values: Sequence[float | None], lower_is_better: bool | None) -> list[
     return found if len(found) < len(known) else []
 
 
-def _difference(what: str, found: Sequence[tuple[str, str] | None]) -> Difference:
+def _difference(what: str, found: Sequence[tuple[str, str] | None]) -> AnswerDifference:
     """Return the values of a key; an answer that does not differ from the first has its value."""
     first = next(pair[0] for pair in found if pair is not None)
     return {"what": what, "values": [first, *(first if pair is None else pair[1] for pair in found)]}

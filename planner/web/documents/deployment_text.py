@@ -20,7 +20,7 @@ from planner.web.uploads import refuse_paths
 MOST_FAULTS: Final = 20
 
 
-class Fault(TypedDict):
+class TextFault(TypedDict):
     """One fault of a text; lines and columns count from 1, `key` is the dotted path of the key."""
 
     line: int
@@ -35,7 +35,7 @@ class Fault(TypedDict):
 class CheckedText(TypedDict):
     """The faults of a text; without any, the deployment as written and with every default filled in."""
 
-    faults: list[Fault]
+    faults: list[TextFault]
     deployment: dict[str, Any] | None
     resolved: list[dict[str, Any]] | None
     notices: list[str]
@@ -116,7 +116,7 @@ def checked_text(text: str) -> CheckedText:
     }
 
 
-def _faulty(faults: list[Fault]) -> CheckedText:
+def _faulty(faults: list[TextFault]) -> CheckedText:
     return {"faults": faults, "deployment": None, "resolved": None, "notices": []}
 
 
@@ -127,7 +127,7 @@ def _fault(
     value: str | None = None,
     nearest: str | None = None,
     hint: str | None = None,
-) -> Fault:
+) -> TextFault:
     line, column = place
     words = printable(rule)
     return {
@@ -135,13 +135,13 @@ def _fault(
     }  # fmt: skip
 
 
-def _of_yaml(error: yaml.YAMLError) -> Fault:
+def _of_yaml(error: yaml.YAMLError) -> TextFault:
     mark = getattr(error, "problem_mark", None)
     place = (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
     return _fault(place, "", f"this is not valid YAML: {plain_text(getattr(error, 'problem', None) or error)}")
 
 
-def _of_schema(error: ValidationError, data: Mapping[str, Any], places: _Places) -> Iterator[Fault]:
+def _of_schema(error: ValidationError, data: Mapping[str, Any], places: _Places) -> Iterator[TextFault]:
     """Yield the faults of a deployment, each at its key; those of one key and several types are one fault."""
     done: set[tuple[str, ...]] = set()
     for each in error.errors(include_url=False, include_context=False):

@@ -40,7 +40,7 @@ _OUTSIDE: Final = {INPUT: "before the layers", OUTPUT: "after the layers", HOST:
 _FIRST: Final = frozenset({"embedding", "embedding_all_reduce"})
 
 
-class Node(TypedDict):
+class GraphNode(TypedDict):
     """One operator of one kind of layer. Figures are of one execution; `total_s` is `count` times `seconds`."""
 
     id: str
@@ -67,7 +67,7 @@ class Node(TypedDict):
 Edge = TypedDict("Edge", {"from": str, "to": str})
 
 
-class Group(TypedDict):
+class GraphGroup(TypedDict):
     """A kind of layer, or the operators outside the layers; memory is of one layer, times are of all of them."""
 
     id: str
@@ -83,9 +83,9 @@ class Graph(TypedDict):
     """The graph of a step."""
 
     question: dict[str, Any]
-    nodes: list[Node]
+    nodes: list[GraphNode]
     edges: list[Edge]
-    groups: list[Group]
+    groups: list[GraphGroup]
     step_s: float
     device_s: float
     host_s: float
@@ -183,7 +183,7 @@ def _parent(layers: LayerGroup | None, name: str, ids: dict[LayerGroup, str]) ->
     return (INPUT if name in _FIRST else OUTPUT) if layers is None else ids[layers]
 
 
-def _node(key: _Key, rows: Sequence[OperatorRow], op: Operator, ids: dict[LayerGroup, str], step_s: float) -> Node:
+def _node(key: _Key, rows: Sequence[OperatorRow], op: Operator, ids: dict[LayerGroup, str], step_s: float) -> GraphNode:
     (layers, name), row = key, together(rows)[0]
     parent = _parent(layers, name, ids)
     shares = origin_shares([row])
@@ -209,7 +209,7 @@ def _node(key: _Key, rows: Sequence[OperatorRow], op: Operator, ids: dict[LayerG
     }
 
 
-def _host_node(n_steps: int, seconds: float, step_s: float) -> Node:
+def _host_node(n_steps: int, seconds: float, step_s: float) -> GraphNode:
     """Return the node of the time in which the device waits for the host."""
     return {
         "id": HOST,
@@ -277,11 +277,11 @@ def _chain(
         before = ends[group]
 
 
-def _groups(nodes: Sequence[Node], shard: Shard, query: StepQuery, tokens: int, step_s: float) -> list[Group]:
+def _groups(nodes: Sequence[GraphNode], shard: Shard, query: StepQuery, tokens: int, step_s: float) -> list[GraphGroup]:
     memory = {kind["id"]: kind for kind in layer_memory(shard, query, tokens)}
     parents = dict.fromkeys(node["parent"] for node in nodes)
     order = [i for i in (*(i for i in memory if i.startswith("encoder")), INPUT, *memory, OUTPUT, HOST) if i in parents]
-    found: list[Group] = []
+    found: list[GraphGroup] = []
     for name in dict.fromkeys(order):
         total_s = sum(node["total_s"] for node in nodes if node["parent"] == name)
         kind = memory.get(name)

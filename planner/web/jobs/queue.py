@@ -34,8 +34,8 @@ from planner.web.jobs.worker import (
     LIMIT,
     PRELOADED,
     PROGRESS,
+    JobOutcome,
     Order,
-    Outcome,
     run_order,
 )
 from planner.web.problems import INVALID_INPUT, problem_details
@@ -86,7 +86,7 @@ class _Run:
     stop_at_s: float | None = None  # when the process is killed
     why: str | None = None  # why this server stops it: CANCELLED, or the limit that it broke
     best: dict[str, Any] | None = None
-    outcome: Outcome | None = None
+    outcome: JobOutcome | None = None
 
 
 @dataclass(slots=True)
@@ -334,7 +334,7 @@ class JobQueue:
 
     def _end_early(self, run: _Run) -> None:
         """Write the end of a job that this server has stopped, with its best result so far."""
-        outcome = run.outcome or Outcome(INTERRUPTED)
+        outcome = run.outcome or JobOutcome(INTERRUPTED)
         files, verdict = outcome.files or _best_so_far(run), _verdict(outcome)
         if run.why == CANCELLED:
             self.store.finish(run.job, CANCELLED, files, verdict)
@@ -354,7 +354,7 @@ class JobQueue:
         return False
 
 
-def _verdict(outcome: Outcome) -> str | None:
+def _verdict(outcome: JobOutcome) -> str | None:
     return None if outcome.verdict is None else "yes" if outcome.verdict else "no"
 
 

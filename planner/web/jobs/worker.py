@@ -72,7 +72,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """What becomes of a job.
 
     Attributes:
@@ -109,16 +109,16 @@ def run_order(order: Order, connection: Connection) -> None:
         with endings_as_interrupt():
             outcome = _answer(order, connection)
     except KeyboardInterrupt:
-        outcome = Outcome(INTERRUPTED)
+        outcome = JobOutcome(INTERRUPTED)
     if _clock.is_over and outcome.word == INTERRUPTED:
         text = f"the job needs more than {order.cpu_s} s of processor time"
-        outcome = Outcome(LIMIT, outcome.verdict, outcome.files, text)
+        outcome = JobOutcome(LIMIT, outcome.verdict, outcome.files, text)
     with contextlib.suppress(OSError):
         connection.send((OUTCOME, outcome))
         connection.close()
 
 
-def _answer(order: Order, connection: Connection) -> Outcome:
+def _answer(order: Order, connection: Connection) -> JobOutcome:
     from planner.web.jobs.kind import Task
     from planner.web.jobs.registry import KINDS
 
@@ -128,16 +128,16 @@ def _answer(order: Order, connection: Connection) -> Outcome:
         result = KINDS[order.kind].run(task)
     except InputError as error:
         value = None if error.value is None else str(error.value)
-        return Outcome(INVALID, detail=(error.rule, value, error.nearest, error.hint))
+        return JobOutcome(INVALID, detail=(error.rule, value, error.nearest, error.hint))
     except ModuleNotFoundError as error:
         rule = "this needs a package that the server does not have"
-        return Outcome(INVALID, detail=(rule, error.name, None, None))
+        return JobOutcome(INVALID, detail=(rule, error.name, None, None))
     except MemoryError:
-        return Outcome(LIMIT, detail=f"the job needs more than {order.memory_mib} MiB of memory")
+        return JobOutcome(LIMIT, detail=f"the job needs more than {order.memory_mib} MiB of memory")
     except Exception as error:
         traceback.print_exc()
-        return Outcome(DEFECT, detail=printable(f"{type(error).__name__}: {error}"[:300]))
-    return Outcome(INTERRUPTED if result.interrupted else FINISHED, result.verdict, result.files())
+        return JobOutcome(DEFECT, detail=printable(f"{type(error).__name__}: {error}"[:300]))
+    return JobOutcome(INTERRUPTED if result.interrupted else FINISHED, result.verdict, result.files())
 
 
 class _Reporter:

@@ -174,6 +174,11 @@ IN_PLACE = {
     "calibration/whole_models/memory.py:peak_on_cpu",
     "catalogs/ui/crash_report.py:write_crash_report",  # after a crash, with as little code as possible
     "planner/deploy/files.py:write_folder",
+    "planner/web/api/results.py:_parquet",  # in memory
+    "planner/web/jobs/kinds/deployments.py:run",  # in the private folder of one job
+    "planner/web/jobs/kinds/simulations.py:run",
+    "planner/web/mcp_tools.py:_plan",  # in a temporary folder
+    "planner/web/mcp_tools.py:_simulate",
 }
 
 

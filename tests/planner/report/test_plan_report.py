@@ -337,7 +337,7 @@ def test_users_that_wait_have_a_section_of_the_page() -> None:
     said = words_of("".join(part.text for part in UsersSection().page(block, answer().plans[0])))
     assert "40 users simulated" in said
     assert "3.25 requests/s" in said
-    assert "250 ms (200 ms or more): met with 97 % confidence" in said
+    assert "250 ms (90 % interval: 200 ms or more): met with 97 % confidence" in said
     with_users = answer().model_copy(update={"closed_loop": block})
     pages = {section.title for section in section_pages(with_users)}
     assert pages - {section.title for section in section_pages(answer())} == {UsersSection.title}

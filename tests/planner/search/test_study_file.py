@@ -166,10 +166,15 @@ def test_a_search_over_a_damaged_file_is_refused_in_one_line(data: bytes, tmp_pa
 
 
 def check_full(path: Path, alone: list[Outcome]) -> None:
-    """A search over a file that could not be written further keeps what it has, and is continued later."""
+    """A search over a file that could not be written further keeps what it has, and is continued later.
+
+    A candidate that this process had begun and could not release on the full disk is evaluated last.
+    """
     done = n_finished(path.read_bytes())
     found, looked = run(path)
-    assert found.outcomes == alone
+    assert {o.candidate for o in found.outcomes} == {o.candidate for o in alone}
+    assert found.best is not None
+    assert found.best.candidate == min((o for o in alone if o.score is not None), key=lambda o: o.score).candidate
     assert (found.n_resumed, len(looked)) == (done, len(CANDIDATES) - done)
 
 

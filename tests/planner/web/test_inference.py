@@ -13,7 +13,7 @@ import pytest
 
 from catalogs.errors import InputError
 from catalogs.io.pinned_connection import ReplyLimits
-from planner.web.inference import Endpoint, InferenceTask, checked_task, read_endpoints, send_task
+from planner.web.inference import InferenceTask, ListedEndpoint, checked_task, read_endpoints, send_task
 from tests.hostile_server import Answer, hostile, reply, sends, silent
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 2}
@@ -27,7 +27,7 @@ STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + b"".joi
 
 def carried_out(answer: Answer, keys: dict[str, Any] | None = None, limits: Any = None, **task: Any) -> dict[str, Any]:
     with hostile(answer) as server:
-        endpoint = Endpoint(url=server.url, **(keys or {}))
+        endpoint = ListedEndpoint(url=server.url, **(keys or {}))
         checked, endpoint = checked_task({"e": endpoint}, {"endpoint": "e", "prompt": "Hello", **task})
         return send_task(checked, endpoint, limits=limits).document()
 
@@ -103,7 +103,7 @@ def test_a_cancelled_task_ends_and_keeps_what_it_has() -> None:
     began = time.monotonic()
     with hostile(answer) as server:
         task = InferenceTask(endpoint="e", prompt="Hello", requests=10)
-        found = send_task(task, Endpoint(url=server.url), cancelled=cancelled)
+        found = send_task(task, ListedEndpoint(url=server.url), cancelled=cancelled)
     assert time.monotonic() - began < 20.0
     assert len(found.replies) == 2
     assert len(begun) == 3
@@ -120,7 +120,7 @@ def test_a_cancelled_task_ends_and_keeps_what_it_has() -> None:
 )
 def test_endpoints_that_are_never_connected_to(url: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
-        send_task(InferenceTask(endpoint="e", prompt="Hello"), Endpoint(url=url, private_network=True))
+        send_task(InferenceTask(endpoint="e", prompt="Hello"), ListedEndpoint(url=url, private_network=True))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_endpoints_that_are_never_connected_to(url: str, says: str) -> None:
     ],
 )
 def test_tasks_beyond_the_operators_list_are_refused(change: dict[str, Any], says: str) -> None:
-    listed = {"e": Endpoint(url="http://localhost:1/v1", models=["m"], most_requests=50)}
+    listed = {"e": ListedEndpoint(url="http://localhost:1/v1", models=["m"], most_requests=50)}
     body = {"endpoint": "e", "prompt": "Hello", "model": "m"}
     assert checked_task(listed, body)[0].model == "m"
     with pytest.raises(InputError, match=says):
