@@ -25,7 +25,7 @@ from catalogs.io.json_files import check_values
 from catalogs.io.yaml_loader import dump_yaml
 from catalogs.ui.shared_options import own_version
 from planner.problem.request_keys import RequestKey, request_keys
-from planner.web.uploads import LocalFile, Uploads, mapped, references, refuse_paths, unique_names
+from planner.web.uploads import LocalFile, Uploads, replaced, unique_names, with_names
 
 #: Keys that the server sets: where a search is stored, and where it runs.
 SERVER_KEYS: Final = ("search.study", "search.workers", "search.distributed")
@@ -79,11 +79,11 @@ class Question:
         """Return a value with each upload under its original name."""
         names = unique_names(list(self.files))
         paths = {str(file.path): names[file.reference] for file in self.files} | names
-        return mapped(value, lambda text: paths.get(text, text))
+        return replaced(value, paths)
 
     def _with_references(self, value: Any) -> Any:
         paths = {str(file.path): file.reference for file in self.files}
-        return mapped(value, lambda text: paths.get(text, text))
+        return replaced(value, paths)
 
 
 def read_question(body: Mapping[str, Any], uploads: Uploads, owner: str, defaults: Mapping[str, Any] = {}) -> Question:
@@ -101,35 +101,24 @@ def read_question(body: Mapping[str, Any], uploads: Uploads, owner: str, default
     from planner.problem.scenario import keys_of, request_of_keys, scenario_keys
 
     check_values(body, "the question")
-    refuse_paths(body)
-    files = tuple(uploads.find(reference, owner) for reference in references(body))
-    paths = {file.reference: str(file.path) for file in files}
-    local = mapped(dict(body), lambda text: paths.get(text, text))
+    local, files = uploads.local(dict(body), owner)
     keys = dict(defaults) | scenario_keys(local, "the question")
     for name in SERVER_KEYS:
         if keys.get(name) is not None:
             raise InputError(f"the server sets {name}", keys[name], hint=f"leave {name} out")
     with shown_names(files):
         request = request_of_keys(keys)
-    back = {str(file.path): file.reference for file in files}
-    scenario = mapped(request.scenario(), lambda text: back.get(text, text))
+    scenario = replaced(request.scenario(), {str(file.path): file.reference for file in files})
     return Question(scenario, keys_of(request), files)
 
 
 @contextmanager
 def shown_names(files: Iterable[LocalFile]) -> Iterator[None]:
     """Let errors inside the block name uploads by their original names instead of their paths."""
-    names = {str(file.path): file.name for file in files}
-
-    def named(part: Any) -> Any:
-        for path, name in names.items() if isinstance(part, str) else ():
-            part = part.replace(path, name)
-        return part
-
     try:
         yield
     except InputError as error:
-        raise InputError(*(named(part) for part in (error.rule, error.value, error.nearest, error.hint))) from None
+        raise InputError(*with_names([error.rule, error.value, error.nearest, error.hint], files)) from None
 
 
 # ---- URL queries

@@ -7,38 +7,18 @@ from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
-from typing_extensions import TypedDict
 
 from catalogs.deployments.resolve import resolve_pools
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name, printable, shown_value
 from catalogs.io.http import plain_text
 from catalogs.io.yaml_loader import load_yaml
-from planner.web.uploads import refuse_paths
+from planner.web.documents.shapes import CheckedText, Fault
+from planner.web.questions import shown_names
+from planner.web.uploads import Uploads, replaced, with_names
 
 #: Most faults that are listed; further ones show when these are mended.
 MOST_FAULTS: Final = 20
-
-
-class Fault(TypedDict):
-    """One fault of a text; lines and columns count from 1, `key` is the dotted path of the key."""
-
-    line: int
-    column: int
-    key: str
-    rule: str
-    value: str | None
-    nearest: str | None
-    hint: str | None
-
-
-class CheckedText(TypedDict):
-    """The faults of a text; without any, the deployment as written and with every default filled in."""
-
-    faults: list[Fault]
-    deployment: dict[str, Any] | None
-    resolved: list[dict[str, Any]] | None
-    notices: list[str]
 
 
 class _Places:
@@ -66,6 +46,10 @@ class _Places:
                 self._marks.setdefault((*path, str(i)), (value.start_mark.line + 1, value.start_mark.column + 1))
                 self._walk(value, (*path, str(i)), inside)
 
+    def rename(self, texts: Mapping[str, str]) -> None:
+        """Replace values: errors name uploads by their original names."""
+        self._values = {path: texts.get(value, value) for path, value in self._values.items()}
+
     def of(self, path: Sequence[str]) -> tuple[int, int]:
         """Return (line, column) of a key, or of the nearest key around it."""
         known = (self._marks[tuple(path[:n])] for n in range(len(path), 0, -1) if tuple(path[:n]) in self._marks)
@@ -87,8 +71,14 @@ def _about(error: InputError, marks: Mapping[tuple[str, ...], object]) -> Sequen
     return ("hardware",) if ("hardware",) in marks and " node" in error.rule else ()
 
 
-def checked_text(text: str) -> CheckedText:
-    """Return the faults of the text of a deployment.yaml, or the deployment that it describes."""
+def checked_text(text: str, uploads: Uploads, owner: str) -> CheckedText:
+    """Return the faults of the text of a deployment.yaml, or the deployment that it describes.
+
+    Args:
+        text: The text, which names uploaded files as `upload:SHA256`.
+        uploads: The uploaded files.
+        owner: The user; a text names only uploads of its own user.
+    """
     try:
         data = load_yaml(text)
         places = _Places(text)
@@ -97,9 +87,11 @@ def checked_text(text: str) -> CheckedText:
     if not isinstance(data, dict):
         return _faulty([_fault((1, 1), "", "a deployment holds key: value pairs, for example model: llama3.1-8b")])
     try:
-        refuse_paths(data)
-        deployment = Deployment.model_validate(data)
-        pools = resolve_pools(deployment)
+        local, files = uploads.local(data, owner)
+        places.rename({file.reference: file.name for file in files})
+        with shown_names(files):
+            deployment = Deployment.model_validate(local)
+            pools = resolve_pools(deployment)
     except ValidationError as error:
         found = sorted(_of_schema(error, data, places), key=lambda fault: (fault["line"], fault["column"]))
         return _faulty(found[:MOST_FAULTS])
@@ -108,11 +100,13 @@ def checked_text(text: str) -> CheckedText:
         value = None if error.value is None else printable(str(error.value))
         return _faulty([_fault(places.of(path), ".".join(path), error.rule, value, error.nearest, error.hint)])
     parts = zip(pools, deployment.slices, strict=True)
+    resolved = [pool.filled_in(part.written) | {"engine_version": pool.engine.version} for pool, part in parts]
+    written = deployment.model_dump(mode="json", exclude_unset=True)
     return {
         "faults": [],
-        "deployment": deployment.model_dump(mode="json", exclude_unset=True),
-        "resolved": [pool.filled_in(part.written) | {"engine_version": pool.engine.version} for pool, part in parts],
-        "notices": list(dict.fromkeys(notice for pool in pools for notice in pool.notices)),
+        "deployment": replaced(written, {str(file.path): file.reference for file in files}),
+        "resolved": with_names(resolved, files),
+        "notices": with_names(list(dict.fromkeys(notice for pool in pools for notice in pool.notices)), files),
     }
 
 

@@ -18,7 +18,6 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-from typing_extensions import TypedDict
 
 from calibration.accuracy.stated_error import COVERAGE, StatedError
 from calibration.bundles.bundle import calibration_source
@@ -43,6 +42,7 @@ from planner.problem.tariff import least_price
 from planner.space.bounds import memory_discard
 from planner.space.candidates import distance_from_defaults, kv_dtypes, limits, weight_dtypes, widest_limits
 from planner.space.layouts import layouts, replicas_of
+from planner.web.documents.shapes import Guess
 from simulator.memory.plan import MemoryPlan
 
 #: Layouts that are priced for one hardware, and for all hardware together; each takes some 20 ms the first time.
@@ -63,24 +63,6 @@ _LOW, _HIGH = (1 - COVERAGE) / 2, (1 + COVERAGE) / 2
 _LONE: Final = 1e-6
 
 _HALVINGS: Final = 24
-
-
-class Guess(TypedDict):
-    """A first guess of a plan; null where there is none."""
-
-    fits: bool
-    memory: dict[str, Any] | None
-    binds: str | None
-    lone_ttft_s: float | None
-    lone_tpot_s: float | None
-    gpus: int | None
-    usd_per_hour: float | None
-    requests_per_s: float | None
-    enough: bool
-    deployment: str | None
-    hardware: str | None
-    uncertainty: dict[str, Any] | None
-    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True)

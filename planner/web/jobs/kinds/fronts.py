@@ -9,7 +9,7 @@ from catalogs.errors import InputError
 from catalogs.io.json_files import check_values
 from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task
 from planner.web.questions import SERVER_KEYS, shown_names
-from planner.web.uploads import mapped, references, refuse_paths
+from planner.web.uploads import replaced
 
 if TYPE_CHECKING:
     from planner.search.pareto_search import ParetoAnswer
@@ -24,19 +24,15 @@ def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
     from planner.search.pareto_space import parse_axes
 
     check_values(body, "the front")
-    refuse_paths(body)
-    given = dict(body)
+    given, files = submission.uploads.local(dict(body), submission.owner)
     axes = parse_axes(",".join(_names(given.pop("axes", DEFAULT_AXES))))
-    files = [submission.uploads.find(reference, submission.owner) for reference in references(given)]
-    paths = {file.reference: str(file.path) for file in files}
-    keys = scenario_keys(mapped(given, lambda text: paths.get(text, text)), "the front")
+    keys = scenario_keys(given, "the front")
     for name in SERVER_KEYS:
         if keys.get(name) is not None:
             raise InputError(f"the server sets {name}", keys[name], hint=f"leave {name} out")
     with shown_names(files):
         request, limits = front_request(keys, axes)
-    back = {path: reference for reference, path in paths.items()}
-    scenario = mapped(request.scenario(), lambda text: back.get(text, text))
+    scenario = replaced(request.scenario(), {str(file.path): file.reference for file in files})
     scenario |= {"slo": [slo.text for slo in limits], "axes": [axis.name for axis in axes]}
     scenario.pop("objective", None)
     title = f"{scenario['model']} on {scenario['hardware']}: {' and '.join(scenario['axes'])}"
