@@ -15,7 +15,7 @@ from catalogs.io.http import plain_text
 from catalogs.io.yaml_loader import load_yaml
 from planner.web.documents.shapes import CheckedText, Fault
 from planner.web.questions import shown_names
-from planner.web.uploads import Uploads, replaced, with_names
+from planner.web.uploads import LocalFile, Uploads, replaced, with_names
 
 #: Most faults that are listed; further ones show when these are mended.
 MOST_FAULTS: Final = 20
@@ -27,6 +27,7 @@ class _Places:
     def __init__(self, text: str) -> None:
         self._marks: dict[tuple[str, ...], tuple[int, int]] = {}
         self._values: dict[tuple[str, ...], str] = {}
+        self._files: list[str] = []
         root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         self._walk(root, (), set())
 
@@ -46,9 +47,11 @@ class _Places:
                 self._marks.setdefault((*path, str(i)), (value.start_mark.line + 1, value.start_mark.column + 1))
                 self._walk(value, (*path, str(i)), inside)
 
-    def rename(self, texts: Mapping[str, str]) -> None:
-        """Replace values: errors name uploads by their original names."""
-        self._values = {path: texts.get(value, value) for path, value in self._values.items()}
+    def rename(self, files: Sequence[LocalFile]) -> None:
+        """Replace uploads by their original names, by which errors name them."""
+        names = {file.reference: file.name for file in files}
+        self._values = {path: names.get(value, value) for path, value in self._values.items()}
+        self._files = list(names.values())
 
     def of(self, path: Sequence[str]) -> tuple[int, int]:
         """Return (line, column) of a key, or of the nearest key around it."""
@@ -56,12 +59,15 @@ class _Places:
         return next(known, (1, 1))
 
     def meant(self, error: InputError) -> Sequence[str]:
-        """Return the key that an error is about: one with its value, or the longest one that its rule names."""
+        """Return the key that an error is about: one with its value, or one that its rule names."""
         wanted = str(error.value)
         for same in (wanted.__eq__, lambda value: len(wanted) > 1 and wanted in value):
             found = [path for path, value in self._values.items() if same(value)]
             if len(found) == 1:
                 return found[0]
+        about = next((name for name in self._files if name in error.rule), None)
+        if about is not None:
+            return next(path for path, value in self._values.items() if value == about)
         named = [path for path in self._marks if path[-1].isidentifier() and path[-1] in error.rule]
         return max(named, key=lambda path: len(path[-1]), default=_about(error, self._marks))
 
@@ -88,7 +94,7 @@ def checked_text(text: str, uploads: Uploads, owner: str) -> CheckedText:
         return _faulty([_fault((1, 1), "", "a deployment holds key: value pairs, for example model: llama3.1-8b")])
     try:
         local, files = uploads.local(data, owner)
-        places.rename({file.reference: file.name for file in files})
+        places.rename(files)
         with shown_names(files):
             deployment = Deployment.model_validate(local)
             pools = resolve_pools(deployment)

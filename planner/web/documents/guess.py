@@ -43,6 +43,7 @@ from planner.space.bounds import memory_discard
 from planner.space.candidates import distance_from_defaults, kv_dtypes, limits, weight_dtypes, widest_limits
 from planner.space.layouts import layouts, replicas_of
 from planner.web.documents.shapes import Guess
+from planner.web.questions import calibration_digest
 from simulator.memory.plan import MemoryPlan
 
 #: Layouts that are priced for one hardware, and for all hardware together; each takes some 20 ms the first time.
@@ -206,7 +207,8 @@ def _choices(
     """Return the choices that fit in memory, fewest accelerators first, and the widest that does not fit."""
     names = CatalogLookup.on(hardware, request.model, request.engine)
     fixed = tuple(sorted((key, repr(value)) for key, value in request.fixed.values.items()))
-    deployments = _deployments(request.model, request.engine, hardware.text, fixed, widest_limits(names, request.fixed))
+    widest = widest_limits(names, request.fixed)
+    deployments = _deployments(request.model, request.engine, hardware.text, fixed, widest, calibration_digest())
     forms = ClosedForms(deployments, statistics, request.slos)
     seqs, tokens = limits(names, request.fixed)[0]
     kv_dtype = kv_dtypes(names, request.fixed)[0]
@@ -241,6 +243,7 @@ def _deployments(
     hardware: str,
     fixed: tuple[tuple[str, str], ...],  # noqa: ARG001 (the cache's key: values that change a deployment)
     widest: tuple[int, int],
+    calibration: str,  # noqa: ARG001 (the cache's key: a profile of this machine changes what a layout costs)
 ) -> CandidateDeployments:
     """Return the priced layouts of a model on a hardware, which later guesses share."""
     return CandidateDeployments(CatalogLookup.on(parse_hardware(hardware), model, engine), model, engine, widest)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
+import re
 import subprocess
 import zipfile
 from pathlib import Path
@@ -94,6 +96,51 @@ def test_a_plan_downloads_as_table_page_and_files(
     assert client.get(f"{here}/secret.csv").status_code == 404
     listed = client.get("/api/v1/jobs").json()["items"]
     assert {item["kind"] for item in listed} <= {"plan", "simulation", "front", "whatif"}
+
+
+def test_a_report_is_the_page_of_its_plan(client: httpx.Client, plan: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    here, best = f"/api/v1/jobs/{plan[0]['id']}", plan[1]["best"]
+    page = client.get(f"{here}/result.html")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "sandbox" in page.headers["content-security-policy"]
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    shown = html.unescape(page.text)
+    assert shown.lstrip().lower().startswith("<!doctype html>")
+    assert SMALL["model"] in shown
+    assert best["command"].split(" --")[0] in shown
+    assert re.findall(r"""(?:src|href)=["']?(?:https?:)?//""", re.sub(r"<a [^>]*>", "", page.text)) == []
+    again = client.get(f"{here}/result.html")
+    assert again.content == page.content
+
+
+def measured(slower: float, plan: dict[str, Any], n: int = 60) -> bytes:
+    """A result of `vllm bench serve` at one request per second, with the first tokens `slower` than the plan has them."""
+    stated = {row["metric"] + "." + row["stat"]: row["value_s"] for row in plan["best"]["slo"]}
+    ttft, gap = slower * stated["ttft.p50"], 0.01
+    return json.dumps({
+        "model_id": SMALL["model"], "duration": float(n), "completed": n, "request_throughput": 1.0,
+        "input_lens": [SMALL["input_tokens"]] * n, "output_lens": [2] * n, "ttfts": [ttft] * n, "itls": [[gap]] * n,
+        "latencies": [ttft + gap] * n, "start_times": [float(i) for i in range(n)], "errors": [""] * n,
+    }).encode()  # fmt: skip
+
+
+@pytest.mark.parametrize(("slower", "verdict"), [(1.0, "yes"), (50.0, "no")])
+def test_a_measured_run_is_compared_with_its_plan(
+    client: httpx.Client, plan: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, slower: float, verdict: str
+) -> None:
+    content = measured(slower, plan[1])
+    sent = client.post("/api/v1/uploads", files={"file": ("result.json", content)}).json()
+    assert sent["kind"] == "result"
+    job, document = answered(client, "verifications", {"job": plan[0]["id"], "results": [sent["upload"]]})
+    assert job["verdict"] == verdict
+    assert job["parent"] == plan[0]["id"]
+    assert "result.json" in job["title"]
+    (tmp_path / "result.json").write_bytes(content)
+    (tmp_path / "plan.json").write_text(json.dumps(plan[1]))
+    command = [*PLAN, "verify", "plan.json", "--results", "result.json", "--json", "out.json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == (0 if verdict == "yes" else 1), done.stderr
+    assert document == json.loads((tmp_path / "out.json").read_text())
 
 
 def test_a_trace_is_uploaded_named_by_its_hash_and_shown_by_its_name(client: httpx.Client) -> None:
