@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -114,14 +115,18 @@ def test_a_report_is_the_page_of_its_plan(client: httpx.Client, plan: tuple[dict
     assert again.content == page.content
 
 
-def measured(slower: float, plan: dict[str, Any], n: int = 60) -> bytes:
-    """A result of `vllm bench serve`: a request per second, with first tokens `slower` times those of the plan."""
-    stated = {row["metric"] + "." + row["stat"]: row["value_s"] for row in plan["best"]["slo"]}
-    ttft, gap = slower * stated["ttft.p50"], 0.01
+def measured(slower: float, plan: dict[str, Any], n: int = 200) -> bytes:
+    """A result of `vllm bench serve` at one request per second, with latencies `slower` times those of the plan."""
+    cdf, levels = plan["best"]["latency_cdf"], (np.arange(n) + 0.5) / n
+    first, gap = (
+        slower * np.interp(levels, np.array(cdf["quantiles"], float), np.array(cdf[name], float))
+        for name in ("ttft_s", "tpot_s")
+    )
     return json.dumps({
         "model_id": SMALL["model"], "duration": float(n), "completed": n, "request_throughput": 1.0,
-        "input_lens": [SMALL["input_tokens"]] * n, "output_lens": [2] * n, "ttfts": [ttft] * n, "itls": [[gap]] * n,
-        "latencies": [ttft + gap] * n, "start_times": [float(i) for i in range(n)], "errors": [""] * n,
+        "input_lens": [SMALL["input_tokens"]] * n, "output_lens": [2] * n, "ttfts": first.tolist(),
+        "itls": [[g] for g in gap.tolist()], "latencies": (first + gap).tolist(),
+        "start_times": np.cumsum(np.random.default_rng(5).exponential(size=n)).tolist(), "errors": [""] * n,
     }).encode()  # fmt: skip
 
 
@@ -133,7 +138,7 @@ def test_a_measured_run_is_compared_with_its_plan(
     sent = client.post("/api/v1/uploads", files={"file": ("result.json", content)}).json()
     assert sent["kind"] == "result"
     job, document = answered(client, "verifications", {"job": plan[0]["id"], "results": [sent["upload"]]})
-    assert job["verdict"] == verdict
+    assert job["verdict"] == verdict, document
     assert job["parent"] == plan[0]["id"]
     assert "result.json" in job["title"]
     (tmp_path / "result.json").write_bytes(content)
