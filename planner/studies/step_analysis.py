@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -290,6 +291,31 @@ def analyze(query: StepQuery) -> Analysis:
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Priced:
+    """A deployment with its calibration, which is equal to another while both were read from the same tables."""
+
+    resolved: ResolvedDeployment
+    bundle: Bundle
+
+    def __hash__(self) -> int:
+        r = self.resolved
+        return hash((r.model.name, r.hardware.text, r.weight_dtype, r.kv_dtype))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Priced):
+            return NotImplemented
+        own, others = self.bundle.models, other.bundle.models
+        same_tables = own.keys() == others.keys() and all(others[family] is model for family, model in own.items())
+        return same_tables and self.resolved == other.resolved
+
+
+@lru_cache(maxsize=32)
+def _step_cost(priced: _Priced) -> StepCost:
+    """Return the cost of steps, which questions about other batches and contexts share."""
+    return compile_step_cost(priced.resolved, priced.bundle)
+
+
 @dataclass(frozen=True, slots=True)
 class PricedReplica:
     """The replica of a query with its memory and the cost of its steps."""
@@ -315,7 +341,7 @@ class PricedReplica:
             rule = f"the context is beyond the {longest} positions of {resolved.model.name}"
             raise InputError(rule, query.context, str(longest))
         bundle = load_bundle(resolved.hardware.accelerator)
-        return cls(resolved, size_memory(resolved), bundle, compile_step_cost(resolved, bundle))
+        return cls(resolved, size_memory(resolved), bundle, _step_cost(_Priced(resolved, bundle)))
 
     def steps(self, query: StepQuery) -> AnalyzedSteps:
         """Return the steps that the engine runs with its own limits."""

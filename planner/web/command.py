@@ -32,7 +32,7 @@ def serve(
         Path | None, typer.Option(metavar="F", help="File with the token that every client must send.")
     ] = None,
     endpoints: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="YAML list of the endpoints that inference tasks may use.")
+        Path | None, typer.Option(metavar="FILE", help="YAML file of endpoints for inference tasks, by name.")
     ] = None,
     settings: Annotated[
         Path | None, typer.Option(metavar="FILE", help="YAML file of further settings: hosts, users, limits.")

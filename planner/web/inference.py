@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from calibration.serve.streaming_client import GeneratedReply, GenerationRequest, RequestForm, generate
@@ -155,6 +154,8 @@ class InferenceTask(StrictYamlBlock):
         """Return the prompt of each request; random words begin with its number, so that no prefix cache helps."""
         if self.prompt is not None:
             return [self.prompt] * self.requests
+        import numpy as np
+
         draws = np.random.default_rng(self.seed).integers(len(_WORDS), size=(self.requests, self.input_tokens or 1))
         rows = enumerate(draws.tolist(), 1)
         return [" ".join((str(n), *(_WORDS[i] for i in row[1:]))) for n, row in rows]
@@ -334,5 +335,7 @@ def _statistics(values: Sequence[float]) -> dict[str, float] | None:
     """Return the mean and percentiles of values; None if there are none."""
     if not values:
         return None
+    import numpy as np
+
     array = np.asarray(values)
     return {s: float(array.mean() if s == "mean" else np.percentile(array, float(s[1:]))) for s in _STATS}

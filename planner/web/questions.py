@@ -25,7 +25,7 @@ from catalogs.io.json_files import check_values
 from catalogs.io.yaml_loader import dump_yaml
 from catalogs.ui.shared_options import own_version
 from planner.problem.request_keys import RequestKey, request_keys
-from planner.web.uploads import LocalFile, Uploads, mapped, references, refuse_paths, unique_names
+from planner.web.uploads import LocalFile, Uploads, replaced, unique_names, with_names
 
 #: Keys that the server sets: where a search is stored, and where it runs.
 SERVER_KEYS: Final = ("search.study", "search.workers", "search.distributed")
@@ -79,7 +79,7 @@ class Question:
         """Return a value with each upload under its original name."""
         names = unique_names(list(self.files))
         paths = {str(file.path): names[file.reference] for file in self.files} | names
-        return mapped(value, lambda text: paths.get(text, text))
+        return replaced(value, paths)
 
 
 def read_keys(
@@ -99,10 +99,8 @@ def read_keys(
     from planner.problem.scenario import scenario_keys
 
     check_values(body, what)
-    refuse_paths(body)
-    files = tuple(uploads.find(reference, owner) for reference in references(body))
-    paths = {file.reference: str(file.path) for file in files}
-    keys = scenario_keys(mapped(dict(body), lambda text: paths.get(text, text)), what)
+    local, files = uploads.local(dict(body), owner)
+    keys = scenario_keys(local, what)
     for name in SERVER_KEYS:
         if keys.get(name) is not None:
             raise InputError(f"the server sets {name}", keys[name], hint=f"leave {name} out")
@@ -112,7 +110,7 @@ def read_keys(
 def with_references(value: Any, files: Iterable[LocalFile]) -> Any:
     """Return a value with each path of an upload replaced by its reference."""
     paths = {str(file.path): file.reference for file in files}
-    return mapped(value, lambda text: paths.get(text, text))
+    return replaced(value, paths)
 
 
 def read_question(body: Mapping[str, Any], uploads: Uploads, owner: str) -> Question:
@@ -132,17 +130,10 @@ def read_question(body: Mapping[str, Any], uploads: Uploads, owner: str) -> Ques
 @contextmanager
 def shown_names(files: Iterable[LocalFile]) -> Iterator[None]:
     """Let errors inside the block name uploads by their original names instead of their paths."""
-    names = {str(file.path): file.name for file in files}
-
-    def named(part: Any) -> Any:
-        for path, name in names.items() if isinstance(part, str) else ():
-            part = part.replace(path, name)
-        return part
-
     try:
         yield
     except InputError as error:
-        raise InputError(*(named(part) for part in (error.rule, error.value, error.nearest, error.hint))) from None
+        raise InputError(*with_names([error.rule, error.value, error.nearest, error.hint], files)) from None
 
 
 # ---- URL queries

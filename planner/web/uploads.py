@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -99,6 +99,16 @@ class Uploads:
             self.write(upload, path)
         return LocalFile(reference, upload.name, path)
 
+    def local(self, value: Any, owner: str) -> tuple[Any, tuple[LocalFile, ...]]:
+        """Return a JSON value with each upload that it names replaced by its path on this machine, and the uploads.
+
+        Raises:
+            InputError: The value names a file of the server by its path, or the user has not uploaded such a file.
+        """
+        refuse_paths(value)
+        files = tuple(self.find(reference, owner) for reference in references(value))
+        return replaced(value, {file.reference: str(file.path) for file in files}), files
+
     def write(self, upload: StoredUpload, path: Path) -> None:
         """Write the content of an upload to a file, completely or not at all."""
         from catalogs.io.output_files import atomic_file
@@ -125,6 +135,23 @@ def mapped(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, list | tuple):
         return [mapped(inner, change) for inner in value]
     return value
+
+
+def replaced(value: Any, texts: Mapping[str, str]) -> Any:
+    """Return a JSON value in which each text that is a key of `texts` is replaced by the text there."""
+    return mapped(value, lambda text: texts.get(text, text))
+
+
+def with_names(value: Any, files: Iterable[LocalFile]) -> Any:
+    """Return a JSON value in which uploads have their original names instead of their paths, also inside of texts."""
+    names = {str(file.path): file.name for file in files}
+
+    def named(text: str) -> str:
+        for path, name in names.items():
+            text = text.replace(path, name)
+        return text
+
+    return mapped(value, named) if names else value
 
 
 def unique_names(files: list[LocalFile]) -> dict[str, str]:

@@ -2,38 +2,82 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, Query
 
-from planner.studies.step_analysis import MOST_SEQUENCES, STEP_HELP, StepQuery
-from planner.web.api.state import PREFIX
-from planner.web.documents.analysis import analyze_document, named_model
-from planner.web.documents.graph import Graph, graph_document
-from planner.web.documents.memory import memory_document
+from planner.web.api.state import PREFIX, Owner, State
+from planner.web.documents.shapes import Graph
+from planner.web.questions import shown_names
+from planner.web.uploads import LocalFile, with_names
+
+if TYPE_CHECKING:
+    from planner.studies.step_analysis import StepQuery
+
+Document = TypeVar("Document", bound=Mapping[str, Any])
 
 router = APIRouter(prefix=PREFIX, tags=["steps"])
 
 
-def step_query(
-    model: Annotated[str, Query(max_length=200, description=STEP_HELP["model"])],
-    hardware: Annotated[str, Query(max_length=100, description=STEP_HELP["hardware"])],
-    batch: Annotated[int, Query(ge=1, le=MOST_SEQUENCES, description=STEP_HELP["batch"])] = 1,
-    context: Annotated[int, Query(ge=1, description=STEP_HELP["context"])] = 1024,
-    stage: Annotated[str, Query(max_length=20, description=STEP_HELP["stage"])] = "decode",
-    engine: Annotated[str, Query(max_length=100, description=STEP_HELP["engine"])] = "vllm",
-    weight_dtype: Annotated[str | None, Query(max_length=20, description=STEP_HELP["weight_dtype"])] = None,
-    kv_dtype: Annotated[str | None, Query(max_length=20, description=STEP_HELP["kv_dtype"])] = None,
-    tensor_parallel: Annotated[int | None, Query(ge=1, le=1024, description=STEP_HELP["tensor_parallel"])] = None,
-) -> StepQuery:
+@dataclass(frozen=True, slots=True)
+class NamedStep:
+    """The step that a client names, with the uploaded files that it names.
+
+    Attributes:
+        values: The attributes of a `StepQuery`, with uploads by their path on this machine.
+        files: The uploads.
+    """
+
+    values: dict[str, Any]
+    files: tuple[LocalFile, ...]
+
+    def shown(self, document: Document) -> Document:
+        """Return a document of the step in which uploads have their original names."""
+        found: Document = with_names(document, self.files)
+        return found
+
+    @contextmanager
+    def query(self) -> Iterator[StepQuery]:
+        """Give the query; errors inside the block name uploads by their original names.
+
+        Raises:
+            InputError: The query is not valid, or the catalog has no such model.
+        """
+        from planner.studies.step_analysis import StepQuery
+        from planner.web.documents.analysis import named_model
+
+        with shown_names(self.files):
+            model = self.values["model"] if self.files else named_model(self.values["model"])
+            yield StepQuery(**self.values | {"model": model})
+
+
+def named_step(
+    state: State,
+    owner: Owner,
+    model: Annotated[
+        str, Query(max_length=200, description="Model: name in the catalog, Hugging Face id, or upload:SHA256.")
+    ],
+    hardware: Annotated[str, Query(max_length=100, description="Hardware of one replica, for example h100x8.")],
+    batch: Annotated[int, Query(ge=1, description="Sequences in the step.")] = 1,
+    context: Annotated[int, Query(ge=1, description="Tokens per sequence; for prefill, the prompt length.")] = 1024,
+    stage: Annotated[str, Query(max_length=20, description="Stage of inference: decode or prefill.")] = "decode",
+    engine: Annotated[str, Query(max_length=100, description="Serving engine.")] = "vllm",
+    weight_dtype: Annotated[str | None, Query(max_length=20, description="Data type of the weights.")] = None,
+    kv_dtype: Annotated[str | None, Query(max_length=20, description="Data type of the KV cache.")] = None,
+    tensor_parallel: Annotated[int | None, Query(ge=1, le=1024, description="Accelerators of the replica.")] = None,
+) -> NamedStep:
     """Return the step that a client names."""
-    name = named_model(model)
-    return StepQuery(
-        name, hardware, batch, context, stage, engine, weight_dtype or None, kv_dtype or None, tensor_parallel
-    )
+    texts = {"model": model, "hardware": hardware, "stage": stage, "engine": engine}
+    dtypes = {"weight_dtype": weight_dtype or None, "kv_dtype": kv_dtype or None}
+    local, files = state.uploads.local(texts, owner)
+    numbers = {"batch": batch, "context": context, "tensor_parallel": tensor_parallel}
+    return NamedStep(local | dtypes | numbers, files)
 
 
-Step = Annotated[StepQuery, Depends(step_query)]
+Step = Annotated[NamedStep, Depends(named_step)]
 
 
 @router.get("/analyze")
@@ -42,16 +86,25 @@ def analyze(step: Step) -> dict[str, Any]:
 
     The document is that of `plan analyze --json`, with the ceilings of the roofline and the sentences of the screen.
     """
-    return analyze_document(step)
+    from planner.web.documents.analysis import analyze_document
+
+    with step.query() as query:
+        return step.shown(analyze_document(query))
 
 
 @router.get("/graph")
 def graph(step: Step) -> Graph:
     """Return an engine step as a graph of operators, equal layers folded; the node times add up to the step time."""
-    return graph_document(step)
+    from planner.web.documents.graph import graph_document
+
+    with step.query() as query:
+        return step.shown(graph_document(query))
 
 
 @router.get("/memory")
 def memory(step: Step) -> dict[str, Any]:
     """Return the memory of one accelerator while it holds the batch, by kind of layer."""
-    return memory_document(step)
+    from planner.web.documents.memory import memory_document
+
+    with step.query() as query:
+        return step.shown(memory_document(query))

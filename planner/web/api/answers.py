@@ -6,9 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from planner.sections.full_answer import parse_answer
 from planner.web.api.state import PREFIX
-from planner.web.documents.answers import answer_document
 
 router = APIRouter(prefix=f"{PREFIX}/answers", tags=["answers"])
 
@@ -16,4 +14,7 @@ router = APIRouter(prefix=f"{PREFIX}/answers", tags=["answers"])
 @router.post("/view", summary="An answer in words, tables and figures")
 def view(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the words, tables and figures of an answer, as the plan page shows them."""
+    from planner.sections.full_answer import parse_answer
+    from planner.web.documents.answers import answer_document
+
     return answer_document(parse_answer(answer, "the answer"))

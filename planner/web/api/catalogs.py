@@ -8,9 +8,7 @@ from fastapi import APIRouter, Query
 from typing_extensions import TypedDict
 
 from planner.web.api.state import PREFIX
-from planner.web.documents import calibrations as calibration_documents
-from planner.web.documents import catalogs as documents
-from planner.web.documents.analysis import named_model
+from planner.web.documents import shapes
 
 router = APIRouter(prefix=PREFIX, tags=["catalogs"])
 
@@ -23,71 +21,92 @@ class Items(TypedDict, Generic[Item]):
     items: list[Item]
 
 
-class Calibrations(Items[calibration_documents.CalibrationItem]):
+class Calibrations(Items[shapes.CalibrationItem]):
     """The calibration of every accelerator, the errors of whole runs, and how often predictions were right."""
 
-    whole_runs: list[calibration_documents.WholeRunItem]
+    whole_runs: list[shapes.WholeRunItem]
     reliability: dict[str, Any]
 
 
 @router.get("/models")
 def list_models(
     search: str = Query("", max_length=200, description="Words that the name or the architecture contains."),
-) -> Items[documents.ModelItem]:
+) -> Items[shapes.ModelItem]:
     """List the models of the catalog."""
+    from planner.web.documents import catalogs as documents
+
     return {"items": documents.models(search)}
 
 
 @router.get("/models/{name:path}")
-def show_model(name: str) -> documents.ModelDocument:
+def show_model(name: str) -> shapes.ModelDocument:
     """Show one model in full, by its name in the catalog or its Hugging Face id."""
+    from planner.web.documents import catalogs as documents
+    from planner.web.documents.analysis import named_model
+
     return documents.model_document(named_model(name))
 
 
 @router.get("/hardware")
-def list_hardware() -> Items[documents.HardwareItem]:
+def list_hardware() -> Items[shapes.HardwareItem]:
     """List the accelerators of the catalog with their nodes, dated prices and calibrations."""
+    from planner.web.documents import catalogs as documents
+
     return {"items": documents.hardware()}
 
 
 @router.get("/hardware/{text}")
 def show_hardware(text: str) -> dict[str, Any]:
     """Show hardware in full, with the price of all of it; the text is that of `--hw`, for example h100x8."""
+    from planner.web.documents import catalogs as documents
+
     return documents.hardware_document(text)
 
 
 @router.get("/engines")
-def list_engines() -> Items[documents.EngineItem]:
+def list_engines() -> Items[shapes.EngineItem]:
     """List the serving engines; those without support state the reason in `source`."""
+    from planner.web.documents import catalogs as documents
+
     return {"items": documents.engines()}
 
 
 @router.get("/workloads")
-def list_workloads() -> Items[documents.WorkloadItem]:
+def list_workloads() -> Items[shapes.WorkloadItem]:
     """List the workloads of the catalog with their mean lengths."""
+    from planner.web.documents import catalogs as documents
+
     return {"items": documents.workloads()}
 
 
 @router.get("/prices")
 def list_prices() -> Items[dict[str, Any]]:
     """List the dated prices of cloud instances."""
+    from planner.web.documents import catalogs as documents
+
     return {"items": documents.table_rows("prices")}
 
 
 @router.get("/grids")
 def list_grids() -> Items[dict[str, Any]]:
     """List the electricity grids with their carbon intensity and industrial price."""
+    from planner.web.documents import catalogs as documents
+
     return {"items": documents.table_rows("grids")}
 
 
 @router.get("/regions")
 def list_regions() -> Items[dict[str, Any]]:
     """List the regions of clouds with the grids that supply them."""
+    from planner.web.documents import catalogs as documents
+
     return {"items": documents.table_rows("regions")}
 
 
 @router.get("/calibrations")
 def list_calibrations() -> Calibrations:
     """List what is calibrated, and how well: operators by accelerator, and whole runs by engine."""
-    found = calibration_documents.calibrations()
+    from planner.web.documents.calibrations import calibrations
+
+    found = calibrations()
     return Calibrations(items=found["items"], whole_runs=found["whole_runs"], reliability=found["reliability"])

@@ -8,9 +8,8 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query
 
 from catalogs.errors import InputError
-from planner.sections.full_answer import parse_answer
 from planner.web.api.state import PREFIX, Owner, State
-from planner.web.documents import comparisons as documents
+from planner.web.documents.shapes import AnswerComparison
 
 router = APIRouter(prefix=PREFIX, tags=["comparisons"])
 
@@ -23,8 +22,11 @@ def compare(
     state: State,
     owner: Owner,
     job: Annotated[list[str], Query(min_length=2, max_length=MOST_PLANS, description="Ids of finished plans.")],
-) -> documents.AnswerComparison:
+) -> AnswerComparison:
     """Compare finished plans: every figure, what differs, and which plan is best at what."""
+    from planner.sections.full_answer import parse_answer
+    from planner.web.documents.comparisons import comparison_document
+
     found = [state.submission(owner).finished(id_, "plan") for id_ in dict.fromkeys(job)]
     if len(found) < 2:
         raise InputError("a comparison needs two different plans", job[0])
@@ -34,4 +36,4 @@ def compare(
         if content is None:
             raise InputError("this plan has no result", each.id)
         answers.append(parse_answer(json.loads(content), each.title))
-    return documents.comparison_document(answers, [each.title for each in found])
+    return comparison_document(answers, [each.title for each in found])

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from planner.web.api.state import PREFIX
-from planner.web.documents import deployment_text as documents
+from planner.web.api.state import PREFIX, Owner, State
+from planner.web.documents.shapes import CheckedText
 
 router = APIRouter(prefix=f"{PREFIX}/deployments", tags=["deployments"])
 
@@ -22,12 +22,16 @@ class DeploymentText(BaseModel):
 
 
 @router.post("/check")
-def check(body: DeploymentText) -> documents.CheckedText:
+def check(body: DeploymentText, state: State, owner: Owner) -> CheckedText:
     """Check the text of a deployment.yaml: each fault with its line, or the deployment with all defaults filled in."""
-    return documents.checked_text(body.text)
+    from planner.web.documents.deployment_text import checked_text
+
+    return checked_text(body.text, state.uploads, owner)
 
 
 @router.get("/schema")
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of deployment.yaml."""
-    return documents.deployment_schema()
+    from planner.web.documents.deployment_text import deployment_schema
+
+    return deployment_schema()

@@ -4,61 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from typing_extensions import TypedDict
-
 from calibration.accuracy.reliability import load_reliability
 from calibration.accuracy.stated_error import METRICS, StatedError, load_file
 from calibration.bundles.bundle import Bundle, load_bundle
 from calibration.families.uncalibrated import DEFAULTS
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import list_hardware, parse_hardware
-from planner.web.documents.catalogs import Calibrated, calibration_of
+from planner.web.documents.catalogs import calibration_of
+from planner.web.documents.shapes import CalibrationItem, FamilyItem, WholeRunItem
 
 #: Facts of a bundle that are listed: where its measurements come from.
 _FACTS: Final = ("engine", "engine_version", "driver", "sources")
-
-
-class FamilyItem(TypedDict):
-    """How well the cost of one operator family is known on one accelerator.
-
-    `error` is the median relative error on shapes that were held out, or the assumed one if the family is not measured.
-    """
-
-    family: str
-    measured: bool
-    rows: dict[str, int]
-    error: float
-    held_out: list[dict[str, Any]]
-
-
-class CalibrationItem(TypedDict):
-    """The calibration of one accelerator."""
-
-    name: str
-    calibrated: Calibrated
-    calibrated_on: str | None
-    bundle: str
-    own: bool
-    engine: str | None
-    engine_version: str | None
-    driver: str | None
-    sources: Any
-    families: list[FamilyItem]
-    notices: list[str]
-
-
-class WholeRunItem(TypedDict):
-    """The error of simulated whole runs of one engine, found by comparison with measured runs.
-
-    `intervals` holds, by statistic, the relative differences between which the true value lies with probability
-    `coverage`; `runs` the number of compared runs.
-    """
-
-    engine: str
-    coverage: float | None
-    intervals: dict[str, list[float]]
-    runs: dict[str, int]
-    source: str
 
 
 def calibrations() -> dict[str, Any]:

@@ -6,8 +6,6 @@ from dataclasses import asdict, is_dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
 
-from typing_extensions import TypedDict
-
 from calibration.bundles.bundle import calibration_source
 from catalogs.cli.describe import catalog_kind
 from catalogs.economics.prices import Price, node_price
@@ -18,111 +16,16 @@ from catalogs.models.catalog import list_models, load_model
 from catalogs.models.layers import LayerGroup
 from catalogs.models.names import load_names
 from catalogs.models.spec import Checkpoint, ModelSpec
-
-#: Whether the operators of an accelerator were measured on it, on a neighbour that stands in for it, or not at all.
-Calibrated = Literal["measured", "borrowed", "none"]
-
-
-class CheckpointItem(TypedDict):
-    """A published quantised checkpoint of a model."""
-
-    repository: str
-    weight_dtype: str
-    source: str
-    as_of: str
-
-
-class ModelItem(TypedDict):
-    """A model in brief."""
-
-    name: str
-    hf_id: str
-    other_names: list[str]
-    params: float
-    active_params: float
-    max_position_tokens: int
-    layers: int
-    architecture: str
-    attention: str
-    weight_dtype: str
-    weight_bytes: float
-    checkpoints: list[CheckpointItem]
-    source: str
-
-
-class ModelDocument(ModelItem):
-    """A model in full."""
-
-    hidden_size: int
-    vocab_size: int
-    published_params: float | None
-    kv_bytes_per_token_bf16: float
-    state_bytes_per_sequence: float
-    encoder_layers: int
-    encoder_tokens: int
-    layer_groups: list[dict[str, Any]]
-    notices: list[str]
-
-
-class PriceItem(TypedDict):
-    """A dated price of rented instances."""
-
-    usd_per_hour: float
-    instances: str
-    idle_accelerators: int
-    cloud: str
-    region: str
-    place: str
-    date: str
-    source: str
-    note: str
-
-
-class HardwareItem(TypedDict):
-    """An accelerator and the node that holds it."""
-
-    name: str
-    full_name: str
-    vendor: str
-    kind: str
-    architecture: str
-    memory_bytes: float
-    memory_bytes_per_s: float
-    peak_flops: dict[str, float]
-    tdp_w: float
-    idle_w: float
-    node_sizes: list[int]
-    link: str
-    link_bytes_per_s: float
-    network_bytes_per_s: float
-    mig_profiles: list[str]
-    price: PriceItem | None
-    node_price: PriceItem | None
-    calibrated: Calibrated
-    calibrated_on: str | None
-    source: str
-    notes: str
-
-
-class EngineItem(TypedDict):
-    """A serving engine, and whether its steps can be simulated."""
-
-    name: str
-    version: str
-    supported: bool
-    source: str
-
-
-class WorkloadItem(TypedDict):
-    """A workload with the mean lengths of its requests."""
-
-    name: str
-    input_tokens_mean: float
-    output_tokens_mean: float
-    requests_per_s: float | None
-    requests: int
-    source: str
-
+from planner.web.documents.shapes import (
+    Calibrated,
+    CheckpointItem,
+    EngineItem,
+    HardwareItem,
+    ModelDocument,
+    ModelItem,
+    PriceItem,
+    WorkloadItem,
+)
 
 # ---- models
 

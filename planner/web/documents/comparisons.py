@@ -5,35 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from typing_extensions import TypedDict
-
 from planner.answer.schema import Answer
 from planner.studies.comparison import TIE, Figure, compare_answers
-
-
-class ComparedFigure(TypedDict):
-    """One figure of every answer, in order; `best` are the positions of the best ones, empty where none is better."""
-
-    name: str
-    unit: str
-    values: list[float | None]
-    best: list[int]
-
-
-class AnswerDifference(TypedDict):
-    """A key in which the answers differ, with its value in each of them in words."""
-
-    what: str
-    values: list[str]
-
-
-class AnswerComparison(TypedDict):
-    """Several answers side by side."""
-
-    answers: list[dict[str, Any]]
-    figures: list[ComparedFigure]
-    differs: list[AnswerDifference]
-    notes: list[str]
+from planner.web.documents.shapes import AnswerComparison, AnswerDifference, ComparedFigure
 
 
 def comparison_document(answers: Sequence[Answer], titles: Sequence[str]) -> AnswerComparison:

@@ -7,38 +7,18 @@ from typing import Any, Final
 
 import yaml
 from pydantic import ValidationError
-from typing_extensions import TypedDict
 
 from catalogs.deployments.resolve import resolve_pools
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name, printable, shown_value
 from catalogs.io.http import plain_text
 from catalogs.io.yaml_loader import load_yaml
-from planner.web.uploads import refuse_paths
+from planner.web.documents.shapes import CheckedText
+from planner.web.questions import shown_names
+from planner.web.uploads import LocalFile, Uploads, replaced, with_names
 
 #: Most faults that are listed; further ones show when these are mended.
 MOST_FAULTS: Final = 20
-
-
-class TextFault(TypedDict):
-    """One fault of a text; lines and columns count from 1, `key` is the dotted path of the key."""
-
-    line: int
-    column: int
-    key: str
-    rule: str
-    value: str | None
-    nearest: str | None
-    hint: str | None
-
-
-class CheckedText(TypedDict):
-    """The faults of a text; without any, the deployment as written and with every default filled in."""
-
-    faults: list[TextFault]
-    deployment: dict[str, Any] | None
-    resolved: list[dict[str, Any]] | None
-    notices: list[str]
 
 
 class _Places:
@@ -47,6 +27,7 @@ class _Places:
     def __init__(self, text: str) -> None:
         self._marks: dict[tuple[str, ...], tuple[int, int]] = {}
         self._values: dict[tuple[str, ...], str] = {}
+        self._files: list[str] = []
         root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         self._walk(root, (), set())
 
@@ -66,18 +47,27 @@ class _Places:
                 self._marks.setdefault((*path, str(i)), (value.start_mark.line + 1, value.start_mark.column + 1))
                 self._walk(value, (*path, str(i)), inside)
 
+    def rename(self, files: Sequence[LocalFile]) -> None:
+        """Replace uploads by their original names, by which errors name them."""
+        names = {file.reference: file.name for file in files}
+        self._values = {path: names.get(value, value) for path, value in self._values.items()}
+        self._files = list(names.values())
+
     def of(self, path: Sequence[str]) -> tuple[int, int]:
         """Return (line, column) of a key, or of the nearest key around it."""
         known = (self._marks[tuple(path[:n])] for n in range(len(path), 0, -1) if tuple(path[:n]) in self._marks)
         return next(known, (1, 1))
 
     def meant(self, error: InputError) -> Sequence[str]:
-        """Return the key that an error is about: one with its value, or the longest one that its rule names."""
+        """Return the key that an error is about: one with its value, or one that its rule names."""
         wanted = str(error.value)
         for same in (wanted.__eq__, lambda value: len(wanted) > 1 and wanted in value):
             found = [path for path, value in self._values.items() if same(value)]
             if len(found) == 1:
                 return found[0]
+        about = next((name for name in self._files if name in error.rule), None)
+        if about is not None:
+            return next(path for path, value in self._values.items() if value == about)
         named = [path for path in self._marks if path[-1].isidentifier() and path[-1] in error.rule]
         return max(named, key=lambda path: len(path[-1]), default=_about(error, self._marks))
 
@@ -87,8 +77,14 @@ def _about(error: InputError, marks: Mapping[tuple[str, ...], object]) -> Sequen
     return ("hardware",) if ("hardware",) in marks and " node" in error.rule else ()
 
 
-def checked_text(text: str) -> CheckedText:
-    """Return the faults of the text of a deployment.yaml, or the deployment that it describes."""
+def checked_text(text: str, uploads: Uploads, owner: str) -> CheckedText:
+    """Return the faults of the text of a deployment.yaml, or the deployment that it describes.
+
+    Args:
+        text: The text, which names uploaded files as `upload:SHA256`.
+        uploads: The uploaded files.
+        owner: The user; a text names only uploads of its own user.
+    """
     try:
         data = load_yaml(text)
         places = _Places(text)
@@ -97,9 +93,11 @@ def checked_text(text: str) -> CheckedText:
     if not isinstance(data, dict):
         return _faulty([_fault((1, 1), "", "a deployment holds key: value pairs, for example model: llama3.1-8b")])
     try:
-        refuse_paths(data)
-        deployment = Deployment.model_validate(data)
-        pools = resolve_pools(deployment)
+        local, files = uploads.local(data, owner)
+        places.rename(files)
+        with shown_names(files):
+            deployment = Deployment.model_validate(local)
+            pools = resolve_pools(deployment)
     except ValidationError as error:
         found = sorted(_of_schema(error, data, places), key=lambda fault: (fault["line"], fault["column"]))
         return _faulty(found[:MOST_FAULTS])
@@ -108,11 +106,13 @@ def checked_text(text: str) -> CheckedText:
         value = None if error.value is None else printable(str(error.value))
         return _faulty([_fault(places.of(path), ".".join(path), error.rule, value, error.nearest, error.hint)])
     parts = zip(pools, deployment.slices, strict=True)
+    resolved = [pool.filled_in(part.written) | {"engine_version": pool.engine.version} for pool, part in parts]
+    written = deployment.model_dump(mode="json", exclude_unset=True)
     return {
         "faults": [],
-        "deployment": deployment.model_dump(mode="json", exclude_unset=True),
-        "resolved": [pool.filled_in(part.written) | {"engine_version": pool.engine.version} for pool, part in parts],
-        "notices": list(dict.fromkeys(notice for pool in pools for notice in pool.notices)),
+        "deployment": replaced(written, {str(file.path): file.reference for file in files}),
+        "resolved": with_names(resolved, files),
+        "notices": with_names(list(dict.fromkeys(notice for pool in pools for notice in pool.notices)), files),
     }
 
 

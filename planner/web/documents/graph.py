@@ -13,13 +13,13 @@ from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 import numpy as np
-from typing_extensions import TypedDict
 
 from calibration.operators.operators import Operator
 from catalogs.models.layers import LayerGroup
 from planner.studies.step_analysis import AnalyzedSteps, PricedReplica, StepQuery
 from planner.web.documents.catalogs import group_words
 from planner.web.documents.memory import layer_ids, layer_memory
+from planner.web.documents.shapes import Edge, Graph, GraphGroup, GraphNode
 from simulator.analysis.operators import BOUND_WORDS, OperatorRow, operator_rows, origin_shares, together
 from simulator.costs.partition import BatchRows
 from simulator.costs.pricing import N_CLASSES
@@ -38,61 +38,6 @@ _OUTSIDE: Final = {INPUT: "before the layers", OUTPUT: "after the layers", HOST:
 
 #: Operators outside the layers that run before them.
 _FIRST: Final = frozenset({"embedding", "embedding_all_reduce"})
-
-
-class GraphNode(TypedDict):
-    """One operator of one kind of layer. Figures are of one execution; `total_s` is `count` times `seconds`."""
-
-    id: str
-    label: str
-    op: str
-    operator_class: str
-    layer_kind: str
-    parent: str
-    count: float
-    shape: dict[str, Any]
-    flops: float
-    bytes: float
-    intensity: float
-    seconds: float
-    roofline_s: float
-    total_s: float
-    share: float
-    bound: str
-    origin: str
-    origin_shares: dict[str, float]
-
-
-# `from` is a keyword of Python, hence this form.
-Edge = TypedDict("Edge", {"from": str, "to": str})
-
-
-class GraphGroup(TypedDict):
-    """A kind of layer, or the operators outside the layers; memory is of one layer, times are of all of them."""
-
-    id: str
-    label: str
-    layers: int
-    total_s: float
-    share: float
-    weights_bytes: float
-    kv_bytes: float
-
-
-class Graph(TypedDict):
-    """The graph of a step."""
-
-    question: dict[str, Any]
-    nodes: list[GraphNode]
-    edges: list[Edge]
-    groups: list[GraphGroup]
-    step_s: float
-    device_s: float
-    host_s: float
-    n_steps: int
-    bounds: dict[str, str]
-    calibration: str
-    notices: list[str]
 
 
 #: The key of a node: the layers that run the operator, and its name.

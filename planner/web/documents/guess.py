@@ -18,7 +18,6 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-from typing_extensions import TypedDict
 
 from calibration.accuracy.stated_error import COVERAGE, StatedError
 from calibration.bundles.bundle import calibration_source
@@ -43,6 +42,8 @@ from planner.problem.tariff import least_price
 from planner.space.bounds import memory_discard
 from planner.space.candidates import distance_from_defaults, kv_dtypes, limits, weight_dtypes, widest_limits
 from planner.space.layouts import layouts, replicas_of
+from planner.web.documents.shapes import Guess
+from planner.web.questions import calibration_digest
 from simulator.memory.plan import MemoryPlan
 
 #: Layouts that are priced for one hardware, and for all hardware together; each takes some 20 ms the first time.
@@ -63,24 +64,6 @@ _LOW, _HIGH = (1 - COVERAGE) / 2, (1 + COVERAGE) / 2
 _LONE: Final = 1e-6
 
 _HALVINGS: Final = 24
-
-
-class Guess(TypedDict):
-    """A first guess of a plan; null where there is none."""
-
-    fits: bool
-    memory: dict[str, Any] | None
-    binds: str | None
-    lone_ttft_s: float | None
-    lone_tpot_s: float | None
-    gpus: int | None
-    usd_per_hour: float | None
-    requests_per_s: float | None
-    enough: bool
-    deployment: str | None
-    hardware: str | None
-    uncertainty: dict[str, Any] | None
-    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +207,8 @@ def _choices(
     """Return the choices that fit in memory, fewest accelerators first, and the widest that does not fit."""
     names = CatalogLookup.on(hardware, request.model, request.engine)
     fixed = tuple(sorted((key, repr(value)) for key, value in request.fixed.values.items()))
-    deployments = _deployments(request.model, request.engine, hardware.text, fixed, widest_limits(names, request.fixed))
+    widest = widest_limits(names, request.fixed)
+    deployments = _deployments(request.model, request.engine, hardware.text, fixed, widest, calibration_digest())
     forms = ClosedForms(deployments, statistics, request.slos)
     seqs, tokens = limits(names, request.fixed)[0]
     kv_dtype = kv_dtypes(names, request.fixed)[0]
@@ -259,6 +243,7 @@ def _deployments(
     hardware: str,
     fixed: tuple[tuple[str, str], ...],  # noqa: ARG001 (the cache's key: values that change a deployment)
     widest: tuple[int, int],
+    calibration: str,  # noqa: ARG001 (the cache's key: a profile of this machine changes what a layout costs)
 ) -> CandidateDeployments:
     """Return the priced layouts of a model on a hardware, which later guesses share."""
     return CandidateDeployments(CatalogLookup.on(parse_hardware(hardware), model, engine), model, engine, widest)

@@ -5,31 +5,16 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from typing_extensions import TypedDict
-
 from calibration.operators.roofline import ACTIVATION_BYTES
 from catalogs.models.layers import LayerGroup
 from planner.studies.step_analysis import PricedReplica, StepQuery
 from planner.web.documents.catalogs import group_words
+from planner.web.documents.shapes import LayerMemory
 from simulator.layers.attention import sharded_mixer
 from simulator.layers.encoder import cross_layer_bytes
 from simulator.layers.feed_forward import sharded_feed_forward
 from simulator.layers.shard import Shard
 from simulator.memory.plan import layer_bytes, outer_bytes, sequence_bytes
-
-
-class LayerMemory(TypedDict):
-    """The memory of one layer of a kind, bytes of one accelerator, and the number of such layers.
-
-    Layers run one after another and share the memory of their activations, so activations are not summed over layers.
-    """
-
-    id: str
-    kind: str
-    layers: int
-    weights_bytes: float
-    kv_bytes: float
-    activation_bytes: float
 
 
 def layer_ids(groups: tuple[LayerGroup, ...], encoder_groups: tuple[LayerGroup, ...]) -> dict[LayerGroup, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calibration.bundles.bundle import load_bundle
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
 from planner.cli.main import app
+from planner.studies import step_analysis
 from planner.studies.step_analysis import PromptLimits, StepQuery, analyze, decode_step, document, prefill_steps
 from simulator.analysis.operators import FIXED, LINK, MEMORY, together
 from simulator.cluster.compiled import compile_deployment
@@ -45,6 +48,27 @@ def test_an_operator_faster_than_its_roofline_is_explained() -> None:
     faster = [row["name"] for row in many["operators"] if row["seconds"] < row["roofline_s"]]
     assert "sampling" in faster
     assert f"roofline: {', '.join(faster)}." in text
+
+
+def test_a_question_has_the_same_answer_after_others() -> None:
+    """What one question computes for the next changes no figure."""
+    step_analysis._step_cost.cache_clear()
+    alone = document(analyze(asked(batch=17)))
+    for batch in (1, 256):
+        analyze(asked(batch=batch, stage="prefill"))
+        analyze(asked(batch=batch, kv_dtype="fp8"))
+    assert document(analyze(asked(batch=17))) == alone
+
+
+def test_a_changed_calibration_is_priced_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = analyze(asked()).time
+    bare = replace(
+        load_bundle(resolve(Deployment(model="llama3.1-8b", hardware="h100")).hardware.accelerator), models={}
+    )
+    monkeypatch.setattr(step_analysis, "load_bundle", lambda _: bare)
+    after = analyze(asked()).time
+    assert after.roofline_s == pytest.approx(before.roofline_s, rel=0.01)
+    assert after.engine_s != pytest.approx(before.engine_s, rel=0.01)
 
 
 @pytest.mark.parametrize("batch", [16, 17])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
+import re
 import subprocess
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -94,6 +97,56 @@ def test_a_plan_downloads_as_table_page_and_files(
     assert client.get(f"{here}/secret.csv").status_code == 404
     listed = client.get("/api/v1/jobs").json()["items"]
     assert {item["kind"] for item in listed} <= {"plan", "simulation", "front", "whatif"}
+
+
+def test_a_report_is_the_page_of_its_plan(client: httpx.Client, plan: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    here, best = f"/api/v1/jobs/{plan[0]['id']}", plan[1]["best"]
+    page = client.get(f"{here}/result.html")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "sandbox" in page.headers["content-security-policy"]
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    shown = html.unescape(page.text)
+    assert shown.lstrip().lower().startswith("<!doctype html>")
+    assert SMALL["model"] in shown
+    assert best["command"].split(" --")[0] in shown
+    loaded = r"<(?:script|link|img|iframe)\b[^>]*(?:src|href)=.?(?:https?:)?//"
+    assert re.findall(loaded, page.text) == []
+    again = client.get(f"{here}/result.html")
+    assert again.content == page.content
+
+
+def measured(slower: float, plan: dict[str, Any], n: int = 200) -> bytes:
+    """A result of `vllm bench serve` at one request per second, with latencies `slower` times those of the plan."""
+    cdf, levels = plan["best"]["latency_cdf"], (np.arange(n) + 0.5) / n
+    first, gap = (
+        slower * np.interp(levels, np.array(cdf["quantiles"], float), np.array(cdf[name], float))
+        for name in ("ttft_s", "tpot_s")
+    )
+    return json.dumps({
+        "model_id": SMALL["model"], "duration": float(n), "completed": n, "request_throughput": 1.0,
+        "input_lens": [SMALL["input_tokens"]] * n, "output_lens": [2] * n, "ttfts": first.tolist(),
+        "itls": [[g] for g in gap.tolist()], "latencies": (first + gap).tolist(),
+        "start_times": np.cumsum(np.random.default_rng(5).exponential(size=n)).tolist(), "errors": [""] * n,
+    }).encode()  # fmt: skip
+
+
+@pytest.mark.parametrize(("slower", "verdict"), [(1.0, "yes"), (50.0, "no")])
+def test_a_measured_run_is_compared_with_its_plan(
+    client: httpx.Client, plan: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, slower: float, verdict: str
+) -> None:
+    content = measured(slower, plan[1])
+    sent = client.post("/api/v1/uploads", files={"file": ("result.json", content)}).json()
+    assert sent["kind"] == "result"
+    job, document = answered(client, "verifications", {"job": plan[0]["id"], "results": [sent["upload"]]})
+    assert job["verdict"] == verdict, document
+    assert job["parent"] == plan[0]["id"]
+    assert "result.json" in job["title"]
+    (tmp_path / "result.json").write_bytes(content)
+    (tmp_path / "plan.json").write_text(json.dumps(plan[1]))
+    command = [*PLAN, "verify", "plan.json", "--results", "result.json", "--json", "out.json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == (0 if verdict == "yes" else 1), done.stderr
+    assert document == json.loads((tmp_path / "out.json").read_text())
 
 
 def test_a_trace_is_uploaded_named_by_its_hash_and_shown_by_its_name(client: httpx.Client) -> None:

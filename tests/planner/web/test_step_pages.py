@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from catalogs.ui import words
+from tests.planner.web.own_model import CONFIG
 from tests.planner.web.running_server import RunningServer
 from tests.planner.web.watched_page import watched
 
@@ -50,6 +52,26 @@ def test_the_step_follows_the_controls(browser: Browser, server: RunningServer) 
         total = page.locator("#more tr", has=page.locator("th", has_text="Sum")).locator("td").nth(6).inner_text()
         assert total == words.seconds(graph["step_s"])
         assert sum(node["count"] * node["seconds"] for node in graph["nodes"]) == pytest.approx(graph["step_s"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", ["/analyze", "/graph", "/simulate"])
+def test_a_pasted_configuration_is_a_model(browser: Browser, server: RunningServer, path: str) -> None:
+    with watched(browser, server.url) as found:
+        page = found.open(path)
+        page.locator("summary", has_text="A model of your own").first.click()
+        page.locator(".own-model textarea").first.fill(json.dumps(CONFIG))
+        use = page.locator(".own-model button").first
+        if path == "/simulate":
+            with page.expect_response(lambda r: "upload:" in (r.request.post_data or "")) as checked:
+                use.click()
+            assert checked.value.json()["faults"] == []
+        else:
+            use.click()
+            page.wait_for_function("() => location.search.includes('upload')")
+            page.locator(MARKS if path == "/analyze" else NODES).first.wait_for()
+            page.wait_for_load_state("networkidle")
+        assert page.locator(".problem").count() == 0
 
 
 @pytest.mark.slow

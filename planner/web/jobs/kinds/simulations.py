@@ -8,14 +8,12 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.io.json_files import check_values, read_json
 from catalogs.io.yaml_files import YamlBlock, validate_as
 from catalogs.ui.shared_options import DEFAULT_WORKLOAD
 from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task
 from planner.web.questions import shown_names
-from planner.web.uploads import mapped, references, refuse_paths
 
 #: Names of the further results.
 REQUESTS, SERIES, TRACE = "requests.csv", "time_series.csv", "trace.json"
@@ -40,18 +38,16 @@ class SimulationQuestion(YamlBlock):
 def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
     """Return the question of a simulation; its deployment and workload are read to find faults at once."""
     from catalogs.deployments.resolve import resolve_pools
+    from catalogs.deployments.schema import Deployment
     from catalogs.workloads.workload import load_workload
     from simulator.cli.outputs import parse_window
 
     check_values(body, "the simulation")
-    refuse_paths(body)
     question = validate_as(SimulationQuestion, dict(body), "the simulation")
     if question.trace_window is not None:
         parse_window(question.trace_window)
-    files = [submission.uploads.find(reference, submission.owner) for reference in references(body)]
-    paths = {file.reference: str(file.path) for file in files}
+    local, files = submission.uploads.local(question.model_dump(), submission.owner)
     with shown_names(files):
-        local = mapped(question.model_dump(), lambda text: paths.get(text, text))
         deployment = validate_as(Deployment, local["deployment"], "deployment")
         resolve_pools(deployment)
         load_workload(local["workload"])

@@ -5,7 +5,7 @@ import { draw, seriesStyle } from "/static/js/charts.js";
 import { resultLinks } from "/static/js/job.js";
 import { jobPage } from "/static/js/job_page.js";
 import { cards, el, fill, fold, problemNote, shareButton, table } from "/static/js/parts.js";
-import { upload } from "/static/js/question.js";
+import { upload } from "/static/js/uploads.js";
 import { digits, grouped, percent, seconds, si } from "/static/js/words.js";
 
 const at = (id) => document.getElementById(id);

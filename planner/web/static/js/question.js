@@ -2,7 +2,8 @@
 
 import { call, query } from "/static/js/api.js";
 import { combobox, matches } from "/static/js/combobox.js";
-import { announce, button, debounced, el, fill, problemNote } from "/static/js/parts.js";
+import { announce, button, debounced, el, fill } from "/static/js/parts.js";
+import { upload, uploadsOf } from "/static/js/uploads.js";
 import { urlState } from "/static/js/url_state.js";
 import { counted, dollars, gigabytes, grouped, si } from "/static/js/words.js";
 
@@ -289,7 +290,7 @@ function modelField(loading, changed) {
     .filter((item) => matches(`${item.name} ${item.hf_id} ${item.other_names.join(" ")}`, typed))
     .map((item) => ({ value: item.name, text: item.name, detail: describe(item) })), take));
   input.addEventListener("change", note);
-  uploads(at("model-file"), take);
+  uploadsOf(at("model-file"), take);
   at("paste-config").addEventListener("click", () => {
     const open = at("pasted").hidden;
     at("pasted").hidden = !open;
@@ -325,39 +326,13 @@ function workloadField(changed) {
       : control.value.startsWith("upload:") ? "Your own trace." : "";
   };
   control.addEventListener("change", note);
-  uploads(at("trace-file"), (name, done) => {
+  uploadsOf(at("trace-file"), (name, done) => {
     control.append(new Option(done.name, name));
     control.value = name;
     note();
     changed();
   });
   return { note };
-}
-
-/** Upload the file that a control takes, and pass its name on. */
-function uploads(input, take) {
-  input.addEventListener("change", async () => {
-    if (!input.files.length) return;
-    const done = await upload(input.files[0], input.closest("fieldset"));
-    input.value = "";
-    if (done) take(done.upload, done);
-  });
-}
-
-/** Upload a file; a refusal is shown at the end of `place`. */
-export async function upload(file, place) {
-  place.querySelector(":scope > .problem")?.remove();
-  const body = new FormData();
-  body.append("file", file);
-  try {
-    const response = await fetch("/api/v1/uploads", { method: "POST", body });
-    const found = await response.json();
-    if (response.ok) return found;
-    place.append(problemNote(Object.assign(new Error(found.detail ?? found.title), found)));
-  } catch (error) {
-    place.append(problemNote(error));
-  }
-  return null;
 }
 
 /** Keep a logarithmic slider and the number of tokens in step; an empty number stands for the workload's lengths. */

@@ -4,6 +4,7 @@ import { call } from "/static/js/api.js";
 import { barStyle, draw, seriesStyle } from "/static/js/charts.js";
 import { csvRows, jobPage } from "/static/js/job_page.js";
 import { button, cards, debounced, el, fill, fold, partsBar, problemNote, shareButton, table } from "/static/js/parts.js";
+import { ownModel } from "/static/js/uploads.js";
 import { urlState } from "/static/js/url_state.js";
 import { counted, digits, grouped, percent, seconds } from "/static/js/words.js";
 
@@ -17,6 +18,11 @@ let checking = null;
 let checked = null; // the last answer of the check, with the text that it is of
 
 const check = debounced(checkNow, 250);
+fill(at("own-model"), ownModel((name) => {
+  const line = `model: ${name}`;
+  text.value = /^model:.*$/m.test(text.value) ? text.value.replace(/^model:.*$/m, line) : `${line}\n${text.value}`;
+  text.dispatchEvent(new Event("input", { bubbles: true }));
+}));
 text.addEventListener("input", () => { numberLines(); check(); });
 text.addEventListener("scroll", () => { at("lines").scrollTop = text.scrollTop; });
 text.addEventListener("keydown", (event) => {

@@ -3,6 +3,7 @@
 import { call, query } from "/static/js/api.js";
 import { combobox, matches } from "/static/js/combobox.js";
 import { button, debounced, el, fill, freshId, shareButton } from "/static/js/parts.js";
+import { isUpload, ownModel } from "/static/js/uploads.js";
 import { urlState } from "/static/js/url_state.js";
 import { dollars, gigabytes, si } from "/static/js/words.js";
 
@@ -46,6 +47,7 @@ export function stepForm({ onChange, kept = [] }) {
       input.addEventListener("change", changed);
       input.addEventListener("input", (event) => event.stopPropagation()); // a half typed name is no question
     }
+    inputs.model.closest(".field").after(ownModel((name) => { inputs.model.value = name; changed(); }));
     place.append(node);
     letters();
     return inputs;
@@ -146,7 +148,7 @@ function part(node, name) {
 
 /** Return the command of `plan analyze` for a setup. */
 export function analyzeCommand({ model, hardware }, shared) {
-  const options = Object.entries({ model, hw: hardware, ...shared })
+  const options = Object.entries({ model: modelName(model), hw: hardware, ...shared })
     .filter(([name, value]) => value !== "" && !(name === "stage" && value === "decode") && !(name === "engine" && value === "vllm"))
     .map(([name, value]) => `--${name.replaceAll("_", "-")} ${/^[\w.,:/*-]+$/.test(value) ? value : `'${String(value).replaceAll("'", "'\\''")}'`}`);
   return `plan analyze ${options.join(" ")}`;
@@ -154,7 +156,12 @@ export function analyzeCommand({ model, hardware }, shared) {
 
 /** Return a name of a setup for titles: its letter where there are several, its model and its hardware. */
 export function setupName(setup, i, n) {
-  return `${n > 1 ? `${LETTERS[i]}: ` : ""}${setup.model} on ${setup.hardware}`;
+  return `${n > 1 ? `${LETTERS[i]}: ` : ""}${modelName(setup.model)} on ${setup.hardware}`;
+}
+
+/** Return a model by the name that a reader knows: an upload is the reader's own config.json. */
+function modelName(model) {
+  return isUpload(model) ? "config.json" : model;
 }
 
 /** Return lines of text as a list, for example the notices of a calibration; null without lines. */
