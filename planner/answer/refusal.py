@@ -113,7 +113,8 @@ class Refuser:
                 missed[outcome.binding] = min(missed.get(outcome.binding, math.inf), outcome.ratio)
         for outcome in outcomes:
             times = missed.get(outcome.binding, 0.0)
-            over = f"{outcome.binding} is missed; at best it is {times:.2g} times its limit"
+            least = f"{times:.2g} times its limit" if times >= 2 else f"{percent(times - 1)} above its limit"
+            over = f"{outcome.binding} is missed; at best it is {least}"
             found[
                 "simulated: the queue grows without limit" if outcome.ratio >= UNSTABLE else f"simulated: {over}"
             ] += 1
