@@ -23,6 +23,7 @@ from planner.answer.plan_schema import Plan
 from planner.answer.refusal import NARROWER
 from planner.evaluation.api_processes import BINDING, api_server_variants, more_api_servers
 from planner.evaluation.evaluator import Evaluator
+from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import API_SERVERS, Candidate
 from planner.problem.slo import seconds_text
 from planner.space.candidates import candidates
@@ -163,7 +164,7 @@ class _Tries:
         """Return the difference of a price per hour from that of the plan; None if one of them is unknown."""
         return None if usd is None or self.plan.usd_per_hour is None else usd - self.plan.usd_per_hour
 
-    def _own_evaluator(self) -> Evaluator:
+    def _own_evaluator(self) -> SimulatedEvaluator:
         """Return the evaluator of the hardware of the plan, which may be a part of the requested hardware."""
         own, evaluator = self.rerun.candidates[0].hardware, self.rerun.evaluator_of(0)
         return evaluator if evaluator.names.hardware.text == own.text else evaluator.elsewhere(own)
