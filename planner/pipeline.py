@@ -165,7 +165,9 @@ def _method(result: SearchResult, n_left: int) -> str:
         return f"interrupted: best of {len(result.outcomes)} simulated candidates of {n_left}"
     if not result.enumerated:
         return f"the most promising of {n_left} candidates"
-    return "all candidates" + (" except those that cannot win" if result.n_outclassed else "")
+    if result.n_outclassed:
+        return "all candidates except those that cannot win"
+    return "all candidates" if len(result.outcomes) >= n_left else "all candidates that may carry the load"
 
 
 def _tester(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candidate]) -> CandidateTester:

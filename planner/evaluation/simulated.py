@@ -7,6 +7,7 @@ from functools import cached_property
 
 from calibration.accuracy.stated_error import StatedError, stated_errors_digest
 from catalogs.deployments.resolve import CatalogLookup
+from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import Workload
 from planner.evaluation.api_processes import api_server_variants
@@ -21,7 +22,7 @@ from planner.evaluation.workload_statistics import WorkloadStatistics, workload_
 from planner.problem.candidate import Candidate
 from planner.problem.request import DISAGGREGATED, PlanRequest
 from planner.space.bounds import Discard
-from planner.space.candidates import candidates, widest_limits
+from planner.space.candidates import candidates, limits, widest_limits
 
 
 @dataclass(eq=False)
@@ -44,7 +45,7 @@ class SimulatedEvaluator:
     workload: Workload
     cache: RunCache | None = None
     step_factor: float = 1.0
-    _errors: dict[tuple[object, ...], StatedError] = field(default_factory=dict, repr=False)
+    _errors: dict[Candidate, StatedError] = field(default_factory=dict, repr=False)
 
     @cached_property
     def runs(self) -> SimulatedRuns:
@@ -188,11 +189,25 @@ class SimulatedEvaluator:
         return self.closed_forms.queueing(candidate).light_per_s / self.step_factor
 
     def stated_error(self, candidate: Candidate) -> StatedError:
-        """Return the stated error of the candidate's simulated latencies, without simulation."""
-        key = candidate.replica_choices
-        if key not in self._errors:
-            self._errors[key] = StatedError.of(self.request.engine, self.closed_forms.operator_error(candidate))
-        return self._errors[key]
+        """Return the stated error of the candidate's simulated latencies, without simulation.
+
+        It is that of the engine's default limits where they fit: candidates that differ only in limits are then
+        simulated at the same rates, and the error does not depend on which of them comes first.
+        """
+        seqs, tokens = limits(self.names, self.request.fixed)[0]
+        usual = replace(candidate, max_num_seqs=seqs, max_num_batched_tokens=tokens)
+        try:
+            return self._error_at_own_limits(usual)
+        except InputError:
+            if usual == candidate:
+                raise
+            return self._error_at_own_limits(candidate)
+
+    def _error_at_own_limits(self, candidate: Candidate) -> StatedError:
+        if candidate not in self._errors:
+            operators = self.closed_forms.operator_error(candidate)
+            self._errors[candidate] = StatedError.of(self.request.engine, operators)
+        return self._errors[candidate]
 
     def guess_w(self, candidate: Candidate, requests_per_s: float) -> float:
         """Return the estimated power of the whole deployment at a rate, watts, at the servers."""

@@ -249,7 +249,7 @@ def growth(answer: Answer, s: ReportSimulations) -> list[PageSection]:
         f"{result} Prices are those of the answer."
     )
     changes = table(("Change", "Meets objectives", "Cost per hour", "Difference per hour"), rows)
-    return [PageSection(f"{CAPACITY_GOAL - 1:.0%} more capacity", [paragraph(text), changes], "More capacity")]
+    return [PageSection(f"{percent(CAPACITY_GOAL - 1)} more capacity", [paragraph(text), changes], "More capacity")]
 
 
 def growth_row(c: GrowthStep) -> tuple[str, str, str, str]:

@@ -1,8 +1,10 @@
 """The cheapest change that reaches more capacity; every change is simulated at the higher rate.
 
-The search of the answer has already chosen the best limits, layouts and precisions of its space, so they are not tried
-again. The tried changes are more API server processes, narrower weights outside that space, more of the same
-accelerators, and other accelerators. If more processes suffice, which cost nothing, only cheaper hardware is tried.
+Without a load, the search of the answer has already chosen the limits, layouts and precisions with the most capacity,
+so they are not tried again. For a load it has chosen a plan that carries this load, so other plans on the same hardware
+are tried at the higher rate. The further changes are more API server processes, narrower weights outside the space of
+the search, more of the same accelerators, and other accelerators. If a change that costs nothing suffices, only cheaper
+hardware is tried.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from planner.answer.plan_schema import Plan
 from planner.answer.refusal import NARROWER
 from planner.evaluation.api_processes import BINDING, api_server_variants, more_api_servers
 from planner.evaluation.evaluator import Evaluator
+from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import API_SERVERS, Candidate
 from planner.problem.slo import seconds_text
 from planner.space.candidates import candidates
@@ -92,7 +95,10 @@ def growth(rerun: Rerun, plan: Plan, tell: ProgressCallback = lambda _: None) ->
     goal = CAPACITY_GOAL * plan.capacity_requests_per_s
     tries = _Tries(rerun, plan, goal)
     free = list(tries.api_servers(tell))
-    most = (plan.usd_per_hour or 0.0) if any(change.holds for change in free) else None
+    if not any(change.holds for change in free):
+        free += tries.same_hardware(tell)
+    is_free = any(change.holds and _known(change.extra_usd_per_hour) <= 0.0 for change in free)
+    most = (plan.usd_per_hour or 0.0) if is_free else None
     return Growth(goal, [*tries.objective(tell), *free, *tries.precision(tell), *tries.hardware(tell, most)])
 
 
@@ -141,11 +147,31 @@ class _Tries:
         if found is not None:
             yield found
 
+    def same_hardware(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
+        """Try other plans of the search on the same hardware, if the plan was chosen for a load."""
+        if self.rerun.tester.requests_per_s is None:
+            return
+        tell("other plans on the same hardware")
+        found = self._first(self.plan.hardware, (), self._own_evaluator())
+        if found is not None:
+            narrower = found.weight_dtype != self.rerun.candidates[0].weight_dtype
+            note = "check the answer quality" if narrower else ""
+            words = f"another plan on {self.plan.hardware}: {found.words}"
+            usd = self.rerun.prices.usd_per_hour(found)
+            yield GrowthStep("deployment", words, usd, self._extra(usd), True, note)
+
+    def _extra(self, usd: float | None) -> float | None:
+        """Return the difference of a price per hour from that of the plan; None if one of them is unknown."""
+        return None if usd is None or self.plan.usd_per_hour is None else usd - self.plan.usd_per_hour
+
+    def _own_evaluator(self) -> SimulatedEvaluator:
+        """Return the evaluator of the hardware of the plan, which may be a part of the requested hardware."""
+        own, evaluator = self.rerun.candidates[0].hardware, self.rerun.evaluator_of(0)
+        return evaluator if evaluator.names.hardware.text == own.text else evaluator.elsewhere(own)
+
     def precision(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
         """Try narrower weights on the same hardware until one reaches the goal."""
-        own, evaluator = self.rerun.candidates[0].hardware, self.rerun.evaluator_of(0)
-        if evaluator.names.hardware.text != own.text:  # the plan has a part of the requested hardware
-            evaluator = evaluator.elsewhere(own)
+        evaluator = self._own_evaluator()
         searched = {c.weight_dtype for c in candidates(evaluator.request, evaluator.names)}
         for dtype in (d for d in NARROWER if d not in searched):
             tell(f"{dtype} weights")
@@ -174,9 +200,8 @@ class _Tries:
             except InputError:
                 continue
             usd = usd if found is None else self.rerun.prices.of_other(hardware).usd_per_hour(found)
-            extra = None if usd is None or self.plan.usd_per_hour is None else usd - self.plan.usd_per_hour
             words = f"{text}: {found.words}" if found else text
-            yield GrowthStep("hardware", words, usd, extra, found is not None)
+            yield GrowthStep("hardware", words, usd, self._extra(usd), found is not None)
             if found:
                 done.add(name)
 

@@ -140,7 +140,7 @@ def _sibling_words(served: CheckpointBlock) -> str:
     """Return the words above a start command that does not serve the weights of the requested model."""
     return (
         f"{served.repository}, which is {served.kind} {served.of} in {served.dtype}, not the requested "
-        f"{served.requested} (--precision native serves that)"
+        f"{served.requested} (--precision native serves that, where it fits)"
     )
 
 

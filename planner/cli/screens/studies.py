@@ -75,7 +75,7 @@ def show_explanation(e: Explanation) -> None:
         uses = [(u.resource, gain_text(u), used_text(u), u.of, "binds" if u.binds else "") for u in e.uses]
         console.print(text_table(("10 % more of", "capacity", "used now", "share of", ""), uses, 1, ""))
     if e.growth is not None:
-        title = f"{CAPACITY_GOAL - 1:.0%} more capacity: {e.growth.words}, simulated"
+        title = f"{percent(CAPACITY_GOAL - 1)} more capacity: {e.growth.words}, simulated"
         head = ("change", "meets objectives", "cost per hour", "difference")
         console.print(text_table(head, [growth_row(c) for c in e.growth.changes], 1, title))
         best = e.growth.cheapest

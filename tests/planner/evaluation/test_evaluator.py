@@ -134,3 +134,20 @@ def test_a_price_of_ones_own_is_shared_by_accelerators() -> None:
     looked_up = prices.of_other(whole).price(whole)
     assert looked_up is not None
     assert looked_up.usd_per_hour != 3.0
+
+
+def test_the_stated_error_does_not_depend_on_the_candidate_that_comes_first() -> None:
+    """Candidates that differ only in limits share one error, whatever a worker process evaluated before."""
+    question = PlanRequest(model="llama3.1-8b", hardware="l40sx2", slos=SLOS, workload="lmsys-turns")
+    first, last = open_evaluator(question), open_evaluator(question)
+    space = first.space()
+    assert len({(c.max_num_seqs, c.max_num_batched_tokens) for c in space}) > 1
+    forwards = {c: first.stated_error(c) for c in space}
+    backwards = {c: last.stated_error(c) for c in reversed(space)}
+    assert forwards == backwards
+    by_replica: dict[tuple[object, ...], set[float]] = {}
+    for candidate, error in forwards.items():
+        by_replica.setdefault((candidate.hardware.text, candidate.replicas, *candidate.replica_choices), set()).add(
+            error.operator_error
+        )
+    assert all(len(found) == 1 for found in by_replica.values())

@@ -13,13 +13,16 @@ from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
 from planner.cli.main import app
 from planner.evaluation.deployments import slower_host
+from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.variants import VariedWorkload
+from planner.pipeline import make_plan
+from planner.sections.full_answer import parse_answer
 from planner.studies.bottleneck import resource_uses
-from planner.studies.capacity_growth import CAPACITY_GOAL, Growth, GrowthStep
+from planner.studies.capacity_growth import CAPACITY_GOAL, Growth, GrowthStep, growth
 from planner.studies.capacity_inputs import KV_CACHE
 from planner.studies.explain import binding_words, explain, why_not
 from planner.studies.rerun import Rerun
-from tests.planner.report.test_plan_report import answer, data, material, told
+from tests.planner.report.test_plan_report import REQUEST, answer, data, material, told
 
 
 def test_the_utilisation_of_a_run_does_not_show_what_binds() -> None:
@@ -71,6 +74,21 @@ def test_more_capacity_is_simulated_at_the_goal() -> None:
     assert tried == sorted(tried)
     more = [c for c in s.growth.changes if c.kind == "hardware" and c.holds]
     assert more
+
+
+def test_a_plan_for_a_load_may_be_extended_on_its_own_hardware() -> None:
+    """The cheapest plan for a small load has the model's own precision; fp8 carries more at the same cost."""
+    request = REQUEST.replace(requests_per_s=2.0)
+    world = open_evaluator(request)
+    found = parse_answer(make_plan(request, world, world.elsewhere).document())
+    plan = found.plans[0]
+    assert plan.usd_per_hour is not None
+    assert plan.deployment["weight_dtype"] == "bf16"
+    changes = growth(Rerun.of(found), plan).changes
+    free = [change for change in changes if change.kind == "deployment" and change.holds]
+    assert [change.extra_usd_per_hour for change in free] == [0.0]
+    assert free[0].words.startswith(f"another plan on {plan.hardware}: ")
+    assert all(c.usd_per_hour is None or c.usd_per_hour < plan.usd_per_hour for c in changes if c.kind == "hardware")
 
 
 def test_the_command_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

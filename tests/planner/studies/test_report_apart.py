@@ -103,4 +103,4 @@ def test_it_is_explained(path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert run_command("plan", app, ["explain", str(path)]) == 0
     said = capsys.readouterr().out
     assert "decode: memory bandwidth" in said
-    assert "20% more capacity" in said
+    assert "20 % more capacity" in said
