@@ -31,14 +31,14 @@ from planner.answer.evaluate import (
     pareto,
     prices_of,
 )
-from planner.answer.hardware_ranking import HardwareRanking, HardwareRow, kind_of
+from planner.answer.hardware_ranking import HardwareRanking, HardwareRow
 from planner.answer.refusal import Refuser
 from planner.answer.schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary
 from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.queueing import OVERLOAD
 from planner.evaluation.workload_statistics import WorkloadBlock
-from planner.problem.candidate import Candidate
+from planner.problem.candidate import Candidate, kind_of
 from planner.problem.demand import RequiredRates
 from planner.problem.hardware_choice import is_one
 from planner.problem.latency_metrics import E2E

@@ -23,7 +23,13 @@ from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.demand import RequiredRates
 from planner.problem.slo import Slo
-from planner.search.ordering import interleaved, most_promising_first, one_of_each_placement_first, twins_last
+from planner.search.ordering import (
+    best_on_most_of_each_kind,
+    interleaved,
+    most_promising_first,
+    one_of_each_placement_first,
+    twins_last,
+)
 
 #: Two plans that differ by less than this share tie: bisection resolves no more, and the simpler one is preferred.
 TIE: Final = 0.02
@@ -245,13 +251,16 @@ class CandidateTester:
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates in the order in which they are expected to meet the objectives, whatever they score.
 
-        In turn come those with the smallest estimated latencies at the least rate, and those with the highest rate of
-        a full batch. Every placement comes once before any other limits of the same placement.
+        First comes, for each kind, the candidate with the smallest estimated value / limit on the most accelerators: if
+        it fails, the others are expected to fail. Then come in turn those with the smallest estimates at all, those of
+        other placements, and those with the highest rate of a full batch, because any estimate may be wrong.
         """
-        ratios = {c: self.guessed_ratio(c, self.floor_per_s(c)) for c in candidates}
-        fast = most_promising_first(candidates, lambda c: ratios[c])
         roomy = most_promising_first(candidates, lambda c: -self.evaluator.fluid_requests_per_s(c))
-        return interleaved(*(one_of_each_placement_first(order) for order in (fast, roomy)))
+        ratios = {c: self.guessed_ratio(c, self.floor_per_s(c)) for c in candidates}
+        fast = most_promising_first(roomy, lambda c: ratios[c])
+        varied = [one_of_each_placement_first(order) for order in (fast, roomy)]
+        distinct = twins_last(fast, lambda c: (ratios[c],), TIE / 2)
+        return list(dict.fromkeys([*best_on_most_of_each_kind(fast), *interleaved(distinct, *varied)]))
 
     def refuse(self, candidate: Candidate, best: Outcome | None, verdict: Verdict) -> Outcome:
         """Return the outcome of a candidate that misses; its ratio shows the sampler by how much."""
