@@ -187,7 +187,7 @@ class HardwareRanking:
         for candidate in candidates:
             rate = tester.floor_per_s(candidate)
             verdict = tester.probe(candidate, rate, tester.sizes.quick)
-            if not verdict.clearly_missed:
+            if not tester.ruled_out(candidate, verdict):
                 verdict = tester.probe(candidate, rate, tester.sizes.full)
             if verdict.clearly_missed or not verdict.met:
                 found.miss(candidate, verdict)

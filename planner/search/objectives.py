@@ -220,6 +220,26 @@ class CandidateTester:
             self.counter.add(candidate, seen)
         return judge([seen], self.slos, allowance)
 
+    def ruled_out(
+        self, candidate: Candidate, short: Verdict, goal: float = 1.0, guessed_goal: float | None = None
+    ) -> bool:
+        """Return whether a short run rules a candidate out: it misses the goal by more than its noise.
+
+        If the estimate says that the candidate reaches the goal, one of the two is wrong. The run must then miss by
+        twice the noise (on a logarithmic scale); otherwise a full run decides.
+
+        Args:
+            candidate: The candidate.
+            short: The verdict of the short run.
+            goal: The value / limit to reach, at most 1.
+            guessed_goal: The estimate of the goal, if it is a plan that was measured; by default `goal` itself.
+        """
+        over = short.value_ratio / goal
+        if not short.far_behind and over <= SHORT_RUN_MARGIN:
+            return False
+        reached = goal if guessed_goal is None else guessed_goal
+        return over > SHORT_RUN_MARGIN**2 or self.guessed_ratio(candidate, short.requests_per_s) > reached
+
     def guessed_ratio(self, candidate: Candidate, requests_per_s: float) -> float:
         """Return the estimated largest value / limit at a rate, with the allowance; infinite if overloaded.
 
@@ -341,7 +361,7 @@ class CapacityRace:
     def _race(self, candidate: Candidate, rate: float) -> Verdict:
         """Return the verdict of a full run, or of a short one that misses clearly; only a full run counts as met."""
         quick = self.tester.probe(candidate, rate, self.tester.sizes.quick)
-        if quick.clearly_missed:
+        if self.tester.ruled_out(candidate, quick):
             return replace(quick, stable=False) if quick.met else quick
         return self.tester.probe(candidate, rate, self.tester.sizes.full)
 
@@ -392,7 +412,7 @@ class LowestEnergy:
         nominal, held = tester.nominal_per_s(candidate), tester.held_per_s(candidate)
         if nominal is not None and held is not None:
             quick = tester.probe(candidate, held, sizes.quick)
-            if quick.clearly_missed:
+            if tester.ruled_out(candidate, quick):
                 return tester.refuse(candidate, best, quick)
             strained = tester.probe(candidate, held, sizes.full)
             if not strained.met:
@@ -404,7 +424,7 @@ class LowestEnergy:
             if self.weight(candidate) * full_load.joules_per_output_token > best.score * (1 + TIE):
                 return tester.refuse(candidate, best, full_load)
         floor = tester.probe(candidate, tester.floor_per_s(candidate), sizes.quick)
-        if floor.clearly_missed:
+        if tester.ruled_out(candidate, floor):
             return tester.refuse(candidate, None, floor)
         found = find_capacity(lambda r: tester.probe(candidate, r, sizes.quick), guess, floor, 0.05)
         rate = found.requests_per_s
@@ -450,8 +470,10 @@ class LowestLatency:
         tester, sizes = self.tester, self.tester.sizes
         rate = tester.floor_per_s(candidate)
         quick = tester.probe(candidate, rate, sizes.quick)
-        goal = 1.0 if best is None or best.score is None else min(best.score, 1.0)
-        if quick.value_ratio > SHORT_RUN_MARGIN * goal:
+        goal, guessed_goal = 1.0, 1.0
+        if best is not None and best.score is not None and best.score < 1:
+            goal, guessed_goal = best.score, tester.guessed_ratio(best.candidate, rate)
+        if tester.ruled_out(candidate, quick, goal, guessed_goal):
             return tester.refuse(candidate, best, quick)
         full = tester.probe(candidate, rate, sizes.full)
         if not full.met:
