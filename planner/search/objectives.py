@@ -28,6 +28,7 @@ from planner.search.ordering import (
     interleaved,
     most_promising_first,
     one_of_each_placement_first,
+    placed_and_typed,
     twins_last,
 )
 
@@ -37,7 +38,8 @@ TIE: Final = 0.02
 #: Added to value / limit if the system does not keep up, so that it ranks after all systems that do.
 UNSTABLE: Final = 1000.0
 
-#: A candidate whose estimated energy is above that of the best by this factor is taken to be unable to win.
+#: A candidate whose estimated energy is above that of the best by this factor is taken to be unable to win, if it
+#: differs from the best only in its limits. Estimates of other placements and hardware are off by more than that.
 ESTIMATE_MARGIN: Final = 1.3
 
 #: Candidates up to this estimated value / limit may meet the objectives.
@@ -220,25 +222,16 @@ class CandidateTester:
             self.counter.add(candidate, seen)
         return judge([seen], self.slos, allowance)
 
-    def ruled_out(
-        self, candidate: Candidate, short: Verdict, goal: float = 1.0, guessed_goal: float | None = None
-    ) -> bool:
+    def ruled_out(self, candidate: Candidate, short: Verdict, goal: float = 1.0, guessed_goal: float = 1.0) -> bool:
         """Return whether a short run rules a candidate out: it misses the goal by more than its noise.
 
-        If the estimate says that the candidate reaches the goal, one of the two is wrong. The run must then miss by
-        twice the noise (on a logarithmic scale); otherwise a full run decides.
-
-        Args:
-            candidate: The candidate.
-            short: The verdict of the short run.
-            goal: The value / limit to reach, at most 1.
-            guessed_goal: The estimate of the goal, if it is a plan that was measured; by default `goal` itself.
+        If the estimate reaches `guessed_goal`, one of the two is wrong. The run must then miss the goal, a value / limit,
+        by twice the noise (on a logarithmic scale); otherwise a full run decides.
         """
         over = short.value_ratio / goal
         if not short.far_behind and over <= SHORT_RUN_MARGIN:
             return False
-        reached = goal if guessed_goal is None else guessed_goal
-        return over > SHORT_RUN_MARGIN**2 or self.guessed_ratio(candidate, short.requests_per_s) > reached
+        return over > SHORT_RUN_MARGIN**2 or self.guessed_ratio(candidate, short.requests_per_s) > guessed_goal
 
     def guessed_ratio(self, candidate: Candidate, requests_per_s: float) -> float:
         """Return the estimated largest value / limit at a rate, with the allowance; infinite if overloaded.
@@ -380,8 +373,13 @@ class LowestEnergy:
     _estimates: dict[tuple[Candidate, float], float] = field(default_factory=dict, repr=False, compare=False)
 
     def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
-        """Return whether the estimate is far above the score of the best outcome."""
-        return best.score is not None and self._estimate(candidate) > ESTIMATE_MARGIN * best.score
+        """Return whether idle power alone is too much, or its estimate is far above that of the best."""
+        if best.score is None:
+            return False
+        if self._idle(candidate) > best.score:
+            return True
+        alike = placed_and_typed(candidate) == placed_and_typed(best.candidate)
+        return alike and self._estimate(candidate) > ESTIMATE_MARGIN * self._estimate(best.candidate)
 
     def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates by their estimated energy, those first that are estimated to meet the objectives."""
@@ -395,6 +393,13 @@ class LowestEnergy:
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates that are expected to meet the objectives first."""
         return self.tester.safest_first(candidates)
+
+    def _idle(self, candidate: Candidate) -> float:
+        """Return the energy of an output token that idle power alone would need: a deployment cannot use less."""
+        tester = self.tester
+        idle_w = tester.evaluator.guess_w(candidate, tester.evaluator.light_requests_per_s(candidate))
+        rate = tester.nominal_per_s(candidate) or tester.evaluator.fluid_requests_per_s(candidate) * OVERLOAD
+        return self.weight(candidate) * idle_w / (rate * tester.evaluator.mean_output_tokens)
 
     def _estimate(self, candidate: Candidate) -> float:
         tester = self.tester
@@ -470,10 +475,10 @@ class LowestLatency:
         tester, sizes = self.tester, self.tester.sizes
         rate = tester.floor_per_s(candidate)
         quick = tester.probe(candidate, rate, sizes.quick)
-        goal, guessed_goal = 1.0, 1.0
+        goals = (1.0, 1.0)
         if best is not None and best.score is not None and best.score < 1:
-            goal, guessed_goal = best.score, tester.guessed_ratio(best.candidate, rate)
-        if tester.ruled_out(candidate, quick, goal, guessed_goal):
+            goals = best.score, tester.guessed_ratio(best.candidate, rate)
+        if tester.ruled_out(candidate, quick, *goals):
             return tester.refuse(candidate, best, quick)
         full = tester.probe(candidate, rate, sizes.full)
         if not full.met:
