@@ -225,8 +225,8 @@ class CandidateTester:
     def ruled_out(self, candidate: Candidate, short: Verdict, goal: float = 1.0, guessed_goal: float = 1.0) -> bool:
         """Return whether a short run rules a candidate out: it misses the goal by more than its noise.
 
-        If the estimate reaches `guessed_goal`, one of the two is wrong. The run must then miss the goal, a value / limit,
-        by twice the noise (on a logarithmic scale); otherwise a full run decides.
+        If the estimate reaches `guessed_goal`, one of the two is wrong. The run must then miss the goal, value / limit,
+        by twice the noise on a logarithmic scale; otherwise a full run decides.
         """
         over = short.value_ratio / goal
         if not short.far_behind and over <= SHORT_RUN_MARGIN:
@@ -272,12 +272,12 @@ class CandidateTester:
         ratios = {c: self.guessed_ratio(c, self.floor_per_s(c)) for c in candidates}
         fast = most_promising_first(roomy, lambda c: ratios[c])
         varied = [one_of_each_placement_first(order) for order in (fast, roomy)]
-        distinct = twins_last(fast, lambda c: (ratios[c],), TIE / 2)
-        return list(dict.fromkeys([*best_on_most_of_each_kind(fast), *interleaved(distinct, *varied)]))
+        rest = interleaved(twins_last(fast, lambda c: (ratios[c],), TIE / 2), *varied)
+        return list(dict.fromkeys([*best_on_most_of_each_kind(fast), *rest]))
 
     def refuse(self, candidate: Candidate, best: Outcome | None, verdict: Verdict) -> Outcome:
         """Return the outcome of a candidate that misses; its ratio shows the sampler by how much."""
-        ratio = verdict.value_ratio if verdict.stable else UNSTABLE + verdict.value_ratio
+        ratio = verdict.value_ratio + (0.0 if verdict.stable else UNSTABLE)
         status: Status = "infeasible" if best is None else "pruned"
         return Outcome(candidate, status, 0.0, verdict.requests_per_s, ratio, verdict.worst.name, None)
 
@@ -313,12 +313,11 @@ class CapacityRace:
     def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates by their estimated rate with a full batch per unit cost.
 
-        In turn come those with the highest estimated capacity, because latency objectives may leave little of the rate
-        of a full batch.
+        In turn come those with the highest estimated capacity: latency objectives may leave little of that rate.
         """
         fastest = most_promising_first(candidates, self._estimate, default_limits_first=True)
         estimates = {c: -self.tester.guessed_capacity_per_s(c) / self.unit_cost(c) for c in fastest}
-        largest = most_promising_first(fastest, lambda c: estimates[c])
+        largest = sorted(fastest, key=estimates.__getitem__)
         return twins_last(interleaved(fastest, largest), lambda c: (self._estimate(c), estimates[c]), TIE / 2)
 
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -374,10 +373,8 @@ class LowestEnergy:
 
     def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
         """Return whether idle power alone is too much, or its estimate is far above that of the best."""
-        if best.score is None:
-            return False
-        if self._idle(candidate) > best.score:
-            return True
+        if best.score is None or self._idle(candidate) > best.score:
+            return best.score is not None
         alike = placed_and_typed(candidate) == placed_and_typed(best.candidate)
         return alike and self._estimate(candidate) > ESTIMATE_MARGIN * self._estimate(best.candidate)
 
