@@ -31,6 +31,7 @@ from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_eval
 from planner.pipeline import ONE_PROCESS, search_candidates
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
+from planner.problem.reproduction import digest
 from planner.problem.request import OBJECTIVES, PlanRequest
 from planner.search.objectives import TIE, CandidateTester, RunSizes
 
@@ -53,6 +54,9 @@ FAR_BELOW = 0.9
 
 #: Objectives whose candidates also use a part of the hardware.
 OF_PARTS = ("cost", "energy", "carbon")
+
+#: Candidates whose runs identify the simulator and its stated error.
+SAMPLE = 5
 
 
 @dataclass(frozen=True)
@@ -179,6 +183,18 @@ class Space:
             self.evaluator, request.slos, SIZES, request.seed, request.confidence, request.requests_per_s
         )
 
+    @property
+    def identity(self) -> str:
+        """Return a text that changes with the simulator or its stated error: a digest of a few runs.
+
+        Stored results of another version would be compared with a search that measures other values.
+        """
+        tester, rate = self.tester, self.request.requests_per_s or 0.0
+        fastest = sorted(self.parts, key=tester.evaluator.fluid_requests_per_s, reverse=True)
+        verdicts = [tester.probe(c, rate, SIZES.full) for c in fastest[:: max(len(fastest) // SAMPLE, 1)][:SAMPLE]]
+        seen = [(v.value_ratio, v.stable, v.observations[0].load.requests_per_s) for v in verdicts]
+        return digest(repr((self.evaluator.fingerprint, seen)))
+
     def truth(self) -> Truth:
         """Return every candidate, measured by itself."""
         return measure(self.tester, self.parts, self.whole)
@@ -213,7 +229,7 @@ def _value(objective: str, prices: PriceList, candidate: Candidate, measured: Me
 
 
 def _kept(store: Path | None, name: str, make: Callable[[], T]) -> T:
-    """Return a stored result, or make it and store it. Results of another version of the simulator must be deleted."""
+    """Return a stored result, or make it and store it."""
     path = None if store is None else store / f"{name}.pickle"
     if path is not None and path.is_file():
         found: T = pickle.loads(path.read_bytes())
@@ -242,7 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if i % parts != rest:
             continue
         space = Space.of(request)
-        truth = _kept(given.store, f"{given.seed}-{i}", space.truth)
+        truth = _kept(given.store, f"{given.seed}-{i}-{space.identity}", space.truth)
         for objective in objectives:
             proof = space.prove(objective, truth)
             rows[objective].append(proof)

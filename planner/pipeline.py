@@ -31,14 +31,14 @@ from planner.answer.evaluate import (
     pareto,
     prices_of,
 )
-from planner.answer.hardware_ranking import HardwareRanking, HardwareRow, kind_of
+from planner.answer.hardware_ranking import HardwareRanking, HardwareRow
 from planner.answer.refusal import Refuser
 from planner.answer.schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary
 from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.queueing import OVERLOAD
 from planner.evaluation.workload_statistics import WorkloadBlock
-from planner.problem.candidate import Candidate
+from planner.problem.candidate import Candidate, kind_of
 from planner.problem.demand import RequiredRates
 from planner.problem.hardware_choice import is_one
 from planner.problem.latency_metrics import E2E
@@ -65,7 +65,7 @@ from planner.space.candidates import distance_from_defaults
 
 N_ALTERNATIVES: Final = 2
 
-#: The search uses one seed. Up to this many of its winners may fail with all seeds before the answer is no.
+#: The search uses one seed. Up to this many of its winners may fail with all seeds; the safest plan comes last.
 MOST_TRIES: Final = 4
 
 #: If there are several groups of one kind of accelerator, each gets the trials of the request divided by this number.
@@ -106,6 +106,12 @@ def make_plan(
     entries = _entries(request, plan_evaluator, result)
     if result.interrupted and not entries:
         raise KeyboardInterrupt
+    ranked: list[HardwareRow] = []
+    if not is_one(request.hardware) and not result.interrupted:
+        in_order = _assess(request, plan_evaluator, plan_evaluator.tester, left).in_order
+        ranking = HardwareRanking(request, plan_evaluator, in_order, _sizes(prices, left).__getitem__)
+        ranked, by_kind = ranking.rows(left, list(discards.items()), result.outcomes, entries)
+        entries = _with_another_kind(entries, by_kind) if entries else _with_all_seeds(plan_evaluator, by_kind)
     refusal = (
         None
         if entries
@@ -125,12 +131,6 @@ def make_plan(
         interrupted=result.interrupted,
         left_out=list(evaluator.notices),
     )
-    ranked: list[HardwareRow] = []
-    if not is_one(request.hardware) and not result.interrupted:
-        in_order = _assess(request, plan_evaluator, plan_evaluator.tester, left).in_order
-        ranking = HardwareRanking(request, plan_evaluator, in_order, _sizes(prices, left).__getitem__)
-        ranked, by_kind = ranking.rows(left, list(discards.items()), result.outcomes, entries)
-        entries = _with_another_kind(entries, by_kind)
     plans = [entry.plan for entry in entries]
     sections = compute_sections(request, entries[0], evaluator) if plans and not result.interrupted else {}
     return FullAnswer(
@@ -158,6 +158,18 @@ def _with_another_kind(entries: Sequence[EvaluatedPlan], by_kind: Sequence[Evalu
     if len(kinds) != 1 or other is None:
         return list(entries)
     return [*entries[:N_ALTERNATIVES], other]
+
+
+def _with_all_seeds(plan_evaluator: PlanEvaluator, by_kind: Sequence[EvaluatedPlan]) -> list[EvaluatedPlan]:
+    """Return the plans of single kinds, the first with the seeds of a winner; empty if none of them holds with these.
+
+    These plans are the answer where the search has none: it must not be no while its table of kinds has a plan.
+    """
+    for i, entry in enumerate(by_kind):
+        first = plan_evaluator.entry(entry.candidate, None, BEST)
+        if first.met and first.survives and first.capacity_requests_per_s is not None:
+            return [first, *by_kind[i + 1 :][:N_ALTERNATIVES]]
+    return []
 
 
 def _method(result: SearchResult, n_left: int) -> str:
@@ -350,10 +362,14 @@ def _tied(request: PlanRequest, entry: EvaluatedPlan) -> float:
 def _winner(
     request: PlanRequest, plan_evaluator: PlanEvaluator, outcomes: Sequence[Outcome], races: bool, effort: SeedBudget
 ) -> tuple[Outcome | None, EvaluatedPlan | None]:
-    """Return the best outcome that still meets the request with all seeds pooled, and its plan."""
+    """Return the best outcome that still meets the request with all seeds pooled, and its plan.
+
+    If too many of the best fail, the last to be tried is the one that met the request most easily with one seed.
+    """
     left = [o for o in outcomes if o.feasible]
-    for _ in range(min(MOST_TRIES, len(left))):
-        best = _best(request, plan_evaluator, left)
+    for n_failed in range(min(MOST_TRIES + 1, len(left))):
+        safest = min(left, key=lambda o: -o.requests_per_s if races else o.ratio)
+        best = safest if n_failed == MOST_TRIES else _best(request, plan_evaluator, left)
         entry = plan_evaluator.entry(best.candidate, best.requests_per_s if races else None, effort)
         if entry.met and entry.survives and entry.capacity_requests_per_s is not None:
             return best, entry

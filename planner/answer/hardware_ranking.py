@@ -20,7 +20,7 @@ from planner.answer.evaluate import OTHER, EvaluatedPlan, PlanEvaluator, objecti
 from planner.economics.money import offer_words, rented_words
 from planner.evaluation.evaluator import Verdict
 from planner.evaluation.queueing import OVERLOAD
-from planner.problem.candidate import Candidate
+from planner.problem.candidate import Candidate, kind_of
 from planner.problem.latency_metrics import TPOT, TTFT
 from planner.problem.request import PlanRequest
 from planner.search.objectives import Outcome
@@ -187,7 +187,7 @@ class HardwareRanking:
         for candidate in candidates:
             rate = tester.floor_per_s(candidate)
             verdict = tester.probe(candidate, rate, tester.sizes.quick)
-            if not verdict.clearly_missed:
+            if not tester.ruled_out(candidate, verdict):
                 verdict = tester.probe(candidate, rate, tester.sizes.full)
             if verdict.clearly_missed or not verdict.met:
                 found.miss(candidate, verdict)
@@ -252,11 +252,6 @@ def _ruled_out_row(kind: str, reasons: Sequence[Discard]) -> HardwareRow:
     closest = min(reasons, key=distance)
     why = _RULED_OUT.get(closest.constraint, f"{closest.constraint} is missed when idle")
     return HardwareRow(hardware=kind, state="ruled out", why=why)
-
-
-def kind_of(candidate: Candidate) -> str:
-    """Return the name of the accelerator that a candidate uses."""
-    return candidate.hardware.accelerator.name
 
 
 def _plan_row(entry: EvaluatedPlan) -> HardwareRow:

@@ -326,8 +326,12 @@ class Verdict:
     @property
     def clearly_missed(self) -> bool:
         """Return whether a short run, which may not be steady yet, misses beyond its noise or is far overloaded."""
-        far_behind = any(o.growth_fraction > CLEARLY_MISSED_GROWTH for o in self.observations)
-        return self.value_ratio > SHORT_RUN_MARGIN or far_behind
+        return self.value_ratio > SHORT_RUN_MARGIN or self.far_behind
+
+    @property
+    def far_behind(self) -> bool:
+        """Return whether the system is far overloaded in any run."""
+        return any(o.growth_fraction > CLEARLY_MISSED_GROWTH for o in self.observations)
 
     @property
     def joules_per_output_token(self) -> float:

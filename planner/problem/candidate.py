@@ -238,6 +238,11 @@ def _layout(d: dict[str, Any]) -> Layout:
     return Layout(**{f.name: d[f.name] for f in fields(Layout)})
 
 
+def kind_of(candidate: Candidate) -> str:
+    """Return the name of the accelerator that a candidate uses."""
+    return candidate.hardware.accelerator.name
+
+
 def deployment_words(d: dict[str, Any]) -> str:
     """Return one line that describes the deployment block of an answer."""
     return (

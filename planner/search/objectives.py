@@ -23,7 +23,14 @@ from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.demand import RequiredRates
 from planner.problem.slo import Slo
-from planner.search.ordering import interleaved, most_promising_first, one_of_each_placement_first, twins_last
+from planner.search.ordering import (
+    best_on_most_of_each_kind,
+    interleaved,
+    most_promising_first,
+    one_of_each_placement_first,
+    placed_and_typed,
+    twins_last,
+)
 
 #: Two plans that differ by less than this share tie: bisection resolves no more, and the simpler one is preferred.
 TIE: Final = 0.02
@@ -31,7 +38,8 @@ TIE: Final = 0.02
 #: Added to value / limit if the system does not keep up, so that it ranks after all systems that do.
 UNSTABLE: Final = 1000.0
 
-#: A candidate whose estimated energy is above that of the best by this factor is taken to be unable to win.
+#: A candidate whose estimated energy is above that of the best by this factor is taken to be unable to win, if it
+#: differs from the best only in its limits. Estimates of other placements and hardware are off by more than that.
 ESTIMATE_MARGIN: Final = 1.3
 
 #: Candidates up to this estimated value / limit may meet the objectives.
@@ -214,6 +222,17 @@ class CandidateTester:
             self.counter.add(candidate, seen)
         return judge([seen], self.slos, allowance)
 
+    def ruled_out(self, candidate: Candidate, short: Verdict, goal: float = 1.0, guessed_goal: float = 1.0) -> bool:
+        """Return whether a short run rules a candidate out: it misses the goal by more than its noise.
+
+        If the estimate reaches `guessed_goal`, one of the two is wrong. The run must then miss the goal, value / limit,
+        by twice the noise on a logarithmic scale; otherwise a full run decides.
+        """
+        over = short.value_ratio / goal
+        if not short.far_behind and over <= SHORT_RUN_MARGIN:
+            return False
+        return over > SHORT_RUN_MARGIN**2 or self.guessed_ratio(candidate, short.requests_per_s) > guessed_goal
+
     def guessed_ratio(self, candidate: Candidate, requests_per_s: float) -> float:
         """Return the estimated largest value / limit at a rate, with the allowance; infinite if overloaded.
 
@@ -245,17 +264,20 @@ class CandidateTester:
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates in the order in which they are expected to meet the objectives, whatever they score.
 
-        In turn come those with the smallest estimated latencies at the least rate, and those with the highest rate of
-        a full batch. Every placement comes once before any other limits of the same placement.
+        First comes, for each kind, the candidate with the smallest estimated value / limit on the most accelerators: if
+        it fails, the others are expected to fail. Then come in turn those with the smallest estimates at all, those of
+        other placements, and those with the highest rate of a full batch, because any estimate may be wrong.
         """
-        ratios = {c: self.guessed_ratio(c, self.floor_per_s(c)) for c in candidates}
-        fast = most_promising_first(candidates, lambda c: ratios[c])
         roomy = most_promising_first(candidates, lambda c: -self.evaluator.fluid_requests_per_s(c))
-        return interleaved(*(one_of_each_placement_first(order) for order in (fast, roomy)))
+        ratios = {c: self.guessed_ratio(c, self.floor_per_s(c)) for c in candidates}
+        fast = most_promising_first(roomy, lambda c: ratios[c])
+        varied = [one_of_each_placement_first(order) for order in (fast, roomy)]
+        rest = interleaved(twins_last(fast, lambda c: (ratios[c],), TIE / 2), *varied)
+        return list(dict.fromkeys([*best_on_most_of_each_kind(fast), *rest]))
 
     def refuse(self, candidate: Candidate, best: Outcome | None, verdict: Verdict) -> Outcome:
         """Return the outcome of a candidate that misses; its ratio shows the sampler by how much."""
-        ratio = verdict.value_ratio if verdict.stable else UNSTABLE + verdict.value_ratio
+        ratio = verdict.value_ratio + (0.0 if verdict.stable else UNSTABLE)
         status: Status = "infeasible" if best is None else "pruned"
         return Outcome(candidate, status, 0.0, verdict.requests_per_s, ratio, verdict.worst.name, None)
 
@@ -291,12 +313,11 @@ class CapacityRace:
     def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates by their estimated rate with a full batch per unit cost.
 
-        In turn come those with the highest estimated capacity, because latency objectives may leave little of the rate
-        of a full batch.
+        In turn come those with the highest estimated capacity: latency objectives may leave little of that rate.
         """
         fastest = most_promising_first(candidates, self._estimate, default_limits_first=True)
         estimates = {c: -self.tester.guessed_capacity_per_s(c) / self.unit_cost(c) for c in fastest}
-        largest = most_promising_first(fastest, lambda c: estimates[c])
+        largest = sorted(fastest, key=estimates.__getitem__)
         return twins_last(interleaved(fastest, largest), lambda c: (self._estimate(c), estimates[c]), TIE / 2)
 
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -332,7 +353,7 @@ class CapacityRace:
     def _race(self, candidate: Candidate, rate: float) -> Verdict:
         """Return the verdict of a full run, or of a short one that misses clearly; only a full run counts as met."""
         quick = self.tester.probe(candidate, rate, self.tester.sizes.quick)
-        if quick.clearly_missed:
+        if self.tester.ruled_out(candidate, quick):
             return replace(quick, stable=False) if quick.met else quick
         return self.tester.probe(candidate, rate, self.tester.sizes.full)
 
@@ -351,8 +372,11 @@ class LowestEnergy:
     _estimates: dict[tuple[Candidate, float], float] = field(default_factory=dict, repr=False, compare=False)
 
     def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
-        """Return whether the estimate is far above the score of the best outcome."""
-        return best.score is not None and self._estimate(candidate) > ESTIMATE_MARGIN * best.score
+        """Return whether idle power alone is too much, or its estimate is far above that of the best."""
+        if best.score is None or self._idle(candidate) > best.score:
+            return best.score is not None
+        alike = placed_and_typed(candidate) == placed_and_typed(best.candidate)
+        return alike and self._estimate(candidate) > ESTIMATE_MARGIN * self._estimate(best.candidate)
 
     def in_order(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates by their estimated energy, those first that are estimated to meet the objectives."""
@@ -366,6 +390,13 @@ class LowestEnergy:
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates that are expected to meet the objectives first."""
         return self.tester.safest_first(candidates)
+
+    def _idle(self, candidate: Candidate) -> float:
+        """Return the energy of an output token that idle power alone would need: a deployment cannot use less."""
+        tester = self.tester
+        idle_w = tester.evaluator.guess_w(candidate, tester.evaluator.light_requests_per_s(candidate))
+        rate = tester.nominal_per_s(candidate) or tester.evaluator.fluid_requests_per_s(candidate) * OVERLOAD
+        return self.weight(candidate) * idle_w / (rate * tester.evaluator.mean_output_tokens)
 
     def _estimate(self, candidate: Candidate) -> float:
         tester = self.tester
@@ -383,7 +414,7 @@ class LowestEnergy:
         nominal, held = tester.nominal_per_s(candidate), tester.held_per_s(candidate)
         if nominal is not None and held is not None:
             quick = tester.probe(candidate, held, sizes.quick)
-            if quick.clearly_missed:
+            if tester.ruled_out(candidate, quick):
                 return tester.refuse(candidate, best, quick)
             strained = tester.probe(candidate, held, sizes.full)
             if not strained.met:
@@ -395,7 +426,7 @@ class LowestEnergy:
             if self.weight(candidate) * full_load.joules_per_output_token > best.score * (1 + TIE):
                 return tester.refuse(candidate, best, full_load)
         floor = tester.probe(candidate, tester.floor_per_s(candidate), sizes.quick)
-        if floor.clearly_missed:
+        if tester.ruled_out(candidate, floor):
             return tester.refuse(candidate, None, floor)
         found = find_capacity(lambda r: tester.probe(candidate, r, sizes.quick), guess, floor, 0.05)
         rate = found.requests_per_s
@@ -441,8 +472,10 @@ class LowestLatency:
         tester, sizes = self.tester, self.tester.sizes
         rate = tester.floor_per_s(candidate)
         quick = tester.probe(candidate, rate, sizes.quick)
-        goal = 1.0 if best is None or best.score is None else min(best.score, 1.0)
-        if quick.value_ratio > SHORT_RUN_MARGIN * goal:
+        goals = (1.0, 1.0)
+        if best is not None and best.score is not None and best.score < 1:
+            goals = best.score, tester.guessed_ratio(best.candidate, rate)
+        if tester.ruled_out(candidate, quick, *goals):
             return tester.refuse(candidate, best, quick)
         full = tester.probe(candidate, rate, sizes.full)
         if not full.met:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from planner.problem.candidate import Candidate
+from planner.problem.candidate import Candidate, kind_of
 
 
 def most_promising_first(
@@ -26,6 +26,16 @@ def one_of_each_placement_first(candidates: Sequence[Candidate]) -> list[Candida
     first = [cs[0] for cs in _by_placement(candidates)]
     taken = set(first)
     return first + [c for c in candidates if c not in taken]
+
+
+def best_on_most_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return, for each kind of accelerator, the first of the candidates that use the most accelerators of the kind."""
+    most: dict[str, Candidate] = {}
+    for c in candidates:
+        known = most.setdefault(kind_of(c), c)
+        if c.hardware.n_accelerators > known.hardware.n_accelerators:
+            most[kind_of(c)] = c
+    return sorted(most.values(), key=candidates.index)
 
 
 def _by_placement(candidates: Sequence[Candidate]) -> list[list[Candidate]]:

@@ -1,9 +1,10 @@
 """Search over the candidates that the bounds leave: all of them if there are few, else the most promising.
 
 The first half of the trials follows the order of promise, but placements that failed with other limits come after those
-that did not. Until a plan meets the objectives, every other trial takes the safest candidate instead. The second half
-refines the best plan: candidates that differ from it in one choice come first, and Optuna's TPE sampler proposes others
-when none of these is left.
+that did not. The second half refines the best plan: candidates that differ from it in one choice come first, and
+Optuna's TPE sampler proposes others when none of these is left. Until a plan meets the objectives, every other trial of
+the first half, and every trial of the second, takes the safest candidate instead: that a plan exists matters more than
+how good it is.
 
 No process simulates a candidate twice, and every decision depends on simulated requests, never on the clock, so equal
 seeds give equal answers. A journal file or a database stores each finished trial: a later run with the same request
@@ -177,9 +178,11 @@ class _Run:
     def _try_one(self, waiting: Sequence[Candidate]) -> bool:
         """Evaluate one candidate; return whether this gave an outcome."""
         # The first in order is next while there are trials for all candidates, in the first half of the trials, if it
-        # refines the best, and if the sampler's last proposal gave no new candidate; otherwise the sampler chooses.
+        # refines the best, if no plan is known, and if the sampler's last proposal gave no new candidate; otherwise the
+        # sampler chooses.
         enough = len(waiting) <= self.planned - len(self.seen)
-        in_order = enough or not self._refines or self._is_refinement(waiting[0]) or not self._sampled
+        ordered = not self._refines or self._needs_any_plan or self._is_refinement(waiting[0])
+        in_order = enough or ordered or not self._sampled
         wanted = waiting[0] if in_order else None
         self._claim([] if wanted is None else waiting[: 1 + self.lookahead.depth])
         trial, named = self._trial(wanted)
@@ -245,12 +248,25 @@ class _Run:
         return sorted(free, key=self._is_refinement, reverse=True) if self._refines else free
 
     def _in_order(self) -> Sequence[Candidate]:
-        """Return all candidates in the order for the next trial: placements that failed least often come first."""
+        """Return all candidates in the order for the next trial: placements that failed least often come first.
+
+        The order of safety is kept as it is. Its first candidates may share a placement, and sorted by failures they
+        would come after all candidates of placements that carry less.
+        """
         if not self._selects:
             return self.candidates
-        by_safety = self.result.best is None and len(self.seen) % 2 == 1 and len(self.safest) > 0
+        if self._needs_any_plan:
+            return self.safest
         failed = Counter(placed_and_typed(c) for c, outcome in self.seen.items() if not outcome.feasible)
-        return sorted(self.safest if by_safety else self.candidates, key=lambda c: failed[placed_and_typed(c)])
+        return sorted(self.candidates, key=lambda c: failed[placed_and_typed(c)])
+
+    @property
+    def _needs_any_plan(self) -> bool:
+        """Return whether the next trial takes the safest candidate, because no plan is known yet."""
+        if self.result.best is not None or not self.safest:
+            return False
+        n_left = self.planned - len(self.seen)
+        return len(self.seen) % 2 == 1 or 2 * n_left <= self.planned + 1
 
     @property
     def _refines(self) -> bool:

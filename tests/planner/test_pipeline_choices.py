@@ -340,11 +340,30 @@ def test_a_winner_that_misses_with_all_seeds_gives_way_to_the_next() -> None:
     assert energy.measured == [(A, None, BEST)]  # its rate is not a capacity
 
 
-def test_no_more_winners_are_tried_than_allowed() -> None:
-    found = [outcome(c, -rate, rate=rate) for c, rate in ((A, 20.0), (C, 18.0), (E, 16.0), (B, 14.0), (D, 12.0))]
-    _, measured = entries(found, request("throughput"), refused=(A, B, C, D, E))
-    assert [c for c, *_ in measured.measured] == [A, C, E, B]
+def test_no_more_winners_are_tried_than_allowed_and_the_safest_is_the_last() -> None:
+    found = [outcome(c, score) for c, score in ((A, 1.0), (C, 2.0), (E, 3.0), (B, 4.0), (D, 5.0))]
+    found.append(replace(outcome(F, 6.0), ratio=0.1))
+    plans, measured = entries(found, request("energy"), refused=(A, B, C, D, E))
+    assert [c for c, _, effort in measured.measured if effort is BEST] == [A, C, E, B, F]
+    assert plans[0] == F
     assert pipeline.MOST_TRIES == 4
+    _, measured = entries(found, request("energy"), refused=(A, B, C, D, E, F))
+    assert [c for c, *_ in measured.measured] == [A, C, E, B, F]
+    fast = [
+        outcome(c, -rate, rate=rate) for c, rate in ((A, 20.0), (C, 18.0), (E, 16.0), (B, 14.0), (D, 1.0), (F, 2.0))
+    ]
+    _, measured = entries(fast, request("throughput"), refused=(A, B, C, D, E, F))
+    assert [c for c, *_ in measured.measured] == [A, C, E, B, F]
+
+
+def test_plans_of_single_kinds_are_the_answer_if_they_hold_with_all_seeds() -> None:
+    """The search had none; the first that holds becomes the best plan, and those before it are left out."""
+    measured = Entries(Known(), TWO_EACH, refused=(A,))
+    by_kind = [measured.entry(c, None, OTHER) for c in (A, C, E, B, D)]
+    found = pipeline._with_all_seeds(measured, by_kind)  # type: ignore[arg-type]
+    assert [e.candidate for e in found] == [C, E, B]
+    assert [(c, effort) for c, _, effort in measured.measured[5:]] == [(A, BEST), (C, BEST)]
+    assert pipeline._with_all_seeds(measured, by_kind[:1]) == []  # type: ignore[arg-type]
 
 
 def test_alternatives_are_the_most_promising_of_other_families() -> None:

@@ -13,7 +13,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name, printable, shown_value
 from catalogs.io.http import plain_text
 from catalogs.io.yaml_loader import load_yaml
-from planner.web.documents.shapes import CheckedText
+from planner.web.documents.shapes import CheckedText, TextFault
 from planner.web.questions import shown_names
 from planner.web.uploads import LocalFile, Uploads, replaced, with_names
 

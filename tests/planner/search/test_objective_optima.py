@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from zlib import crc32
 
 import numpy as np
@@ -142,3 +142,102 @@ def test_a_simpler_plan_that_ties_must_carry_the_load() -> None:
     barely = Outcome(candidate(tensor_parallel=4, replicas=2), "measured", rate, rate, 1.0, "ttft.p90", -rate)
     outcome = assess_for("throughput", tester, lambda x: (int(x != c),), lambda _: 1.0)(c, barely)
     assert outcome.requests_per_s == 0 or outcome.requests_per_s >= rate
+
+
+# ---- no means no
+
+OBJECTIVES = ("throughput", "goodput", "energy", "latency")
+
+
+def test_a_no_has_tried_the_safest_candidate_on_the_largest_hardware_of_each_kind() -> None:
+    """Nothing meets the objectives, and the order of promise begins with the candidates that promise least."""
+    kinds = ("h100", "l4", "a100-80gb")
+    candidates = [
+        replace(c, hardware=parse_hardware(f"{kind}x{c.hardware.n_accelerators}"))
+        for kind in kinds
+        for c in space()
+        if c.max_num_seqs in (1024, 64) and c.max_num_batched_tokens in (8192, 2048)
+    ]
+    tester = CandidateTester(MisledToy(0.4), SLOS, SIZES, 0, 0.9, 1000.0)
+    for objective in OBJECTIVES:
+        assess = assess_of(objective, tester)
+        safest, worst_first = assess.safest_first(candidates), assess.in_order(candidates)[::-1]
+        for trials in (4, 5, 12):
+            result = search(worst_first, assess, SearchSettings(trials, 0), safest=safest)
+            tried = [o.candidate for o in result.outcomes]
+            assert result.best is None
+            assert len(tried) == trials
+            for kind in kinds:
+                own = [c for c in candidates if c.hardware == parse_hardware(f"{kind}x8")]
+                least = min(tester.guessed_ratio(c, 1000.0) for c in own)
+                fastest = max(tester.evaluator.fluid_requests_per_s(c) for c in own)
+                assert any(
+                    c in own
+                    and tester.guessed_ratio(c, 1000.0) == least
+                    and tester.evaluator.fluid_requests_per_s(c) == fastest
+                    for c in tried
+                ), (objective, trials, kind)
+
+
+@cache
+def capacities(draw: int) -> list[float]:
+    """The capacity of every candidate of the space, in requests per second, ascending."""
+    tester = CandidateTester(MisledToy(0.4, draw=draw), SLOS, SIZES, draw, 0.9, 4.0)
+    return sorted(-value("throughput", tester, c) for c in space())
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_plan_is_found_where_few_candidates_hold(objective: str) -> None:
+    """The load is just below what the best candidate carries, so that 1 to 5 % of all carry it."""
+    held = []
+    for draw in range(2):
+        carried = capacities(draw)
+        rate = 0.97 * carried[-3]
+        tester = CandidateTester(MisledToy(0.4, draw=draw), SLOS, SIZES, draw, 0.9, rate)
+        held.append(sum(x >= rate for x in carried) / len(carried))
+        best, tried = found_by(assess_of(objective, tester), draw)
+        assert best is not None, f"draw {draw}: {held[-1]:.1%} of all candidates hold, none of {len(tried)} tried"
+    assert min(held) < 0.05
+
+
+@dataclass
+class UnluckyToy(QueueToy):
+    """A queue whose short runs show latencies that are too long by a factor."""
+
+    factor: float = 1.0
+
+    def observe(self, c: Candidate, load: Load) -> Observation:
+        seen = super().observe(c, load)
+        if load.n_requests > SIZES.quick:
+            return seen
+        return replace(seen, samples_s={metric: self.factor * s for metric, s in seen.samples_s.items()})
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_an_unlucky_short_run_does_not_rule_out_what_the_estimate_allows(objective: str) -> None:
+    c = candidate(tensor_parallel=8)
+    lucky = CandidateTester(UnluckyToy(0.4), SLOS, SIZES, 0, 0.9, 4.0)
+    plain = assess_of(objective, lucky)(c, None)
+    ratio = lucky.probe(c, 4.0, SIZES.quick).value_ratio
+    assert plain.feasible
+    for over, feasible in ((1.2, True), (1.5, True), (1.8, False)):
+        toy = UnluckyToy(0.4, factor=over / ratio)
+        tester = replace(lucky, evaluator=toy)
+        outcome = assess_of(objective, tester)(c, None)
+        assert outcome.feasible == feasible, over
+        if feasible:
+            assert outcome.score == plain.score
+        else:
+            assert [load.n_requests for _, load in toy.loads] == [SIZES.quick]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_short_run_that_agrees_with_the_estimate_needs_no_full_run(objective: str) -> None:
+    c, toy = candidate(tensor_parallel=8), UnluckyToy(0.4, factor=1.0)
+    tester = CandidateTester(toy, SLOS, SIZES, 0, 0.9, 4.0)
+    slow = replace(tester, slos=tuple(replace(s, limit_s=s.limit_s / 100) for s in SLOS))
+    assert slow.guessed_ratio(c, 4.0) > 1
+    toy.factor = 1.5 / slow.probe(c, 4.0, SIZES.quick).value_ratio
+    toy.loads.clear()
+    assert not assess_of(objective, slow)(c, None).feasible
+    assert [load.n_requests for _, load in toy.loads] == [SIZES.quick]
