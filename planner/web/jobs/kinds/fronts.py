@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from catalogs.errors import InputError
 from catalogs.io.json_files import check_values
 from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task
-from planner.web.questions import SERVER_KEYS, shown_names
+from planner.web.questions import SERVER_KEYS, refuse_unknown, shown_names
 from planner.web.uploads import mapped, references, refuse_paths
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
             raise InputError(f"the server sets {name}", keys[name], hint=f"leave {name} out")
     with shown_names(files):
         request, limits = front_request(keys, axes)
+        refuse_unknown(request)
     back = {path: reference for reference, path in paths.items()}
     scenario = mapped(request.scenario(), lambda text: back.get(text, text))
     scenario |= {"slo": [slo.text for slo in limits], "axes": [axis.name for axis in axes]}

@@ -278,7 +278,11 @@ function modelField(loading, changed) {
   const input = at("model");
   const note = async () => {
     const name = input.value.trim();
-    if (name.startsWith("upload:")) { at("model-note").textContent = "Your config.json."; return; }
+    if (name.startsWith("upload:")) {
+      const file = await uploadName(name);
+      if (input.value.trim() === name) at("model-note").textContent = `Your file ${file}.`;
+      return;
+    }
     const known = (await loading).find((item) => item.name === name || item.hf_id === name);
     at("model-note").textContent = known ? describe(known) : name ? "Not in the catalog: read from Hugging Face." : "";
   };
@@ -297,7 +301,15 @@ function modelField(loading, changed) {
     if (open) at("config-text").focus();
   });
   at("use-config").addEventListener("click", async () => {
-    const done = await upload(new File([at("config-text").value], "config.json", { type: "application/json" }), at("pasted"));
+    const place = at("pasted");
+    place.querySelector(":scope > .problem")?.remove();
+    try {
+      JSON.parse(at("config-text").value);
+    } catch (error) {
+      place.append(problemNote(new Error(`This text is not JSON: ${error.message}`)));
+      return;
+    }
+    const done = await upload(new File([at("config-text").value], "config.json", { type: "application/json" }), place);
     if (done) take(done.upload);
   });
   return { read: () => (input.value.trim() ? [input.value.trim()] : []), write: (values) => { input.value = values[0] ?? ""; note(); } };
@@ -323,6 +335,9 @@ function workloadField(changed) {
     const item = items.find((other) => other.name === control.value);
     at("workload-note").textContent = item ? `Mean ${grouped(item.input_tokens_mean)} tokens in, ${grouped(item.output_tokens_mean)} out. ${item.source}`
       : control.value.startsWith("upload:") ? "Your own trace." : "";
+    for (const option of control.options) { // a link names an upload by its content
+      if (option.value.startsWith("upload:") && option.text === option.value) uploadName(option.value).then((name) => { option.text = name; });
+    }
   };
   control.addEventListener("change", note);
   uploads(at("trace-file"), (name, done) => {
@@ -342,6 +357,15 @@ function uploads(input, take) {
     input.value = "";
     if (done) take(done.upload, done);
   });
+}
+
+/** Return the name that an uploaded file had. */
+async function uploadName(reference) {
+  try {
+    return (await call(`/uploads/${encodeURIComponent(reference)}`)).name;
+  } catch {
+    return `${reference.slice(0, 15)}… (not on this server)`;
+  }
 }
 
 /** Upload a file; a refusal is shown at the end of `place`. */
