@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Final
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
@@ -62,7 +62,10 @@ class RateCurve:
 
 
 #: A count of anything in a workload. The limit is far above any use, and still fits arrays of 64-bit numbers.
-Count = Annotated[int, Field(ge=1, le=1_000_000_000, strict=True)]
+#: The highest count of requests, users or tokens in a description of a workload.
+MOST_COUNT: Final = 1_000_000_000
+
+Count = Annotated[int, Field(ge=1, le=MOST_COUNT, strict=True)]
 
 #: A rate in requests per second. The limits are far beyond any use, and keep times finite in double precision.
 Rate = Annotated[float, Field(ge=1e-6, le=1e9)]

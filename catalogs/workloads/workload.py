@@ -12,6 +12,7 @@ import numpy as np
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.input_files import is_file
 from catalogs.io.yaml_files import DATA, YamlBlock, check_keys, read_yaml
+from catalogs.workloads.arrivals import MOST_COUNT
 from catalogs.workloads.files import parse_workload_file
 from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.lengths import ConstantLength
@@ -111,12 +112,16 @@ def with_constant_lengths(workload: Workload, input_tokens: int | None, output_t
     """Return the workload with the same arrivals, in which every request has these lengths; None keeps its own.
 
     Raises:
-        InputError: A length is below one token, or the lengths of the workload belong to its contents.
+        InputError: A length is below one token or above any real one, or the lengths of the workload belong to its
+            contents.
     """
     given = {"input": input_tokens, "output": output_tokens}
     changed = {side: _whole(f"{side}_tokens", n, 1) for side, n in given.items() if n is not None}
     if not changed:
         return workload
+    for side, n in changed.items():
+        if n > MOST_COUNT:
+            raise InputError(f"{side}_tokens must be at most {MOST_COUNT:,}", n, str(MOST_COUNT))
     content = workload.content
     contents = content.turns if isinstance(content, SyntheticWorkload) else content.trace.block_hashes
     if contents is not None:

@@ -51,7 +51,7 @@ def choose_hardware(
         InputError: No hardware is left.
     """
     anything = is_any(text)
-    found = _anything() if anything else _named(text) if named is None else [named]
+    found = _anything() if anything else named_hardware(text) if named is None else [named]
     if not anything and len(found) == 1 and budget is None:
         return Choices(tuple(found))
     priced = {hardware: price_of(hardware) for hardware in found}
@@ -85,7 +85,12 @@ def is_one(text: str) -> bool:
     return not is_any(text) and "," not in text
 
 
-def _named(text: str) -> list[Hardware]:
+def named_hardware(text: str) -> list[Hardware]:
+    """Return the hardware of a list of names.
+
+    Raises:
+        InputError: A name is empty or unknown.
+    """
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
         raise InputError("--hw takes one name or several separated by commas", text, "h100x8,h200x8")

@@ -99,6 +99,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.state.metrics = RequestMetrics()
     app.state.server = ServerState.open(settings)
     add_error_handlers(app)
+    pages.add_missing_page(app)
     app.add_middleware(GZipMiddleware, minimum_size=_COMPRESSED_FROM, compresslevel=5)
     app.add_middleware(Guard, settings=settings, token=token)
     app.add_middleware(Measured, metrics=app.state.metrics)

@@ -140,7 +140,8 @@ def _plan_properties() -> dict[str, Any]:
 
 
 def _step_properties() -> dict[str, Any]:
-    from planner.studies.step_analysis import STEP_HELP, StepQuery
+    from planner.studies.step_analysis import StepQuery
+    from planner.web.documents.shapes import STEP_HELP
 
     kinds = {"int": "integer", "int | None": "integer"}
     types = {field.name: kinds.get(str(field.type), "string") for field in fields(StepQuery)}

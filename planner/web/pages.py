@@ -7,11 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import HTMLResponse, Response
 from fastapi.templating import Jinja2Templates
+from starlette.exceptions import HTTPException
 
 from catalogs.ui.shared_options import own_version
+from planner.web.problems import http_problem
 
 FOLDER: Final = Path(__file__).parent
 
@@ -78,6 +80,18 @@ def _add(page: WebPage) -> None:
     def show(request: Request) -> HTMLResponse:
         found = {"page": page, "pages": PAGES, "version": own_version(), **_context(page.name)}
         return templates.TemplateResponse(request, f"{page.name}.html", found)
+
+
+def add_missing_page(app: FastAPI) -> None:
+    """Answer a browser with a page where there is none; programs get problem details."""
+
+    @app.exception_handler(404)
+    def missing(request: Request, error: HTTPException) -> Response:
+        if request.url.path.startswith("/api/") or "text/html" not in request.headers.get("accept", ""):
+            return http_problem(error)
+        page = WebPage(request.url.path, "missing", "There is no such page")
+        found = {"page": page, "pages": PAGES, "version": own_version()}
+        return templates.TemplateResponse(request, "missing.html", found, 404)
 
 
 for _page in PAGES:

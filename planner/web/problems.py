@@ -15,6 +15,9 @@ MEDIA_TYPE: Final = "application/problem+json"
 
 INVALID_INPUT: Final = "Invalid input"
 
+#: Characters of an invalid value that an error repeats.
+_LONGEST_VALUE: Final = 200
+
 
 class ProblemResponse(JSONResponse):
     """A response with problem details."""
@@ -35,7 +38,7 @@ def problem(status: int, title: str, detail: str, **members: Any) -> ProblemResp
 
 def input_problem(error: InputError) -> ProblemResponse:
     """Return the response to input that breaks a rule."""
-    value = None if error.value is None else printable(str(error.value))
+    value = None if error.value is None else printable(_shown(error.value))
     return problem(422, INVALID_INPUT, str(error), rule=error.rule, value=value, nearest=error.nearest, hint=error.hint)
 
 
@@ -48,12 +51,34 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     def invalid(_: Request, error: RequestValidationError) -> ProblemResponse:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"][1:]) or "the request"
-        return problem(422, INVALID_INPUT, f"{place}: {first['msg']}", rule=first["msg"], value=place)
+        return input_problem(_input_error(error.errors()[0]))
 
     @app.exception_handler(HTTPException)
     def failed(_: Request, error: HTTPException) -> ProblemResponse:
-        response = problem(error.status_code, str(error.detail), str(error.detail))
-        response.headers.update(error.headers or {})
-        return response
+        return http_problem(error)
+
+
+def http_problem(error: HTTPException) -> ProblemResponse:
+    """Return the response to an error of HTTP, such as an address that does not exist."""
+    response = problem(error.status_code, str(error.detail), str(error.detail))
+    response.headers.update(error.headers or {})
+    return response
+
+
+def _input_error(first: dict[str, Any]) -> InputError:
+    """Return the first fault that FastAPI found in a request, with the rule, the value and the place of both."""
+    place = ".".join(str(part) for part in first["loc"][1:])
+    if first["type"] == "json_invalid":
+        return InputError(f"the body is not valid JSON: {first['ctx']['error']} at character {place}")
+    if first["type"] == "missing":
+        return InputError(f"{place or 'the body'} is missing")
+    if not place:
+        hint = "send it with Content-Type: application/json"
+        return InputError("the body must be a JSON object", _shown(first["input"]), hint=hint)
+    message = first["msg"]
+    return InputError(f"{place}: {message[:1].lower()}{message[1:]}", _shown(first["input"]))
+
+
+def _shown(value: object) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 1]}…"

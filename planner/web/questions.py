@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 import yaml
@@ -25,7 +25,10 @@ from catalogs.io.json_files import check_values
 from catalogs.io.yaml_loader import dump_yaml
 from catalogs.ui.shared_options import own_version
 from planner.problem.request_keys import RequestKey, request_keys
-from planner.web.uploads import LocalFile, Uploads, replaced, unique_names, with_names
+from planner.web.uploads import LocalFile, Uploads, is_hugging_face_id, replaced, unique_names, with_names
+
+if TYPE_CHECKING:
+    from planner.problem.request import PlanRequest
 
 #: Keys that the server sets: where a search is stored, and where it runs.
 SERVER_KEYS: Final = ("search.study", "search.workers", "search.distributed")
@@ -125,6 +128,24 @@ def read_question(body: Mapping[str, Any], uploads: Uploads, owner: str) -> Ques
     with shown_names(files):
         request = request_of_keys(keys)
     return Question(with_references(request.scenario(), files), keys_of(request), files)
+
+
+def refuse_unknown(request: PlanRequest) -> None:
+    """Refuse a request whose model, hardware or workload does not exist, before it becomes a job.
+
+    A model of Hugging Face is not looked up here, since this may take long.
+
+    Raises:
+        InputError: A name is unknown, or a file cannot be read.
+    """
+    from catalogs.models.catalog import load_model
+    from planner.problem.hardware_choice import is_any, named_hardware
+
+    if not is_any(request.hardware):
+        named_hardware(request.hardware)
+    if not is_hugging_face_id(request.model):
+        load_model(request.model)
+    request.read_workload()
 
 
 @contextmanager

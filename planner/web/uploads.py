@@ -84,16 +84,25 @@ class Uploads:
         self.store.add_upload(found, iter(lambda: file.read(MIB), b""))
         return found
 
+    def stored(self, reference: str, owner: str) -> StoredUpload:
+        """Return what is known of an upload of a user.
+
+        Raises:
+            InputError: The user has not uploaded such a file.
+        """
+        match = _REFERENCE.fullmatch(reference)
+        found = None if match is None else self.store.upload(match[1], owner)
+        if found is None:
+            raise InputError("no such upload", reference, hint="send the file to /api/v1/uploads first")
+        return found
+
     def find(self, reference: str, owner: str) -> LocalFile:
         """Return an uploaded file of a user, written into the folder of this server.
 
         Raises:
             InputError: The user has not uploaded such a file.
         """
-        match = _REFERENCE.fullmatch(reference)
-        upload = None if match is None else self.store.upload(match[1], owner)
-        if upload is None:
-            raise InputError("no such upload", reference, hint="send the file to /api/v1/uploads first")
+        upload = self.stored(reference, owner)
         path = self.folder / "files" / upload.hash / upload.name
         if not path.is_file():
             self.write(upload, path)
@@ -187,7 +196,12 @@ def refuse_paths(value: object) -> None:
 def _is_path(part: str) -> bool:
     if part.startswith("~") or "\\" in part or "\0" in part or part in (".", "..") or _ENDS.search(part):
         return True
-    return "/" in part and _HUGGING_FACE_ID.fullmatch(part) is None
+    return "/" in part and not is_hugging_face_id(part)
+
+
+def is_hugging_face_id(text: str) -> bool:
+    """Return whether a text has the form of an id of Hugging Face, ORGANISATION/NAME."""
+    return _HUGGING_FACE_ID.fullmatch(text) is not None
 
 
 def safe_name(name: str, head: bytes) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from fastapi import APIRouter, Depends, Query
 
 from planner.web.api.state import PREFIX, Owner, State
-from planner.web.documents.shapes import Graph
+from planner.web.documents.shapes import STEP_HELP, Graph
 from planner.web.questions import shown_names
 from planner.web.uploads import LocalFile, with_names
 
@@ -57,17 +57,15 @@ class NamedStep:
 def named_step(
     state: State,
     owner: Owner,
-    model: Annotated[
-        str, Query(max_length=200, description="Model: name in the catalog, Hugging Face id, or upload:SHA256.")
-    ],
-    hardware: Annotated[str, Query(max_length=100, description="Hardware of one replica, for example h100x8.")],
-    batch: Annotated[int, Query(ge=1, description="Sequences in the step.")] = 1,
-    context: Annotated[int, Query(ge=1, description="Tokens per sequence; for prefill, the prompt length.")] = 1024,
-    stage: Annotated[str, Query(max_length=20, description="Stage of inference: decode or prefill.")] = "decode",
-    engine: Annotated[str, Query(max_length=100, description="Serving engine.")] = "vllm",
-    weight_dtype: Annotated[str | None, Query(max_length=20, description="Data type of the weights.")] = None,
-    kv_dtype: Annotated[str | None, Query(max_length=20, description="Data type of the KV cache.")] = None,
-    tensor_parallel: Annotated[int | None, Query(ge=1, le=1024, description="Accelerators of the replica.")] = None,
+    model: Annotated[str, Query(max_length=200, description=STEP_HELP["model"] + " Or upload:SHA256.")],
+    hardware: Annotated[str, Query(max_length=100, description=STEP_HELP["hardware"])],
+    batch: Annotated[int, Query(ge=1, description=STEP_HELP["batch"])] = 1,
+    context: Annotated[int, Query(ge=1, description=STEP_HELP["context"])] = 1024,
+    stage: Annotated[str, Query(max_length=20, description=STEP_HELP["stage"])] = "decode",
+    engine: Annotated[str, Query(max_length=100, description=STEP_HELP["engine"])] = "vllm",
+    weight_dtype: Annotated[str | None, Query(max_length=20, description=STEP_HELP["weight_dtype"])] = None,
+    kv_dtype: Annotated[str | None, Query(max_length=20, description=STEP_HELP["kv_dtype"])] = None,
+    tensor_parallel: Annotated[int | None, Query(ge=1, le=1024, description=STEP_HELP["tensor_parallel"])] = None,
 ) -> NamedStep:
     """Return the step that a client names."""
     texts = {"model": model, "hardware": hardware, "stage": stage, "engine": engine}

@@ -8,6 +8,7 @@ from fastapi import APIRouter, File, UploadFile
 from pydantic import BaseModel
 
 from planner.web.api.state import PREFIX, Owner, State
+from planner.web.store import StoredUpload
 from planner.web.uploads import PREFIX as UPLOAD
 
 router = APIRouter(prefix=PREFIX, tags=["uploads"])
@@ -25,5 +26,14 @@ class UploadView(BaseModel):
 @router.post("/uploads", status_code=201)
 def upload(state: State, owner: Owner, file: Annotated[UploadFile, File()]) -> UploadView:
     """Store a file and return the text that names it in questions."""
-    found = state.uploads.receive(file.file, file.filename, owner)
+    return _view(state.uploads.receive(file.file, file.filename, owner))
+
+
+@router.get("/uploads/{reference}")
+def show_upload(state: State, owner: Owner, reference: str) -> UploadView:
+    """Show the name, size and kind of a stored file."""
+    return _view(state.uploads.stored(reference, owner))
+
+
+def _view(found: StoredUpload) -> UploadView:
     return UploadView(upload=f"{UPLOAD}{found.hash}", name=found.name, bytes=found.bytes, kind=found.kind)

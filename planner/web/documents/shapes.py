@@ -5,9 +5,22 @@ They stand apart from the functions that compute the documents, so that the serv
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from typing_extensions import TypedDict
+
+#: What each field of a StepQuery means, for help texts and schemas.
+STEP_HELP: Final = {
+    "model": "Model: name in the catalog or Hugging Face id.",
+    "hardware": "Hardware of one replica, for example h100x8.",
+    "batch": "Sequences in the step.",
+    "context": "Tokens per sequence; for prefill, the prompt length.",
+    "stage": "Stage of inference: decode or prefill.",
+    "engine": "Serving engine.",
+    "weight_dtype": "Data type of the weights; default: the model's own.",
+    "kv_dtype": "Data type of the KV cache; default: the engine's.",
+    "tensor_parallel": "Accelerators of the replica; default: all of the hardware.",
+}
 
 # ---- catalogs
 

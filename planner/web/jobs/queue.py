@@ -50,6 +50,9 @@ START_METHOD: Final = "forkserver" if "forkserver" in multiprocessing.get_all_st
 #: Time for which a cancelled job may still measure its best plan, seconds; then its process is killed.
 CANCEL_GRACE_S: Final = 2.4
 
+#: Characters of a job's title; the question itself is kept in full.
+LONGEST_TITLE: Final = 160
+
 #: Losses of a job's process after which the job runs again.
 MOST_LOSSES: Final = 2
 
@@ -127,7 +130,10 @@ class JobQueue:
                 and own.get(QUEUED, 0) + own.get(RUNNING, 0) >= limits.max_jobs_per_owner
             ):
                 raise QueueFull(f"at most {limits.max_jobs_per_owner} jobs of one user may wait or run")
-            new = NewJob(kind, prepared.title, owner, key, prepared.question, prepared.parent)
+            title = (
+                prepared.title if len(prepared.title) <= LONGEST_TITLE else f"{prepared.title[: LONGEST_TITLE - 1]}…"
+            )
+            new = NewJob(kind, title, owner, key, prepared.question, prepared.parent)
             job = self.store.add(new)
         self.ring()
         return job, True

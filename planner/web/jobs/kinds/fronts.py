@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from catalogs.errors import InputError
 from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task
-from planner.web.questions import read_keys, shown_names, with_references
+from planner.web.questions import read_keys, refuse_unknown, shown_names, with_references
 
 if TYPE_CHECKING:
     from planner.search.pareto_search import ParetoAnswer
@@ -25,6 +25,7 @@ def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
     keys, files = read_keys(given, submission.uploads, submission.owner, "the front")
     with shown_names(files):
         request, limits = front_request(keys, axes)
+        refuse_unknown(request)
     scenario = with_references(request.scenario(), files)
     scenario |= {"slo": [slo.text for slo in limits], "axes": [axis.name for axis in axes]}
     scenario.pop("objective", None)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task
-from planner.web.questions import read_question
+from planner.web.questions import read_question, refuse_unknown, shown_names
 
 if TYPE_CHECKING:
     from planner.problem.request import PlanRequest
@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
     """Return the question of a plan: the keys of a scenario file."""
+    from planner.problem.scenario import request_of_keys
+
     question = read_question(body, submission.uploads, submission.owner)
+    with shown_names(question.files):
+        refuse_unknown(request_of_keys(question.keys))
     return Prepared(question.title, question.scenario)
 
 

@@ -23,6 +23,7 @@ const KNOWN = { measured: ["measured", "good"], borrowed: ["borrowed", ""], none
 known();
 plans();
 profiles.resume();
+window.addEventListener("popstate", () => profiles.back());
 
 at("profile").addEventListener("submit", (event) => {
   event.preventDefault();

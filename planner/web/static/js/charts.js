@@ -59,10 +59,25 @@ function themed(layout, node) {
   return made;
 }
 
+/** Where a horizontal legend stands on a narrow screen: its lines grow downwards, away from the marks. */
+const BELOW = { y: 0, yref: "container", yanchor: "bottom", x: 0, xanchor: "left" };
+
+/** Height of one line of a legend, pixels. */
+const LEGEND_LINE = 20;
+
+/** Return the further height that a narrow screen needs for a horizontal legend, one line for each entry. */
+function legendHeight({ data, layout }, width) {
+  if (width >= 560 || layout?.legend?.orientation !== "h" || layout.showlegend === false) return 0;
+  const shown = new Set(data.filter((trace) => trace.showlegend !== false).map((trace) => trace.legendgroup || trace.name));
+  return LEGEND_LINE * shown.size;
+}
+
 /** Fit a figure into a narrow screen: texts break, and do not widen the range of the axis. */
 function fitted(figure, width) {
-  if (width >= 560 || !figure.layout?.annotations) return figure;
+  if (width >= 560 || !figure.layout) return figure;
   const found = structuredClone(figure);
+  if (found.layout.legend?.orientation === "h") found.layout.legend = { ...found.layout.legend, ...BELOW };
+  if (!found.layout.annotations) return found;
   for (const note of found.layout.annotations) note.text = note.text?.replace(/: /, ":<br>");
   found.layout.margin = { ...found.layout.margin, t: 48 };
   const axis = (found.layout.xaxis ??= {});
@@ -86,7 +101,10 @@ export async function draw(node, figure, { label, height = 340, onClick } = {}) 
   if (label) node.setAttribute("aria-label", label);
   const paint = () => {
     const { data, layout } = structuredClone(fitted(figure, node.clientWidth));
-    const whole = themed({ margin: { l: 10, r: 20, t: 24, b: 10 }, ...layout, height }, node);
+    const below = legendHeight(figure, node.clientWidth);
+    const margin = { l: 10, r: 20, t: 24, b: 10, ...layout?.margin };
+    const whole = themed({ ...layout, margin: { ...margin, b: margin.b + below + (below ? LEGEND_LINE * 2 : 0) }, height: height + below }, node);
+    if (below) node.style.height = `${height + below}px`;
     return plotly.react(node, data, whole, { displayModeBar: false, responsive: true });
   };
   node.paint = paint;

@@ -20,6 +20,7 @@ at("whatif").addEventListener("submit", (event) => {
   const changes = Object.fromEntries(["rate", "hardware"].map((name) => [name, at(name).value.trim()]).filter(([, text]) => text));
   whatIfs.run({ job: at("plan").value, changes });
 });
+window.addEventListener("popstate", () => { if (!window.location.hash) window.location.reload(); });
 let running = null;
 
 try {

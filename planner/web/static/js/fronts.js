@@ -20,7 +20,7 @@ const jobs = jobPage({ path: "/fronts", place, save: (job) => page.state.save({ 
 restoreAxes();
 hideOthers();
 controls.forEach((control) => control.addEventListener("change", () => page.state.save({ axes: axes().join(",") })));
-window.addEventListener("popstate", restoreAxes);
+window.addEventListener("popstate", async () => { restoreAxes(); written(await jobs.back()); });
 page.form.addEventListener("submit", (event) => {
   event.preventDefault();
   if (!page.complete()) {
@@ -30,9 +30,12 @@ page.form.addEventListener("submit", (event) => {
   const question = page.question();
   jobs.run({ ...onlyKeys(question), axes: axes() });
 });
-const linked = await jobs.resume();
-if (linked && !page.complete()) {
-  const { axes: named, ...question } = linked.question;
+written(await jobs.resume());
+
+/** Write the question of the job of a link into the form, if the link holds no question itself. */
+function written(job) {
+  if (!job || page.complete()) return;
+  const { axes: named, ...question } = job.question;
   page.write(question);
   (named ?? []).forEach((name, i) => pick(controls[i], name));
 }

@@ -10,13 +10,16 @@ import { announce, el, fill, problemNote } from "/static/js/parts.js";
  * @param {{path: string, place: {problem: HTMLElement, job: HTMLElement, answer: HTMLElement},
  *   save: (job: string) => void, show: (result: object, job: object) => void}} page The address that takes questions,
  *   where things are shown, what writes the id of the job into the address of the page, and what shows a result.
- * @returns {{run: (body: object) => Promise<void>, resume: () => Promise<object|null>}}
+ * @returns {{run: (body: object) => Promise<void>, resume: () => Promise<object|null>, back: () => Promise<object|null>}}
  */
 export function jobPage({ path, place, save, show }) {
   let stop = () => {};
+  let current = null; // the id of the job on the page
+  const named = () => new URLSearchParams(window.location.search).get("job");
 
   function watch(job) {
     stop();
+    current = job.id;
     const progress = progressBox(place.job, job);
     stop = follow(job, { onProgress: progress, onEnd: ended, onError: (error) => fill(place.job, problemNote(error)) });
   }
@@ -37,7 +40,30 @@ export function jobPage({ path, place, save, show }) {
     }
   }
 
+  /** Show the job of the address; return it, or null if there is none. */
+  async function resume() {
+    const id = named();
+    if (!id) return null;
+    try {
+      const job = await call(`/jobs/${encodeURIComponent(id)}`);
+      watch(job);
+      return job;
+    } catch {
+      fill(place.problem, el("p", { class: "note" }, "The job of this link is not on this server. The same question can be sent again."));
+      return null;
+    }
+  }
+
   return {
+    resume,
+    /** Follow the address after a step through the history: show its job, or none; return the job if it is another. */
+    async back() {
+      if (named() === current) return null;
+      stop();
+      current = null;
+      for (const part of Object.values(place)) fill(part);
+      return resume();
+    },
     /** Send a question; an equal one that was answered before shows its result at once. */
     async run(body) {
       stop();
@@ -48,22 +74,10 @@ export function jobPage({ path, place, save, show }) {
         const job = await call(path, { method: "POST", body });
         save(job.id);
         watch(job);
+        place.job.scrollIntoView({ block: "nearest" });
       } catch (error) {
         fill(place.problem, problemNote(error));
         place.problem.scrollIntoView({ block: "nearest" });
-      }
-    },
-    /** Show the job of the address; return it, or null if there is none. */
-    async resume() {
-      const id = new URLSearchParams(window.location.search).get("job");
-      if (!id) return null;
-      try {
-        const job = await call(`/jobs/${encodeURIComponent(id)}`);
-        watch(job);
-        return job;
-      } catch {
-        fill(place.problem, el("p", { class: "note" }, "The job of this link is not on this server. The same question can be sent again."));
-        return null;
       }
     },
   };

@@ -186,3 +186,7 @@ export function debounced(run, ms = 150) {
     timer = setTimeout(() => run(...given), ms);
   };
 }
+
+/** On a narrow screen the navigation scrolls sideways: begin where the link of this page is in view. */
+const here = document.querySelector("header.site nav [aria-current]");
+if (here) here.parentElement.scrollLeft = here.offsetLeft - (here.parentElement.clientWidth - here.offsetWidth) / 2;

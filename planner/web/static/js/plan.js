@@ -1,16 +1,18 @@
 /** The plan page: a question, its estimate, the job that answers it, and the answer. */
 
-import { call } from "/static/js/api.js";
+import { call, query } from "/static/js/api.js";
 import { showAnswer } from "/static/js/answer.js";
 import { failure, follow, progressBox, resultLinks } from "/static/js/job.js";
 import { liveStrip } from "/static/js/live.js";
 import { announce, codeBlock, el, fill, fold, problemNote, shareButton } from "/static/js/parts.js";
 import { questionForm } from "/static/js/question.js";
+import { digits } from "/static/js/words.js";
 
 const place = Object.fromEntries(["live", "problem", "job", "answer", "spelled"].map((id) => [id, document.getElementById(id)]));
 const strip = liveStrip(place.live);
 let stop = () => {};
 let shown = null; // the question of the answer on the page, as a query
+let current = null; // the id of the job on the page
 
 const page = questionForm({ kept: ["job"], onChange: () => { fill(place.problem); changed(); } });
 
@@ -23,12 +25,17 @@ function changed() {
   if (stale) place.answer.prepend(el("p", { class: "stale" }, "The question has changed since this answer."));
 }
 
-async function plan() {
+/** Leave the job and the answer on the page; the job goes on. */
+function clear() {
   stop();
-  fill(place.problem);
-  fill(place.answer);
+  for (const part of [place.problem, place.job, place.answer, place.spelled]) fill(part);
   shown = null;
+  current = null;
   place.live.hidden = false;
+}
+
+async function plan() {
+  clear();
   try {
     const job = await call("/plans", { method: "POST", body: page.question() });
     page.state.save({ job: job.id }, { push: true });
@@ -40,6 +47,7 @@ async function plan() {
 }
 
 function watch(job, asked) {
+  current = job.id;
   const show = progressBox(place.job, job);
   place.job.scrollIntoView({ block: "nearest" });
   stop = follow(job, {
@@ -51,12 +59,20 @@ function watch(job, asked) {
 
 async function ended(job, asked) {
   fill(place.job);
+  if (!job.links.result) {
+    fill(place.answer, failure(job));
+    return;
+  }
   let view;
   try {
     const answer = await call(`/jobs/${encodeURIComponent(job.id)}/result`);
+    if (answer.best_so_far) {
+      fill(place.answer, stopped(answer.best_so_far));
+      return;
+    }
     view = await call("/answers/view", { method: "POST", body: answer });
   } catch (error) {
-    fill(place.answer, job.status === "done" ? problemNote(error) : failure(job));
+    fill(place.answer, problemNote(error));
     return;
   }
   const note = job.status === "cancelled" ? el("p", { class: "note" }, "Cancelled: this is the best plan that had been found.") : null;
@@ -65,6 +81,18 @@ async function ended(job, asked) {
   changed();
   announce(view.feasible ? `Answer: ${view.headline}` : "No plan meets the objectives");
   spelled();
+}
+
+/** Return what a search had found when it was stopped before it could write an answer. */
+function stopped(best) {
+  const yaml = Object.entries(best.deployment).map(([name, value]) => `${name}: ${JSON.stringify(value)}\n`).join("");
+  return [
+    el("h2", { class: "verdict" }, "Stopped: the best so far"),
+    el("p", {}, `${best.words}, on ${best.hardware}: ${digits(best.requests_per_s)} requests/s.`),
+    el("p", { class: "soft" }, "The search ended before it compared all candidates, and before the full simulation of this one. Plan again for an answer with its confidence and cost."),
+    el("div", { class: "row" }, el("a", { class: "button small", href: `/simulate?${query({ deployment: yaml })}` }, "Simulate it")),
+    codeBlock(yaml, "deployment.yaml"),
+  ];
 }
 
 function again(changes, words) {
@@ -122,6 +150,14 @@ async function showLinked(id) {
   watch(job, same ? page.asQuery() : "");
 }
 
-const linked = new URLSearchParams(window.location.search).get("job");
+/** Show the job that the address names, unless it is on the page already; none if it names none. */
+function followAddress() {
+  const named = new URLSearchParams(window.location.search).get("job");
+  if (named === current) return;
+  clear();
+  if (named) showLinked(named);
+}
+
 changed();
-if (linked) showLinked(linked);
+followAddress();
+window.addEventListener("popstate", followAddress); // after that of the form, which restores the question

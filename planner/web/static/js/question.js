@@ -279,7 +279,11 @@ function modelField(loading, changed) {
   const input = at("model");
   const note = async () => {
     const name = input.value.trim();
-    if (name.startsWith("upload:")) { at("model-note").textContent = "Your config.json."; return; }
+    if (name.startsWith("upload:")) {
+      const file = await uploadName(name);
+      if (input.value.trim() === name) at("model-note").textContent = `Your file ${file}.`;
+      return;
+    }
     const known = (await loading).find((item) => item.name === name || item.hf_id === name);
     at("model-note").textContent = known ? describe(known) : name ? "Not in the catalog. Upload or paste its config.json." : "";
   };
@@ -298,7 +302,15 @@ function modelField(loading, changed) {
     if (open) at("config-text").focus();
   });
   at("use-config").addEventListener("click", async () => {
-    const done = await upload(new File([at("config-text").value], "config.json", { type: "application/json" }), at("pasted"));
+    const place = at("pasted");
+    place.querySelector(":scope > .problem")?.remove();
+    try {
+      JSON.parse(at("config-text").value);
+    } catch (error) {
+      place.append(problemNote(new Error(`This text is not JSON: ${error.message}`)));
+      return;
+    }
+    const done = await upload(new File([at("config-text").value], "config.json", { type: "application/json" }), place);
     if (done) take(done.upload);
   });
   return { read: () => (input.value.trim() ? [input.value.trim()] : []), write: (values) => { input.value = values[0] ?? ""; note(); } };
@@ -324,6 +336,9 @@ function workloadField(changed) {
     const item = items.find((other) => other.name === control.value);
     at("workload-note").textContent = item ? `Mean ${grouped(item.input_tokens_mean)} tokens in, ${grouped(item.output_tokens_mean)} out. ${item.source}`
       : control.value.startsWith("upload:") ? "Your own trace." : "";
+    for (const option of control.options) { // a link names an upload by its content
+      if (option.value.startsWith("upload:") && option.text === option.value) uploadName(option.value).then((name) => { option.text = name; });
+    }
   };
   control.addEventListener("change", note);
   uploadsOf(at("trace-file"), (name, done) => {
@@ -333,6 +348,15 @@ function workloadField(changed) {
     changed();
   });
   return { note };
+}
+
+/** Return the name that an uploaded file had. */
+async function uploadName(reference) {
+  try {
+    return (await call(`/uploads/${encodeURIComponent(reference)}`)).name;
+  } catch {
+    return `${reference.slice(0, 15)}… (not on this server)`;
+  }
 }
 
 /** Keep a logarithmic slider and the number of tokens in step; an empty number stands for the workload's lengths. */

@@ -31,10 +31,13 @@ restore();
 form.addEventListener("input", () => { follow(); state.save(); });
 form.addEventListener("reset", (event) => { event.preventDefault(); restore(""); state.save({ job: "" }); });
 form.addEventListener("submit", (event) => { event.preventDefault(); jobs.run(body()); });
-window.addEventListener("popstate", () => restore());
+window.addEventListener("popstate", async () => { restore(); written(await jobs.back()); });
 fill(at("share"), shareButton());
-const linked = await jobs.resume();
-if (linked) fromQuestion(linked.question);
+written(await jobs.resume());
+
+function written(job) {
+  if (job) fromQuestion(job.question);
+}
 
 function restore(query) {
   follow();
@@ -92,7 +95,7 @@ function show(result, job) {
     simulated ? el("figure", {}, chart, el("figcaption", {}, `Measured and simulated latencies. Simulated: ${simulated.calibration.bundle}.`)) : null,
     fold(`Each request (${requests.length})`, () => table({
       head: ["Request", "Sent", "First token", "Per token, median", "End to end", "Input tokens", "Output tokens", "Cost", "Finish reason"], numeric: [0, 1, 2, 3, 4, 5, 6, 7], label: "Requests",
-      rows: requests.map((row) => [`${row.position + 1}`, seconds(row.sent_s), ...(row.problem ? ["", "", "", "", "", "", el("span", { class: "bad" }, row.problem)] : [value(row.ttft_s), value(row.itl_s?.p50), value(row.e2e_s), row.input_tokens === null ? "unknown" : grouped(row.input_tokens), grouped(row.output_tokens), row.usd === null ? "unknown" : dollars(row.usd), row.finish_reason ?? ""])]),
+      rows: requests.map((row) => [`${row.position + 1}`, seconds(row.sent_s), ...(row.problem ? ["", "", "", "", "", "", el("span", { class: "bad fault" }, row.problem)] : [value(row.ttft_s), value(row.itl_s?.p50), value(row.e2e_s), row.input_tokens === null ? "unknown" : grouped(row.input_tokens), grouped(row.output_tokens), row.usd === null ? "unknown" : dollars(row.usd), row.finish_reason ?? ""])]),
     }), { open: requests.length > 1 }),
     requests.length > 1 ? fold("The texts", () => done.slice(0, 50).map((row) => codeBlock(row.text || "(no text)", `Text of request ${row.position + 1} of ${requests.length}`))) : null,
     result.notes.length ? el("ul", { class: "soft" }, result.notes.map((note) => el("li", {}, note))) : null,

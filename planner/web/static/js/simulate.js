@@ -40,15 +40,19 @@ form.addEventListener("submit", async (event) => {
   const values = Object.fromEntries(["rate", "requests", "input_tokens", "output_tokens", "seed"].map((name) => [name, form.elements[name].value]).filter(([, value]) => value !== "").map(([name, value]) => [name, Number(value)]));
   jobs.run({ deployment: checked.deployment, workload: form.elements.workload.value, ...values });
 });
-window.addEventListener("popstate", () => restore());
+window.addEventListener("popstate", async () => { restore(); written(await jobs.back()); });
 fill(at("share"), shareButton());
 call("/workloads").then(({ items }) => {
   const known = new Set([...form.elements.workload.options].map((option) => option.value));
   for (const item of items) if (!known.has(item.name)) form.elements.workload.append(new Option(item.name, item.name));
 }).catch(() => {});
 restore();
-const linked = await jobs.resume();
-if (linked && !new URLSearchParams(window.location.search).has("deployment")) fromQuestion(linked.question);
+written(await jobs.resume());
+
+/** Write the question of the job of a link into the form, if the link holds no deployment itself. */
+function written(job) {
+  if (job && !new URLSearchParams(window.location.search).has("deployment")) fromQuestion(job.question);
+}
 
 function restore(query) {
   state.restore(query);
