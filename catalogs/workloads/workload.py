@@ -112,8 +112,7 @@ def with_constant_lengths(workload: Workload, input_tokens: int | None, output_t
     """Return the workload with the same arrivals, in which every request has these lengths; None keeps its own.
 
     Raises:
-        InputError: A length is below one token or above any real one, or the lengths of the workload belong to its
-            contents.
+        InputError: A length is below one token or above 1e9, or the lengths of the workload belong to its contents.
     """
     given = {"input": input_tokens, "output": output_tokens}
     changed = {side: _whole(f"{side}_tokens", n, 1) for side, n in given.items() if n is not None}

@@ -81,6 +81,46 @@ def test_a_refused_question_is_a_problem_and_a_refusal_a_verdict(client: httpx.C
     assert document["feasible"] is False
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("model", "no-such-model", "unknown model"),
+        ("hardware", "a100-80g", "unknown hardware"),
+        ("hardware", "h100x999999999999", "at most 8"),
+        ("workload", "no-such-workload", "no-such-workload"),
+        ("input_tokens", 10**21, "at most 1,000,000,000"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["plans", "fronts"])
+def test_an_unknown_name_is_refused_before_it_is_a_job(
+    client: httpx.Client, kind: str, key: str, value: object, words: str
+) -> None:
+    before = client.get("/api/v1/jobs").json()
+    refused = client.post(
+        f"/api/v1/{kind}", json={name: SMALL[name] for name in ("model", "hardware", "slo")} | {key: value}
+    )
+    assert refused.status_code == 422
+    assert words in refused.json()["detail"]
+    assert client.get("/api/v1/jobs").json() == before
+
+
+def test_a_fault_of_a_request_names_the_rule_the_place_and_the_value(client: httpx.Client) -> None:
+    step = {"model": "llama3.1-8b", "hardware": "h100"}
+    wrong = client.get("/api/v1/analyze", params=step | {"batch": "abc"}).json()
+    assert wrong["rule"].startswith("batch: ")
+    assert wrong["value"] == "abc"
+    assert client.get("/api/v1/analyze").json()["rule"] == "model is missing"
+    form = client.post("/api/v1/plans", content="{}", headers={"Content-Type": "text/plain"}).json()
+    assert "application/json" in form["hint"]
+
+
+def test_a_browser_sees_a_page_where_there_is_none(client: httpx.Client) -> None:
+    browser = client.get("/no-such-page", headers={"Accept": "text/html"})
+    assert browser.status_code == 404
+    assert "There is no such page" in browser.text
+    assert client.get("/api/v1/no-such", headers={"Accept": "text/html"}).json()["status"] == 404
+
+
 def test_a_plan_downloads_as_table_page_and_files(
     client: httpx.Client, plan: tuple[dict[str, Any], dict[str, Any]]
 ) -> None:
@@ -154,6 +194,7 @@ def test_a_trace_is_uploaded_named_by_its_hash_and_shown_by_its_name(client: htt
     assert sent.status_code == 201
     upload = sent.json()["upload"]
     body = {**SMALL, "workload": upload, "input_tokens": None, "output_tokens": None}
+    assert client.get(f"/api/v1/uploads/{upload}").json() == sent.json()
     job, document = answered(client, "plans", body)
     assert document["request"]["workload"] == "my_trace.csv"
     assert "my_trace.csv" in document["reproduce"]["command"]

@@ -223,6 +223,10 @@ def test_a_no_offers_ways_out_that_hold(browser: Browser, server: RunningServer)
         way = page.locator(".ways li", has_text="l40s").first
         way.get_by_role("button", name="Change and plan again").click()
         page.locator(ANSWER, has_text="Rent").wait_for(timeout=180_000)
+        page.go_back()
+        page.locator(ANSWER, has_text="NO").wait_for()
+        page.go_forward()
+        page.locator(ANSWER, has_text="Rent").wait_for()
 
 
 @pytest.mark.slow

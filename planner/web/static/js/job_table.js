@@ -39,8 +39,8 @@ function row(job, onChange) {
     ? button("Cancel", (event) => act(event, "Cancelled"), { class: "small", "aria-label": `Cancel ${job.title}` })
     : button("Delete", (event) => act(event, "Deleted"), { class: "small", "aria-label": `Delete ${job.title}` });
   return [
-    title, job.kind, el("span", { class: "row" }, stateTag(job), verdict, done), moment(job.created),
-    job.started && job.ended ? duration((new Date(job.ended) - new Date(job.started)) / 1000) : "", el("span", { class: "row" }, resultLinks(job)), action,
+    title, job.kind, el("span", { class: "row" }, stateTag(job), verdict, done), el("span", { class: "whole" }, moment(job.created)),
+    el("span", { class: "whole" }, job.started && job.ended ? duration((new Date(job.ended) - new Date(job.started)) / 1000) : ""), el("span", { class: "row" }, resultLinks(job)), action,
   ];
 }
 
