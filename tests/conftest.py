@@ -6,6 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The speed of a shared machine is no property of the code.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 #: As `plan` has it: threads of linear algebra on small matrices spin where other processes have the cores.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

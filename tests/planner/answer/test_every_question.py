@@ -15,7 +15,10 @@ from planner.cli.main import app
 from planner.deploy.targets.registry import TARGETS
 from planner.problem.candidate import replicas_words
 
-_PLAN = ("--model", "llama3.2-1b", "--precision", "native", "--set", "search.trials=1", "--set", "kv_dtype=bf16")
+_PLAN = (
+    *("--model", "llama3.2-1b", "--precision", "native", "--set", "search.trials=1", "--set", "kv_dtype=bf16"),
+    *("--set", "max_num_batched_tokens=2048"),  # prefill and decode servers have only the engine's default limits
+)
 
 #: Options of `plan` by kind of answer.
 REQUESTS = {
