@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import time
 from pathlib import Path
@@ -232,12 +233,14 @@ def test_a_no_offers_ways_out_that_hold(browser: Browser, server: RunningServer)
 @pytest.mark.slow
 def test_cancel_keeps_the_best(browser: Browser, server: RunningServer) -> None:
     with watched(browser, server.url) as found:
-        page = found.open("/plan?model=llama3.1-70b&hardware=h100x8&slo=ttft.p99%3D2s&rate=4&search.trials=200")
+        page = found.open("/plan?model=llama3.1-70b&hardware=h100x8&slo=ttft.p99%3D2s&search.trials=200")
         page.locator("#go").click()
         page.locator(".progress p", has_text="Best so far").wait_for(timeout=120_000)
         page.get_by_role("button", name="Cancel and keep the best").click()
-        page.locator("#answer .note", has_text="Cancelled").wait_for(timeout=60_000)
-        assert page.locator(ANSWER).inner_text().startswith("Rent")
+        # A slow machine has no time left to measure the best plan; the page then shows the deployment alone.
+        ended = page.locator("#answer", has_text=re.compile("Cancelled: this is the best|Stopped: the best so far"))
+        ended.wait_for(timeout=60_000)
+        assert "h100" in ended.inner_text()
 
 
 @pytest.mark.slow
