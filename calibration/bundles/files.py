@@ -43,7 +43,7 @@ _Error = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 class Source(BaseModel, extra="forbid"):
-    """The source of rows."""
+    """Where the measured rows of a bundle come from."""
 
     name: str
     licence: str = ""
@@ -72,7 +72,7 @@ class FamilyRecord(BaseModel, extra="forbid"):
 
 
 class BundleFacts(BaseModel, extra="forbid"):
-    """The contents of bundle.json."""
+    """The facts of a calibration, as `bundle.json` holds them."""
 
     schema_version: Literal[2]
     hardware: str

@@ -152,7 +152,7 @@ def cache_bytes(name: str) -> float:
 
 
 def build_accelerator(file: HardwareFile) -> Accelerator:
-    """Return the whole accelerator."""
+    """Return the accelerator that a file describes, not divided into slices."""
     return Accelerator(
         name=file.name,
         full_name=file.full_name,

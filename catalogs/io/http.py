@@ -147,7 +147,7 @@ class _NoRedirects(HTTPRedirectHandler):
     """Turns a redirect into its status."""
 
     def redirect_request(self, *_: object, **__: object) -> None:
-        """Return no further request."""
+        """Return no request for the new address, so that the reply is the redirect itself."""
 
 
 class _Reader:

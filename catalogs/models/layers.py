@@ -68,7 +68,7 @@ class Mlp(FeedForward):
 
     @property
     def words(self) -> str:
-        """The block in words."""
+        """Return what kind of block it is, in words."""
         return "dense feed-forward block"
 
     def part_params(self, hidden: int) -> dict[Part, int]:
@@ -76,7 +76,7 @@ class Mlp(FeedForward):
         return {"mlp": (3 if self.gated else 2) * hidden * self.intermediate_size}
 
     def small_params(self, hidden: int) -> int:
-        """Return the biases."""
+        """Return the number of bias weights, which are zero without biases."""
         return ((2 if self.gated else 1) * self.intermediate_size + hidden) * self.bias
 
     @property

@@ -229,7 +229,7 @@ class Rateless(Arrivals):
     requests_per_s: None = None
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:  # noqa: ARG002 - one signature for all
-        """Return zeros. Shape (n,)."""
+        """Return arrival times of zero for all n requests. Shape (n,)."""
         return np.zeros(n)
 
 

@@ -54,17 +54,17 @@ class Shard:
 
     @property
     def tp(self) -> int:
-        """Return the tensor-parallel ranks."""
+        """Return the number of tensor-parallel ranks."""
         return self.layout.tensor_parallel
 
     @property
     def pp(self) -> int:
-        """Return the pipeline stages."""
+        """Return the number of pipeline stages."""
         return self.layout.pipeline_parallel
 
     @property
     def dp(self) -> int:
-        """Return the data-parallel ranks."""
+        """Return the number of data-parallel ranks."""
         return self.layout.data_parallel
 
     @property

@@ -73,7 +73,7 @@ class EngineRules(Limits):
 
 @dataclass(frozen=True, slots=True)
 class PeakUse:
-    """How much of its limits one engine used in a run.
+    """The largest use that one engine made of its limits in a run.
 
     For ranks in lockstep, which divide all limits evenly, every rank counts as if it had used as much as the fullest.
 

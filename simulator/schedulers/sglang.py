@@ -41,7 +41,7 @@ MOST_SORTED: Final = 128  # SchedulePolicy._determine_active_policy: longer queu
 
 
 class Sglang(ContinuousBatching):
-    """The policy of SGLang."""
+    """The scheduling policy of SGLang."""
 
     mixes_phases = False
     takes_over = True

@@ -5,7 +5,7 @@ import { BOUNDS } from "/static/js/bounds.js";
 import { draw, seriesStyle } from "/static/js/charts.js";
 import { button, cards, codeBlock, download, el, fill, fold, partsBar, problemNote, table } from "/static/js/parts.js";
 import { rooflines } from "/static/js/roofline.js";
-import { analyzeCommand, notes, setupName, stepForm } from "/static/js/step_form.js";
+import { analyzeCommand, askSetups, notes, stepForm } from "/static/js/step_form.js";
 import { digits, gigabytes, grouped, percent, seconds, si } from "/static/js/words.js";
 
 const place = Object.fromEntries(["problem", "answer", "roofline", "more"].map((id) => [id, document.getElementById(id)]));
@@ -19,12 +19,10 @@ async function show() {
   running?.abort();
   running = new AbortController();
   const { signal } = running;
-  const setups = page.setups();
   place.answer.classList.add("busy-now");
   try {
-    const documents = await Promise.all(setups.map((_, i) => call(`/analyze?${page.queryOf(i)}`, { signal })));
+    const shown = await askSetups(page, "/analyze", signal);
     fill(place.problem);
-    const shown = documents.map((document, i) => ({ setup: setups[i], title: setupName(setups[i], i, setups.length), document }));
     fill(place.answer, summary(shown));
     place.roofline.hidden = false;
     fill(place.roofline, rooflines(shown, place.roofline.clientWidth));

@@ -1,10 +1,9 @@
 /** The graph page: the operators of a step as a graph, one or several setups beside each other, and as a table. */
 
-import { call } from "/static/js/api.js";
 import { BOUNDS, legend } from "/static/js/bounds.js";
 import { SIZES, operatorGraph } from "/static/js/operator_graph.js";
 import { button, debounced, download, el, fill, fold, problemNote, table } from "/static/js/parts.js";
-import { analyzeCommand, notes, setupName, stepForm } from "/static/js/step_form.js";
+import { analyzeCommand, askSetups, notes, stepForm } from "/static/js/step_form.js";
 import { counted, digits, grouped, percent, seconds, si } from "/static/js/words.js";
 
 const place = Object.fromEntries(["problem", "answer", "keys", "graphs", "details", "more", "size", "find", "found"].map((id) => [id, document.getElementById(id)]));
@@ -27,12 +26,10 @@ async function show() {
   running?.abort();
   running = new AbortController();
   const { signal } = running;
-  const setups = page.setups();
   place.graphs.classList.add("busy-now");
   try {
-    const documents = await Promise.all(setups.map((_, i) => call(`/graph?${page.queryOf(i)}`, { signal })));
+    shown = await askSetups(page, "/graph", signal);
     fill(place.problem);
-    shown = documents.map((document, i) => ({ setup: setups[i], title: setupName(setups[i], i, setups.length), document }));
     draw();
   } catch (error) {
     if (error.name !== "AbortError") fill(place.problem, problemNote(error));
@@ -58,7 +55,7 @@ function draw() {
 function sum({ nodes, step_s: step, n_steps: n, question }) {
   const largest = [...nodes].sort((a, b) => b.total_s - a.total_s)[0];
   const what = n > 1 ? `${grouped(n)} steps take` : `One ${question.stage} step takes`;
-  return `${what} ${seconds(step)}; ${largest.label} takes the most, ${percent(largest.share)}.`;
+  return `${what} ${seconds(step)}; the largest share is that of ${largest.label}, ${percent(largest.share)}.`;
 }
 
 function choose(node) {

@@ -154,6 +154,13 @@ export function analyzeCommand({ model, hardware }, shared) {
   return `plan analyze ${options.join(" ")}`;
 }
 
+/** Ask `path` of the API for every setup of a form; return each setup with its title and its document. */
+export async function askSetups(page, path, signal) {
+  const setups = page.setups();
+  const documents = await Promise.all(setups.map((_, i) => call(`${path}?${page.queryOf(i)}`, { signal })));
+  return documents.map((document, i) => ({ setup: setups[i], title: setupName(setups[i], i, setups.length), document }));
+}
+
 /** Return a name of a setup for titles: its letter where there are several, its model and its hardware. */
 export function setupName(setup, i, n) {
   return `${n > 1 ? `${LETTERS[i]}: ` : ""}${modelName(setup.model)} on ${setup.hardware}`;
