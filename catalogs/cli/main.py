@@ -117,7 +117,7 @@ def _text(value: Any) -> str:
 
 def main(args: list[str] | None = None) -> None:
     """Run the `catalog` console script."""
-    sys.exit(run_command("catalog", app, args))
+    sys.exit(run_command("catalog", app, args, last=True))
 
 
 if __name__ == "__main__":

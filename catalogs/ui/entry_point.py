@@ -19,7 +19,7 @@ import typer
 
 from catalogs.errors import InputError, printable
 from catalogs.ui.crash_report import show_on_stderr, summary, write_crash_report
-from catalogs.ui.interrupts import endings_as_interrupt
+from catalogs.ui.interrupts import endings_as_interrupt, exit_at_next_ending
 
 #: Exit codes; 70 (EX_SOFTWARE) and 74 (EX_IOERR) are those of BSD's sysexits.h.
 DONE, BAD_INPUT, INTERNAL_ERROR, OUTPUT_ERROR, INTERRUPTED = 0, 2, 70, 74, 130
@@ -37,14 +37,15 @@ class Interrupted(Exception):
     """The end of an interrupted command that has something to add; the text follows "NAME: interrupted" on stderr."""
 
 
-def run_command(name: str, command: Callable[..., Any], args: list[str] | None = None) -> int:
+def run_command(name: str, command: Callable[..., Any], args: list[str] | None = None, *, last: bool = False) -> int:
     """Run a typer app and return its exit status.
 
-    Every exception ends here, also those that are defects of this program.
+    Every exception ends here, also those that are defects of this program. `last` says that the process ends with the
+    command, so that a second Ctrl-C can do no more than end it sooner, with the same status.
     """
     _open_streams()
     try:
-        status = _run(name, command, args)
+        status = _run(name, command, args, last)
         sys.stdout.flush()
         return status
     except BrokenPipeError:
@@ -61,10 +62,10 @@ def run_command(name: str, command: Callable[..., Any], args: list[str] | None =
         return _internal_error(name, args, error)
 
 
-def _run(name: str, command: Callable[..., Any], args: list[str] | None) -> int:
+def _run(name: str, command: Callable[..., Any], args: list[str] | None, last: bool) -> int:
     """Return the status of a command that ends, or that ends with an error of its user or its machine."""
     try:
-        with endings_as_interrupt():
+        with endings_as_interrupt(last=last):
             status = command(args, standalone_mode=False, prog_name=name)
     except InputError as error:
         return _refuse(name, str(error))
@@ -133,6 +134,7 @@ def _usage(error: Exception) -> str:
 
 def _end_interrupted(name: str, text: str = "") -> int:
     show_on_stderr(f"{name}: interrupted{text}")
+    exit_at_next_ending()
     return INTERRUPTED
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -16,10 +17,11 @@ ENDINGS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") i
 
 @dataclass(slots=True)
 class _Held:
-    """How many blocks hold signals back at the moment, and whether a signal arrived meanwhile."""
+    """How many blocks hold signals back now, whether a signal arrived meanwhile, and whether one was raised."""
 
     n_blocks: int = 0
     arrived: bool = False
+    raised: bool = False
 
 
 _held: Final = _Held()
@@ -28,27 +30,45 @@ _held: Final = _Held()
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     """Raise KeyboardInterrupt, now or at the end of the block that holds it back."""
     if not _held.n_blocks:
+        _held.raised = True
         raise KeyboardInterrupt
     _held.arrived = True
 
 
+def _ignore(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing: the process is about to say that it was interrupted."""
+
+
+def _exit_now(_number: int, _frame: FrameType | None) -> None:
+    os._exit(130)
+
+
 @contextmanager
-def endings_as_interrupt() -> Iterator[None]:
+def endings_as_interrupt(*, last: bool = False) -> Iterator[None]:
     """Handle SIGTERM (`timeout`, a CI timeout) and SIGHUP (a closed terminal) like Ctrl-C.
 
     What was started is stopped and unfinished files are removed. Signals that are already handled or ignored (nohup)
-    stay so.
+    stay so. With `last`, the process ends after the block: once interrupted, it ignores further signals until
+    `exit_at_next_ending` is called, so that a second Ctrl-C cannot end it in the middle of its last line.
     """
     in_main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDINGS) if in_main}
     own = {n: h for n, h in before.items() if h in (signal.SIG_DFL, signal.default_int_handler)}
+    _held.raised = False
     for number in own:
         signal.signal(number, _interrupt)
     try:
         yield
     finally:
         for number, handler in own.items():
-            signal.signal(number, handler)
+            signal.signal(number, _ignore if last and _held.raised else handler)
+
+
+def exit_at_next_ending() -> None:
+    """Let the next Ctrl-C end the process at once, with status 130, where `endings_as_interrupt` ignores it."""
+    for number in (signal.SIGINT, *ENDINGS):
+        if signal.getsignal(number) is _ignore:
+            signal.signal(number, _exit_now)
 
 
 @contextmanager
@@ -68,5 +88,5 @@ def interrupts_held() -> Iterator[None]:
         if has_masks:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if in_main and _held.arrived and not _held.n_blocks:
-            _held.arrived = False
+            _held.arrived, _held.raised = False, True
             raise KeyboardInterrupt

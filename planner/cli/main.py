@@ -49,7 +49,7 @@ def main() -> None:
     processes need.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy reads it when it is imported, which is later
-    sys.exit(run_command("plan", app))
+    sys.exit(run_command("plan", app, last=True))
 
 
 if __name__ == "__main__":

@@ -153,7 +153,7 @@ def _caveats(run: Run) -> list[str]:
 
 def main(args: list[str] | None = None) -> None:
     """Run the command as the entry point of the console script."""
-    sys.exit(run_command("simulate", app, args))
+    sys.exit(run_command("simulate", app, args, last=True))
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def verify(
 
 def main(args: list[str] | None = None) -> None:
     """Run `calibrate` with all of its commands, as the entry point of the console script."""
-    sys.exit(run_command("calibrate", app, args))
+    sys.exit(run_command("calibrate", app, args, last=True))
 
 
 if __name__ == "__main__":

@@ -204,6 +204,24 @@ def test_an_interrupted_typer_command_is_one_line(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == "plan: interrupted; the rest is kept\n"
 
 
+INTERRUPTED_TWICE = """
+import atexit, os, signal, sys
+from catalogs.ui import entry_point
+atexit.register(lambda: os.kill(os.getpid(), signal.{when_ending}))
+show = entry_point.show_on_stderr
+entry_point.show_on_stderr = lambda line: (os.kill(os.getpid(), signal.SIGINT), show(line))
+sys.exit(entry_point.run_command("plan", lambda *_, **__: os.kill(os.getpid(), signal.SIGINT), last=True))
+"""
+
+
+@pytest.mark.parametrize("when_ending", ["SIGINT", "SIGTERM"])
+def test_further_signals_at_the_end_change_neither_the_line_nor_the_status(when_ending: str) -> None:
+    """One arrives before the line is written, one while the interpreter ends."""
+    code = INTERRUPTED_TWICE.format(when_ending=when_ending)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "plan: interrupted\n")
+
+
 def test_an_interrupt_is_held_back_until_the_end_of_the_block() -> None:
     done = []
 
