@@ -30,6 +30,7 @@ from planner.search.pareto_search import (
     FrontFile,
     FrontPoint,
     ParetoAnswer,
+    best_balance_words,
     footnotes,
     shown,
     shown_unit,
@@ -84,6 +85,8 @@ def front_page(found: ParetoAnswer) -> Page:
     )
     none = "No simulated deployment carries the load within every limit."
     parts = [paragraph(text) if found.members else note(none)]
+    balance = best_balance_words(found)
+    parts += [paragraph(f"{balance} (the star).")] if balance else []
     if found.result.samples:
         s, written = found.search, FrontFile.model_validate(found.document())
         caption = f"{s.n_simulated} of {s.n_points} points simulated, {s.n_requests} requests, seed {s.seed}."
@@ -129,12 +132,13 @@ def front_charts(answer: Answer, fronts: Sequence[FrontFile]) -> list[Markup]:
     charts = []
     for front in fronts:
         s, first = front.search, front.axes[0]
+        star = "" if front.best_balance is None else " The star: the point of best balance."
         ends = "no other point is expected on the front" if s.exhausted else "more trials may find more points"
         for axis in front.axes[1:]:
             caption = (
                 f"Front of {first.words} and {axis.words} over all deployments and loads of {front.request.hardware}: "
                 f"{s.n_simulated:,} of {s.n_points:,} points simulated ({ends}), {s.n_requests:,} requests, seed "
-                f"{s.seed}. Crosses: the plans of this answer at their planned rates."
+                f"{s.seed}. Crosses: the plans of this answer at their planned rates.{star}"
             )
             charts.append(chart(_figure(front, axis, "simulated, dominated", answer.plans), caption, 480))
     return charts
@@ -143,7 +147,7 @@ def front_charts(answer: Answer, fronts: Sequence[FrontFile]) -> list[Markup]:
 def _figure(front: FrontFile, y: FrontAxis, others: str, plans: Sequence[Plan] = ()) -> PlotlyFigure:
     """Return a chart of a front over its first axis: other points (named `others`), the front, and plans as crosses.
 
-    The points of a front with two axes are joined by a line.
+    The points of a front with two axes are joined by a line. A star is the point of best balance, if the file has it.
     """
     x = front.axes[0]
 
@@ -157,10 +161,13 @@ def _figure(front: FrontFile, y: FrontAxis, others: str, plans: Sequence[Plan] =
     large: Trace = {"mode": "markers", "marker": {"color": COLOURS[0], "symbol": MARKS[0], "size": 9}}
     if len(front.axes) == 2:
         large |= {"mode": "lines+markers", "line": {"color": COLOURS[0], "shape": "hv", "width": 2}}
+    star: Trace = {"mode": "markers", "marker": {"color": COLOURS[1], "symbol": "star", "size": 16}}
+    balance = [] if front.best_balance is None else [front.front[front.best_balance]]
     crosses: Trace = {"mode": "markers", "marker": big_mark("x-thin", COLOURS[3], size=13, color=COLOURS[3])}
     series = [
         (others, dominated, small),
         ("Pareto front", marks(front.front), large),
+        ("best balance", marks(balance), star),
         ("plans of this answer", own, crosses),
     ]
     traces, drawn = [], []

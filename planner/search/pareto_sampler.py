@@ -42,6 +42,8 @@ _HOLD_SD: Final = 0.5
 
 _HOLD_LENGTH: Final = 3.0
 
+_LEAST: Final = 1e-12  # smaller values count as this in logarithms
+
 _NEVER: Final = 1e3  # logarithm of the values of a point that does not keep up
 
 
@@ -84,6 +86,21 @@ def members(samples: Mapping[int, ParetoSample]) -> list[int]:
     return [first[values] for values in sorted(compress(first, on_front))]
 
 
+def best_balance(front: Sequence[tuple[float, ...]]) -> int | None:
+    """Return the position of the point of a front that is nearest to the best value of every objective.
+
+    The logarithms of each objective are scaled from 0 at the best value on the front to 1 at the worst; the distance is
+    Euclidean. Of equally near points, the first is returned; an empty front has none. This is the compromise solution
+    of Yu, "A class of solutions for group decision problems", Management Science 19(8), 1973.
+    """
+    if not front:
+        return None
+    logs = np.log(np.maximum(np.array(front), _LEAST))
+    least, spread = logs.min(axis=0), np.ptp(logs, axis=0)
+    scaled = (logs - least) / np.where(spread > 0, spread, 1.0)
+    return int(np.argmin(np.round(np.sqrt((scaled**2).sum(axis=1)), 12)))
+
+
 @dataclass(frozen=True)
 class ParetoSampler:
     """Chooses the next point to simulate.
@@ -114,7 +131,7 @@ class ParetoSampler:
         z, held = standard(self.features), [i for i, sample in samples.items() if sample.holds]
         residuals = {k: self._residual(z, samples, held, k) for k, known in enumerate(self.known) if not known}
         values = np.array([samples[i].values for i in members(samples)]).reshape(-1, len(self.known))
-        front = np.asarray(np.log(np.maximum(values, 1e-12)), np.float64)
+        front = np.asarray(np.log(np.maximum(values, _LEAST)), np.float64)
         at = np.flatnonzero(free)
         if len(at) > SHORT_LIST:
             at = self._short_list(at, residuals, front)
@@ -130,7 +147,7 @@ class ParetoSampler:
 
     def _residual(self, z: FloatArray, samples: Mapping[int, ParetoSample], held: list[int], k: int) -> ResidualModel:
         """Return the model of the error of the estimates of one objective."""
-        values = np.log(np.array([max(samples[i].values[k], 1e-12) for i in held])) - np.log(self.guesses[held, k])
+        values = np.log(np.array([max(samples[i].values[k], _LEAST) for i in held])) - np.log(self.guesses[held, k])
         return ResidualModel(z, held, values, np.array([SHORT_SD * samples[i].pruned for i in held]))
 
     def _short_list(self, at: np.ndarray, residuals: Mapping[int, ResidualModel], front: FloatArray) -> np.ndarray:

@@ -29,7 +29,14 @@ from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.problem.tariff import Tariff
 from planner.search.objectives import RunSizes
-from planner.search.pareto_sampler import RESOLVED, ParetoOptunaSampler, ParetoSample, ParetoSampler, members
+from planner.search.pareto_sampler import (
+    RESOLVED,
+    ParetoOptunaSampler,
+    ParetoSample,
+    ParetoSampler,
+    best_balance,
+    members,
+)
 from planner.search.pareto_space import ParetoAxis, ParetoCandidate, ParetoSpace, parse_axes, points_under_load
 from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
 
@@ -118,13 +125,18 @@ class FrontSearch(JsonBlock):
 
 
 class FrontFile(JsonBlock):
-    """The document that `plan front --json` writes; it has two or three axes, at least one of them a latency."""
+    """The document that `plan front --json` writes; it has two or three axes, at least one of them a latency.
+
+    `best_balance` is the index in `front` of the point that is nearest to the best value of every axis; it is null if
+    the front is empty, and absent from fronts of earlier versions.
+    """
 
     schema_version: int
     request: FrontRequest
     axes: list[FrontAxis]
     resolution: float = RESOLVED
     front: list[FrontPoint]
+    best_balance: int | None = None
     simulated: list[FrontPoint]
     search: FrontSearch
     calibration: str
@@ -176,6 +188,11 @@ class ParetoAnswer:
         """Return the points of the front with their samples, in order of the first objective."""
         return [(self.space.points[i], self.result.samples[i]) for i in self.result.members]
 
+    @property
+    def best_balance(self) -> int | None:
+        """Return the position in `members` of the point that is nearest to the best value of every axis."""
+        return best_balance([sample.values for _, sample in self.members])
+
     def document(self) -> dict[str, Any]:
         """Return what `plan front --json` writes. Numbers that are not finite are null."""
         r, points, on_front = self.request, self.space.points, set(self.result.members)
@@ -193,6 +210,7 @@ class ParetoAnswer:
             axes=[FrontAxis(name=a.name, words=a.words, unit=a.unit) for a in self.axes],
             resolution=RESOLVED,
             front=[self._point(p, sample, deployment=facts(p.candidate).deployment) for p, sample in self.members],
+            best_balance=self.best_balance,
             simulated=[
                 self._point(points[i], each, holds=each.holds, stopped_early=each.pruned, on_front=i in on_front)
                 for i, each in self.result.samples.items()
@@ -381,6 +399,17 @@ def shown_unit(axis: ParetoAxis) -> str:
 def shown(axis: ParetoAxis, value: float) -> str:
     """Return a value for display, with the unit of a time, which differs between rows."""
     return human_s(value) if axis.slo is not None else number_text(value)
+
+
+def best_balance_words(found: ParetoAnswer) -> str | None:
+    """Return the point of best balance as a sentence; None if the front is empty."""
+    if found.best_balance is None:
+        return None
+    point, _ = found.members[found.best_balance]
+    return (
+        f"Best balance: {point.candidate.hardware.text}: {point.candidate.words} at "
+        f"{number_text(point.requests_per_s)} requests/s, the point nearest to the best value of every axis"
+    )
 
 
 def footnotes(found: ParetoAnswer) -> list[str]:

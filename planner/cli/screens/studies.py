@@ -11,7 +11,7 @@ from catalogs.ui.terminal import LABEL, Line, open_console, show_lines, text_tab
 from catalogs.ui.words import dollars, duration_text, grams, joules, percent, rate, seconds
 from planner.deploy.package import Package
 from planner.report.evidence import growth_row
-from planner.search.pareto_search import ParetoAnswer, footnotes, shown, shown_unit
+from planner.search.pareto_search import ParetoAnswer, best_balance_words, footnotes, shown, shown_unit
 from planner.sections.section import level_words
 from planner.studies.bottleneck import gain_text, used_text
 from planner.studies.capacity_growth import CAPACITY_GOAL
@@ -171,6 +171,7 @@ def show_front(found: ParetoAnswer) -> None:
             name = f"{p.candidate.hardware.text}: {p.candidate.words}"
             rows.append((name, number_text(p.requests_per_s), *values))
         console.print(text_table(head, rows, 1, ""))
+        console.print(best_balance_words(found))
     else:
         none = "no simulated deployment carries the load within every limit"
         console.print(f"NO: {none if found.result.samples else 'no deployment can meet every limit'}.")

@@ -10,6 +10,7 @@ import pytest
 
 from catalogs.ui.entry_point import run_command
 from planner.cli.main import app
+from planner.search.pareto_sampler import best_balance
 
 ASKED = ["front", "--model", "llama3.2-1b", "--hw", "l40sx1", "--precision", "native"]
 
@@ -35,6 +36,7 @@ def test_a_front_is_ordered_simulated_and_counted(capsys: pytest.CaptureFixture[
     assert search["n_requests"] == sum(row["n_requests"] for row in found["simulated"]) >= 5 * 300
     assert sum(row["on_front"] for row in found["simulated"]) == len(values)
     assert all(row["holds"] for row in found["simulated"] if row["on_front"])
+    assert found["best_balance"] == best_balance(values)
 
 
 def test_a_kept_front_is_resumed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -55,6 +57,9 @@ def test_the_screen_and_the_page(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert "3 simulated" in screen
     assert "energy per output token" in screen
     assert "plan front --model llama3.2-1b" in page.read_text()
+    balance = next(line for line in screen.splitlines() if line.startswith("Best balance: "))
+    assert balance[:60] in page.read_text()
+    assert '"best balance"' in page.read_text()
 
 
 def test_limits_that_nothing_holds_are_a_no(capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,6 +63,8 @@ def test_the_page_draws_the_front_and_the_answers_plans_on_it(tmp_path: Path) ->
     front = drawn["Pareto front"]
     assert front["x"] == pytest.approx([p.values["cost"] for p in found.front])
     assert front["y"] == pytest.approx([1e3 * (p.values["ttft.p90"] or 0.0) for p in found.front])
+    assert found.best_balance is not None
+    assert drawn["best balance"]["x"] == pytest.approx([found.front[found.best_balance].values["cost"]])
     own = drawn["plans of this answer"]
     costs = [p.cost.usd_per_million_output_tokens for p in answer().plans if p.cost is not None]
     assert own["x"] == pytest.approx(costs)

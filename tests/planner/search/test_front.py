@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from catalogs.errors import InputError
 from planner.search import pareto_sampler as front_module
-from planner.search.pareto_sampler import ParetoSample, ParetoSampler, members
+from planner.search.pareto_sampler import ParetoSample, ParetoSampler, best_balance, members
 from planner.search.pareto_search import ParetoResult, ParetoSearchSpace, search_front
 from planner.search.pareto_space import parse_axes
 from planner.search.study import Params, SearchSettings
@@ -94,6 +96,52 @@ def test_what_does_not_hold_is_on_no_front_and_of_equals_one_is() -> None:
     looks = {i: ParetoSample(v, 1.0 if i == 0 else 0.0, 10) for i, v in enumerate(values)}
     assert members(looks) == [1, 3]
     assert members(looks | {3: replace(looks[3], pruned=True)}) == [1, 4]
+
+
+@pytest.mark.parametrize(
+    ("front", "position"),
+    [
+        ([], None),
+        ([(3.0, 4.0)], 0),
+        ([(1.0, 100.0), (2.0, 10.0), (100.0, 9.0)], 1),  # 0.15 and 0.04 of the way from best to worst
+        ([(1.0, 100.0), (10.0, 10.0), (100.0, 1.0)], 1),  # half of the way on both axes: 0.71 against 1
+        (
+            [(1.0, 100.0), (50.0, 95.0), (100.0, 1.0)],
+            0,
+        ),  # hardly better than the ends on either axis: both ends are at 1
+        ([(1.0, 4.0), (2.0, 2.0), (4.0, 1.0)], 1),
+        ([(1.0, 7.0, 100.0), (10.0, 7.0, 10.0), (100.0, 7.0, 1.0)], 1),  # all points are equal on the second axis
+        ([(0.0, 9.0), (1.0, 1.0)], 0),  # a value of zero counts as the least value
+    ],
+)
+def test_the_best_balance_of_fronts_solved_by_hand(front: list[tuple[float, ...]], position: int | None) -> None:
+    assert best_balance(front) == position
+
+
+@given(
+    st.lists(st.tuples(*[st.floats(1e-3, 1e3)] * 3), min_size=1, max_size=12),
+    st.tuples(*[st.floats(0.01, 100)] * 3),
+    st.permutations(range(3)),
+)
+def test_the_best_balance_depends_on_neither_units_nor_order_of_axes(
+    front: list[tuple[float, ...]], factors: tuple[float, ...], order: list[int]
+) -> None:
+    found = best_balance(front)
+    assert found is not None
+    logs = [[math.log(v) for v in row] for row in front]
+    best, worst = [min(c) for c in zip(*logs, strict=True)], [max(c) for c in zip(*logs, strict=True)]
+
+    def distance(row: list[float]) -> float:
+        shares = ((x - b) / (w - b) if w > b else 0.0 for x, b, w in zip(row, best, worst, strict=True))
+        return math.hypot(*shares)
+
+    least = min(map(distance, logs))
+    assert distance(logs[found]) == pytest.approx(least, abs=1e-9)
+    if all(w == b or w - b > 1e-6 for b, w in zip(best, worst, strict=True)):  # rounding of nearly equal values matters
+        scaled = [tuple(front_row[i] * factors[i] for i in order) for front_row in front]
+        again = best_balance(scaled)
+        assert again is not None
+        assert distance(logs[again]) == pytest.approx(least, abs=1e-6)
 
 
 def test_ctrl_c_keeps_what_was_found() -> None:

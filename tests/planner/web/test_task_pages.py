@@ -142,13 +142,6 @@ def test_a_front_has_a_best_balance(browser: Browser, task_server: RunningServer
         page.locator("#answer .main-svg").first.wait_for()
         assert page.locator("#answer tbody tr", has_text="★").count() == 1
         assert "axes=cost%2Ce2e.mean" in page.url
-        knee = page.evaluate(
-            """async () => {
-                const front = [[1, 100], [2, 10], [100, 9]].map(([a, b]) => ({ values: { a, b } }));
-                return (await import("/static/js/fronts.js")).knee(front, [{ name: "a" }, { name: "b" }]);
-            }"""
-        )
-        assert knee["values"] == {"a": 2, "b": 10}
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-/** The fronts page: a Pareto front of deployments and loads, with its knee. */
+/** The fronts page: a Pareto front of deployments and loads, with its best balance. */
 
 import { draw, seriesStyle } from "/static/js/charts.js";
 import { jobPage } from "/static/js/job_page.js";
@@ -82,7 +82,7 @@ function show(result, job) {
     place.answer.append(el("h2", { class: "verdict" }, el("span", { class: "bad" }, "No"), ": no deployment meets the limits"), el("p", {}, `${counted(simulated.length, "point")} simulated.`), el("p", { class: "row" }, resultLinks(job)));
     return;
   }
-  const best = knee(front, names);
+  const best = front[result.best_balance];
   const chart = el("div", {});
   place.answer.append(
     el("h2", { class: "verdict" }, `Best balance: ${best.words}`),
@@ -123,18 +123,6 @@ function figure({ axes: names, front, simulated }, best) {
   ];
   const axis = (one) => ({ type: "log", title: { text: `${one.words}, ${one.unit}` }, exponentformat: "SI" });
   return { data, layout: { xaxis: axis(x), yaxis: axis(y), legend: { orientation: "h", y: 1.1 }, hovermode: "closest" } };
-}
-
-/** Return the point of the front nearest to the best value of every axis, in logarithms scaled from best to worst. */
-export function knee(front, names) {
-  const scaled = names.map((axis) => {
-    const logs = front.map((p) => Math.log(Math.max(p.values[axis.name] ?? Infinity, 1e-12)));
-    const known = logs.filter(Number.isFinite);
-    const [least, most] = [Math.min(...known), Math.max(...known)];
-    return logs.map((x) => (most > least ? (x - least) / (most - least) : 0));
-  });
-  const far = front.map((_, i) => Math.hypot(...scaled.map((column) => column[i])));
-  return front[far.indexOf(Math.min(...far))];
 }
 
 function amount(x, unit) {
