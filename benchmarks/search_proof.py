@@ -32,6 +32,7 @@ from pathlib import Path
 import numpy as np
 
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
+from planner.problem.front import parse_axes
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
@@ -39,7 +40,7 @@ from planner.problem.tariff import Tariff
 from planner.search.objectives import RunSizes
 from planner.search.pareto_sampler import RESOLVED, ParetoSample, ParetoSampler, members
 from planner.search.pareto_search import search_front
-from planner.search.pareto_space import LADDER, PARAMS, ParetoSpace, parse_axes, points_under_load
+from planner.search.pareto_space import LADDER, PARAMS, ParetoSpace, points_under_load
 from planner.search.study import Params, SearchSettings
 
 SHARE = 0.2

@@ -51,7 +51,7 @@ class Server:
     """`plan serve` on a free port."""
 
     def __init__(self, folder: Path) -> None:
-        command = [sys.executable, "-m", "planner.cli.main", "serve", "--port", "0"]
+        command = [sys.executable, "-m", "planner.main", "serve", "--port", "0"]
         command += ["--store", f"sqlite:///{folder / 'jobs.sqlite'}"]
         environment = os.environ | {"XDG_DATA_HOME": str(folder)}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)

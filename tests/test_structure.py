@@ -48,6 +48,7 @@ SHORT = {
     "calibration/whole_models/screen.py": "the screen of a command",
     "planner/cli/main.py": "the entry point",
     "planner/cli/options.py": "shared by all commands",
+    "planner/main.py": "the entry point",
     "planner/problem/reproduction.py": "the schema of a block",
     "planner/search/progress.py": "shared by both searches",
     "simulator/core/invariants.py": "public types",
@@ -110,7 +111,7 @@ def test_benchmarks_still_import(script: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    "module", ["catalogs.cli.main", "simulator.verify.command", "simulator.cli.main", "planner.cli.main"]
+    "module", ["catalogs.cli.main", "simulator.verify.command", "simulator.cli.main", "planner.main"]
 )
 def test_starting_a_command_imports_nothing_heavy(module: str) -> None:
     code = f"import sys, {module}; print(*[m for m in {HEAVY!r} if m in sys.modules])"

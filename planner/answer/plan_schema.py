@@ -11,11 +11,13 @@ from calibration.accuracy.stated_error import ALL_WAITING, WAITING_METRICS, in_w
 from catalogs.deployments.schema import Deployment
 from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import validate_as
+from catalogs.ui.words import digits
 from planner.economics.money import Energy, Money
 from planner.evaluation.confidence import LEVEL, Confidence
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
+from planner.search.objectives import TIE
 
 
 class Stats(JsonBlock):
@@ -299,3 +301,18 @@ class Plan(JsonBlock):
         """Return a latency statistic of the metrics block in seconds; None where there is none."""
         found = ((self.metrics or {}).get(f"{metric}_s") or {}).get(stat)
         return float(found) if isinstance(found, int | float) else None
+
+
+def difference_words(best: Plan, other: Plan) -> str:
+    """Return how an alternative differs from the recommended plan: capacity, cost and energy."""
+    found = []
+    ours, theirs = best.capacity_requests_per_s, other.capacity_requests_per_s
+    if ours and theirs:
+        found.append(f"{digits(theirs)} requests/s ({100 * (theirs / ours - 1):+.0f} %)")
+        if abs(theirs / ours - 1) <= TIE:
+            found.append("a tie: the simpler deployment is recommended")
+    for block, key in (("cost", "usd_per_million_output_tokens"), ("energy", "kwh_per_million_output_tokens")):
+        a, b = (getattr(getattr(plan, block), key, None) for plan in (best, other))
+        if a and b:
+            found.append(f"{block} per output token {100 * (b / a - 1):+.0f} %")
+    return ", ".join(found) or "no figures"

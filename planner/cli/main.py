@@ -8,20 +8,23 @@ import catalogs.ui.quiet_start  # noqa: F401
 
 import os
 import sys
-from importlib import import_module
-from typing import Final
 
 import typer
 
 from catalogs.ui.entry_point import run_command
+from planner.cli.commands.analyze import analyze
+from planner.cli.commands.compare import compare
+from planner.cli.commands.deploy import deploy
+from planner.cli.commands.drift import drift
+from planner.cli.commands.explain import explain
+from planner.cli.commands.front import front
+from planner.cli.commands.keys import keys
 from planner.cli.commands.plan import plan
+from planner.cli.commands.report import report
+from planner.cli.commands.spares import spares
+from planner.cli.commands.verify import verify
+from planner.cli.commands.whatif import whatif
 from planner.cli.derived_options import ScenarioGroup
-
-#: The subcommands in the order of `--help`; each is a function of its name in a module of its name.
-SUBCOMMANDS: Final = (
-    *("analyze", "report", "explain", "front", "keys", "deploy"),
-    *("compare", "drift", "spares", "verify", "whatif"),
-)
 
 app = typer.Typer(
     cls=ScenarioGroup,
@@ -33,17 +36,13 @@ app = typer.Typer(
     "Further keys go into SCENARIO.yaml or --set KEY=VALUE; `plan keys` lists all of them.",
 )
 
-#: Subcommands of sub-packages above this one in the order of the planner's sub-packages, by the module of each.
-FURTHER_SUBCOMMANDS: Final = {"mcp": "planner.web.mcp", "serve": "planner.web.command"}
-
 app.callback(invoke_without_command=True)(plan)
-_MODULES: Final = {name: f"planner.cli.commands.{name}" for name in SUBCOMMANDS} | FURTHER_SUBCOMMANDS
-for name, module in _MODULES.items():
-    app.command()(getattr(import_module(module), name))
+for command in (analyze, report, explain, front, keys, deploy, compare, drift, spares, verify, whatif):
+    app.command()(command)
 
 
 def main() -> None:
-    """Run the console script `plan`.
+    """Run the command `plan`.
 
     Linear algebra runs on one thread: its matrices are small, and more threads would spin on the cores that the worker
     processes need.

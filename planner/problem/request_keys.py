@@ -15,6 +15,14 @@ from typing import Any, Final
 
 SCHEMA_FILE: Final = Path(__file__).resolve().parent.parent / "schemas" / "request.schema.json"
 
+#: The keys that `plan front` takes; it has no users, no load over time, and no replica failures.
+FRONT_KEYS: Final = (
+    "model", "hardware", "slo", "workload", "input_tokens", "output_tokens", "rate",
+    "confidence", "precisions", "max_usd_per_hour", "engine", "seed",
+    "tariff.usd_per_hour", "tariff.reading", "tariff.cloud", "tariff.region", "tariff.grid",
+    "search.trials", "search.study",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:

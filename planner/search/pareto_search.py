@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Protocol
 
@@ -23,6 +23,7 @@ from planner.economics.money import SECONDS_PER_HOUR
 from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.workload_statistics import WorkloadBlock
+from planner.problem.front import ParetoAxis, observed_slos, parse_axes, simulated_objective
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
@@ -37,25 +38,15 @@ from planner.search.pareto_sampler import (
     best_balance,
     members,
 )
-from planner.search.pareto_space import ParetoAxis, ParetoCandidate, ParetoSpace, parse_axes, points_under_load
+from planner.search.pareto_space import ParetoCandidate, ParetoSpace, points_under_load
 from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
 
 SCHEMA_VERSION: Final = 1
-
-#: Limit of a statistic that is only observed: no system is that slow.
-NO_LIMIT_S: Final = 1e6
 
 #: What the samples of a study are: with another number, a study is searched again.
 _SAMPLES: Final = 2
 
 _REASONS: Final = 3  # most reasons for discarded candidates that are printed
-
-
-def observed_slos(axes: Sequence[ParetoAxis], limits: Sequence[Slo]) -> tuple[Slo, ...]:
-    """Return the objectives to read from a run: the limits, and the axes without a limit."""
-    named = {slo.name for slo in limits}
-    extra = (axis.slo for axis in axes if axis.slo is not None and axis.slo.name not in named)
-    return (*limits, *(Slo(s.metric, s.stat, NO_LIMIT_S) for s in extra))
 
 
 class FrontRequest(JsonBlock):
@@ -246,9 +237,7 @@ def pareto_front(request: PlanRequest, axes: str = "cost,ttft.p99") -> ParetoAns
         InputError: An axis is unknown, or cost is an axis and no price of the hardware is known.
     """
     wanted = parse_axes(axes)
-    names = {axis.name for axis in wanted}
-    objective = "energy" if names & {"energy", "carbon"} else "cost"
-    whole = request.replace(slos=observed_slos(wanted, request.slos), objective=objective)
+    whole = request.replace(slos=observed_slos(wanted, request.slos), objective=simulated_objective(wanted))
     return make_front(whole, open_evaluator(whole), wanted, request.slos)
 
 

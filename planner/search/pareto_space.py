@@ -15,15 +15,15 @@ import numpy as np
 
 from catalogs.arrays import FloatArray
 from catalogs.economics.electricity import DEFAULT_PUE
-from catalogs.errors import InputError, nearest_name
 from planner.economics.money import JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR
 from planner.evaluation.confidence import allowance_for
 from planner.evaluation.evaluator import CLEARLY_MISSED_GROWTH, SHORT_RUN_MARGIN, Evaluator, Load, Verdict, judge
 from planner.evaluation.queueing import Utilisation
 from planner.problem.candidate import Candidate
-from planner.problem.latency_metrics import LATENCY_METRICS, TTFT
+from planner.problem.front import ParetoAxis
+from planner.problem.latency_metrics import TTFT
 from planner.problem.price_list import PriceList
-from planner.problem.slo import Slo, parse_slo
+from planner.problem.slo import Slo
 from planner.search.objectives import RunSizes
 from planner.search.pareto_sampler import ParetoSample, ParetoSampler
 from planner.search.study import Params
@@ -75,31 +75,6 @@ class ParetoCandidate:
 
 
 PARAMS: Final = ("layout", "max_num_seqs", "max_num_batched_tokens", "load")
-
-
-@dataclass(frozen=True, slots=True)
-class ParetoAxis:
-    """One axis of a front, with values in `unit`; `slo` is the statistic of a latency axis (its limit is ignored)."""
-
-    name: str
-    slo: Slo | None = None
-
-    @property
-    def unit(self) -> str:
-        """Return the unit of the values."""
-        return "s" if self.slo is not None else PER_TOKEN[self.name][0]
-
-    @property
-    def words(self) -> str:
-        """Return the axis in words."""
-        if self.slo is None:
-            return PER_TOKEN[self.name][1]
-        return f"{self.slo.latency.words}, {self.slo.stat}"
-
-    @property
-    def is_known(self) -> bool:
-        """Return whether a value follows from the load alone, without a simulation."""
-        return self.name == "cost"
 
 
 @dataclass(frozen=True)
@@ -279,43 +254,3 @@ def _far_behind(values: tuple[float, ...], best: tuple[float, ...], axes: Sequen
     """Return whether values are worse on every axis, by more than the noise of a short run on simulated axes."""
     margins = (1.0 if axis.is_known else SHORT_RUN_MARGIN for axis in axes)
     return all(v >= margin * b for v, b, margin in zip(values, best, margins, strict=True))
-
-
-#: Name to unit and words, all per token made while the load lasts.
-PER_TOKEN: Final[dict[str, tuple[str, str]]] = {
-    "cost": ("USD", "cost per million output tokens"),
-    "energy": ("J", "energy per output token, accelerators and hosts"),
-    "carbon": ("gCO2e", "carbon per million output tokens, the facility included"),
-}
-
-FEWEST: Final = 2
-
-MOST: Final = 3
-
-
-def parse_axes(text: str) -> tuple[ParetoAxis, ...]:
-    """Return the axes of text such as "cost,ttft.p99": two or three, at least one of them a latency.
-
-    Raises:
-        InputError: An axis is unknown, or there are too few, too many or only costs.
-    """
-    names = [part.strip().lower() for part in text.split(",") if part.strip()]
-    if not FEWEST <= len(names) <= MOST or len(set(names)) < len(names):
-        raise InputError("--axes takes two or three different objectives", text, "cost,ttft.p99")
-    axes = tuple(_axis(name) for name in names)
-    if all(axis.slo is None for axis in axes):
-        raise InputError("--axes needs at least one latency", text, "cost,ttft.p99")
-    return axes
-
-
-def _axis(name: str) -> ParetoAxis:
-    if name in PER_TOKEN:
-        return ParetoAxis(name)
-    metric = name.partition(".")[0]
-    if "." not in name or metric not in LATENCY_METRICS:
-        near = nearest_name(metric, (*PER_TOKEN, *LATENCY_METRICS)) or "cost"
-        metrics = ", ".join(LATENCY_METRICS)
-        rule = f"an axis is {', '.join(PER_TOKEN)} or METRIC.STAT, with METRIC one of {metrics}"
-        raise InputError(rule, name, near if near in PER_TOKEN else f"{near}.p99")
-    slo = parse_slo(f"{name}=1s")
-    return ParetoAxis(slo.name, slo)

@@ -63,11 +63,11 @@ def _context(name: str) -> dict[str, Any]:
 
 def _of_front(metrics: dict[str, str]) -> dict[str, Any]:
     """Return the axes of a front by name, and the keys that its question may have."""
-    from planner.cli.commands.front import KEYS
-    from planner.search.pareto_space import PER_TOKEN
+    from planner.problem.front import PER_TOKEN
+    from planner.problem.request_keys import FRONT_KEYS
 
     latencies = {f"{name}.{stat}": f"{title}, {stat}" for name, title in metrics.items() for stat in ("p99", "mean")}
-    return {"axes": {name: words for name, (_, words) in PER_TOKEN.items()} | latencies, "front_keys": KEYS}
+    return {"axes": {name: words for name, (_, words) in PER_TOKEN.items()} | latencies, "front_keys": FRONT_KEYS}
 
 
 templates = Jinja2Templates(FOLDER / "templates")

@@ -76,7 +76,7 @@ def run_here(words: list[str], folder: Path) -> tuple[int, str]:
     """Run a command in this process, through the same entry point."""
     from catalogs.cli.main import app as catalog
     from catalogs.ui.entry_point import run_command
-    from planner.cli.main import app as plan
+    from planner.main import app as plan
     from simulator.cli.main import app as simulate
     from simulator.verify.command import app as calibrate
 

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated
 
 import typer
 
 from planner.cli.derived_options import GivenRequest, takes_request
 from planner.cli.options import JsonTo, write_result
-
-if TYPE_CHECKING:
-    from planner.problem.request import PlanRequest
-    from planner.problem.slo import Slo
-    from planner.search.pareto_space import ParetoAxis
+from planner.problem.request_keys import FRONT_KEYS
 
 
-#: Request keys of a front; it has no users, no load over time, and no replica failures.
-KEYS: Final = (
-    "model", "hardware", "slo", "workload", "input_tokens", "output_tokens", "rate",
-    "confidence", "precisions", "max_usd_per_hour", "engine", "seed",
-    "tariff.usd_per_hour", "tariff.reading", "tariff.cloud", "tariff.region", "tariff.grid",
-    "search.trials", "search.study",
-)  # fmt: skip
-
-
-@takes_request("plan front", KEYS)
+@takes_request("plan front", FRONT_KEYS)
 def front(
     given: GivenRequest,
     axes: Annotated[
@@ -48,8 +35,8 @@ def front(
     from planner.cli.screens.studies import show_front
     from planner.evaluation.multi_hardware import open_evaluator
     from planner.pipeline import kept_words
+    from planner.problem.front import front_request, parse_axes
     from planner.search.pareto_search import make_front
-    from planner.search.pareto_space import parse_axes
     from planner.search.progress import front_progress
 
     wanted = parse_axes(axes)
@@ -74,30 +61,3 @@ def front(
     if found.result.interrupted:
         raise Interrupted(f": the front is that of the points simulated so far{kept_words(request)}")
     raise typer.Exit(0 if found.members else 1)
-
-
-def front_request(keys: dict[str, Any], axes: tuple[ParetoAxis, ...]) -> tuple[PlanRequest, tuple[Slo, ...]]:
-    """Return the request of a front, and the limits that every point on it must meet.
-
-    Args:
-        keys: Keys of a request by dotted name.
-        axes: The axes of the front.
-
-    Raises:
-        InputError: A key is invalid, or plan front does not take it.
-    """
-    from catalogs.errors import InputError, nearest_name
-    from planner.problem.scenario import request_of_keys
-    from planner.problem.slo import parse_slos
-    from planner.search.pareto_search import observed_slos
-
-    for name in keys:
-        if name not in KEYS:
-            raise InputError("plan front has no such key", name, nearest_name(name, KEYS))
-    limits = parse_slos([keys["slo"]] if isinstance(keys["slo"], str) else keys["slo"]) if keys.get("slo") else ()
-    names = {axis.name for axis in axes}
-    keys = keys | {
-        "slo": observed_slos(axes, limits),
-        "objective": "energy" if names & {"energy", "carbon"} else "cost",
-    }
-    return request_of_keys(keys), limits

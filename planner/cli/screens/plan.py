@@ -11,12 +11,11 @@ from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows, text_table
 from catalogs.ui.words import counted, digits, dollars, kilowatts, percent, seconds
 from planner.answer.hardware_ranking import HardwareRow
-from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory, Plan, SloResult
+from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory, Plan, SloResult, difference_words
 from planner.answer.schema import GOALS, Answer, SearchSummary
 from planner.economics.money import CONTRACT_WORDS, Energy, Money, grid_words, offer_words
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
-from planner.search.objectives import TIE
 from planner.sections.registry import section_lines
 from planner.sections.section import interval_words, level_words, verdict_words
 
@@ -119,7 +118,7 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
         yield "Survives", f"{count} under the same load: {values}: {'met' if survival.met else 'MISSED'}"
     yield from section_lines(answer)
     for other in answer.alternatives:
-        yield "Alternative", f"{deployment_words(other.deployment)}: {difference(best, other)}"
+        yield "Alternative", f"{deployment_words(other.deployment)}: {difference_words(best, other)}"
     for i, text in enumerate(answer.search.left_out):
         yield "" if i else "Hardware", text
     if best.calibration is not None:
@@ -261,21 +260,6 @@ def memory_bar(memory: Memory) -> str:
     free = max(total - sum(size for *_, size in parts), 0.0)
     named = ", ".join(f"{mark} {name} {size / 1e9:.1f}" for mark, name, size in parts)
     return f"[{bar:.<{_BAR}}] GB per accelerator: {named}, . free {free / 1e9:.1f}"
-
-
-def difference(best: Plan, other: Plan) -> str:
-    """Return how an alternative differs from the recommended plan: capacity, cost and energy."""
-    found = []
-    ours, theirs = best.capacity_requests_per_s, other.capacity_requests_per_s
-    if ours and theirs:
-        found.append(f"{digits(theirs)} requests/s ({100 * (theirs / ours - 1):+.0f} %)")
-        if abs(theirs / ours - 1) <= TIE:
-            found.append("a tie: the simpler deployment is recommended")
-    for block, key in (("cost", "usd_per_million_output_tokens"), ("energy", "kwh_per_million_output_tokens")):
-        a, b = (getattr(getattr(plan, block), key, None) for plan in (best, other))
-        if a and b:
-            found.append(f"{block} per output token {100 * (b / a - 1):+.0f} %")
-    return ", ".join(found) or "no figures"
 
 
 def _calibration_lines(known: CalibrationBlock) -> Iterator[Line]:

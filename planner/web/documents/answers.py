@@ -11,9 +11,9 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from catalogs.ui.words import dollars, percent, rate, seconds
-from planner.answer.plan_schema import Plan
+from planner.answer.plan_schema import Plan, difference_words
 from planner.answer.schema import Answer, Refusal, Suggestion
-from planner.cli.screens.plan import difference, render
+from planner.cli.screens.plan import render
 from planner.economics.money import offer_words
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import LATENCY_METRICS
@@ -63,7 +63,7 @@ def _recommended(answer: Answer, plan: Plan) -> dict[str, Any]:
         "capacity": answer_tables.capacity_words(answer, plan),
         "figures": list(_figures(answer, plan)),
         "alternatives": [
-            {"words": deployment_words(other.deployment), "difference": difference(plan, other)}
+            {"words": deployment_words(other.deployment), "difference": difference_words(plan, other)}
             for other in answer.alternatives
         ],
         "plans": asdict(answer_tables.plans(answer)),

@@ -17,7 +17,7 @@ from catalogs.ui.terminal import TrimmedLines
 from catalogs.ui.words import counted
 
 APPS = {
-    "plan": "planner.cli.main",
+    "plan": "planner.main",
     "simulate": "simulator.cli.main",
     "calibrate": "calibration.commands.main",
     "catalog": "catalogs.cli.main",

@@ -17,11 +17,11 @@ from planner.economics.ownership import OwnedHardware
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.pipeline import make_plan
 from planner.problem.accounting import Accounting
+from planner.problem.front import observed_slos, parse_axes
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
-from planner.search.pareto_search import make_front, observed_slos
-from planner.search.pareto_space import parse_axes
+from planner.search.pareto_search import make_front
 from planner.sections.full_answer import parse_answer
 from planner.sections.registry import SECTIONS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from catalogs.ui.entry_point import run_command
-from planner.cli.main import app
+from planner.main import app
 
 GOOD = ["--model", "llama3.1-8b", "--slo", "p99=2s", "--hw", "rtx4090", "--set", "search.trials=2"]
 
@@ -103,7 +103,7 @@ def test_ctrl_c_is_status_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
 
 def test_a_closed_pipe_is_not_a_no() -> None:
     code = (
-        "import sys\nfrom catalogs.ui.entry_point import run_command\nfrom planner.cli.main import app\n"
+        "import sys\nfrom catalogs.ui.entry_point import run_command\nfrom planner.main import app\n"
         f"sys.exit(run_command('plan', app, {[*GOOD, '--json', '-']!r}))"
     )
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -116,6 +116,6 @@ def test_a_closed_pipe_is_not_a_no() -> None:
 
 def test_starting_up_imports_nothing_heavy() -> None:
     heavy = {"numpy", "pandas", "optuna", "scipy", "sklearn", "torch", "simpy", "yaml", "pydantic"}
-    code = f"import planner.cli.main, sys; print(sorted({heavy!r} & set(sys.modules)))"
+    code = f"import planner.main, sys; print(sorted({heavy!r} & set(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"

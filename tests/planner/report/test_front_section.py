@@ -15,14 +15,14 @@ from catalogs.ui.entry_point import run_command
 from catalogs.ui.html_page import render
 from planner.cli.main import app
 from planner.evaluation.multi_hardware import open_evaluator
+from planner.problem.front import observed_slos, parse_axes
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.tariff import Tariff
 from planner.report.material import ReportData, gather
 from planner.report.page import answer_page
 from planner.report.pareto_page import read_front
 from planner.report.write import tables_of
-from planner.search.pareto_search import FrontFile, make_front, observed_slos
-from planner.search.pareto_space import parse_axes
+from planner.search.pareto_search import FrontFile, make_front
 from tests.planner.report.test_plan_report import answer, figures
 
 

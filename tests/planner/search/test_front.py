@@ -12,11 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalogs.errors import InputError
 from planner.search import pareto_sampler as front_module
 from planner.search.pareto_sampler import ParetoSample, ParetoSampler, best_balance, members
 from planner.search.pareto_search import ParetoResult, ParetoSearchSpace, search_front
-from planner.search.pareto_space import parse_axes
 from planner.search.study import Params, SearchSettings
 
 SHARE = 0.2
@@ -223,18 +221,3 @@ def test_the_sampler_serves_any_optuna_study() -> None:
     assert len({tuple(t.params.values()) for t in study.trials}) == 20
     best = {tuple(t.values) for t in study.best_trials}
     assert all(any(all(a <= 1.02 * b for a, b in zip(f, w, strict=True)) for f in best) for w in toy.truth)
-
-
-@pytest.mark.parametrize("text", ["cost", "cost,cost", "cost,energy", "cost,ttft", "cost,ttft.max", "price,ttft.p99"])
-def test_axes_that_make_no_front_are_one_line(text: str) -> None:
-    with pytest.raises(InputError) as error:
-        parse_axes(text)
-    assert "\n" not in str(error.value)
-
-
-def test_axes_have_units() -> None:
-    assert [(a.name, a.unit, a.is_known) for a in parse_axes("cost, TTFT.p99,energy")] == [
-        ("cost", "USD", True),
-        ("ttft.p99", "s", False),
-        ("energy", "J", False),
-    ]

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-PLAN = [sys.executable, "-m", "planner.cli.main"]
+PLAN = [sys.executable, "-m", "planner.main"]
 #: A plan of about a second: one layout, fixed limits, short requests.
 SMALL = {
     "model": "llama3.2-1b",

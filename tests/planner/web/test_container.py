@@ -48,7 +48,7 @@ def test_the_server_plans_without_rights_on_a_read_only_file_system(tmp_path: Pa
     data, token = tmp_path / "data", tmp_path / "token"
     data.mkdir()
     token.write_text(TOKEN)
-    command = [sys.executable, "-m", "planner.cli.main", "serve", "--host", "0.0.0.0", "--port", "0"]
+    command = [sys.executable, "-m", "planner.main", "serve", "--host", "0.0.0.0", "--port", "0"]
     environment = {"PATH": os.environ["PATH"], "DATA": str(data), "HOME": str(data), "XDG_DATA_HOME": str(data),
                    "TMPDIR": "/mnt", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}  # fmt: skip
     whole = ["unshare", "--mount", "bash", "-c", CONFINED, "confined", *command, "--token-file", str(token)]

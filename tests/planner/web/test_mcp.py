@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from planner.cli.main import app
+from planner.main import app
 from planner.web.mcp import (
     INVALID_PARAMS,
     INVALID_REQUEST,
@@ -67,7 +67,7 @@ class Client:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
-    command = [sys.executable, "-m", "planner.cli.main", "mcp"]
+    command = [sys.executable, "-m", "planner.main", "mcp"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, text=True, encoding="utf-8", **pipes) as process:  # type: ignore[call-overload]
         yield Client(process)

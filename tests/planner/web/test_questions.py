@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from catalogs.errors import InputError
 from catalogs.io.yaml_loader import load_yaml
-from planner.cli.main import app as plan_app
+from planner.main import app as plan_app
 from planner.problem.request import PlanRequest
 from planner.web.questions import SERVER_KEYS, from_query, read_question
 from planner.web.store import Store

@@ -14,7 +14,7 @@ HEAVY = (
 SCRIPT = """
 import sys
 import uvicorn
-import planner.cli.main
+import planner.main
 import planner.web.app
 print(*(name for name in sys.argv[1:] if name in sys.modules))
 """

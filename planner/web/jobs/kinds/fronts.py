@@ -17,8 +17,7 @@ DEFAULT_AXES: Final = ("cost", "ttft.p99")
 
 def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
     """Return the question of a front: keys of a scenario file, and `axes`."""
-    from planner.cli.commands.front import front_request
-    from planner.search.pareto_space import parse_axes
+    from planner.problem.front import front_request, parse_axes
 
     given = dict(body)
     axes = parse_axes(",".join(_names(given.pop("axes", DEFAULT_AXES))))
@@ -43,12 +42,11 @@ def _names(axes: object) -> Sequence[str]:
 
 def run(task: Task) -> JobResult:
     """Search the front; an interrupted search ends with the points so far."""
-    from planner.cli.commands.front import front_request
     from planner.evaluation.multi_hardware import open_evaluator
+    from planner.problem.front import front_request, parse_axes
     from planner.problem.scenario import scenario_keys
     from planner.report.write import csv_text
     from planner.search.pareto_search import make_front
-    from planner.search.pareto_space import parse_axes
 
     given = dict(task.question)
     axes = parse_axes(",".join(given.pop("axes")))
@@ -76,11 +74,11 @@ def _rows(found: ParetoAnswer, document: Mapping[str, Any]) -> list[dict[str, An
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema of a question: that of a plan, with the axes, and without what a front does not take."""
-    from planner.cli.commands.front import KEYS
+    from planner.problem.request_keys import FRONT_KEYS
     from planner.web.jobs.kinds.plans import schema as of_plan
 
     found = of_plan()
-    names = {key.partition(".")[0] for key in KEYS}
+    names = {key.partition(".")[0] for key in FRONT_KEYS}
     kept = {name: part for name, part in found["properties"].items() if name in names}
     axes = {"type": "array", "items": {"type": "string"}, "description": "Two or three axes, e.g. cost, ttft.p99."}
     return found | {"properties": kept | {"axes": axes}, "required": ["model", "hardware"]}
