@@ -7,8 +7,8 @@ import catalogs.ui.quiet_start  # noqa: F401
 # isort: split
 
 from planner.cli.main import app, main
-from planner.web.command import serve
-from planner.web.mcp import mcp
+from planner.web.mcp.command import mcp
+from planner.web.serve import serve
 
 __all__ = ["app", "main"]
 

@@ -2,12 +2,16 @@
 
 A module imports only those after it in this list:
 
-- `command`, `mcp`: the commands `plan serve` and `plan mcp`; `mcp_tools` has the tools.
+- `serve`, `mcp`: the commands `plan serve` and `plan mcp`.
 - `app`: the server, assembled from the parts below.
 - `pages`, `api`: the addresses. `templates` and `static` are the pages, which call the API like any other client.
 - `jobs`: work that takes longer than a request may: its kinds, its queue and its processes.
 - `documents`: what the API returns, as functions that know nothing of HTTP.
-- `questions`, `uploads`, `inference`: what users send: planning questions, files, and tasks for an endpoint.
+- `questions`, `inference`, `uploads`: what users send: planning questions, tasks for an endpoint, and files.
+- `endpoints`: the endpoints that the operator has listed.
+- `store`: the database.
 - `security`, `metrics`, `problems`: rules, counts and errors of every request.
-- `store`, `settings`: the database, and the settings of one server.
+- `settings`: the settings of one server.
+
+The contract in `.importlinter` holds this order.
 """

@@ -21,8 +21,8 @@ from planner.web.api import (
     catalogs,
     comparisons,
     deployments,
+    endpoints,
     guess,
-    inference,
     jobs,
     operations,
     questions,
@@ -63,7 +63,7 @@ PARTS: Final = (
     answers,
     comparisons,
     deployments,
-    inference,
+    endpoints,
 )
 
 

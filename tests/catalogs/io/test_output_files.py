@@ -177,8 +177,8 @@ IN_PLACE = {
     "planner/web/api/results.py:_parquet",  # in memory
     "planner/web/jobs/kinds/deployments.py:run",  # in the private folder of one job
     "planner/web/jobs/kinds/simulations.py:run",
-    "planner/web/mcp_tools.py:_plan",  # in a temporary folder
-    "planner/web/mcp_tools.py:_simulate",
+    "planner/web/mcp/tools.py:_plan",  # in a temporary folder
+    "planner/web/mcp/tools.py:_simulate",
 }
 
 

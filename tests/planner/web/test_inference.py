@@ -13,7 +13,9 @@ import pytest
 
 from catalogs.errors import InputError
 from catalogs.io.pinned_connection import ReplyLimits
-from planner.web.inference import InferenceTask, ListedEndpoint, checked_task, read_endpoints, send_task
+from planner.web.documents.inference_result import measured_document
+from planner.web.endpoints import ListedEndpoint, read_endpoints
+from planner.web.inference import InferenceTask, checked_task, send_task
 from tests.hostile_server import Answer, hostile, reply, sends, silent
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 2}
@@ -29,7 +31,7 @@ def carried_out(answer: Answer, keys: dict[str, Any] | None = None, limits: Any 
     with hostile(answer) as server:
         endpoint = ListedEndpoint(url=server.url, **(keys or {}))
         checked, endpoint = checked_task({"e": endpoint}, {"endpoint": "e", "prompt": "Hello", **task})
-        return send_task(checked, endpoint, limits=limits).document()
+        return measured_document(send_task(checked, endpoint, limits=limits))
 
 
 def test_every_request_is_measured_and_priced() -> None:

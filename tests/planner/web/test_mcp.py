@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from planner.main import app
-from planner.web.mcp import (
+from planner.web.mcp.protocol import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     PARSE_ERROR,
@@ -23,7 +23,7 @@ from planner.web.mcp import (
     UNSUPPORTED_VERSION,
     ProtocolServer,
 )
-from planner.web.mcp_tools import TOOLS
+from planner.web.mcp.tools import TOOLS
 
 MODERN = {"_meta": {"io.modelcontextprotocol/protocolVersion": STATELESS}}
 

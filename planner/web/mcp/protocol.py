@@ -1,4 +1,4 @@
-"""The command `plan mcp`: the planner as tools for assistants, by the Model Context Protocol over stdin and stdout.
+"""The Model Context Protocol: answers the messages of one client with the tools of the planner.
 
 Messages are JSON-RPC 2.0, one on each line. Two generations of the protocol are served in one process, as its revision
 2026-07-28 allows (basic/versioning): requests that carry their own version are answered without a session, and clients
@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO, Final
 from catalogs.errors import InputError
 from catalogs.io.output_files import finite
 from catalogs.ui.shared_options import own_version
+from planner.web.mcp.tools import TOOLS, RunningCommand, tool
 
 #: The revision without sessions, and those with a session, newest first.
 STATELESS: Final = "2026-07-28"
@@ -47,18 +47,6 @@ _INSTRUCTIONS: Final = (
 )
 
 
-def mcp() -> None:
-    """Serve the planner as tools for assistants: Model Context Protocol on stdin and stdout.
-
-    Example: {"mcpServers": {"planner": {"command": "plan", "args": ["mcp"]}}}
-    """
-    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a library prints must not break the protocol
-    server = ProtocolServer(out)
-    signal.signal(signal.SIGTERM, lambda *_: server.stop())
-    server.serve(sys.stdin.buffer)
-
-
 class ProtocolError(Exception):
     """A request that the protocol refuses: its code, a message, and data about it."""
 
@@ -72,8 +60,6 @@ class ProtocolServer:
     """Answers the messages of one client."""
 
     def __init__(self, out: BinaryIO) -> None:
-        from planner.web.mcp_tools import RunningCommand
-
         self._out = out
         self._lock = Lock()
         self._calls = ThreadPoolExecutor(_CALLS, thread_name_prefix="tool")
@@ -140,8 +126,6 @@ class ProtocolServer:
                 running.cancel()
 
     def _call(self, id_: str | int, params: dict[str, Any], stateless: bool) -> None:
-        from planner.web.mcp_tools import RunningCommand, tool
-
         name, arguments = params.get("name"), params.get("arguments") or {}
         found = tool(name) if isinstance(name, str) else None
         if found is None:
@@ -226,8 +210,6 @@ def _discover(_params: dict[str, Any], _: bool) -> dict[str, Any]:
 
 
 def _list_tools(_: dict[str, Any], stateless: bool) -> dict[str, Any]:
-    from planner.web.mcp_tools import TOOLS
-
     kept = {"ttlMs": _LIST_TTL_MS, "cacheScope": "public"} if stateless else {}
     return {"tools": [found.definition() for found in TOOLS], **kept}
 

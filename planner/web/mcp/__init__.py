@@ -1,0 +1,1 @@
+"""`plan mcp`: the planner as tools for assistants, by the Model Context Protocol."""
