@@ -25,7 +25,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlencode
 
-from planner.web.store import DONE, RESULT, NewJob, Store
+from planner.web.store.database import Database
+from planner.web.store.jobs import DONE, RESULT, JobStore, NewJob
 
 #: Finished jobs in the store.
 N_JOBS = 100
@@ -94,7 +95,7 @@ def fill(folder: Path) -> None:
         job = json.loads(server.get(f"/api/v1/jobs/{job['id']}"))
     assert job["status"] == "done", job
     server.stop()
-    store = Store(f"sqlite:///{folder / 'jobs.sqlite'}")
+    store = JobStore(Database(f"sqlite:///{folder / 'jobs.sqlite'}"))
     content = store.artifact(job["id"]) or b""
     for number in range(N_JOBS - 1):
         store.add(NewJob("plan", f"{job['title']} {number}", "", f"key {number}", QUESTION))
@@ -102,7 +103,7 @@ def fill(folder: Path) -> None:
         assert copy is not None
         store.write_progress(copy, job["progress"])
         store.finish(copy, DONE, {RESULT: content}, "yes")
-    store.close()
+    store.database.close()
 
 
 def first_page(server: Server) -> None:

@@ -84,7 +84,7 @@ async def _serving(app: FastAPI) -> AsyncIterator[None]:
     yield
     later.cancel()
     await to_thread.run_sync(server.queue.stop)
-    server.store.close()
+    server.database.close()
 
 
 def create_app(settings: ServerSettings) -> FastAPI:

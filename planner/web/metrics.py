@@ -85,7 +85,7 @@ def series(name: str, kind: str, text: str, values: Iterable[tuple[Labels, float
     return [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *rows]
 
 
-def of_mapping(label: str, values: Mapping[str, float]) -> list[tuple[Labels, float]]:
+def label_values(label: str, values: Mapping[str, float]) -> list[tuple[Labels, float]]:
     """Return values with their keys as one label."""
     return [(((label, key),), value) for key, value in values.items()]
 

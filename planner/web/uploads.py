@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 
 from catalogs.errors import InputError
 from planner.web.settings import MIB
-from planner.web.store import Store, StoredUpload
+from planner.web.store.uploads import StoredUpload, UploadStore
 
 PREFIX: Final = "upload:"
 
@@ -54,7 +54,7 @@ class LocalFile:
 class Uploads:
     """The uploaded files of all users, written into a folder as they are needed."""
 
-    def __init__(self, store: Store, folder: Path, most_bytes: int, most_bytes_together: int) -> None:
+    def __init__(self, store: UploadStore, folder: Path, most_bytes: int, most_bytes_together: int) -> None:
         self.store = store
         self.folder = folder
         self.most_bytes = most_bytes
@@ -75,13 +75,13 @@ class Uploads:
                 raise InputError(f"an upload is at most {self.most_bytes // MIB} MiB", name, "a part of the file")
         if not size:
             raise InputError("an upload must not be empty", name)
-        if self.store.upload_bytes() + size > self.most_bytes_together:
+        if self.store.total_bytes() + size > self.most_bytes_together:
             rule = f"all uploads together are at most {self.most_bytes_together // MIB} MiB"
             raise InputError(rule, name, hint="delete old jobs, or ask for a larger max_uploads_mib")
         file.seek(0)
         short = safe_name(name or "", head)
         found = StoredUpload(digest.hexdigest(), owner, short, kind_of(short, head), size, time.time())
-        self.store.add_upload(found, iter(lambda: file.read(MIB), b""))
+        self.store.add(found, iter(lambda: file.read(MIB), b""))
         return found
 
     def stored(self, reference: str, owner: str) -> StoredUpload:
@@ -91,7 +91,7 @@ class Uploads:
             InputError: The user has not uploaded such a file.
         """
         match = _REFERENCE.fullmatch(reference)
-        found = None if match is None else self.store.upload(match[1], owner)
+        found = None if match is None else self.store.find(match[1], owner)
         if found is None:
             raise InputError("no such upload", reference, hint="send the file to /api/v1/uploads first")
         return found

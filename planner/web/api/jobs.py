@@ -18,7 +18,7 @@ from planner.web.api.state import PREFIX, FoundJob, Owner, ServerState, State
 from planner.web.jobs.kind import JobKind
 from planner.web.jobs.queue import QueueFull
 from planner.web.jobs.registry import DERIVED, KINDS
-from planner.web.store import RESULT, Job
+from planner.web.store.jobs import RESULT, Job
 
 router = APIRouter(prefix=PREFIX, tags=["jobs"])
 

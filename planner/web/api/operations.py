@@ -11,9 +11,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from catalogs.ui.shared_options import own_version
 from planner.web.api.state import State
-from planner.web.metrics import RequestMetrics, of_mapping, series
+from planner.web.metrics import RequestMetrics, label_values, series
 from planner.web.problems import problem
-from planner.web.store import ACTIVE, CANCELLED, DONE, FAILED
+from planner.web.store.jobs import ACTIVE, CANCELLED, DONE, FAILED
 
 router = APIRouter(tags=["operations"])
 
@@ -32,7 +32,7 @@ def healthz() -> dict[str, str]:
 def readyz(state: State) -> dict[str, Any] | Response:
     """Return whether the server can take jobs: its database answers and its queue works."""
     try:
-        state.store.check()
+        state.database.check()
     except SQLAlchemyError:
         return problem(503, "Not ready", "the database does not answer")
     if not state.queue.is_running:
@@ -46,14 +46,15 @@ def metrics(request: Request, state: State) -> PlainTextResponse:
     requests: RequestMetrics = request.app.state.metrics
     counts = dict.fromkeys((*ACTIVE, DONE, FAILED, CANCELLED), 0) | state.store.counts()
     limits, version = state.settings.limits, own_version()
+    upload_bytes = state.uploads.store.total_bytes()
     lines = [
         *series("planner_info", "gauge", "Version of the planner.", [((("version", version),), 1)]),
         *series("planner_start_time_seconds", "gauge", "Start of the server, seconds since 1970.", [((), _STARTED)]),
-        *series("planner_jobs", "gauge", "Stored jobs by status.", of_mapping("status", counts)),
+        *series("planner_jobs", "gauge", "Stored jobs by status.", label_values("status", counts)),
         *series("planner_job_processes", "gauge", "Jobs that run here.", [((), len(state.queue.processes()))]),
         *series("planner_workers", "gauge", "Processes that may run jobs here.", [((), state.settings.n_workers)]),
         *series("planner_queue_limit", "gauge", "Jobs that may wait.", [((), limits.max_queued)]),
-        *series("planner_upload_bytes", "gauge", "Size of all uploads, bytes.", [((), state.store.upload_bytes())]),
+        *series("planner_upload_bytes", "gauge", "Size of all uploads, bytes.", [((), upload_bytes)]),
         *requests.lines(),
     ]
     return PlainTextResponse("\n".join([*lines, ""]), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -20,7 +20,7 @@ from planner.web.jobs.kinds.reports import PAGE
 from planner.web.jobs.queue import QueueFull
 from planner.web.jobs.registry import KINDS
 from planner.web.problems import ProblemResponse
-from planner.web.store import DONE, RESULT, Job
+from planner.web.store.jobs import DONE, RESULT, Job
 
 router = APIRouter(prefix=PREFIX, tags=["results"])
 

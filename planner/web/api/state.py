@@ -11,7 +11,9 @@ from starlette.exceptions import HTTPException
 from planner.web.jobs.kind import Submission
 from planner.web.jobs.queue import JobQueue
 from planner.web.settings import MIB, ServerSettings
-from planner.web.store import Job, Store
+from planner.web.store.database import Database
+from planner.web.store.jobs import Job, JobStore
+from planner.web.store.uploads import UploadStore
 from planner.web.uploads import Uploads
 
 PREFIX: Final = "/api/v1"
@@ -28,7 +30,8 @@ class ServerState:
     """The parts of one server."""
 
     settings: ServerSettings
-    store: Store
+    database: Database
+    store: JobStore
     uploads: Uploads
     queue: JobQueue
 
@@ -39,9 +42,11 @@ class ServerState:
         Raises:
             InputError: The database does not answer.
         """
-        store, limits = Store(settings.store_url), settings.limits
-        uploads = Uploads(store, settings.folder, limits.max_upload_mib * MIB, limits.max_uploads_mib * MIB)
-        return cls(settings, store, uploads, JobQueue(store, uploads, settings))
+        database, limits = Database(settings.store_url), settings.limits
+        store = JobStore(database)
+        most, most_together = limits.max_upload_mib * MIB, limits.max_uploads_mib * MIB
+        uploads = Uploads(UploadStore(database), settings.folder, most, most_together)
+        return cls(settings, database, store, uploads, JobQueue(store, uploads, settings))
 
     def submission(self, owner: str) -> Submission:
         """Return what the kinds of jobs may use for one user."""

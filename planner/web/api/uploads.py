@@ -8,7 +8,7 @@ from fastapi import APIRouter, File, UploadFile
 from pydantic import BaseModel
 
 from planner.web.api.state import PREFIX, Owner, State
-from planner.web.store import StoredUpload
+from planner.web.store.uploads import StoredUpload
 from planner.web.uploads import PREFIX as UPLOAD
 
 router = APIRouter(prefix=PREFIX, tags=["uploads"])

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from catalogs.errors import InputError
 from catalogs.io.output_files import finite
 from planner.web.settings import ServerSettings
-from planner.web.store import DONE, RESULT, Job, Store
+from planner.web.store.jobs import DONE, RESULT, Job, JobStore
 from planner.web.uploads import Uploads
 
 if TYPE_CHECKING:
     from planner.answer.schema import Answer
 
 #: Called with the number of finished steps, of all steps (None: unknown), what is done, and the best result so far.
-Report = Callable[[int, int | None, str, Mapping[str, Any] | None], None]
+ProgressCallback = Callable[[int, int | None, str, Mapping[str, Any] | None], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Submission:
     """Where a request comes from: its user, and what the server keeps for that user."""
 
     owner: str
-    store: Store
+    store: JobStore
     uploads: Uploads
     settings: ServerSettings
 
@@ -78,7 +78,7 @@ class Task:
     question: dict[str, Any]
     folder: Path
     cores: int
-    report: Report
+    report: ProgressCallback
     parent: bytes | None = None
     endpoints_file: Path | None = None
 

@@ -34,14 +34,14 @@ from planner.web.jobs.worker import (
     LIMIT,
     PRELOADED,
     PROGRESS,
+    JobOrder,
     JobOutcome,
-    Order,
-    run_order,
+    run_job,
 )
 from planner.web.problems import INVALID_INPUT, problem_details
 from planner.web.questions import result_key
 from planner.web.settings import ServerSettings
-from planner.web.store import CANCELLED, DONE, FAILED, QUEUED, RESULT, RUNNING, Job, NewJob, Store
+from planner.web.store.jobs import CANCELLED, DONE, FAILED, QUEUED, RESULT, RUNNING, Job, JobStore, NewJob
 from planner.web.uploads import Uploads, mapped, references, unique_names
 
 #: How a worker process is started: forked from a process with one thread, where the system can do this.
@@ -53,8 +53,8 @@ CANCEL_GRACE_S: Final = 2.4
 #: Characters of a job's title; the question itself is kept in full.
 LONGEST_TITLE: Final = 160
 
-#: Losses of a job's process after which the job runs again.
-MOST_LOSSES: Final = 2
+#: Crashes of a job's process after which the job runs again.
+MOST_CRASHES: Final = 2
 
 #: Longest time between two looks at the store, seconds.
 _TICK_S: Final = 0.25
@@ -87,7 +87,7 @@ class _Run:
     connection: Connection
     started_s: float
     stop_at_s: float | None = None  # when the process is killed
-    why: str | None = None  # why this server stops it: CANCELLED, or the limit that it broke
+    stop_reason: str | None = None  # why this server stops it: CANCELLED, or the limit that it broke
     best: dict[str, Any] | None = None
     outcome: JobOutcome | None = None
 
@@ -96,7 +96,7 @@ class _Run:
 class JobQueue:
     """The jobs of one server."""
 
-    store: Store
+    store: JobStore
     uploads: Uploads
     settings: ServerSettings
     id: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -104,7 +104,7 @@ class JobQueue:
     _stop: threading.Event = field(default_factory=threading.Event)
     _admission: threading.Lock = field(default_factory=threading.Lock)
     _thread: threading.Thread | None = None
-    _bell: tuple[Connection, Connection] = field(default_factory=lambda: multiprocessing.Pipe(duplex=False))
+    _wakeup: tuple[Connection, Connection] = field(default_factory=lambda: multiprocessing.Pipe(duplex=False))
     _next_heartbeat_s: float = 0.0
     _next_expiry_s: float = 0.0
 
@@ -119,7 +119,7 @@ class JobQueue:
         limits = self.settings.limits
         key = result_key(kind, prepared.question, prepared.parent)
         with self._admission:
-            known = self.store.found(owner, key)
+            known = self.store.find_by_key(owner, key)
             if known is not None and (known.is_active or not KINDS[kind].measures):
                 return known, False
             if self.store.counts().get(QUEUED, 0) >= limits.max_queued:
@@ -135,19 +135,19 @@ class JobQueue:
             )
             new = NewJob(kind, title, owner, key, prepared.question, prepared.parent)
             job = self.store.add(new)
-        self.ring()
+        self.wake()
         return job, True
 
     def cancel(self, id_: str) -> Job:
         """Ask for the end of a job and return it."""
         job = self.store.request_cancel(id_)
-        self.ring()
+        self.wake()
         return job
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the thread of the queue."""
         with suppress(OSError):
-            self._bell[1].send_bytes(b"")
+            self._wakeup[1].send_bytes(b"")
 
     @property
     def is_running(self) -> bool:
@@ -169,7 +169,7 @@ class JobQueue:
     def stop(self) -> None:
         """End all processes; their jobs wait again and continue when a server starts."""
         self._stop.set()
-        self.ring()
+        self.wake()
         if self._thread is not None:
             self._thread.join()
 
@@ -189,7 +189,7 @@ class JobQueue:
                 _kill(run.process)
             with suppress(SQLAlchemyError):
                 for run in self._runs.values():
-                    self.store.release(run.job, lost=False)
+                    self.store.release(run.job, crashed=False)
                 self.store.forget_server(self.id)
             self._runs.clear()
 
@@ -206,10 +206,10 @@ class JobQueue:
         while (job := self._claim()) is not None:
             self._start(job, context)
         waited = [run.connection for run in self._runs.values() if run.outcome is None]
-        waited_for: list[Any] = [self._bell[0], *waited, *(run.process.sentinel for run in self._runs.values())]
+        waited_for: list[Any] = [self._wakeup[0], *waited, *(run.process.sentinel for run in self._runs.values())]
         for ready in wait(waited_for, _TICK_S):
-            if ready is self._bell[0]:
-                self._bell[0].recv_bytes()
+            if ready is self._wakeup[0]:
+                self._wakeup[0].recv_bytes()
         for run in list(self._runs.values()):
             self._read(run)
             if run.outcome is not None or not run.process.is_alive():
@@ -225,14 +225,16 @@ class JobQueue:
 
     def _expire(self) -> None:
         """Delete old jobs and uploads, and the files of those that are gone."""
-        self.store.expire(time.time() - self.settings.limits.keep_days * _DAY_S)
+        before = time.time() - self.settings.limits.keep_days * _DAY_S
+        self.store.expire(before)
+        self.uploads.store.expire(before)
         for folder in (self.settings.folder / "jobs").glob("*"):
             try:
                 self.store.job(folder.name)
             except KeyError:
                 shutil.rmtree(folder, ignore_errors=True)
         for folder in (self.settings.folder / "files").glob("*"):
-            if next(self.store.chunks(folder.name), None) is None:
+            if next(self.uploads.store.chunks(folder.name), None) is None:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _heartbeat(self) -> None:
@@ -250,16 +252,16 @@ class JobQueue:
         """Stop jobs that someone has cancelled, or that have run too long."""
         cancelled = self.store.cancelled(list(self._runs))
         for id_, run in self._runs.items():
-            if run.why is None and id_ in cancelled:
+            if run.stop_reason is None and id_ in cancelled:
                 self._interrupt(run, CANCELLED)
-            elif run.why is None and now - run.started_s > self.settings.limits.job_wall_s:
+            elif run.stop_reason is None and now - run.started_s > self.settings.limits.job_wall_s:
                 self._interrupt(run, f"the job runs longer than {self.settings.limits.job_wall_s} s")
             elif run.stop_at_s is not None and now > run.stop_at_s:
                 _kill(run.process)
 
     @staticmethod
-    def _interrupt(run: _Run, why: str) -> None:
-        run.why, run.stop_at_s = why, time.monotonic() + CANCEL_GRACE_S
+    def _interrupt(run: _Run, reason: str) -> None:
+        run.stop_reason, run.stop_at_s = reason, time.monotonic() + CANCEL_GRACE_S
         with suppress(ProcessLookupError):
             os.kill(run.process.pid or 0, signal.SIGINT)
 
@@ -276,9 +278,9 @@ class JobQueue:
         cores = self.settings.cores_per_job
         memory_mib = None if KINDS[job.kind].uses_device else limits.job_memory_mib
         listed = self.settings.endpoints_file and self.settings.endpoints_file.absolute()
-        order = Order(job.kind, question, parent, folder, cores, memory_mib, limits.job_cpu_s, listed)
+        order = JobOrder(job.kind, question, parent, folder, cores, memory_mib, limits.job_cpu_s, listed)
         ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=run_order, args=(order, theirs), name=f"job {job.id}")
+        process = context.Process(target=run_job, args=(order, theirs), name=f"job {job.id}")
         process.start()
         theirs.close()
         self._runs[job.id] = _Run(job, process, ours, time.monotonic())
@@ -318,7 +320,7 @@ class JobQueue:
         _kill(run.process)
         run.connection.close()
         is_kept = False  # the folder: for the next attempt, or for the search for a defect
-        if run.why is not None and (outcome is None or outcome.word != FINISHED):
+        if run.stop_reason is not None and (outcome is None or outcome.word != FINISHED):
             self._end_early(run)
         elif outcome is None or outcome.word == INTERRUPTED:
             is_kept = self._lost(job, f"its process ended with status {run.process.exitcode}")
@@ -342,20 +344,20 @@ class JobQueue:
         """Write the end of a job that this server has stopped, with its best result so far."""
         outcome = run.outcome or JobOutcome(INTERRUPTED)
         files, verdict = outcome.files or _best_so_far(run), _verdict(outcome)
-        if run.why == CANCELLED:
+        if run.stop_reason == CANCELLED:
             self.store.finish(run.job, CANCELLED, files, verdict)
         else:
-            self.store.finish(run.job, FAILED, files, verdict, problem_details(503, LIMIT_TITLE, str(run.why)))
+            self.store.finish(run.job, FAILED, files, verdict, problem_details(503, LIMIT_TITLE, str(run.stop_reason)))
 
     def _lost(self, job: Job, how: str) -> bool:
-        """Let a job wait again whose process is gone, and return True; after several losses it has failed."""
+        """Let a job wait again whose process is gone, and return True; after several crashes it has failed."""
         if job.cancelled:
             self.store.finish(job, CANCELLED, {})
-        elif job.losses < MOST_LOSSES:
-            self.store.release(job, lost=True)
+        elif job.crashes < MOST_CRASHES:
+            self.store.release(job, crashed=True)
             return True
         else:
-            text = f"the process of the job was lost {MOST_LOSSES + 1} times, and {how}"
+            text = f"the process of the job was lost {MOST_CRASHES + 1} times, and {how}"
             self.store.finish(job, FAILED, {}, error=problem_details(500, "The job was lost", text))
         return False
 

@@ -47,7 +47,7 @@ FINISHED, INTERRUPTED, INVALID, LIMIT, DEFECT = "finished", "interrupted", "inva
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class JobOrder:
     """What a worker process receives: a job in its folder, and the limits.
 
     Attributes:
@@ -102,7 +102,7 @@ class _Clock:
 _clock: Final = _Clock()
 
 
-def run_order(order: Order, connection: Connection) -> None:
+def run_job(order: JobOrder, connection: Connection) -> None:
     """Run a job, and send its reports and its outcome as pairs of a word and data."""
     _become_worker(order)
     try:
@@ -118,7 +118,7 @@ def run_order(order: Order, connection: Connection) -> None:
         connection.close()
 
 
-def _answer(order: Order, connection: Connection) -> JobOutcome:
+def _answer(order: JobOrder, connection: Connection) -> JobOutcome:
     from planner.web.jobs.kind import Task
     from planner.web.jobs.registry import KINDS
 
@@ -156,7 +156,7 @@ class _Reporter:
             self._connection.send((PROGRESS, progress))
 
 
-def _become_worker(order: Order) -> None:
+def _become_worker(order: JobOrder) -> None:
     """Give the process its folder, its limits and a process group of its own."""
     threading.Thread(target=_end_with_server, daemon=True).start()
     os.chdir(order.folder)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from planner.web.documents.deployment_text import checked_text
-from planner.web.store import Store
+from planner.web.store.database import Database
+from planner.web.store.uploads import UploadStore
 from planner.web.uploads import Uploads
 from tests.planner.web.own_model import CONFIG
 
@@ -21,7 +22,7 @@ GOOD = "model: llama3.1-8b\nhardware: h100x2\ntensor_parallel: 2\n"
 
 @pytest.fixture
 def uploads(tmp_path: Path) -> Uploads:
-    return Uploads(Store(f"sqlite:///{tmp_path / 'jobs.sqlite'}"), tmp_path, 10**6, 10**7)
+    return Uploads(UploadStore(Database(f"sqlite:///{tmp_path / 'jobs.sqlite'}")), tmp_path, 10**6, 10**7)
 
 
 def test_a_good_text_has_every_default_filled_in(uploads: Uploads) -> None:

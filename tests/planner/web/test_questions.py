@@ -17,7 +17,8 @@ from catalogs.io.yaml_loader import load_yaml
 from planner.main import app as plan_app
 from planner.problem.request import PlanRequest
 from planner.web.questions import SERVER_KEYS, from_query, read_question
-from planner.web.store import Store
+from planner.web.store.database import Database
+from planner.web.store.uploads import UploadStore
 from planner.web.uploads import Uploads, refuse_paths, safe_name
 from tests.planner.problem.test_round_trip import requests
 
@@ -27,7 +28,7 @@ BASE = {"model": "llama3.1-8b", "hardware": "h100x8", "slo": ["ttft.p99=2s"]}
 @pytest.fixture(scope="module")
 def uploads(tmp_path_factory: pytest.TempPathFactory) -> Uploads:
     folder = tmp_path_factory.mktemp("uploads")
-    return Uploads(Store(f"sqlite:///{folder / 'jobs.sqlite'}"), folder, 1 << 20, 1 << 24)
+    return Uploads(UploadStore(Database(f"sqlite:///{folder / 'jobs.sqlite'}")), folder, 1 << 20, 1 << 24)
 
 
 def without_paths(request: PlanRequest) -> PlanRequest:
