@@ -82,10 +82,10 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, token: str | None) -> None:
         self._app = app
-        self._hosts = frozenset(name.lower() for name in (*_LOCAL_NAMES, settings.host, *settings.limits.hosts))
+        self._hosts = frozenset(name.lower() for name in (*_LOCAL_NAMES, settings.host, *settings.file.hosts))
         self._token = token
         self._session = None if token is None else hmac.new(token.encode(), b"session", hashlib.sha256).hexdigest()
-        self._most_upload = settings.limits.max_upload_mib * MIB + _MULTIPART_EXTRA
+        self._most_upload = settings.file.max_upload_mib * MIB + _MULTIPART_EXTRA
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""

@@ -50,11 +50,11 @@ def serve(
         raise InputError(
             "plan serve needs the packages of the extra web", error.name, hint="pip install 'llm-capacity-planner[web]'"
         ) from None
-    from planner.web.settings import DEFAULT_LIMITS, ServerSettings, read_limits
+    from planner.web.settings import DEFAULT_FILE, ServerSettings, read_serve_file
 
-    limits = DEFAULT_LIMITS if settings is None else read_limits(settings)
+    keys = DEFAULT_FILE if settings is None else read_serve_file(settings)
     files = [None if file is None else file.absolute() for file in (token_file, endpoints)]
-    given = ServerSettings(host, port, store, workers, files[0], files[1], limits)
+    given = ServerSettings(host, port, store, workers, files[0], files[1], keys)
     app = create_app(given.resolved())
     listening = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host

@@ -1,4 +1,4 @@
-"""The settings of one server: its address, its storage, its limits, and whom it serves."""
+"""The settings of one server: its address, its storage, its users and their limits."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 
 
-class ServerLimits(StrictYamlBlock):
-    """What one server gives to its users: the keys of the file of `--settings`.
+class ServeFile(StrictYamlBlock):
+    """The keys of the file of `--settings`: the names of a server, how it knows its users, and their limits.
 
     Attributes:
         hosts: Further names under which browsers reach the server, as they stand in the Host header.
@@ -58,7 +58,7 @@ class ServerLimits(StrictYamlBlock):
     keep_days: Positive = 30.0
 
 
-DEFAULT_LIMITS: Final = ServerLimits()
+DEFAULT_FILE: Final = ServeFile()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class ServerSettings:
         workers: Processes that run jobs; None stands for one per core.
         token_file: File with the token that every client must send; None if no token is needed.
         endpoints_file: File that lists the endpoints to which the server may send an inference task; None for none.
-        limits: What the server gives to its users.
+        file: The keys of the file of `--settings`.
     """
 
     host: str = DEFAULT_HOST
@@ -82,7 +82,7 @@ class ServerSettings:
     workers: int | None = None
     token_file: Path | None = None
     endpoints_file: Path | None = None
-    limits: ServerLimits = DEFAULT_LIMITS
+    file: ServeFile = DEFAULT_FILE
 
     @property
     def n_workers(self) -> int:
@@ -144,8 +144,8 @@ class ServerSettings:
         return token
 
 
-def read_limits(path: Path) -> ServerLimits:
-    """Read the file of `--settings`.
+def read_serve_file(path: Path) -> ServeFile:
+    """Return the keys of the file of `--settings`.
 
     Raises:
         InputError: The file cannot be read or breaks a rule.
@@ -154,4 +154,4 @@ def read_limits(path: Path) -> ServerLimits:
     hosts = data.get("hosts")
     if isinstance(hosts, list):
         data = data | {"hosts": tuple(hosts)}
-    return validate_as(ServerLimits, data, str(path))
+    return validate_as(ServeFile, data, str(path))

@@ -45,7 +45,7 @@ def metrics(request: Request, state: State) -> PlainTextResponse:
     """Return the metrics of the server in the text format of Prometheus."""
     requests: RequestMetrics = request.app.state.metrics
     counts = dict.fromkeys((*ACTIVE, DONE, FAILED, CANCELLED), 0) | state.store.counts()
-    limits, version = state.settings.limits, own_version()
+    file, version = state.settings.file, own_version()
     upload_bytes = state.uploads.store.total_bytes()
     lines = [
         *series("planner_info", "gauge", "Version of the planner.", [((("version", version),), 1)]),
@@ -53,7 +53,7 @@ def metrics(request: Request, state: State) -> PlainTextResponse:
         *series("planner_jobs", "gauge", "Stored jobs by status.", label_values("status", counts)),
         *series("planner_job_processes", "gauge", "Jobs that run here.", [((), len(state.queue.processes()))]),
         *series("planner_workers", "gauge", "Processes that may run jobs here.", [((), state.settings.n_workers)]),
-        *series("planner_queue_limit", "gauge", "Jobs that may wait.", [((), limits.max_queued)]),
+        *series("planner_queue_limit", "gauge", "Jobs that may wait.", [((), file.max_queued)]),
         *series("planner_upload_bytes", "gauge", "Size of all uploads, bytes.", [((), upload_bytes)]),
         *requests.lines(),
     ]

@@ -42,9 +42,9 @@ class ServerState:
         Raises:
             InputError: The database does not answer.
         """
-        database, limits = Database(settings.store_url), settings.limits
+        database, file = Database(settings.store_url), settings.file
         store = JobStore(database)
-        most, most_together = limits.max_upload_mib * MIB, limits.max_uploads_mib * MIB
+        most, most_together = file.max_upload_mib * MIB, file.max_uploads_mib * MIB
         uploads = Uploads(UploadStore(database), settings.folder, most, most_together)
         return cls(settings, database, store, uploads, JobQueue(store, uploads, settings))
 
@@ -60,7 +60,7 @@ def _state(request: Request) -> ServerState:
 
 def _owner(request: Request) -> str:
     """Return the user that the proxy names; without a proxy, all users share their jobs."""
-    header = _state(request).settings.limits.owner_header
+    header = _state(request).settings.file.owner_header
     if header is None:
         return EVERYONE
     found = request.headers.get(header, "").strip()

@@ -116,20 +116,17 @@ class JobQueue:
         Raises:
             QueueFull: No further job may wait.
         """
-        limits = self.settings.limits
+        file = self.settings.file
         key = result_key(kind, prepared.question, prepared.parent)
         with self._admission:
             known = self.store.find_by_key(owner, key)
             if known is not None and (known.is_active or not KINDS[kind].measures):
                 return known, False
-            if self.store.counts().get(QUEUED, 0) >= limits.max_queued:
-                raise QueueFull(f"at most {limits.max_queued} jobs may wait")
+            if self.store.counts().get(QUEUED, 0) >= file.max_queued:
+                raise QueueFull(f"at most {file.max_queued} jobs may wait")
             own = self.store.counts(owner)
-            if (
-                limits.owner_header is not None
-                and own.get(QUEUED, 0) + own.get(RUNNING, 0) >= limits.max_jobs_per_owner
-            ):
-                raise QueueFull(f"at most {limits.max_jobs_per_owner} jobs of one user may wait or run")
+            if file.owner_header is not None and own.get(QUEUED, 0) + own.get(RUNNING, 0) >= file.max_jobs_per_owner:
+                raise QueueFull(f"at most {file.max_jobs_per_owner} jobs of one user may wait or run")
             title = (
                 prepared.title if len(prepared.title) <= LONGEST_TITLE else f"{prepared.title[: LONGEST_TITLE - 1]}…"
             )
@@ -225,7 +222,7 @@ class JobQueue:
 
     def _expire(self) -> None:
         """Delete old jobs and uploads, and the files of those that are gone."""
-        before = time.time() - self.settings.limits.keep_days * _DAY_S
+        before = time.time() - self.settings.file.keep_days * _DAY_S
         self.store.expire(before)
         self.uploads.store.expire(before)
         for folder in (self.settings.folder / "jobs").glob("*"):
@@ -254,8 +251,8 @@ class JobQueue:
         for id_, run in self._runs.items():
             if run.stop_reason is None and id_ in cancelled:
                 self._interrupt(run, CANCELLED)
-            elif run.stop_reason is None and now - run.started_s > self.settings.limits.job_wall_s:
-                self._interrupt(run, f"the job runs longer than {self.settings.limits.job_wall_s} s")
+            elif run.stop_reason is None and now - run.started_s > self.settings.file.job_wall_s:
+                self._interrupt(run, f"the job runs longer than {self.settings.file.job_wall_s} s")
             elif run.stop_at_s is not None and now > run.stop_at_s:
                 _kill(run.process)
 
@@ -267,7 +264,7 @@ class JobQueue:
 
     def _start(self, job: Job, context: Any) -> None:
         """Start the process of a job in its folder, with its uploads."""
-        limits, folder = self.settings.limits, self._folder(job)
+        file, folder = self.settings.file, self._folder(job)
         try:
             question = self._place(job, folder)
         except (InputError, KeyError) as error:
@@ -276,9 +273,9 @@ class JobQueue:
             return
         parent = None if job.parent is None else self.store.artifact(job.parent)
         cores = self.settings.cores_per_job
-        memory_mib = None if KINDS[job.kind].uses_device else limits.job_memory_mib
+        memory_mib = None if KINDS[job.kind].uses_device else file.job_memory_mib
         listed = self.settings.endpoints_file and self.settings.endpoints_file.absolute()
-        order = JobOrder(job.kind, question, parent, folder, cores, memory_mib, limits.job_cpu_s, listed)
+        order = JobOrder(job.kind, question, parent, folder, cores, memory_mib, file.job_cpu_s, listed)
         ours, theirs = context.Pipe(duplex=False)
         process = context.Process(target=run_job, args=(order, theirs), name=f"job {job.id}")
         process.start()

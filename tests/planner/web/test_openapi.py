@@ -10,13 +10,13 @@ import pytest
 from fastapi.testclient import TestClient
 
 from planner.web.app import create_app
-from planner.web.settings import ServerLimits, ServerSettings
+from planner.web.settings import ServeFile, ServerSettings
 
 schemathesis = pytest.importorskip("schemathesis")
 
 FOLDER = Path(tempfile.mkdtemp(prefix="planner-openapi-"))
-LIMITS = ServerLimits(hosts=("testserver", "localhost"))
-APP = create_app(ServerSettings(store=f"sqlite:///{FOLDER / 'jobs.sqlite'}", limits=LIMITS))
+KEYS = ServeFile(hosts=("testserver", "localhost"))
+APP = create_app(ServerSettings(store=f"sqlite:///{FOLDER / 'jobs.sqlite'}", file=KEYS))
 SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", APP)
 
 

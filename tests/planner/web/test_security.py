@@ -12,20 +12,20 @@ from fastapi.testclient import TestClient
 from catalogs.errors import InputError
 from planner.web.app import create_app
 from planner.web.security import MOST_BODY
-from planner.web.settings import ServerLimits, ServerSettings, read_limits
+from planner.web.settings import ServeFile, ServerSettings, read_serve_file
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 HERE = "http://127.0.0.1:8000"
 QUESTION = {"model": "llama3.1-8b", "hardware": "h100x8", "slo": ["p99=2s"]}
 
 
-def opened(folder: Path, token: str | None = None, host: str = "127.0.0.1", **limits: object) -> TestClient:
+def opened(folder: Path, token: str | None = None, host: str = "127.0.0.1", **keys: object) -> TestClient:
     file = None
     if token is not None:
         file = folder / "token"
         file.write_text(f"{token}\n")
     store = f"sqlite:///{folder / 'jobs.sqlite'}"
-    app = create_app(ServerSettings(host, store=store, token_file=file, limits=ServerLimits.model_validate(limits)))
+    app = create_app(ServerSettings(host, store=store, token_file=file, file=ServeFile.model_validate(keys)))
     return TestClient(app, base_url=HERE, follow_redirects=False)
 
 
@@ -230,13 +230,13 @@ def test_users_see_only_their_own_jobs_and_uploads(tmp_path: Path) -> None:
 def test_the_file_of_settings_is_strict(tmp_path: Path) -> None:
     file = tmp_path / "serve.yaml"
     file.write_text("hosts: [planner.example]\nowner_header: X-User\nkeep_days: 7\n")
-    assert read_limits(file) == ServerLimits(hosts=("planner.example",), owner_header="X-User", keep_days=7.0)
+    assert read_serve_file(file) == ServeFile(hosts=("planner.example",), owner_header="X-User", keep_days=7.0)
     file.write_text("keep_dys: 7\n")
     with pytest.raises(InputError, match="nearest valid choice: keep_days"):
-        read_limits(file)
+        read_serve_file(file)
     file.write_text("max_queued: 0\n")
     with pytest.raises(InputError, match="max_queued"):
-        read_limits(file)
+        read_serve_file(file)
 
 
 def test_an_upload_that_does_not_end_is_refused_on_the_way(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from planner.web.uploads import PREFIX, refuse_paths
 
 _MOST_RESULTS: Final = 20
 
+SCHEMA_VERSION: Final = 1
+
 
 class ImportQuestion(YamlBlock):
     """The body of an import: either an uploaded archive with a calibration, or uploaded results of load clients."""
@@ -56,7 +58,7 @@ def _installed(archive: Path, hardware: str | None) -> dict[str, Any]:
     folder = install_bundle(archive, hardware)
     facts = read_bundle(folder)[0]
     return {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "hardware": facts.hardware,
         "errors": facts.held_out,
         "notices": list(facts.notices),
@@ -67,7 +69,10 @@ def _results(files: list[Path]) -> dict[str, Any]:
     from calibration.commands.importing import run_document
     from calibration.importers.results import measured_runs
 
-    return {"schema_version": 1, "runs": [run_document(run) for file in files for run in measured_runs(file)]}
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "runs": [run_document(run) for file in files for run in measured_runs(file)],
+    }
 
 
 SUMMARY: Final = "Install a calibration from `calibrate export`, or read results of load clients."

@@ -12,6 +12,8 @@ from catalogs.io.yaml_files import YamlBlock, validate_as
 from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task
 from planner.web.uploads import references, refuse_paths
 
+SCHEMA_VERSION: Final = 1
+
 #: Longest profile of a server, seconds.
 MOST_BUDGET_S: Final = 3600.0
 
@@ -58,7 +60,7 @@ def run(task: Task) -> JobResult:
     bundle, installed, _ = fit_and_install(done)
     facts, unit = read_bundle(bundle)[0], done.accelerator
     document = {
-        "schema_version": 1,
+        "schema_version": SCHEMA_VERSION,
         "hardware": unit.name,
         "installed": installed is not None,
         "counts": done.counts,
