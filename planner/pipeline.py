@@ -45,16 +45,8 @@ from planner.problem.latency_metrics import E2E
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest, reproduce_block
 from planner.problem.request import PlanRequest
-from planner.search.objectives import (
-    TIE,
-    CandidateTester,
-    CountedAssess,
-    ObjectiveAssess,
-    Outcome,
-    RunSizes,
-    assess_for,
-    equal_unit_cost,
-)
+from planner.search.candidate_tester import TIE, CandidateTester, Outcome, RunSizes
+from planner.search.objectives import CountedAssess, ObjectiveAssess, assess_for, equal_unit_cost
 from planner.search.progress import search_progress
 from planner.search.search import Progress, SearchResult, search
 from planner.search.study import SearchSettings, need_storage

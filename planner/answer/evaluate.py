@@ -42,7 +42,7 @@ from planner.problem.latency_metrics import LATENCY_METRICS, TTFT
 from planner.problem.price_list import PriceList, rental_need
 from planner.problem.request import PlanRequest
 from planner.problem.slo import STATS, Slo, statistic_s
-from planner.search.objectives import CandidateTester
+from planner.search.candidate_tester import CandidateTester
 
 #: Rates relative to the operating point, at which the slope of the latency is determined (for the error bars).
 _CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)

@@ -23,7 +23,7 @@ from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate, kind_of
 from planner.problem.latency_metrics import TPOT, TTFT
 from planner.problem.request import PlanRequest
-from planner.search.objectives import Outcome
+from planner.search.candidate_tester import Outcome
 from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 
 #: Results of a kind of accelerator, best first. A kind is "undecided" if no candidate that was tried meets the request,

@@ -17,7 +17,7 @@ from planner.evaluation.confidence import LEVEL, Confidence
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
-from planner.search.objectives import TIE
+from planner.search.candidate_tester import TIE
 
 
 class Stats(JsonBlock):

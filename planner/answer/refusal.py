@@ -23,7 +23,7 @@ from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.overrides import Overrides
 from planner.problem.request import LEAST_CONFIDENCE, PlanRequest
 from planner.problem.slo import Slo, seconds_text
-from planner.search.objectives import UNSTABLE, Outcome
+from planner.search.candidate_tester import UNSTABLE, Outcome
 from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 from planner.space.candidates import candidates, distance_from_defaults
 

@@ -1,42 +1,17 @@
-"""Measure one candidate against the best so far, with as few simulated requests as the comparison needs."""
+"""Measure candidates for each objective: each against the best so far, with as few simulated requests as needed."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Final, Literal, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
 
 from planner.evaluation.capacity import find_capacity
-from planner.evaluation.confidence import allowance_for
-from planner.evaluation.evaluator import (
-    NO_ALLOWANCE,
-    SHORT_RUN_MARGIN,
-    ErrorAllowance,
-    Evaluator,
-    Load,
-    RequestCounter,
-    Verdict,
-    judge,
-)
+from planner.evaluation.evaluator import RequestCounter, Verdict
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
-from planner.problem.demand import RequiredRates
-from planner.problem.slo import Slo
-from planner.search.ordering import (
-    best_on_most_of_each_kind,
-    interleaved,
-    most_promising_first,
-    one_of_each_placement_first,
-    placed_and_typed,
-    twins_last,
-)
-
-#: Two plans that differ by less than this share tie: bisection resolves no more, and the simpler one is preferred.
-TIE: Final = 0.02
-
-#: Added to value / limit if the system does not keep up, so that it ranks after all systems that do.
-UNSTABLE: Final = 1000.0
+from planner.search.candidate_tester import TIE, Assess, CandidateTester, Outcome
+from planner.search.ordering import interleaved, most_promising_first, placed_and_typed, twins_last
 
 #: A candidate whose estimated energy is above that of the best by this factor is taken to be unable to win, if it
 #: differs from the best only in its limits. Estimates of other placements and hardware are off by more than that.
@@ -45,78 +20,8 @@ ESTIMATE_MARGIN: Final = 1.3
 #: Candidates up to this estimated value / limit may meet the objectives.
 LIKELY_RATIO: Final = 2.0
 
-#: Halvings of the search for an estimated capacity, on a logarithmic scale.
-_GUESS_STEPS: Final = 7
-
 #: The share of the saturation rate at which the energy of a candidate without a required load is estimated.
 FULL_LOAD: Final = 0.8
-
-Status = Literal["measured", "tied", "pruned", "infeasible"]
-
-
-@dataclass(frozen=True, slots=True)
-class RunSizes:
-    """Simulated requests of a quick run and of a full run: a percentile needs a dozen measured requests beyond it."""
-
-    quick: int
-    full: int
-
-    @classmethod
-    def for_slos(cls, slos: Sequence[Slo]) -> RunSizes:
-        """Return the sizes that the highest percentile among the objectives needs."""
-        beyond = min([1 - s.quantile for s in slos if s.quantile is not None] or [1.0])
-        full = min(max(1000, round(16 / beyond)), 20_000)
-        return cls(max(300, full // 5), full)
-
-    def at_most(self, n: int) -> RunSizes:
-        """Return sizes of at most `n` requests: enough if runs are only compared with each other."""
-        return RunSizes(min(self.quick, n // 4), min(self.full, n))
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of measuring a candidate; rates are of the whole deployment.
-
-    Attributes:
-        candidate: The candidate.
-        status: How the measurement ended.
-        requests_per_s: A rate that meets the objectives (0: none known).
-        upper_requests_per_s: A rate that does not (inf: none known).
-        ratio: Value / limit of the binding objective in the last run.
-        binding: Name of this objective.
-        score: The score (lower is better), or None.
-        n_requests: Requests simulated for this outcome.
-    """
-
-    candidate: Candidate
-    status: Status
-    requests_per_s: float
-    upper_requests_per_s: float
-    ratio: float
-    binding: str
-    score: float | None
-    n_requests: int = 0
-
-    @property
-    def feasible(self) -> bool:
-        """Return whether the candidate meets the objectives."""
-        return self.status in ("measured", "tied")
-
-    def as_dict(self) -> dict[str, object]:
-        """Return the outcome as a study stores it."""
-        return {f.name: getattr(self, f.name) for f in fields(self)} | {"candidate": self.candidate.as_dict()}
-
-    @classmethod
-    def from_dict(cls, stored: dict[str, object], candidate: Candidate) -> Outcome:
-        """Return the outcome of a stored dict; the candidate comes from the study and is not parsed again."""
-        return cls(**(stored | {"candidate": candidate}))  # type: ignore[arg-type]
-
-
-class Assess(Protocol):
-    """Measures a candidate."""
-
-    def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
-        """Return the outcome of a candidate, given the best outcome so far (None: nothing feasible yet)."""
 
 
 class ObjectiveAssess(Assess, Protocol):
@@ -161,131 +66,6 @@ class CountedAssess:
 def equal_unit_cost(_: Candidate) -> float:
     """Return the same unit cost, 1, for every candidate."""
     return 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateTester:
-    """Runs candidates with one seed against the objectives: every candidate gets the same requests.
-
-    An objective counts as met if it is met with the required confidence: the run has the steps, and the verdict the
-    latencies, that are as slow as the stated error has them at that probability level.
-
-    Attributes:
-        evaluator: Simulates the candidates.
-        slos: The objectives.
-        sizes: Requests of quick and full runs.
-        seed: The seed of every run.
-        confidence: The probability with which each objective must be met.
-        requests_per_s: The required rate; None: any.
-        required: Determines the required rate if it depends on the candidate.
-        counter: Counts the requests of every run.
-        fixed_allowance: Replaces the allowance for the stated error where a plan is compared with itself under changed
-            inputs: the change alone must show, and not the error of simulating it.
-    """
-
-    evaluator: Evaluator
-    slos: tuple[Slo, ...]
-    sizes: RunSizes
-    seed: int
-    confidence: float
-    requests_per_s: float | None
-    required: RequiredRates | None = None
-    counter: RequestCounter | None = None
-    fixed_allowance: ErrorAllowance | None = None
-
-    def nominal_per_s(self, candidate: Candidate) -> float | None:
-        """Return the required rate of a candidate with every replica running; None: any."""
-        return self.requests_per_s if self.required is None else self.required.nominal_per_s(candidate)
-
-    def held_per_s(self, candidate: Candidate) -> float | None:
-        """Return the rate at which a candidate must meet the objectives: above nominal if replicas may be lost."""
-        return self.requests_per_s if self.required is None else self.required.held_per_s(candidate)
-
-    def allowance(self, candidate: Candidate) -> ErrorAllowance:
-        """Return the allowance for the stated error of a candidate at the required confidence."""
-        if self.fixed_allowance is not None:
-            return self.fixed_allowance
-        return allowance_for(self.confidence, self.evaluator.stated_error(candidate))
-
-    def probe(self, candidate: Candidate, requests_per_s: float, n_requests: int) -> Verdict:
-        """Return the verdict of one run on whether a rate meets the objectives with the required confidence."""
-        return self._judged(candidate, requests_per_s, n_requests, self.allowance(candidate))
-
-    def simulated(self, candidate: Candidate, requests_per_s: float, n_requests: int) -> Verdict:
-        """Return the verdict of one run at a rate without an allowance for errors: for its mean values."""
-        return self._judged(candidate, requests_per_s, n_requests, NO_ALLOWANCE)
-
-    def _judged(self, candidate: Candidate, requests_per_s: float, n: int, allowance: ErrorAllowance) -> Verdict:
-        load = Load(requests_per_s * allowance.speed, n, self.seed, patient=n >= self.sizes.full)
-        seen = self.evaluator.observe(candidate, load)
-        if self.counter is not None:
-            self.counter.add(candidate, seen)
-        return judge([seen], self.slos, allowance)
-
-    def ruled_out(self, candidate: Candidate, short: Verdict, goal: float = 1.0, guessed_goal: float = 1.0) -> bool:
-        """Return whether a short run rules a candidate out: it misses the goal by more than its noise.
-
-        If the estimate reaches `guessed_goal`, one of the two is wrong. The run must then miss the goal, value / limit,
-        by twice the noise on a logarithmic scale; otherwise a full run decides.
-        """
-        over = short.value_ratio / goal
-        if not short.far_behind and over <= SHORT_RUN_MARGIN:
-            return False
-        return over > SHORT_RUN_MARGIN**2 or self.guessed_ratio(candidate, short.requests_per_s) > guessed_goal
-
-    def guessed_ratio(self, candidate: Candidate, requests_per_s: float) -> float:
-        """Return the estimated largest value / limit at a rate, with the allowance; infinite if overloaded.
-
-        The allowance is that of a light load, because candidates are compared where they are promising.
-        """
-        allowance = self.allowance(candidate)
-        rate = requests_per_s * allowance.speed
-        return max(
-            self.evaluator.guess_s(candidate, rate, slo.metric, slo.quantile)
-            * allowance.latency(slo, 0.0)
-            / slo.limit_s
-            for slo in self.slos
-        )
-
-    def guessed_capacity_per_s(self, candidate: Candidate) -> float:
-        """Return the estimated highest rate that meets the objectives; 0 if a light load is estimated to miss one."""
-        low, high = self.evaluator.light_requests_per_s(candidate), self.evaluator.fluid_requests_per_s(candidate)
-        if self.guessed_ratio(candidate, low) > 1:
-            return 0.0
-        for _ in range(_GUESS_STEPS):
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if self.guessed_ratio(candidate, middle) <= 1 else (low, middle)
-        return low
-
-    def floor_per_s(self, candidate: Candidate) -> float:
-        """Return the least rate at which a candidate must meet the objectives: the required rate, or a light load."""
-        return self.held_per_s(candidate) or self.evaluator.light_requests_per_s(candidate)
-
-    def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates in the order in which they are expected to meet the objectives, whatever they score.
-
-        First comes, for each kind, the candidate with the smallest estimated value / limit on the most accelerators: if
-        it fails, the others are expected to fail. Then come in turn those with the smallest estimates at all, those of
-        other placements, and those with the highest rate of a full batch, because any estimate may be wrong.
-        """
-        roomy = most_promising_first(candidates, lambda c: -self.evaluator.fluid_requests_per_s(c))
-        ratios = {c: self.guessed_ratio(c, self.floor_per_s(c)) for c in candidates}
-        fast = most_promising_first(roomy, lambda c: ratios[c])
-        varied = [one_of_each_placement_first(order) for order in (fast, roomy)]
-        rest = interleaved(twins_last(fast, lambda c: (ratios[c],), TIE / 2), *varied)
-        return list(dict.fromkeys([*best_on_most_of_each_kind(fast), *rest]))
-
-    def refuse(self, candidate: Candidate, best: Outcome | None, verdict: Verdict) -> Outcome:
-        """Return the outcome of a candidate that misses; its ratio shows the sampler by how much."""
-        ratio = verdict.value_ratio + (0.0 if verdict.stable else UNSTABLE)
-        status: Status = "infeasible" if best is None else "pruned"
-        return Outcome(candidate, status, 0.0, verdict.requests_per_s, ratio, verdict.worst.name, None)
-
-    def capacity(self, candidate: Candidate, floor: Verdict, guess_per_s: float) -> Outcome:
-        """Return the outcome of a search for the highest rate that meets the objectives."""
-        found = find_capacity(lambda r: self.probe(candidate, r, self.sizes.full), guess_per_s, floor)
-        rate, upper, at = found.requests_per_s, found.upper_requests_per_s, found.at_capacity
-        return Outcome(candidate, "measured", rate, upper, at.ratio, at.worst.name, -rate)
 
 
 @dataclass(frozen=True, slots=True)

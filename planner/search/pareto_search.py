@@ -29,7 +29,7 @@ from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.problem.tariff import Tariff
-from planner.search.objectives import RunSizes
+from planner.search.candidate_tester import RunSizes
 from planner.search.pareto_sampler import (
     RESOLVED,
     ParetoOptunaSampler,

@@ -24,7 +24,7 @@ from planner.problem.front import ParetoAxis
 from planner.problem.latency_metrics import TTFT
 from planner.problem.price_list import PriceList
 from planner.problem.slo import Slo
-from planner.search.objectives import RunSizes
+from planner.search.candidate_tester import RunSizes
 from planner.search.pareto_sampler import ParetoSample, ParetoSampler
 from planner.search.study import Params
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from catalogs.ui.words import rate
-from planner.search.objectives import Outcome
+from planner.search.candidate_tester import Outcome
 from planner.search.pareto_search import FrontProgress
 from planner.search.search import Progress
 

@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import OUR_PACKAGES
 from planner.problem.candidate import Candidate
-from planner.search.objectives import Assess, Outcome
+from planner.search.candidate_tester import Assess, Outcome
 from planner.search.study import message_lines
 
 LOCAL: Final = "ray://local"

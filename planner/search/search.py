@@ -23,7 +23,7 @@ import optuna
 from optuna.trial import TrialState
 
 from planner.problem.candidate import Candidate
-from planner.search.objectives import Assess, Outcome
+from planner.search.candidate_tester import Assess, Outcome
 from planner.search.ordering import differs_in_one_choice, placed_and_typed
 from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
 from planner.search.workers import Lookahead, SerialLookahead

@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, TypeVar
 from catalogs.errors import InputError
 from catalogs.ui.interrupts import ENDINGS, interrupts_held
 from planner.problem.candidate import Candidate
-from planner.search.objectives import Assess, Outcome
+from planner.search.candidate_tester import Assess, Outcome
 
 #: Forked workers inherit what was compiled and simulated before; elsewhere a fork is not safe.
 START_METHOD: Final = "fork" if sys.platform == "linux" else "spawn"

@@ -41,7 +41,7 @@ from planner.problem.latency_metrics import E2E
 from planner.problem.load_curve import LoadCurve
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.search.objectives import RunSizes
+from planner.search.candidate_tester import RunSizes
 from planner.sections.fleet_day import MOST_WINDOWS, DailyRun, FleetDay, FleetSize, Name
 from planner.sections.section import ChosenPlan, Section, interval_words, level_words, verdict_words
 from planner.space.layouts import replicas_of

@@ -27,7 +27,7 @@ from planner.problem.key_definition import refuse_if
 from planner.problem.latency_metrics import E2E, TPOT, TTFT
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.search.objectives import CandidateTester, RunSizes
+from planner.search.candidate_tester import CandidateTester, RunSizes
 from planner.sections.section import ChosenPlan, Section
 
 #: Maximum number of requests of a run. The rows are only compared with each other, so short runs are enough.

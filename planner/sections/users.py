@@ -44,7 +44,7 @@ from planner.evaluation.evaluator import Load, Observation, pooled_value_s, pool
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.search.objectives import RunSizes
+from planner.search.candidate_tester import RunSizes
 from planner.sections.section import ChosenPlan, Section, interval_words, level_words, verdict_words
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate

@@ -15,7 +15,7 @@ from typing import Final
 from catalogs.ui.terminal import ProgressCallback
 from planner.evaluation.capacity import Capacity, find_capacity
 from planner.evaluation.evaluator import Evaluator, Verdict
-from planner.search.objectives import CandidateTester, RunSizes
+from planner.search.candidate_tester import CandidateTester, RunSizes
 from planner.studies.capacity_inputs import CapacityInput, capacity_inputs
 from planner.studies.rerun import Rerun
 

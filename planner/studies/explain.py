@@ -12,7 +12,7 @@ from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.evaluator import apply_bounds
 from planner.problem.candidate import count_words, deployment_words
-from planner.search.objectives import TIE
+from planner.search.candidate_tester import TIE
 from planner.studies.binding import Binding, find_binding
 from planner.studies.bottleneck import ResourceUse, pool_uses, resource_uses
 from planner.studies.capacity_growth import Growth, GrowthStep, growth

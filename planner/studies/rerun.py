@@ -18,7 +18,7 @@ from planner.problem.hardware_choice import is_one
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
-from planner.search.objectives import CandidateTester, RunSizes
+from planner.search.candidate_tester import CandidateTester, RunSizes
 
 #: Deployment keys that have other spellings, or follow from other keys.
 _NAMES: Final = ("model", "engine", "kv_blocks")

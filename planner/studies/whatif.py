@@ -28,7 +28,7 @@ from planner.problem.overrides import with_keys
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
-from planner.search.objectives import CandidateTester, RunSizes
+from planner.search.candidate_tester import CandidateTester, RunSizes
 from planner.space.bounds import length_discard, memory_discard
 from planner.studies.comparison import PlanComparison, deployment_differs, figures
 from planner.studies.rerun import without_load

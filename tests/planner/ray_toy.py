@@ -10,7 +10,7 @@ from pathlib import Path
 
 from catalogs.errors import InputError
 from planner.problem.candidate import Candidate
-from planner.search.objectives import Assess, Outcome
+from planner.search.candidate_tester import Assess, Outcome
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
-from planner.search.objectives import TIE, CandidateTester, Outcome, RunSizes
+from planner.search.candidate_tester import TIE, CandidateTester, Outcome, RunSizes
 from planner.search.search import SearchResult
 from tests.planner.known_plan import KnownPlan
 from tests.planner.queue_toy import QueueToy, candidate

@@ -34,7 +34,7 @@ from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
-from planner.search.objectives import CandidateTester, RunSizes
+from planner.search.candidate_tester import CandidateTester, RunSizes
 from tests.planner.known_plan import KnownPlan
 from tests.planner.queue_toy import candidate
 

@@ -16,7 +16,7 @@ from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
-from planner.search.objectives import CandidateTester, RunSizes
+from planner.search.candidate_tester import CandidateTester, RunSizes
 from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 from tests.planner.known_plan import KnownPlan
 from tests.planner.queue_toy import candidate

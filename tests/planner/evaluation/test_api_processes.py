@@ -17,7 +17,7 @@ from planner.problem.candidate import API_SERVERS, Candidate, deployment_words
 from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
-from planner.search.objectives import CandidateTester, RunSizes
+from planner.search.candidate_tester import CandidateTester, RunSizes
 from planner.space.candidates import candidates, distance_from_defaults
 
 

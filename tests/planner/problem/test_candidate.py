@@ -13,7 +13,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from planner.problem.candidate import Candidate, DeploymentOverrides, Split
-from planner.search.objectives import Outcome
+from planner.search.candidate_tester import Outcome
 from tests.planner.queue_toy import candidate
 
 TEXTS = ("h100x1", "h100x8", "2*h100x8", "rtx4090", "a100-80gb:1g.10gbx7", "h100-nvlx2", "h100-nvlx4")

@@ -14,7 +14,8 @@ from planner.evaluation.capacity import find_capacity
 from planner.evaluation.evaluator import Load, Observation
 from planner.problem.candidate import Candidate
 from planner.problem.slo import parse_slos
-from planner.search.objectives import TIE, CandidateTester, ObjectiveAssess, Outcome, RunSizes, assess_for
+from planner.search.candidate_tester import TIE, CandidateTester, Outcome, RunSizes
+from planner.search.objectives import ObjectiveAssess, assess_for
 from planner.search.search import search
 from planner.search.study import SearchSettings
 from tests.planner.queue_toy import QueueToy, candidate

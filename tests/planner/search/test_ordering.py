@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planner.problem.candidate import Candidate
-from planner.search.objectives import Outcome
+from planner.search.candidate_tester import Outcome
 from planner.search.ordering import (
     differs_in_one_choice,
     interleaved,

@@ -12,7 +12,7 @@ import pytest
 
 from catalogs.errors import InputError
 from planner.problem.candidate import Candidate
-from planner.search.objectives import Outcome
+from planner.search.candidate_tester import Outcome
 from planner.search.search import search
 from planner.search.study import need_storage
 from tests.planner.postgres_server import Server, binaries, free_port

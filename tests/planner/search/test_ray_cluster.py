@@ -15,7 +15,7 @@ import pytest
 
 from catalogs.errors import InputError
 from planner.search import ray_workers
-from planner.search.objectives import CandidateTester, Outcome
+from planner.search.candidate_tester import CandidateTester, Outcome
 from planner.search.ray_workers import RayPool, check_address, join_cluster
 from planner.search.search import SearchResult, search
 from planner.search.study import SearchSettings

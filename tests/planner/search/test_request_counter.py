@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from planner.evaluation.evaluator import Load, Observation, RequestCounter
 from planner.problem.candidate import Candidate
-from planner.search.objectives import CandidateTester, CountedAssess, Outcome
+from planner.search.candidate_tester import CandidateTester, Outcome
+from planner.search.objectives import CountedAssess
 from planner.search.search import search
 from planner.search.study import SearchSettings
 from tests.planner.queue_toy import QueueToy, candidate

@@ -11,7 +11,8 @@ import pytest
 from planner.evaluation import evaluator as observation
 from planner.problem.candidate import Candidate
 from planner.problem.slo import parse_slos
-from planner.search.objectives import CandidateTester, CapacityRace, LowestEnergy, LowestLatency, Outcome, RunSizes
+from planner.search.candidate_tester import CandidateTester, Outcome, RunSizes
+from planner.search.objectives import CapacityRace, LowestEnergy, LowestLatency
 from planner.search.search import search
 from planner.search.study import SearchSettings
 from tests.planner.queue_toy import QueueToy, candidate

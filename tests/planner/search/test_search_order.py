@@ -11,7 +11,7 @@ import pytest
 from optuna.samplers import RandomSampler
 
 from planner.problem.candidate import Candidate
-from planner.search.objectives import Outcome
+from planner.search.candidate_tester import Outcome
 from planner.search.ordering import differs_in_one_choice
 from planner.search.search import SearchResult, _tell, search
 from planner.search.study import CandidateStudy, SearchSettings

@@ -16,7 +16,7 @@ import pytest
 
 from catalogs.errors import InputError
 from planner.problem.candidate import Candidate
-from planner.search.objectives import CandidateTester, Outcome
+from planner.search.candidate_tester import CandidateTester, Outcome
 from planner.search.search import SearchResult, search
 from planner.search.study import PROCESS_KEY, SearchSettings, is_abandoned
 from tests.planner.queue_toy import QueueToy

@@ -20,7 +20,7 @@ from optuna.storages.journal import JournalFileBackend
 from catalogs.errors import InputError
 from planner.problem.candidate import Candidate
 from planner.search import study_file
-from planner.search.objectives import CandidateTester, Outcome
+from planner.search.candidate_tester import CandidateTester, Outcome
 from planner.search.search import SearchResult, search
 from planner.search.study import OUTCOME_KEY, SearchSettings
 from planner.search.study_file import StudyFile

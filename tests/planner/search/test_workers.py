@@ -19,7 +19,8 @@ import pytest
 from catalogs.errors import InputError
 from planner.problem.candidate import Candidate
 from planner.search import workers
-from planner.search.objectives import CandidateTester, CapacityRace, Outcome
+from planner.search.candidate_tester import CandidateTester, Outcome
+from planner.search.objectives import CapacityRace
 from planner.search.search import search
 from planner.search.study import SearchSettings
 from planner.search.workers import ProcessPool, SerialLookahead, usable_cores

@@ -15,7 +15,7 @@ from planner.problem.candidate import Candidate
 from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
-from planner.search.objectives import CandidateTester, RunSizes
+from planner.search.candidate_tester import CandidateTester, RunSizes
 from planner.studies import capacity_inputs as inputs
 from planner.studies.binding import IMPROVEMENT, LEAST_REQUESTS, RESOLUTION, Binding, CapacityGain, find_binding, ranked
 from planner.studies.capacity_inputs import capacity_inputs

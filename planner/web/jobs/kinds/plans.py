@@ -11,7 +11,7 @@ from planner.web.questions import read_question, refuse_unknown, shown_names
 
 if TYPE_CHECKING:
     from planner.problem.request import PlanRequest
-    from planner.search.objectives import Outcome
+    from planner.search.candidate_tester import Outcome
 
 
 def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
