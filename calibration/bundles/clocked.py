@@ -29,7 +29,7 @@ from typing import Final
 import numpy as np
 
 from calibration.bundles.bundle import Bundle
-from calibration.operators.cost import Cost
+from calibration.operators.cost import AdjustedCosts, Cost
 from calibration.operators.operators import Collective, Operator
 from calibration.operators.roofline import compute_s, memory_s
 from calibration.power.model import MOST_DEMAND, group_of
@@ -93,15 +93,15 @@ def stretch(arithmetic_s: FloatArray, memory_s: FloatArray, seconds: FloatArray,
 
 
 @dataclass(frozen=True, slots=True)
-class Clocked:
-    """A calibration at a lower clock, as a `CostSource` for the simulator."""
+class Clocked(AdjustedCosts):
+    """The costs of a calibration at a lower clock."""
 
-    bundle: Bundle
+    source: Bundle
     clock: float
 
     def cost(self, op: Operator) -> Cost:
         """Return the seconds, watts and origin of an operator at this clock."""
-        unit, at_full = self.bundle.accelerator, self.bundle.cost(op)
+        unit, at_full = self.source.accelerator, self.source.cost(op)
         seconds = np.maximum(at_full.seconds, 1e-12)
         work_s, bytes_s = compute_s(op, unit), memory_s(op, unit)
         if isinstance(op, Collective):  # the link keeps its clock; the kernel takes the minimum part
@@ -114,7 +114,7 @@ class Clocked:
     def _watts(
         self, op: Operator, shares: tuple[FloatArray, FloatArray], at_full_w: FloatArray, longer: FloatArray
     ) -> FloatArray:
-        unit, curve = self.bundle.accelerator, self.bundle.power.curves[group_of(op)]
+        unit, curve = self.source.accelerator, self.source.power.curves[group_of(op)]
         voltage = voltage_curve(unit)[0].at(self.clock)
         u_c, u_m = (np.clip(u, 0.0, 1.0) for u in shares)
         span_w = unit.tdp_w - unit.idle_w
@@ -124,16 +124,3 @@ class Clocked:
         kept = np.minimum(at_full_w - unit.idle_w, MOST_DEMAND * unit.tdp_w) / np.maximum(full_w, 1e-9)
         out: FloatArray = unit.idle_w + lower_w * np.clip(kept, 0.0, 1.0)
         return out
-
-    def relative_error(self, family: str) -> float:
-        """Return the relative error of a family, which the clock does not change."""
-        return self.bundle.relative_error(family)
-
-    def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
-        """Return whether decodes in a step with prefill run in the prefill kernel."""
-        return self.bundle.joins_decodes(head_dim, kv_dtype)
-
-    @property
-    def attention_writes_cache(self) -> bool:
-        """Return whether the time of attention includes the write to the cache."""
-        return self.bundle.attention_writes_cache

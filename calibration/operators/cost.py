@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -61,3 +62,27 @@ class CostSource(Protocol):
     def attention_writes_cache(self) -> bool:
         """Return whether the time of attention includes the write of new keys and values to the cache."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class AdjustedCosts(ABC):
+    """The costs of a source, adjusted for each operator; everything else is that of the source. Is a CostSource."""
+
+    source: CostSource
+
+    @abstractmethod
+    def cost(self, op: Operator) -> Cost:
+        """Return the adjusted seconds, watts and origin of the operator."""
+
+    def relative_error(self, family: str) -> float:
+        """Return the median relative error of an operator family, which the adjustment does not change."""
+        return self.source.relative_error(family)
+
+    def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
+        """Return whether decodes in a step with prefill run as prefill chunks of one token in one kernel."""
+        return self.source.joins_decodes(head_dim, kv_dtype)
+
+    @property
+    def attention_writes_cache(self) -> bool:
+        """Return whether the time of attention includes the write of new keys and values to the cache."""
+        return self.source.attention_writes_cache

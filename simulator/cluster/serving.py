@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from calibration.operators.cost import Cost, CostSource
+from calibration.operators.cost import AdjustedCosts, Cost
 from calibration.operators.operators import Collective, Operator
 from catalogs.deployments.faults import Fault, Retries, parse_faults, parse_retries
 from catalogs.deployments.routing import parse_router
@@ -79,26 +79,15 @@ def _check_target(fault: Fault, placements: Sequence[Placement], where: str) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class _SlowLinks:
-    """A calibration in which collectives take `factor` times as long."""
+class _SlowLinks(AdjustedCosts):
+    """The costs of a source with collectives that take `factor` times as long."""
 
-    source: CostSource
     factor: float
 
     def cost(self, op: Operator) -> Cost:
         """Return the cost of an operator, with collectives slowed down."""
         cost = self.source.cost(op)
         return replace(cost, seconds=cost.seconds * self.factor) if isinstance(op, Collective) else cost
-
-    def relative_error(self, family: str) -> float:
-        return self.source.relative_error(family)
-
-    def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
-        return self.source.joins_decodes(head_dim, kv_dtype)
-
-    @property
-    def attention_writes_cache(self) -> bool:
-        return self.source.attention_writes_cache
 
 
 def _slow_links(fleet: CompiledFleet) -> Callable[[int, float], StepCost]:

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from calibration.operators.cost import Cost, CostSource
+from calibration.operators.cost import AdjustedCosts, Cost, CostSource
 from calibration.operators.operators import Collective, Operator
 from calibration.operators.roofline import compute_s, memory_s
 from catalogs.arrays import FloatArray
@@ -30,10 +30,9 @@ DeviceResource = Literal["compute", "memory", "link", "fixed"]
 
 
 @dataclass(frozen=True, slots=True)
-class ImprovedSource:
-    """The costs of a source with one resource of the accelerator faster by `factor`; implements CostSource."""
+class ImprovedSource(AdjustedCosts):
+    """The costs of a source with one resource of the accelerator faster by `factor`."""
 
-    source: CostSource
     accelerator: Accelerator
     resource: DeviceResource
     factor: float
@@ -55,19 +54,6 @@ class ImprovedSource:
         arithmetic = arithmetic_s / (self.factor if self.resource == "compute" else 1.0)
         memory = memory_s / (self.factor if self.resource == "memory" else 1.0)
         return np.where(fixed, 1.0, np.maximum(arithmetic, memory) / roofline_s)
-
-    def relative_error(self, family: str) -> float:
-        """Return the median relative error of an operator family."""
-        return self.source.relative_error(family)
-
-    def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
-        """Return whether decodes in a step with prefill run as prefill chunks of one token in one kernel."""
-        return self.source.joins_decodes(head_dim, kv_dtype)
-
-    @property
-    def attention_writes_cache(self) -> bool:
-        """Return whether the time of attention includes the write of new keys and values to the cache."""
-        return self.source.attention_writes_cache
 
 
 def improved_cost(
