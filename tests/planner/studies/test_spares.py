@@ -18,7 +18,7 @@ from catalogs.ui.words import parse_duration
 from planner.cli.main import app
 from planner.problem.slo import parse_slos
 from planner.studies.outages import FailingReplicas, Outage, binomial_bounds
-from planner.studies.spares import SpareStudy, needed_replicas
+from planner.studies.spares import Observe, SpareStudy, needed_replicas
 from tests.planner.screen_intervals import unlabelled_intervals
 
 DAY_S = 86400.0
@@ -54,24 +54,24 @@ def test_a_replica_that_is_back_may_fail_again() -> None:
     assert list(outage.victims()) == [(0, 0, 0.0), (0, 0, 700.0)]
 
 
-def study(mtbf_s: float, late_when: int, needed: int = 3, n_windows: int = 2000) -> SpareStudy:
-    """Everything is late while `late_when` more are down than are spare."""
+def late_if_down(needed: tuple[int, ...], kind: int, more: int) -> Observe:
+    """Return a simulation in which all is late while replicas of a kind are down: `more` of them than are spare."""
 
-    def observe(
-        replicas: tuple[int, ...],
-        outage: Outage | None,
-        example: int,  # noqa: ARG001
-        speed: float,  # noqa: ARG001
-    ) -> Mapping[str, FloatArray]:
+    def observe(replicas: tuple[int, ...], outage: Outage | None, *_: float) -> Mapping[str, FloatArray]:
         if outage is None:
             return {"ttft": np.full(1000, 0.1)}
-        spare = replicas[0] - needed
-        n = np.arange(10_000) / 10_000 * outage.length_s
-        down = sum(((n >= s) & (n < s + outage.restart_s)).astype(int) for s in outage.starts_s)
-        return {"ttft": np.where(down >= spare + late_when, 9.0, 0.1)}
+        at = np.arange(10_000) / 10_000 * outage.length_s
+        starts = [s for s, pool in outage.failures if pool == kind]
+        down = sum((((at >= s) & (at < s + outage.restart_s)).astype(int) for s in starts), np.zeros(len(at)))
+        return {"ttft": np.where(down >= replicas[kind] - needed[kind] + more, 9.0, 0.1)}
 
-    failing = FailingReplicas(mtbf_s, 600.0)
-    return SpareStudy(observe, SLOS, failing, 10.0, (needed,), DAY_S, 0.9, 0, n_windows)
+    return observe
+
+
+def study(mtbf_s: float, late_when: int, n_windows: int = 2000) -> SpareStudy:
+    """Return a study of three needed replicas, where all is late while `late_when` more are down than are spare."""
+    observe = late_if_down((3,), 0, late_when)
+    return SpareStudy(observe, SLOS, FailingReplicas(mtbf_s, 600.0), 10.0, (3,), DAY_S, 0.9, 0, n_windows)
 
 
 @pytest.mark.parametrize("mtbf_d", [3.0, 30.0])
@@ -98,23 +98,9 @@ def test_the_fewest_is_found_from_above_and_from_below() -> None:
 
 
 def kinds_study(mtbf_s: float, needed: tuple[int, int], weak: int) -> SpareStudy:
-    """Everything is late while too few replicas of kind `weak` are up; the other kind is never missed."""
-
-    def observe(
-        replicas: tuple[int, ...],
-        outage: Outage | None,
-        example: int,  # noqa: ARG001
-        speed: float,  # noqa: ARG001
-    ) -> Mapping[str, FloatArray]:
-        if outage is None:
-            return {"ttft": np.full(1000, 0.1)}
-        at = np.arange(10_000) / 10_000 * outage.length_s
-        starts = [s for s, pool in outage.failures if pool == weak]
-        down = sum((((at >= s) & (at < s + outage.restart_s)).astype(int) for s in starts), np.zeros(len(at)))
-        return {"ttft": np.where(down > replicas[weak] - needed[weak], 9.0, 0.1)}
-
-    failing, roles = FailingReplicas(mtbf_s, 600.0), ("prefill", "decode")
-    return SpareStudy(observe, SLOS, failing, 10.0, needed, DAY_S, 0.9, 0, 500, roles, (1, 2))
+    """Return a study where all is late while too few replicas of kind `weak` are up; the other kind is never missed."""
+    observe, roles = late_if_down(needed, weak, 1), ("prefill", "decode")
+    return SpareStudy(observe, SLOS, FailingReplicas(mtbf_s, 600.0), 10.0, needed, DAY_S, 0.9, 0, 500, roles, (1, 2))
 
 
 @pytest.mark.parametrize("weak", [0, 1])
@@ -187,19 +173,8 @@ def test_needed_and_times() -> None:
 
 def test_spares_of_a_plan_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer, target = tmp_path / "a.json", tmp_path / "s.json"
-    asked = [
-        "--model",
-        "llama3.2-1b",
-        "--slo",
-        "ttft.p90=1s",
-        "--hw",
-        "l4x4",
-        "--set",
-        "search.trials=1",
-        "--precision",
-        "native",
-    ]
-    fixed = ["--set", "tensor_parallel=1", "--rate", "8", "--json", str(answer)]
+    asked = ["--model", "llama3.2-1b", "--slo", "ttft.p90=1s", "--hw", "l4x4", "--precision", "native"]
+    fixed = ["--set", "search.trials=1", "--set", "tensor_parallel=1", "--rate", "8", "--json", str(answer)]
     assert run_command("plan", app, [*asked, *fixed]) == 0
     terms = ["--mtbf", "1d", "--restart", "2min", "--window", "4h"]
     status = run_command("plan", app, ["spares", str(answer), *terms, "--json", str(target)])
