@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -33,7 +33,7 @@ from planner.answer.evaluate import (
 )
 from planner.answer.hardware_ranking import HardwareRanking, HardwareRow
 from planner.answer.refusal import Refuser
-from planner.answer.schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary
+from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, Reproduce, SearchSummary
 from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.queueing import OVERLOAD
@@ -53,6 +53,7 @@ from planner.search.study import SearchSettings, need_storage
 from planner.search.workers import ProcessPool, WorkerPool, usable_cores
 from planner.sections.full_answer import FullAnswer
 from planner.sections.registry import check_sections, compute_sections
+from planner.space.bounds import Discard
 from planner.space.candidates import distance_from_defaults
 
 N_ALTERNATIVES: Final = 2
@@ -91,40 +92,79 @@ def make_plan(
         InputError: A name is unknown.
     """
     started = time.perf_counter()
-    left, discards = apply_bounds(request, evaluator)
+    space = _Space(*apply_bounds(request, evaluator))
     prices = PriceList(request.tariff, evaluator.names.hardware)
-    plan_evaluator = PlanEvaluator(evaluator, _tester(request, evaluator, left), prices, workers.map)
-    result = search_candidates(request, plan_evaluator, left, workers, progress)
+    plan_evaluator = PlanEvaluator(evaluator, _tester(request, evaluator, space.left), prices, workers.map)
+    result = search_candidates(request, plan_evaluator, space.left, workers, progress)
     entries = _entries(request, plan_evaluator, result)
     if result.interrupted and not entries:
         raise KeyboardInterrupt
     ranked: list[HardwareRow] = []
     if not is_one(request.hardware) and not result.interrupted:
-        in_order = _assess(request, plan_evaluator, plan_evaluator.tester, left).in_order
-        ranking = HardwareRanking(request, plan_evaluator, in_order, _sizes(prices, left).__getitem__)
-        ranked, by_kind = ranking.rows(left, list(discards.items()), result.outcomes, entries)
-        entries = _with_another_kind(entries, by_kind) if entries else _with_all_seeds(plan_evaluator, by_kind)
-    refusal = (
-        None
-        if entries
-        else Refuser(request, plan_evaluator, elsewhere).refuse(left, list(discards.items()), result.outcomes)
-    )
-    summary = SearchSummary(
-        n_space=len(left) + len(discards),
-        n_bounded_out=len(discards),
+        entries, ranked = _ranked(request, plan_evaluator, space, result, entries)
+    refusal = None
+    if not entries:
+        refuser = Refuser(request, plan_evaluator, elsewhere)
+        refusal = refuser.refuse(space.left, list(space.discards.items()), result.outcomes)
+    summary = _summary(request, evaluator, space, result, time.perf_counter() - started)
+    return _answer(request, evaluator, entries, refusal, ranked, summary)
+
+
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """The candidates that the bounds leave, and the others with the reasons why they cannot meet the request."""
+
+    left: list[Candidate]
+    discards: dict[Candidate, Discard]
+
+
+def _ranked(
+    request: PlanRequest,
+    plan_evaluator: PlanEvaluator,
+    space: _Space,
+    result: SearchResult,
+    entries: Sequence[EvaluatedPlan],
+) -> tuple[list[EvaluatedPlan], list[HardwareRow]]:
+    """Return the plans of the answer and the row of each kind of accelerator; the table may add a plan."""
+    in_order = _assess(request, plan_evaluator, plan_evaluator.tester, space.left).in_order
+    sizes = _sizes(plan_evaluator.prices, space.left)
+    ranking = HardwareRanking(request, plan_evaluator, in_order, sizes.__getitem__)
+    rows, by_kind = ranking.rows(space.left, list(space.discards.items()), result.outcomes, entries)
+    plans = _with_another_kind(entries, by_kind) if entries else _with_all_seeds(plan_evaluator, by_kind)
+    return plans, rows
+
+
+def _summary(
+    request: PlanRequest, evaluator: Evaluator, space: _Space, result: SearchResult, seconds: float
+) -> SearchSummary:
+    """Return the part of the answer that tells how the plans were found."""
+    return SearchSummary(
+        n_space=len(space.left) + len(space.discards),
+        n_bounded_out=len(space.discards),
         n_simulated=result.n_simulated,
         n_pruned=result.n_pruned,
-        seconds=time.perf_counter() - started,
+        seconds=seconds,
         seed=request.seed,
-        method=_method(result, len(left)),
+        method=_method(result, len(space.left)),
         n_resumed=result.n_resumed,
         n_requests=result.n_requests,
-        bounded_out=dict(Counter(d.reason for d in discards.values()).most_common()),
+        bounded_out=dict(Counter(d.reason for d in space.discards.values()).most_common()),
         interrupted=result.interrupted,
         left_out=list(evaluator.notices),
     )
+
+
+def _answer(
+    request: PlanRequest,
+    evaluator: HardwareChoiceEvaluator,
+    entries: Sequence[EvaluatedPlan],
+    refusal: Refusal | None,
+    ranked: list[HardwareRow],
+    summary: SearchSummary,
+) -> FullAnswer:
+    """Return the answer with its plans, or with its refusal; an interrupted answer has no sections."""
     plans = [entry.plan for entry in entries]
-    sections = compute_sections(request, entries[0], evaluator) if plans and not result.interrupted else {}
+    sections = compute_sections(request, entries[0], evaluator) if plans and not summary.interrupted else {}
     return FullAnswer(
         schema_version=SCHEMA_VERSION,
         request=request,

@@ -345,69 +345,69 @@ def spares(
     """
     plan = chosen("spares", answer, alternative)
     rerun = Rerun.of(answer)
-    request, candidate = rerun.request, rerun.candidates[alternative]
     fleet = FailingFleet.of(rerun, plan, alternative)
-    rate = fleet.requests_per_s
-    failing = FailingReplicas(terms.mtbf_s, terms.restart_s)
-    parts = [part for _, part in candidate.pools]
-    planned = tuple(part.replicas for part in parts)
-    needed = planned  # of prefill and decode replicas, the capacity of each kind alone is not known
-    if len(planned) == 1:
-        carries = max(plan.capacity_requests_per_s or 0.0, rate) / candidate.replicas
-        needed = (min(candidate.replicas, needed_replicas(rate, carries)),)
-    study = SpareStudy(
-        fleet.observe,
-        request.slos,
-        failing,
-        rate,
-        needed,
-        terms.window_s,
-        terms.held,
-        request.seed,
-        roles=tuple(role for role, _ in candidate.pools),
-        sizes=tuple(part.layout.accelerators for part in parts),
-    )
-    allowance = allowance_for(request.confidence, StatedError.of(request.engine, plan.operator_error))
+    study = _study(rerun, rerun.candidates[alternative], plan, fleet, terms)
+    allowance = allowance_for(rerun.request.confidence, StatedError.of(rerun.request.engine, plan.operator_error))
     careful = replace(study, observe=replace(fleet, allowance=allowance).observe)
     fewest, tried = careful.fewest(tell, allowance.speed)
-    held_as_simulated, fewest_as_simulated = None, None
     tell("steps as simulated")
-    if fewest is not None:
-        held_as_simulated = study.tried(fewest).windows_held
+    held_as_simulated = None if fewest is None else study.tried(fewest).windows_held
     fewest_as_simulated, _ = study.fewest(tell, 1.0, fewest)
+    planned = tuple(part.replicas for _, part in rerun.candidates[alternative].pools)
+    needed = sum(study.needed)
     return SparesDocument(
         schema_version=1,
-        mtbf_s=failing.mtbf_s,
-        restart_s=failing.restart_s,
-        availability=failing.availability,
-        requests_per_s=rate,
+        mtbf_s=terms.mtbf_s,
+        restart_s=terms.restart_s,
+        availability=study.failing.availability,
+        requests_per_s=study.requests_per_s,
         window_s=terms.window_s,
         windows_must_hold=terms.held,
         n_windows=study.n_windows,
         ci_level=LEVEL,
-        slo=[slo.text for slo in request.slos],
-        needed=sum(needed),
+        slo=[slo.text for slo in study.slos],
+        needed=needed,
         late_allowed=study.late_allowed,
-        formula=sum(study.first_guess()) - sum(needed),
-        spares=None if fewest is None else sum(fewest) - sum(needed),
+        formula=sum(study.first_guess()) - needed,
+        spares=None if fewest is None else sum(fewest) - needed,
         replicas=None if fewest is None else sum(fewest),
-        confidence=request.confidence,
+        confidence=rerun.request.confidence,
         slow_factor=allowance.speed,
         held_as_simulated=held_as_simulated,
-        spares_as_simulated=None if fewest_as_simulated is None else sum(fewest_as_simulated) - sum(needed),
-        needed_by_pool=study.by_pool(needed),
+        spares_as_simulated=None if fewest_as_simulated is None else sum(fewest_as_simulated) - needed,
+        needed_by_pool=study.by_pool(study.needed),
         replicas_by_pool={} if fewest is None else study.by_pool(fewest),
         planned_by_pool=study.by_pool(planned),
         tried=tried,
         planned_replicas=sum(planned),
         usd_per_hour_planned=plan.usd_per_hour,
-        usd_per_hour=_usd_per_hour(rerun, candidate, plan, study.sizes, planned, fewest),
+        usd_per_hour=_usd_per_hour(rerun, rerun.candidates[alternative], plan, study.sizes, fewest),
         most=MOST_SPARES,
     )
 
 
+def _study(rerun: Rerun, candidate: Candidate, plan: Plan, fleet: FailingFleet, terms: SpareObjective) -> SpareStudy:
+    """Return the study of a plan, with the replicas of each kind that carry its load while none fails."""
+    needed = tuple(part.replicas for _, part in candidate.pools)
+    if len(needed) == 1:  # of prefill and decode replicas, the capacity of each kind alone is not known
+        carries = max(plan.capacity_requests_per_s or 0.0, fleet.requests_per_s) / candidate.replicas
+        needed = (min(candidate.replicas, needed_replicas(fleet.requests_per_s, carries)),)
+    return SpareStudy(
+        fleet.observe,
+        rerun.request.slos,
+        FailingReplicas(terms.mtbf_s, terms.restart_s),
+        fleet.requests_per_s,
+        needed,
+        terms.window_s,
+        terms.held,
+        rerun.request.seed,
+        roles=tuple(role for role, _ in candidate.pools),
+        sizes=tuple(part.layout.accelerators for _, part in candidate.pools),
+    )
+
+
 def _usd_per_hour(
-    rerun: Rerun, candidate: Candidate, plan: Plan, sizes: Counts, planned: Counts, replicas: Counts | None
+    rerun: Rerun, candidate: Candidate, plan: Plan, sizes: Counts, replicas: Counts | None
 ) -> float | None:
     """Return the price of an hour of the replicas; None if it is unknown.
 
@@ -417,5 +417,6 @@ def _usd_per_hour(
         return None
     if len(replicas) == 1:
         return rerun.prices.usd_per_hour_of_replicas(candidate, replicas[0])
+    planned = tuple(part.replicas for _, part in candidate.pools)
     used, in_plan = (sum(n * size for n, size in zip(counts, sizes, strict=True)) for counts in (replicas, planned))
     return float(plan.usd_per_hour * used / in_plan)

@@ -173,35 +173,58 @@ def verify(
     notes = [*_model_notes(prediction, model, served), *run.notes]
     lengths = tuple(_same_lengths(prediction, run))
     at = load_of(run)
-    notes += [at.note] if at.note else []
-    planned_per_s, stated_per_s = prediction.requests_per_s, run.offered.requests_per_s
-    as_planned = at.requests_per_s is not None and (
-        _is_near(stated_per_s, planned_per_s, 0.0)
-        if stated_per_s is not None
-        else _is_near(at.requests_per_s, planned_per_s, SIGMAS / math.sqrt(run.n))
-    )
-    if as_planned:
-        expected, load = prediction.rows(), Comparison("requests/s", planned_per_s, at.requests_per_s or 0.0)
-    elif at.requests_per_s is not None:
-        expected, _ = simulator().expected(at, run.n)
-        load = Comparison("requests/s", planned_per_s, at.requests_per_s)
-    else:
-        expected, rate = simulator().expected(at, run.n)
-        load = Comparison("requests/s", rate, run.n / run.duration_s, simulated=True)
-    measured = {name: MeasuredMetric.of(run, name) for name in LATENCY_METRICS}
-    found = (_row(row, measured[row.metric], prediction.level) for row in expected)
-    rows = tuple(row for row in found if row is not None)
+    as_planned = _is_as_planned(prediction, run, at)
+    expected, load = _expected(prediction, run, at, as_planned, simulator)
+    rows = tuple(_rows(expected, run, prediction.level))
     if not rows:
         raise InputError("this result has none of the plan's latencies", run.source, hint=f"record with {RECORD}")
-    missing = [f"no {name} in this result" for name, values in measured.items() if values.empty]
-    notes += missing
-    if missing and isinstance(run, MeasuredSummary):
-        notes.append(f"{RECORD} keeps every latency")
-    if run.n_failed:
-        notes.append(f"{run.n_failed:,} of {run.n + run.n_failed:,} requests failed{_reasons(run)}")
+    notes += [at.note] if at.note else []
+    notes += _recording_notes(run)
     if not as_planned:
-        notes.append(f"the plan is for {planned_per_s:.4g} requests/s; predictions are simulated for {at.text}")
+        planned = f"the plan is for {prediction.requests_per_s:.4g} requests/s"
+        notes.append(f"{planned}; predictions are simulated for {at.text}")
     return PlanVerification(prediction, run, at, as_planned, (*lengths, load), rows, tuple(dict.fromkeys(notes)))
+
+
+def _is_as_planned(prediction: Prediction, run: Measured, at: MeasuredLoad) -> bool:
+    """Return whether the run had the load of the plan: its stated rate, or a measured one that chance explains."""
+    if at.requests_per_s is None:
+        return False
+    if run.offered.requests_per_s is not None:
+        return _is_near(run.offered.requests_per_s, prediction.requests_per_s, 0.0)
+    return _is_near(at.requests_per_s, prediction.requests_per_s, SIGMAS / math.sqrt(run.n))
+
+
+def _expected(
+    prediction: Prediction, run: Measured, at: MeasuredLoad, as_planned: bool, simulator: Callable[[], LoadSimulator]
+) -> tuple[Sequence[Expected], Comparison]:
+    """Return the predicted statistics under the load of the run, and its rate; another load is simulated."""
+    planned_per_s = prediction.requests_per_s
+    if as_planned:
+        return prediction.rows(), Comparison("requests/s", planned_per_s, at.requests_per_s or 0.0)
+    expected, rate = simulator().expected(at, run.n)
+    if at.requests_per_s is not None:
+        return expected, Comparison("requests/s", planned_per_s, at.requests_per_s)
+    return expected, Comparison("requests/s", rate, run.n / run.duration_s, simulated=True)
+
+
+def _rows(expected: Sequence[Expected], run: Measured, level: float) -> Iterator[Row]:
+    """Yield the predicted statistics that the run has."""
+    measured = {name: MeasuredMetric.of(run, name) for name in LATENCY_METRICS}
+    for each in expected:
+        row = _row(each, measured[each.metric], level)
+        if row is not None:
+            yield row
+
+
+def _recording_notes(run: Measured) -> Iterator[str]:
+    """Yield what the result of the load client lacks: latencies that it did not record, and requests that failed."""
+    missing = [f"no {name} in this result" for name in LATENCY_METRICS if MeasuredMetric.of(run, name).empty]
+    yield from missing
+    if missing and isinstance(run, MeasuredSummary):
+        yield f"{RECORD} keeps every latency"
+    if run.n_failed:
+        yield f"{run.n_failed:,} of {run.n + run.n_failed:,} requests failed{_reasons(run)}"
 
 
 def _reasons(run: Measured) -> str:
