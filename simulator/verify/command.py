@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, make_folder, write_atomically, write_json
 from catalogs.ui.entry_point import run_command
 from simulator.cli.main import option
+
+if TYPE_CHECKING:
+    from simulator.verify.session import Verification, VerificationEffort
 
 _ENGINES = "vllm or llama.cpp, started and stopped by this command; transformers, in this process."
 
@@ -62,28 +65,13 @@ def verify(
     from calibration.serve.tiny_model import TINY_NAME, write_tiny_model
     from catalogs.io.yaml_files import user_folder
     from simulator.verify import engines, screen
-    from simulator.verify.session import VerificationEffort
     from simulator.verify.session import verify as compare
-    from simulator.verify.trials import MeanLengths, TrialSize
 
     check_targets(json_file, docs)
     if engine not in engines.STARTERS:
         raise InputError("this engine cannot be started", engine, ", ".join(engines.STARTERS))
-    if requests < 10 or repeats < 2:
-        raise InputError("a comparison needs at least 10 requests and 2 repeats", f"{requests}, {repeats}", "100, 3")
-    lengths = f"{input_tokens}, {output_tokens}"
-    if min(input_tokens, output_tokens) < 4:
-        raise InputError("a request needs at least 4 input and 4 output tokens", lengths, "128, 32")
-    rates = tuple(rate or ())
-    for i, per_s in enumerate(rates):
-        if not 0.0 < per_s < float("inf"):
-            raise InputError("a rate in requests per second must be above zero", per_s, "2")
-        if f"{per_s:g}" in [f"{earlier:g}" for earlier in rates[:i]]:
-            raise InputError("each rate must be given only once", per_s)
-    cores = len(os.sched_getaffinity(0))
-    if threads is not None and not 1 <= threads <= cores:
-        raise InputError("threads must be between 1 and the number of cores of this process", threads, str(cores))
-    effort = VerificationEffort(TrialSize(MeanLengths(input_tokens, output_tokens), requests), repeats, rates)
+    effort = _effort(input_tokens, output_tokens, requests, repeats, tuple(rate or ()))
+    n_threads = _threads(threads)
     name = f"{engine if endpoint is None else 'endpoint'}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder = make_folder(out or user_folder("verifications") / name)
     client: Client
@@ -91,7 +79,7 @@ def verify(
         subject = engines.endpoint(endpoint, deployment, served, tokenizer, key_env)
         client = VllmBench(find_vllm(python))
     else:
-        limits = replace(engines.SHORT_LIMITS, weight_dtype=dtype, threads=threads or max(1, cores - 1))
+        limits = replace(engines.SHORT_LIMITS, weight_dtype=dtype, threads=n_threads)
         model = model or write_tiny_model(user_folder("models") / TINY_NAME)
         subject, client = engines.STARTERS[engine](engines.EngineChoice(model, limits, python, server, port))
     if docs is not None:
@@ -103,14 +91,57 @@ def verify(
     if endpoint is None if install is None else install:
         contended = "not installed: other processes used the machine"
         typer.echo(contended if found.contended else f"installed: {save(found.calibration)}", err=True)
+    _show(found, docs, json_file)
+    if found.missed(found.judged):
+        raise typer.Exit(1)
+
+
+def _effort(
+    input_tokens: int, output_tokens: int, requests: int, repeats: int, rates: tuple[float, ...]
+) -> VerificationEffort:
+    """Return the requests, repeats and rates of the trials.
+
+    Raises:
+        InputError: A number is too small, or a rate is given twice.
+    """
+    from simulator.verify.session import VerificationEffort
+    from simulator.verify.trials import MeanLengths, TrialSize
+
+    if requests < 10 or repeats < 2:
+        raise InputError("a comparison needs at least 10 requests and 2 repeats", f"{requests}, {repeats}", "100, 3")
+    if min(input_tokens, output_tokens) < 4:
+        rule = "a request needs at least 4 input and 4 output tokens"
+        raise InputError(rule, f"{input_tokens}, {output_tokens}", "128, 32")
+    for i, per_s in enumerate(rates):
+        if not 0.0 < per_s < float("inf"):
+            raise InputError("a rate in requests per second must be above zero", per_s, "2")
+        if f"{per_s:g}" in [f"{earlier:g}" for earlier in rates[:i]]:
+            raise InputError("each rate must be given only once", per_s)
+    return VerificationEffort(TrialSize(MeanLengths(input_tokens, output_tokens), requests), repeats, rates)
+
+
+def _threads(given: int | None) -> int:
+    """Return the threads of an engine on a CPU: by default all cores of this process but one.
+
+    Raises:
+        InputError: The process does not have so many cores.
+    """
+    cores = len(os.sched_getaffinity(0))
+    if given is not None and not 1 <= given <= cores:
+        raise InputError("threads must be between 1 and the number of cores of this process", given, str(cores))
+    return given or max(1, cores - 1)
+
+
+def _show(found: Verification, docs: Path | None, json_file: str | None) -> None:
+    """Print a verification, and write it into the page and the file of the options."""
+    from simulator.verify import screen
+
     if json_file != "-":
         screen.print_verification(found)
     if docs is not None:
         write_atomically(docs, [screen.place(found, docs.read_text(encoding="utf-8"))])
     if json_file is not None:
         write_json(screen.document(found), json_file)
-    if found.missed(found.judged):
-        raise typer.Exit(1)
 
 
 def main(args: list[str] | None = None) -> None:
