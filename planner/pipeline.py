@@ -161,7 +161,7 @@ def _answer(
     refusal: Refusal | None,
     ranked: list[HardwareRow],
     summary: SearchSummary,
-) -> FullAnswer:
+) -> Answer:
     """Return the answer with its plans, or with its refusal; an interrupted answer has no sections."""
     plans = [entry.plan for entry in entries]
     sections = compute_sections(request, entries[0], evaluator) if plans and not summary.interrupted else {}
