@@ -15,13 +15,13 @@ from catalogs.workloads.workload import load_workload
 from simulator.analysis import chrome_trace
 from simulator.analysis.chrome_trace import TraceWindow, write_chrome_trace
 from simulator.cli.outputs import RequestedOutputs, parse_window
-from simulator.cluster.cluster import Cluster, RunOptions
+from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import Pool, compile_fleet
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_pools, run_rules, simulate
 from simulator.engine.event_log import EventLog
 from simulator.layers.operator_call import CLASSES
-from tests.simulator.cluster.test_pools import Script
+from tests.simulator.cluster.test_pools import Script, crash_and_replacement
 from tests.simulator.worlds import Linear, requests, rules
 
 Event = dict[str, Any]
@@ -137,11 +137,7 @@ def test_big_runs_stay_bounded(done: Run, tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_who_was_in_a_step_and_what_happened_to_replicas(tmp_path: Path) -> None:
-    def acts(cluster: Cluster) -> None:
-        cluster.timetable.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
-        cluster.timetable.at(4.0, lambda: cluster.add_replica(0) and None)
-
-    options = RunOptions(journal=EventLog(), controllers=(Script(acts),))
+    options = RunOptions(journal=EventLog(), controllers=(Script(crash_and_replacement),))
     done = run_pools([Pool(rules(), Linear())], requests([0.0], [4], [2 + 3]), options)
     trace, _ = events(done, tmp_path)
     check_format(trace)

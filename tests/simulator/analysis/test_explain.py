@@ -23,14 +23,14 @@ from simulator.analysis.metrics import latency_metrics
 from simulator.analysis.request_phases import PHASES, phases
 from simulator.cache.offload import SwapRules
 from simulator.cli import main as cli
-from simulator.cluster.cluster import Cluster, RunOptions
+from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment, Pool, compile_deployment
 from simulator.cluster.kv_transfer import DisaggregationPolicy, TransferLinks
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_pools, run_rules, simulate
 from simulator.engine.event_log import EventLog
 from simulator.schedulers.registry import POLICIES
-from tests.simulator.cluster.test_pools import Script, Wire, apart
+from tests.simulator.cluster.test_pools import Script, Wire, apart, crash_and_replacement
 from tests.simulator.engine.test_fast_forward import World, assert_same, worlds
 from tests.simulator.worlds import Linear, host_times, requests, rules
 
@@ -154,11 +154,12 @@ def test_hand_overs(fast: bool, shown: str, first: float) -> None:
 
 @BOTH
 def test_what_a_dead_replica_computed_is_lost(fast: bool) -> None:
-    def acts(cluster: Cluster) -> None:
-        cluster.timetable.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
-        cluster.timetable.at(4.0, lambda: cluster.add_replica(0) and None)
-
-    done = seen([Pool(rules(), Linear())], requests([0.0], [4], [5]), controllers=(Script(acts),), fast_forward=fast)
+    done = seen(
+        [Pool(rules(), Linear())],
+        requests([0.0], [4], [5]),
+        controllers=(Script(crash_and_replacement),),
+        fast_forward=fast,
+    )
     assert life(done, 0) == {"lost": 2.5, "no_replica": 1.5, "prefill": 1.0, "decode": 4.0}
 
 

@@ -15,13 +15,13 @@ from catalogs.errors import InputError
 from catalogs.workloads.workload import load_workload
 from simulator.analysis.metrics import summarise
 from simulator.analysis.time_series import ALL, COLUMNS, FIGURES, check_time_series, edges, series, write_time_series
-from simulator.cluster.cluster import Cluster, RunOptions
+from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import Pool, compile_fleet
 from simulator.cluster.run import Run
 from simulator.cluster.serving import serving_options
 from simulator.cluster.simulate import run_pools, run_rules, simulate
 from simulator.engine.event_log import EventLog
-from tests.simulator.cluster.test_pools import Script
+from tests.simulator.cluster.test_pools import Script, crash_and_replacement
 from tests.simulator.engine.test_fast_forward import World, worlds
 from tests.simulator.worlds import Linear, requests, rules
 
@@ -89,11 +89,7 @@ def test_by_hand(fast: bool) -> None:
 
 
 def test_births_and_deaths() -> None:
-    def acts(cluster: Cluster) -> None:
-        cluster.timetable.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
-        cluster.timetable.at(4.0, lambda: cluster.add_replica(0) and None)
-
-    options = RunOptions(journal=EventLog(), controllers=(Script(acts),))
+    options = RunOptions(journal=EventLog(), controllers=(Script(crash_and_replacement),))
     done = run_pools([Pool(rules(), Linear())], requests([0.0], [4], [5]), options)
     first, second, together = (part.figures for part in series(done, edges(done, 1.0)))
     assert first["alive_fraction"].tolist() == [1, 1, 0.5, 0, 0, 0, 0, 0, 0]

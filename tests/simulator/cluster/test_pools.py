@@ -50,6 +50,12 @@ class Script:
         self.acts(cluster)
 
 
+def crash_and_replacement(cluster: Cluster) -> None:
+    """The first replica fails after 2.5 seconds, and another one starts after 4."""
+    cluster.timetable.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
+    cluster.timetable.at(4.0, lambda: cluster.add_replica(0) and None)
+
+
 def apart(n_prefill: int = 1, n_decode: int = 1, **changes: object) -> list[Pool]:
     return [
         Pool(rules(**changes), Linear(), n_prefill, "prefill"),

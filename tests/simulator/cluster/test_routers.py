@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import t as student
 
 from catalogs.deployments.routing import PrefixAware, Scored, parse_router
 from catalogs.errors import InputError
@@ -20,6 +19,7 @@ from simulator.cluster.routers.registry import ROUTERS, make_router
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_pools
 from simulator.core.request import Request
+from tests.simulator.batch_means import half_width
 from tests.simulator.worlds import Linear, requests, rules
 
 NAMES = sorted(ROUTERS)
@@ -262,14 +262,6 @@ def test_the_older_the_signals_the_longer_the_queue() -> None:
 
 
 # ---- queueing theory
-
-BATCHES = 25
-
-
-def half_width(values: np.ndarray, confidence: float = 0.99) -> float:
-    """Of the mean's confidence interval, by batch means."""
-    means = values[: len(values) // BATCHES * BATCHES].reshape(BATCHES, -1).mean(axis=1)
-    return float(student.ppf(0.5 + confidence / 2, BATCHES - 1) * means.std(ddof=1) / np.sqrt(BATCHES))
 
 
 def m_m(servers: int, rho: float, n: int, seed: int, tokens: int = 200) -> tuple[RequestSet, Linear]:

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from scipy.optimize import brentq
-from scipy.stats import t as student
 
 from catalogs.deployments.queueing import Queueing
 from catalogs.workloads.request_set import RequestSet
@@ -21,21 +20,15 @@ from catalogs.workloads.service_classes import ServiceLevels
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_rules
+from tests.simulator.batch_means import half_width
 from tests.simulator.worlds import Linear, rules
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-BATCHES = 25
 WARM_UP = 1000
 MEAN_TOKENS = 2000.0
 TOKEN_S = 1.0 / MEAN_TOKENS  # the mean service is one second
-
-
-def half_width(values: FloatArray, confidence: float = 0.99) -> float:
-    """Of the mean's confidence interval, by batch means (consecutive waits are correlated)."""
-    means = values[: len(values) // BATCHES * BATCHES].reshape(BATCHES, -1).mean(axis=1)
-    return float(student.ppf(0.5 + confidence / 2, BATCHES - 1) * means.std(ddof=1) / np.sqrt(BATCHES))
 
 
 def assert_mean(values: FloatArray, theory: float, most: float = 0.12) -> None:
