@@ -24,11 +24,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from planner.answer.candidate_search import search_candidates
 from planner.answer.evaluate import PlanEvaluator
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.evaluator import apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
-from planner.pipeline import ONE_PROCESS, search_candidates
+from planner.pipeline import ONE_PROCESS
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest

@@ -35,6 +35,9 @@ Progress = Callable[[int, int, Outcome | None], None]  # (done, planned, best so
 
 Outclassed = Callable[[Candidate, Outcome], bool]
 
+#: Returns whether the outcomes found so far answer the question, so that the search ends before its last trial.
+Enough = Callable[[Outcome], bool]
+
 
 @dataclass(slots=True)
 class SearchResult:
@@ -113,6 +116,7 @@ def search(
     outclassed: Outclassed | None = None,
     lookahead: Lookahead | None = None,
     safest: Sequence[Candidate] = (),
+    enough: Enough | None = None,
 ) -> SearchResult:
     """Assess candidates and return their outcomes; after Ctrl-C, the outcomes found so far.
 
@@ -124,6 +128,7 @@ def search(
         outclassed: Returns whether a candidate cannot beat the best outcome so far; such candidates are skipped.
         lookahead: Evaluates the candidates; by default this process does.
         safest: The candidates in the order in which they are expected to meet the objectives at all.
+        enough: Called with each outcome that meets the objectives; the search ends when it returns True.
     """
     if not candidates:
         return SearchResult()
@@ -134,6 +139,7 @@ def search(
     names = ("layout", "max_num_seqs", "max_num_batched_tokens")
     study = CandidateStudy(names, by_params, settings, sampler)
     run = _Run(candidates, lookahead or SerialLookahead(assess), study, outclassed or (lambda _c, _b: False), safest)
+    run.enough = enough
     run.planned = min(len(candidates), settings.n_trials)
     with storage_faults(settings):
         try:
@@ -152,12 +158,14 @@ class _Run:
     study: CandidateStudy[Candidate]
     outclassed: Outclassed
     safest: Sequence[Candidate] = ()
+    enough: Enough | None = None
     result: SearchResult = field(default_factory=SearchResult)
     planned: int = 0
     seen: dict[Candidate, Outcome] = field(default_factory=dict)
     _claims: dict[Candidate, optuna.Trial] = field(default_factory=dict)  # trials of the next candidates
     _repeats: bool = False  # whether all remaining candidates were begun by other processes
     _sampled: bool = True  # whether the last trial proposed a candidate to evaluate
+    _ended: bool = False  # whether an outcome was enough
 
     def run(self, progress: Progress | None) -> None:
         """Evaluate candidates until there are enough outcomes, or no candidate is left."""
@@ -166,7 +174,7 @@ class _Run:
         try:
             for _ in range(PROPOSALS_PER_TRIAL * self.planned):
                 waiting = self._waiting()
-                if not waiting or len(self.seen) >= self.planned:
+                if not waiting or len(self.seen) >= self.planned or self._ended:
                     break
                 if self._try_one(waiting) and progress is not None:
                     progress(len(self.seen), self.planned, self.result.best)
@@ -285,6 +293,8 @@ class _Run:
     def _add(self, outcome: Outcome) -> None:
         self.seen[outcome.candidate] = outcome
         self.result.add(outcome)
+        if outcome.feasible and self.enough is not None and not self._ended:
+            self._ended = self.enough(outcome)
 
     def close(self) -> SearchResult:
         """Return the result, with the number of candidates that cannot win."""
