@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -52,7 +53,14 @@ def percent(share: float | None) -> str:
         return "unknown"
     if 0.99 < share <= 1:
         return "over 99 %"
-    return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else "under 1 %"
+    return f"{100 * share:,.0f} %" if share >= 0.01 or share == 0 else "under 1 %"
+
+
+def sure_percent(probability: float | None) -> str:
+    """Return a confidence as whole percent, rounded down: one that is not reached never reads as if it were."""
+    if probability is None or not 0.01 <= probability <= 0.99:
+        return percent(probability)
+    return percent(math.floor(100 * probability + 1e-9) / 100)
 
 
 def change(new: float | None, old: float | None) -> str:

@@ -55,7 +55,7 @@ class ObjectiveRow(JsonBlock):
         row: dict[str, object] = {"name": slo.name, "metric": slo.metric, "stat": slo.stat, "limit_s": slo.limit_s}
         row |= {"value_s": value_s, **more}
         if bars is not None:
-            met = bool(stable and not bars.value_s > slo.limit_s and bars.probability_met >= sure)
+            met = bool(stable and bars.probability_met >= sure)  # then the value is within the limit too
             row |= {"ci_low_s": bars.low_s, "ci_high_s": bars.high_s, "met": met}
             row["value_at_confidence_s"] = bars.sure_s
             row["probability_met"] = bars.probability_met if math.isfinite(bars.probability_met) else 0.0

@@ -268,10 +268,10 @@ def _closest(
     return candidate, discard
 
 
-def _excess(row: SloResult) -> float:
-    """Return the value at the required confidence over the limit; infinite if there is none."""
+def _excess(row: SloResult) -> tuple[float, float]:
+    """Return the value at the required confidence over the limit, infinite if there is none, and the value itself."""
     value_s = row.value_at_confidence_s
-    return math.inf if value_s is None else value_s / row.limit_s
+    return (math.inf if value_s is None else value_s / row.limit_s), row.share
 
 
 def _relaxed(slo: Slo, row: SloResult) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from calibration.accuracy.reliability import SAID, Reliability, load_reliability
 from catalogs.ui.charts import PALE, REFERENCE, series_style
 from catalogs.ui.html_page import Markup, PageSection, bullets, chart, paragraph, table
-from catalogs.ui.words import percent, plan_name
+from catalogs.ui.words import plan_name, sure_percent
 from planner.answer.plan_schema import CalibrationBlock
 from planner.answer.schema import Answer
 from planner.problem.latency_metrics import LATENCY_METRICS
@@ -64,7 +64,7 @@ def _reliability_chart(answer: Answer) -> list[Markup]:
         "(numbers in brackets): how often the measured value met a limit, by the stated probability. Reproduce with: "
         f"{found.command}"
     )
-    text = f"The lowest confidence of this answer is {percent(least)}. Reliability of such probabilities:"
+    text = f"The lowest confidence of this answer is {sure_percent(least)}. Reliability of such probabilities:"
     return [paragraph(text), chart(reliability(found), caption, 460)]
 
 

@@ -34,11 +34,10 @@ from planner.evaluation.confidence import (
     LEVELS,
     SEEDS,
     SPEED,
-    Confidence,
     Factors,
+    confidence_at_levels,
     interval,
     log_noise,
-    probability,
 )
 from planner.evaluation.evaluator import Load, Observation, pooled_value_s, pooled_waiting_share
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window
@@ -206,5 +205,4 @@ def _slo_result(
     waiting = np.array([pooled_waiting_share([loop], slo) for loop in slower])
     factors = Factors.at(np.array(LEVELS), slo, error, waiting).latency
     moved = factors * np.array([slo.value_s(loop.samples_s[slo.metric]) for loop in slower])
-    bars = Confidence(value_s, *interval(value_s, moved, noise), probability(moved, noise, slo.limit_s))
-    return SloResult.of(slo, value_s, bars, sure)
+    return SloResult.of(slo, value_s, confidence_at_levels(value_s, moved, noise, slo, sure), sure)

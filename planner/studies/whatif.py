@@ -14,7 +14,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.yaml_files import validate_as
-from catalogs.ui.words import counted, digits, human_s, percent
+from catalogs.ui.words import counted, digits, human_s, sure_percent
 from planner.answer.evaluate import BEST, OTHER, PlanEvaluator, SeedBudget
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
@@ -258,7 +258,7 @@ def _breaks(changed: Plan) -> Iterator[str]:
         if row.share > 1:
             yield found
         elif row.probability_met:
-            yield f"{found}: met with only {percent(row.probability_met)} confidence"
+            yield f"{found}: met with only {sure_percent(row.probability_met)} confidence"
         else:
             yield f"the queue grows at {digits(rate)} requests/s"
     if capacity is None:

@@ -115,8 +115,10 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
     survival = best.survival
     if survival is not None:
         values = ", ".join(f"{row.name} = {seconds(row.value_s)}" for row in survival.slo)
+        sure = f"{percent(request.confidence)} confidence"
+        verdict = "met" if survival.met else "NOT met"
         count = counted(survival.replicas_left, "remaining replica")
-        yield "Survives", f"{count} under the same load: {values}: {'met' if survival.met else 'MISSED'}"
+        yield "Survives", f"{count} under the same load: {values}: {verdict} with {sure}"
     yield from section_lines(answer)
     for other in answer.alternatives:
         yield "Alternative", f"{deployment_words(other.deployment)}: {difference(best, other)}"
@@ -308,7 +310,7 @@ def _refused(answer: Answer) -> Iterator[Line]:
         for row in closest.slo:
             most = row.value_at_confidence_s
             sure = f"{percent(answer.request.confidence)} confidence"
-            high = "without limit" if most is None else f"at most {seconds(most)}"
+            high = "no upper limit" if most is None else f"at most {seconds(most)}"
             found = f"{seconds(row.value_s)}, {high} with {sure}; limit {seconds(row.limit_s)}"
             yield "", f"{row.name} = {found}: {_missed_words(row)}"
         for sentence in refusal.stages:

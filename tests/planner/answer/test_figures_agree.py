@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -251,3 +252,31 @@ def test_a_front_leaves_out_what_only_holds_as_simulated() -> None:
     alike = [p for p in found["simulated"] if not p["stopped_early"] and p["values"]["ttft.p90"] > 0.9 * value_s]
     assert alike
     assert not any(p["holds"] for p in alike)
+
+
+def objective_rows(block: Any) -> Iterator[dict[str, Any]]:
+    """Every row of an answer that has a confidence, wherever it stands."""
+    if isinstance(block, dict):
+        if "probability_met" in block:
+            yield block
+        for part in block.values():
+            yield from objective_rows(part)
+    elif isinstance(block, list):
+        for part in block:
+            yield from objective_rows(part)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_verdicts_and_confidences_agree(kind: str) -> None:
+    """A missed value has less than 50 % confidence, and an objective is met exactly with the required one."""
+    sure, rows = request(kind).confidence, list(objective_rows(document(kind)))
+    assert rows
+    for row in rows:
+        if row["value_s"] is not None and row["value_s"] > row["limit_s"]:
+            assert row["probability_met"] < 0.5
+        if row["met"]:
+            assert row["value_s"] is None or row["value_s"] <= row["limit_s"]
+        assert row["met"] == (row["probability_met"] >= sure)
+        if row["value_at_confidence_s"] is not None and row["value_s"] is not None:
+            assert row["met"] == (row["value_at_confidence_s"] <= row["limit_s"])
+            assert row["value_at_confidence_s"] >= row["value_s"]
