@@ -31,6 +31,7 @@ from pathlib import Path
 
 import numpy as np
 
+from catalogs.ui.words import percent
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
@@ -249,7 +250,10 @@ class Score:
         self.seconds.append(row["seconds"])
 
     def row(self, name: str) -> str:
-        used = f"{np.mean(self.simulated):.1%} | {np.mean(self.requests):.1%} | {np.mean(self.seconds):.1f} s"
+        used = (
+            f"{percent(np.mean(self.simulated), 1)} | {percent(np.mean(self.requests), 1)} "
+            f"| {np.mean(self.seconds):.1f} s"
+        )
         return f"| {name} | {self.exact} | {self.within} | {self.near} | {self.n} | {used} |"
 
 

@@ -186,8 +186,11 @@ def _option_words(option: ReplicaOption, cheapest: str | None, level: float) -> 
     hours = f"{option.accelerator_hours_per_day:,.4g} accelerator-hours per day"
     money = "" if option.usd_per_day is None else f", ${option.usd_per_day:,.0f} per day"
     energy = "energy unknown" if option.kwh_per_day is None else f"{option.kwh_per_day:,.3g} kWh"
-    span = level_words(level, f"{option.windows_met_ci_low:.0%} to {option.windows_met_ci_high:.0%}")
-    met = f"{'met' if option.holds else 'MISSED'}, in {option.windows_met:.0%} of {option.n_windows} windows ({span})"
+    span = level_words(level, f"{percent(option.windows_met_ci_low)} to {percent(option.windows_met_ci_high)}")
+    met = (
+        f"{'met' if option.holds else 'MISSED'}, in {percent(option.windows_met)} "
+        f"of {option.n_windows} windows ({span})"
+    )
     best = ", the cheapest that meets them" if option.name == cheapest else ""
     return f"{_OPTION_NAMES[option.name]}: {count}, {hours}{money}, {energy}: objectives {met}{best}"
 
@@ -199,7 +202,7 @@ def _cheapest_words(block: DailyLoad) -> str:
         return f"none of the three meets every objective; {least}"
     by_name = {option.name: option for option in block.options}
     saved = 1 - by_name[block.cheapest].price / by_name["peak"].price
-    against = "" if block.cheapest == "peak" else f", {saved:.0%} less than for the peak"
+    against = "" if block.cheapest == "peak" else f", {percent(saved)} less than for the peak"
     return f"{_OPTION_NAMES[block.cheapest]}{against}; {least}"
 
 

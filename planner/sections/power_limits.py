@@ -17,7 +17,7 @@ from catalogs.io.json_block import JsonBlock
 from catalogs.ui.charts import BELOW, MARGIN, series_style
 from catalogs.ui.html_page import Markup, chart, note, paragraph, table
 from catalogs.ui.terminal import Line
-from catalogs.ui.words import joules, rate, seconds
+from catalogs.ui.words import joules, percent, rate, seconds
 from planner.answer.evaluate import EvaluatedPlan
 from planner.answer.plan_schema import ObjectiveRow, Plan
 from planner.evaluation.evaluator import Load, judge
@@ -90,7 +90,7 @@ class LimitedRun(JsonBlock):
         }
 
     def _change(self, share: float | None) -> str:
-        return "" if share is None or self.cap_w is None else f" ({100 * share:+.0f} %)".replace("-", "−")
+        return "" if share is None or self.cap_w is None else f" ({percent(share, signed=True)})"
 
 
 class UnusableLimit(JsonBlock):

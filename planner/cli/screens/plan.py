@@ -246,7 +246,7 @@ def _machine_lines(plan: Plan) -> Iterator[Line]:
         top = sorted(breakdown.items(), key=lambda item: -item[1])[:5]
         shares = ", ".join(f"{k.replace('_', ' ')} {percent(v / total)}" for k, v in top)
         kv, queue = plan.metric("kv_peak_fraction"), plan.latency_s("queue", "mean")
-        more = "" if kv is None else f"; peak KV cache utilisation {100 * kv:.0f} %"
+        more = "" if kv is None else f"; peak KV cache utilisation {percent(kv)}"
         more += "" if queue is None else f"; mean queueing time {seconds(queue)}"
         yield "Time", shares + more
 
@@ -270,13 +270,13 @@ def difference(best: Plan, other: Plan) -> str:
     found = []
     ours, theirs = best.capacity_requests_per_s, other.capacity_requests_per_s
     if ours and theirs:
-        found.append(f"{digits(theirs)} requests/s ({100 * (theirs / ours - 1):+.0f} %)")
+        found.append(f"{digits(theirs)} requests/s ({percent(theirs / ours - 1, signed=True)})")
         if abs(theirs / ours - 1) <= TIE:
             found.append("a tie: the simpler deployment is recommended")
     for block, key in (("cost", "usd_per_million_output_tokens"), ("energy", "kwh_per_million_output_tokens")):
         a, b = (getattr(getattr(plan, block), key, None) for plan in (best, other))
         if a and b:
-            found.append(f"{block} per output token {100 * (b / a - 1):+.0f} %")
+            found.append(f"{block} per output token {percent(b / a - 1, signed=True)}")
     return ", ".join(found) or "no figures"
 
 
@@ -284,7 +284,7 @@ def _calibration_lines(known: CalibrationBlock) -> Iterator[Line]:
     fractions = (known.measured_fraction, known.interpolated_fraction, known.roofline_fraction)
     measured, interpolated, roofline = map(percent, fractions)
     shares = f"{measured} measured, {interpolated} interpolated, {roofline} roofline only"
-    error = f"operator error {100 * known.of_operators:.1f} %"
+    error = f"operator error {percent(known.of_operators, 1)}"
     yield "Evidence", f"step time: {shares} (calibration {known.bundle}); {error}"
     yield "Accuracy", in_words(known.stated_error)
 
