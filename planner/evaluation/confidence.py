@@ -345,20 +345,20 @@ def sure_rate_per_s(
     return next((float(r) for r in rates if probability_met(curve, slo, float(r), spread) >= confidence), None)
 
 
-def interval(value: float, moved: FloatArray, noise: float) -> tuple[float, float]:
-    """Return the interval of level LEVEL of a figure without a limit, such as a rate.
+def interval(value: float, moved: FloatArray, noise: float, levels: Sequence[float] = LEVELS) -> tuple[float, float]:
+    """Return the interval, from the lowest to the highest level, of a figure that is compared with no limit.
 
-    `moved` holds the values at LEVELS of the stated error; shape (levels,). `noise` is the standard error of the
-    value's logarithm over SEEDS seeds. Ends may be infinite; both are nan where the value itself is not a positive
-    number.
+    `moved` holds the values at levels of the stated error that are symmetric about 0.5; shape (levels,). LEVELS give an
+    interval of level LEVEL. `noise` is the standard error of the value's logarithm over SEEDS seeds. Ends may be
+    infinite; both are nan where the value itself is not a positive number.
     """
     if not 0 < value < math.inf:
         return math.nan, math.nan
     logs = np.log(moved / value)
-    middle = float(np.interp(0.5, LEVELS, logs)) if np.isfinite(logs).all() else float(logs.min())
+    middle = float(np.interp(0.5, levels, logs)) if np.isfinite(logs).all() else float(logs.min())
     if noise > 0:
         from scipy.special import stdtrit  # imported here: it takes a quarter of a second
 
-        noise *= float(stdtrit(SEEDS - 1, LEVELS[-1]))
+        noise *= float(stdtrit(SEEDS - 1, levels[-1]))
     low, high = (math.hypot(float(end) - middle, noise) for end in (logs.min(), logs.max()))
     return value * math.exp(middle - low), value * math.exp(middle + high)
