@@ -42,7 +42,7 @@ from planner.answer.evaluate import (
     pareto,
     prices_of,
 )
-from planner.answer.hardware_ranking import HardwareRanking, HardwareRow
+from planner.answer.hardware_ranking import HardwareRanking, RankedHardware
 from planner.answer.refusal import Refuser
 from planner.answer.schema import SCHEMA_VERSION, Answer, Reproduce, SearchSummary
 from planner.evaluation.evaluator import Evaluator, apply_bounds
@@ -95,29 +95,33 @@ def make_plan(
     entries = _entries(request, plan_evaluator, result)
     if result.interrupted and not entries:
         raise KeyboardInterrupt
-    ranked: list[HardwareRow] = []
+    ranked = RankedHardware()
     if not is_one(request.hardware) and not result.interrupted:
         in_order = assess_of(request, plan_evaluator, plan_evaluator.tester, left).in_order
         ranking = HardwareRanking(request, plan_evaluator, in_order, sizes_of(prices, left).__getitem__)
-        ranked, by_kind = ranking.rows(left, list(discards.items()), result.outcomes, entries)
-        entries = _with_another_kind(entries, by_kind) if entries else _with_all_seeds(plan_evaluator, by_kind)
+        ranked = ranking.rows(left, list(discards.items()), result.outcomes, entries)
+        entries = (
+            _with_another_kind(entries, ranked.plans) if entries else _with_all_seeds(plan_evaluator, ranked.plans)
+        )
     refusal = (
         None
         if entries
         else Refuser(request, plan_evaluator, elsewhere, partial(first_plan_on, request, elsewhere, workers)).refuse(
-            left, list(discards.items()), result.outcomes
+            left, list(discards.items()), result.outcomes, ranked.tried
         )
     )
     summary = SearchSummary(
         n_space=len(left) + len(discards),
         n_bounded_out=len(discards),
-        n_simulated=result.n_simulated,
+        n_simulated=len(result.simulated | ranked.tried.keys()),
+        n_trials=result.n_trials + ranked.n_trials,
+        n_searches=result.n_searches + ranked.n_searches,
         n_pruned=result.n_pruned,
         seconds=time.perf_counter() - started,
         seed=request.seed,
         method=_method(result, len(left)),
         n_resumed=result.n_resumed,
-        n_requests=result.n_requests,
+        n_requests=result.n_requests + ranked.n_requests,
         bounded_out=dict(Counter(d.reason for d in discards.values()).most_common()),
         interrupted=result.interrupted,
         left_out=list(evaluator.notices),
@@ -133,7 +137,7 @@ def make_plan(
         pareto=pareto(entries),
         infeasible=refusal,
         search=summary,
-        hardware=ranked,
+        hardware=ranked.rows,
         assumptions=assumptions(request, evaluator.workload.lengths().words),
         prices=prices_of(plans[0], entries[0].candidate) if plans else [],
         reproduce=Reproduce(**reproduce_block(request, evaluator.fingerprint)),

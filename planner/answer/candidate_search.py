@@ -106,7 +106,13 @@ def search_candidates(
             name = study_name(request, group)
             settings = SearchSettings(trials, request.seed, name, options.journal, options.storage, calibration)
             order, safest = counted.in_order(group), counted.safest_first(group)
-            return search(order, counted, settings, progress, counted.outclassed, lookahead, safest, ended)
+            n_before = result.n_trials
+
+            def shown(done: int, planned: int, best: Outcome | None) -> None:
+                if progress is not None:
+                    progress(n_before + done, n_before + planned, best)
+
+            return search(order, counted, settings, shown, counted.outclassed, lookahead, safest, ended)
 
         for group in groups:
             share = options.trials // GROUP_SHARE if n_groups[kind_of(group[0])] > 1 else options.trials

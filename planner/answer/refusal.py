@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -60,13 +60,26 @@ class Refuser:
     plan_on: SearchOn
 
     def refuse(
-        self, left: Sequence[Candidate], discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome]
+        self,
+        left: Sequence[Candidate],
+        discards: Sequence[tuple[Candidate, Discard]],
+        outcomes: Sequence[Outcome],
+        tried: Mapping[Candidate, tuple[float, str]],
     ) -> Refusal:
-        """Return the refusal, from the candidates left by the bounds, those ruled out, and the outcomes of runs."""
+        """Return the refusal.
+
+        Args:
+            left: The candidates that the bounds leave.
+            discards: The candidates that they rule out.
+            outcomes: The outcomes of the search.
+            tried: The candidates that were simulated for the table of hardware, with the largest value / limit and the
+                name of its objective.
+        """
         evaluator = self.plan_evaluator.evaluator
         closest = _closest(discards, outcomes, evaluator)
         own = evaluator.names.hardware if closest is None else evaluator.names_of(closest[0]).hardware
-        reasons = self._reasons(left, discards, outcomes)
+        missed = {**tried, **{outcome.candidate: (outcome.ratio, outcome.binding) for outcome in outcomes}}
+        reasons = self._reasons(left, discards, missed)
         if closest is not None and closest[1] is not None and closest[1].constraint == REQUEST_LENGTH:
             suggestions = list(self._length(closest[1]))  # no other hardware admits longer requests
         else:
@@ -97,9 +110,15 @@ class Refuser:
         )
 
     def _reasons(
-        self, left: Sequence[Candidate], discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome]
+        self,
+        left: Sequence[Candidate],
+        discards: Sequence[tuple[Candidate, Discard]],
+        missed: Mapping[Candidate, tuple[float, str]],
     ) -> dict[str, int]:
-        """Return the number of candidates by the reason why they are not the answer; each candidate counts once."""
+        """Return the number of candidates by the reason why they are not the answer; each candidate counts once.
+
+        `missed` holds those that were simulated.
+        """
         evaluator, tester = self.plan_evaluator.evaluator, self.plan_evaluator.tester
         found: Counter[str] = Counter()
         mildest: dict[str, Discard] = {}
@@ -109,12 +128,11 @@ class Refuser:
                 mildest[discard.constraint] = discard
         for _, discard in discards:
             found[f"ruled out without simulation; the closest: {mildest[discard.constraint].reason}"] += 1
-        for outcome in outcomes:  # by how much is stated of the closest plan; short runs do not know it
-            why = "the queue grows without limit" if outcome.ratio >= UNSTABLE else f"{outcome.binding} is missed"
+        for ratio, binding in missed.values():  # by how much is stated of the closest plan; short runs do not know it
+            why = "the queue grows without limit" if ratio >= UNSTABLE else f"{binding} is missed"
             found[f"simulated: {why}"] += 1
-        simulated = {outcome.candidate for outcome in outcomes}
         for candidate in left:
-            if candidate not in simulated:
+            if candidate not in missed:
                 full_per_s = evaluator.fluid_requests_per_s(candidate) * OVERLOAD
                 slow = full_per_s <= tester.floor_per_s(candidate)
                 found["not simulated: overloaded even with a full batch" if slow else _BEYOND_TRIALS] += 1

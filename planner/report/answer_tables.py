@@ -147,6 +147,7 @@ def reproduction(answer: Answer) -> TextTable:
         ("candidates", f"{s.n_space:,}, of which bounds ruled out {s.n_bounded_out:,}"),
         ("not simulated", f"{s.n_not_simulated:,}"),
         ("simulated", f"{s.n_simulated:,}, of which {s.n_pruned:,} stopped early; {s.n_requests:,} requests"),
+        ("searches", f"{s.n_searches}, with {s.n_trials:,} trials together"),
         ("search", f"{s.method}, {s.seconds:.1f} s"),
         ("calibration", f"{bundle} (fingerprint {r.calibration})"),
         *r.versions.items(),

@@ -51,6 +51,7 @@ class SearchResult:
         n_resumed: Outcomes read from the storage when the search began.
         n_outclassed: Candidates that were skipped because they cannot win.
         superseded: Outcomes of a search whose candidates were searched again.
+        n_searches: Number of searches behind the result.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -60,6 +61,7 @@ class SearchResult:
     n_resumed: int = 0
     n_outclassed: int = 0
     superseded: list[Outcome] = field(default_factory=list)
+    n_searches: int = 0
 
     def add(self, outcome: Outcome) -> None:
         """Add an outcome, which may become the best."""
@@ -75,11 +77,13 @@ class SearchResult:
         self.interrupted |= other.interrupted
         self.n_resumed += other.n_resumed
         self.n_outclassed += other.n_outclassed
+        self.n_searches += other.n_searches
 
     def updated(self, again: SearchResult) -> SearchResult:
         """Return the result together with a later search, whose outcomes replace those of the same candidates."""
         candidates = {o.candidate for o in again.outcomes}
         found = SearchResult(enumerated=self.enumerated, n_outclassed=self.n_outclassed, n_resumed=self.n_resumed)
+        found.n_searches = self.n_searches
         for outcome in self.outcomes:
             if outcome.candidate not in candidates:
                 found.add(outcome)
@@ -89,9 +93,19 @@ class SearchResult:
         return found
 
     @property
+    def simulated(self) -> set[Candidate]:
+        """Return the candidates that were simulated."""
+        return {o.candidate for o in (*self.outcomes, *self.superseded)}
+
+    @property
     def n_simulated(self) -> int:
         """Return the number of candidates that were simulated."""
-        return len({o.candidate for o in (*self.outcomes, *self.superseded)})
+        return len(self.simulated)
+
+    @property
+    def n_trials(self) -> int:
+        """Return the number of trials: a candidate that two searches simulated counts twice."""
+        return len(self.outcomes) + len(self.superseded)
 
     @property
     def n_requests(self) -> int:
@@ -300,6 +314,7 @@ class _Run:
         """Return the result, with the number of candidates that cannot win."""
         left = [c for c in self.candidates if c not in self.seen]
         best = self.result.best
+        self.result.n_searches = 1
         self.result.n_outclassed = 0 if best is None else sum(self.outclassed(c, best) for c in left)
         self.result.enumerated = len(left) == self.result.n_outclassed
         return self.result

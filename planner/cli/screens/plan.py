@@ -293,8 +293,14 @@ def _search_line(search: SearchSummary) -> Line:
     return "Search", (
         f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out} ruled out by bounds, "
         f"{search.n_not_simulated} not simulated, {search.n_simulated} simulated ({search.n_pruned} stopped early) "
-        f"with {counted(search.n_requests, 'request')}; {search.method}; {search.seconds:.1f} s"
+        f"with {counted(search.n_requests, 'request')}{_searches_words(search)}; "
+        f"{search.method}; {search.seconds:.1f} s"
     )
+
+
+def _searches_words(search: SearchSummary) -> str:
+    """Return how many searches there were and their trials, if there were several."""
+    return f", in {search.n_searches} searches with {search.n_trials} trials together" if search.n_searches > 1 else ""
 
 
 def _refused(answer: Answer) -> Iterator[Line]:

@@ -12,8 +12,11 @@ import pytest
 from catalogs.ui.html_page import render as page_text
 from catalogs.ui.words import digits, dollars, joules, kilowatts, percent, rate, seconds
 from planner.cli.screens.plan import render
+from planner.evaluation.evaluator import Load, Observation
 from planner.evaluation.multi_hardware import open_evaluator
+from planner.evaluation.runs import SimulatedRuns
 from planner.pipeline import make_plan
+from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.report.material import gather
@@ -159,6 +162,24 @@ def test_memory_time_and_search_add_up(kind: str) -> None:
     )
     if not document(kind)["feasible"]:
         assert sum(document(kind)["infeasible"]["reasons"].values()) == search["n_space"]
+
+
+@pytest.mark.parametrize("kind", ["rate", "several", "no load"])
+def test_every_simulated_candidate_is_counted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates whose runs were observed, in any search and for the table of hardware."""
+    seen: set[Candidate] = set()
+    observe = SimulatedRuns.observe
+
+    def noted(self: SimulatedRuns, candidate: Candidate, load: Load) -> Observation:
+        seen.add(candidate)
+        return observe(self, candidate, load)
+
+    monkeypatch.setattr(SimulatedRuns, "observe", noted)
+    world = open_evaluator(request(kind))
+    search = make_plan(request(kind), world, world.elsewhere).search
+    assert search.n_simulated == len(seen)
+    assert search.n_simulated <= search.n_trials
+    assert search.n_searches > 1 or kind != "several"
 
 
 @every_kind

@@ -65,7 +65,7 @@ def rows(
         search=SearchOptions(trials=trials),
     )
     ranking = HardwareRanking(request, evaluator, list, lambda c: float(c.hardware.n_accelerators))
-    found, _ = ranking.rows(left, discards, (), entries)
+    found = ranking.rows(left, discards, (), entries).rows
     return {row.hardware.split("x")[0]: row for row in found}
 
 
