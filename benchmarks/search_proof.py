@@ -32,12 +32,12 @@ from pathlib import Path
 import numpy as np
 
 from catalogs.ui.words import percent
+from planner.evaluation.evaluator import RunSizes
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
-from planner.search.objectives import RunSizes
 from planner.search.pareto_sampler import RESOLVED, ParetoSample, ParetoSampler, members
 from planner.search.pareto_search import search_front
 from planner.search.pareto_space import LADDER, PARAMS, ParetoSpace, parse_axes, points_under_load

@@ -15,7 +15,7 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from planner.answer.evaluate import BEST, EvaluatedPlan, PlanEvaluator
-from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
+from planner.evaluation.evaluator import Evaluator, RequestCounter, RunSizes, apply_bounds
 from planner.evaluation.multi_hardware import rental_bound
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate, kind_of
@@ -30,7 +30,6 @@ from planner.search.objectives import (
     CountedAssess,
     ObjectiveAssess,
     Outcome,
-    RunSizes,
     assess_for,
     equal_unit_cost,
 )

@@ -20,7 +20,7 @@ from catalogs.io.json_block import JsonBlock, every_key_set
 from catalogs.ui.charts import number_text
 from catalogs.ui.words import human_s, percent
 from planner.economics.money import SECONDS_PER_HOUR
-from planner.evaluation.evaluator import Evaluator, apply_bounds
+from planner.evaluation.evaluator import Evaluator, RunSizes, apply_bounds
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.workload_statistics import WorkloadBlock
 from planner.problem.price_list import PriceList
@@ -28,7 +28,6 @@ from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.problem.tariff import Tariff
-from planner.search.objectives import RunSizes
 from planner.search.pareto_sampler import RESOLVED, ParetoOptunaSampler, ParetoSample, ParetoSampler, members
 from planner.search.pareto_space import ParetoAxis, ParetoCandidate, ParetoSpace, parse_axes, points_under_load
 from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults

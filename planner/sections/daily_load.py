@@ -35,12 +35,11 @@ from planner.evaluation.confidence import (
     confidence_at_levels,
 )
 from planner.evaluation.deployments import with_replicas
-from planner.evaluation.evaluator import Load, judge
+from planner.evaluation.evaluator import Load, RunSizes, judge
 from planner.problem.latency_metrics import E2E
 from planner.problem.load_curve import LoadCurve
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.search.objectives import RunSizes
 from planner.sections.fleet_day import MOST_WINDOWS, DailyRun, FleetDay, FleetSize, Name
 from planner.sections.section import ChosenPlan, Section, interval_words, level_words, verdict_words
 from planner.space.layouts import replicas_of

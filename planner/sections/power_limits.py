@@ -20,14 +20,14 @@ from catalogs.ui.terminal import Line
 from catalogs.ui.words import joules, percent, rate, seconds
 from planner.answer.evaluate import EvaluatedPlan
 from planner.answer.plan_schema import ObjectiveRow, Plan
-from planner.evaluation.evaluator import Load, judge
+from planner.evaluation.evaluator import Load, RunSizes, judge
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.key_definition import refuse_if
 from planner.problem.latency_metrics import E2E, TPOT, TTFT
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.search.objectives import CandidateTester, RunSizes
+from planner.search.objectives import CandidateTester
 from planner.sections.section import ChosenPlan, Section
 
 #: Maximum number of requests of a run. The rows are only compared with each other, so short runs are enough.

@@ -39,11 +39,10 @@ from planner.evaluation.confidence import (
     interval,
     log_noise,
 )
-from planner.evaluation.evaluator import Load, Observation, pooled_value_s, pooled_waiting_share
+from planner.evaluation.evaluator import Load, Observation, RunSizes, pooled_value_s, pooled_waiting_share
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.search.objectives import RunSizes
 from planner.sections.section import ChosenPlan, Section, interval_words, level_words, verdict_words
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate

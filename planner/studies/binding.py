@@ -15,8 +15,8 @@ from typing import Final
 from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import percent
 from planner.evaluation.capacity import Capacity, find_capacity
-from planner.evaluation.evaluator import Evaluator, Verdict
-from planner.search.objectives import CandidateTester, RunSizes
+from planner.evaluation.evaluator import Evaluator, RunSizes, Verdict
+from planner.search.objectives import CandidateTester
 from planner.studies.capacity_inputs import CapacityInput, capacity_inputs
 from planner.studies.rerun import Rerun
 

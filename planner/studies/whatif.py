@@ -19,6 +19,7 @@ from planner.answer.evaluate import BEST, OTHER, PlanEvaluator, SeedBudget
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.economics.money import offer_words
+from planner.evaluation.evaluator import RunSizes
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import WHOLE, Candidate, DeploymentOverrides, Split
@@ -28,7 +29,7 @@ from planner.problem.overrides import with_keys
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
-from planner.search.objectives import CandidateTester, RunSizes
+from planner.search.objectives import CandidateTester
 from planner.space.bounds import length_discard, memory_discard
 from planner.studies.comparison import PlanComparison, deployment_differs, figures
 from planner.studies.rerun import without_load

@@ -14,14 +14,14 @@ from planner import pipeline
 from planner.answer import candidate_search
 from planner.answer.candidate_search import search_candidates, simplest_best
 from planner.answer.evaluate import BEST, OTHER, PlanEvaluator
-from planner.evaluation.evaluator import Load, Observation
+from planner.evaluation.evaluator import Load, Observation, RunSizes
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
-from planner.search.objectives import TIE, CandidateTester, Outcome, RunSizes
+from planner.search.objectives import TIE, CandidateTester, Outcome
 from planner.search.search import SearchResult
 from tests.planner.known_plan import KnownPlan
 from tests.planner.queue_toy import QueueToy, candidate
