@@ -27,6 +27,7 @@ from scipy.optimize import nnls
 
 from calibration.serve.engines import SERVED_NAME, ServedLimits, vllm
 from calibration.serve.server import EngineServer
+from catalogs.ui.words import percent
 
 PORT = 8137
 IDLE_S = 5.0
@@ -121,7 +122,10 @@ def fit(found: list[Phase], seconds: list[float]) -> None:
     errors = counts @ values / measured - 1.0
     for name, value in zip(TERMS, values, strict=True):
         print(f"  {name:20} {value * 1e6:9.1f} us")
-    print(f"  error of the phases: median {np.median(np.abs(errors)):.1%}, worst {np.abs(errors).max():.1%}")
+    print(
+        f"  error of the phases: median {percent(np.median(np.abs(errors)), 1)}, "
+        f"worst {percent(np.abs(errors).max(), 1)}"
+    )
     per_token, per_step = values[2], values[3]
     for running in (1, 16, 64, 256):
         print(f"  streams at most {1.0 / (per_token + per_step / running):9,.0f} tokens/s with {running} running")
@@ -149,7 +153,7 @@ def main() -> None:
         before = schedstat_s(pid)[0]
         time.sleep(IDLE_S)
         idle = (schedstat_s(pid)[0] - before) / IDLE_S
-        print(f"idle: {idle:.2%} of a core; {os.cpu_count()} cores")
+        print(f"idle: {percent(idle, 2)} of a core; {os.cpu_count()} cores")
         found = list(phases(pid, vocabulary, idle))
     print("event loop")
     fit(found, [phase.loop_s for phase in found])

@@ -40,6 +40,7 @@ from calibration.accuracy.stated_error import (
 from catalogs.arrays import FloatArray
 from catalogs.io.output_files import write_atomically
 from catalogs.io.yaml_files import DATA
+from catalogs.ui.words import percent
 
 BEGIN, END = "<!-- coverage: begin -->", "<!-- coverage: end -->"
 PAGE: Final = Path(__file__).parent.parent / "docs/accuracy.md"
@@ -135,13 +136,13 @@ def covered(stated: Sequence[Stated], level: float = 0.9) -> str:
     if not stated:
         return "-"
     ratios, low, high = ends(stated, level)
-    return f"{np.mean((low <= ratios) & (ratios <= high)):.0%}"
+    return percent(np.mean((low <= ratios) & (ratios <= high)))
 
 
 def right(stated: Sequence[Stated], sure: float = 0.9) -> str:
     """How often a limit was met that the simulation was said to meet with this probability."""
     ratios, _, high = ends(stated, 2 * sure - 1)
-    return f"{np.mean(ratios <= high):.0%}"
+    return percent(np.mean(ratios <= high))
 
 
 def coverage_lines(learned: Sequence[Compared], held: Sequence[Compared]) -> list[str]:
@@ -163,8 +164,9 @@ def coverage_lines(learned: Sequence[Compared], held: Sequence[Compared]) -> lis
 
 def _outside(stated: Sequence[Stated]) -> str:
     ratios, low, high = ends(stated, 0.9)
-    return f"{np.mean(ratios < low):.0%} / {np.mean(ratios > high):.0%} | {np.median(low) - 1:+.0%} to " + (
-        f"{np.median(high) - 1:+.0%}"
+    return (
+        f"{percent(np.mean(ratios < low))} / {percent(np.mean(ratios > high))} "
+        f"| {percent(np.median(low) - 1, signed=True)} to " + (percent(np.median(high) - 1, signed=True))
     )
 
 
@@ -186,7 +188,7 @@ def waiting_lines(learned: Sequence[Compared]) -> list[str]:
             low, high = float(edges[i]), float(edges[i + 1])
             cells = [*_third(by_load, low, high, i == 2), *_third(for_all, low, high, i == 2)]
             n = len(_between(by_load, low, high, i == 2))
-            lines.append(f"| {part}, {engine} | {low:.0%} to {high:.0%} | {n} | " + " | ".join(cells) + " |")
+            lines.append(f"| {part}, {engine} | {percent(low)} to {percent(high)} | {n} | " + " | ".join(cells) + " |")
     return lines
 
 
@@ -256,8 +258,8 @@ def reliability_lines(surprising: dict[str, list[float]]) -> list[str]:
     head = [f"{name} ({len(values)})" for name, values in surprising.items()]
     lines = ["| said | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
     for sure in SURE:
-        met = [f"{np.mean(np.array(values) <= sure):.0%}" for values in surprising.values()]
-        lines.append(f"| {sure:.0%} | " + " | ".join(met) + " |")
+        met = [percent(np.mean(np.array(values) <= sure)) for values in surprising.values()]
+        lines.append(f"| {percent(sure)} | " + " | ".join(met) + " |")
     return lines
 
 

@@ -23,6 +23,7 @@ import numpy as np
 from calibration.bundles.bundle import load_bundle
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
+from catalogs.ui.words import percent
 from simulator.core.batch import BatchShape
 from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
@@ -80,7 +81,10 @@ def main() -> None:
         for name, other in runs.items():
             error = (predicted_s(cost, other[:, 0]) + skew * n_collectives) / other[:, 1] - 1
             kind = "held out" if fitted in runs and name != fitted else "in sample"
-            print(f"  {kind:9} {name}: median {np.median(error):+.1%}, median |error| {np.median(abs(error)):.1%}")
+            print(
+                f"  {kind:9} {name}: median {percent(np.median(error), 1, signed=True)}, "
+                f"median |error| {percent(np.median(abs(error)), 1)}"
+            )
 
 
 if __name__ == "__main__":

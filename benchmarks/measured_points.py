@@ -186,7 +186,7 @@ def open_loop(folder: Path, rate_scale: float = 1.0) -> list[Compared]:
 
 
 _BLOCK = re.compile(r"<!-- verify (\S+) -->(.*?)<!-- /verify -->", re.S)
-_ROW = re.compile(r"^\|[^|]+\| (ttft|tpot|e2e) mean \|[^|]+\|[^|]+\| ([+-][\d.]+)%", re.M)
+_ROW = re.compile(r"^\|[^|]+\| (ttft|tpot|e2e) mean \|[^|]+\|[^|]+\| ([+−-][\d.]+) ?%", re.M)
 
 
 def verified(page: Path) -> dict[tuple[str, str], list[float]]:
@@ -194,5 +194,5 @@ def verified(page: Path) -> dict[tuple[str, str], list[float]]:
     found: dict[tuple[str, str], list[float]] = {}
     for engine, block in _BLOCK.findall(page.read_text()):
         for metric, percent in _ROW.findall(block):
-            found.setdefault((engine, metric), []).append(-math.log1p(float(percent) / 100.0))
+            found.setdefault((engine, metric), []).append(-math.log1p(float(percent.replace("−", "-")) / 100.0))
     return found

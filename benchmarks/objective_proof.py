@@ -24,16 +24,17 @@ from typing import TypeVar
 
 import numpy as np
 
+from planner.answer.candidate_search import search_candidates
 from planner.answer.evaluate import PlanEvaluator
 from planner.evaluation.capacity import find_capacity
-from planner.evaluation.evaluator import apply_bounds
+from planner.evaluation.evaluator import RunSizes, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
-from planner.pipeline import ONE_PROCESS, search_candidates
+from planner.pipeline import ONE_PROCESS
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import OBJECTIVES, PlanRequest
-from planner.search.candidate_tester import TIE, CandidateTester, RunSizes
+from planner.search.candidate_tester import TIE, CandidateTester
 
 MODELS = ("llama3.1-8b", "qwen2.5-14b", "qwen3-30b-a3b", "mistral-nemo")
 HARDWARE = ("h100x4", "h200x2", "l40sx4", "a100-80gbx4", "h100x2,l40sx4", "h200x1,a100-80gbx2", "rtxpro6000x2,l40sx2")

@@ -23,6 +23,7 @@ from scipy.optimize import brentq, least_squares
 
 from calibration.bundles.clocked import DATACENTER, LEAST_CLOCK_PART, SHARPNESS, WORKSTATION, VoltageCurve
 from catalogs.hardware.catalog import parse_hardware
+from catalogs.ui.words import percent
 
 DATA = Path(__file__).parent / "data" / "power_caps.json"
 #: The model the time constants were fitted on; the other is held out.
@@ -88,7 +89,7 @@ def read_runs(data: dict[str, Any], prefix: str = "") -> Runs:
 
 
 def told(title: str, errors: Array) -> None:
-    print(f"  {title}: mean {errors.mean():.1%}, worst {errors.max():.1%} of {len(errors)}")
+    print(f"  {title}: mean {percent(errors.mean(), 1)}, worst {percent(errors.max(), 1)} of {len(errors)}")
 
 
 def voltages(data: dict[str, Any]) -> float:
@@ -176,7 +177,10 @@ def simulated(data: dict[str, Any]) -> None:
         for cap_w, tokens, *_ in run["rows"]:
             share = plain_s / CappedStepCost(board, float(cap_w)).cycle_s(shape)
             really = tokens / measured["tokens_per_s"]
-            print(f"    {cap_w} W: throughput {share - 1:+.1%} predicted, {really - 1:+.1%} measured")
+            print(
+                f"    {cap_w} W: throughput {percent(share - 1, 1, signed=True)} "
+                f"predicted, {percent(really - 1, 1, signed=True)} measured"
+            )
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from measured_points import Compared, open_loop
 
 from calibration.accuracy.reliability import SAID, Reliability, RunKind
 from calibration.accuracy.stated_error import StatedError
+from catalogs.ui.words import percent
 from planner.evaluation.confidence import LatencyCurve, Spread, probability_met
 from planner.problem.slo import Slo
 
@@ -79,8 +80,8 @@ def _ticks(share: float) -> str:
     x, y = _EDGE + _SIDE * share, _EDGE + _SIDE * (1 - share)
     return (
         f'<path d="M{_at(share, 0)}L{_at(share, 1)}M{_at(0, share)}L{_at(1, share)}" stroke="#ddd"/>'
-        f'<text x="{x}" y="{_EDGE + _SIDE + 18}" text-anchor="middle">{share:.0%}</text>'
-        f'<text x="{_EDGE - 6}" y="{y + 4}" text-anchor="end">{share:.0%}</text>'
+        f'<text x="{x}" y="{_EDGE + _SIDE + 18}" text-anchor="middle">{percent(share)}</text>'
+        f'<text x="{_EDGE - 6}" y="{y + 4}" text-anchor="end">{percent(share)}</text>'
     )
 
 

@@ -31,13 +31,14 @@ from pathlib import Path
 
 import numpy as np
 
+from catalogs.ui.words import percent
+from planner.evaluation.evaluator import RunSizes
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.problem.front import parse_axes
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
-from planner.search.candidate_tester import RunSizes
 from planner.search.pareto_sampler import RESOLVED, ParetoSample, ParetoSampler, members
 from planner.search.pareto_search import search_front
 from planner.search.pareto_space import LADDER, PARAMS, ParetoSpace, points_under_load
@@ -250,7 +251,10 @@ class Score:
         self.seconds.append(row["seconds"])
 
     def row(self, name: str) -> str:
-        used = f"{np.mean(self.simulated):.1%} | {np.mean(self.requests):.1%} | {np.mean(self.seconds):.1f} s"
+        used = (
+            f"{percent(np.mean(self.simulated), 1)} | {percent(np.mean(self.requests), 1)} "
+            f"| {np.mean(self.seconds):.1f} s"
+        )
         return f"| {name} | {self.exact} | {self.within} | {self.near} | {self.n} | {used} |"
 
 

@@ -5,14 +5,13 @@ The search runs on this machine or on a Ray cluster and reports its progress on 
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -20,6 +19,19 @@ from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.io.http import without_password
 from catalogs.ui.terminal import status_line
+from planner.answer.candidate_search import (
+    MOST_TRIES,
+    RACES,
+    assess_of,
+    distance_of,
+    first_plan_on,
+    holds,
+    search_candidates,
+    simplest_best,
+    sizes_of,
+    tester_of,
+    unit_cost_of,
+)
 from planner.answer.evaluate import (
     BEST,
     OTHER,
@@ -31,41 +43,27 @@ from planner.answer.evaluate import (
     pareto,
     prices_of,
 )
-from planner.answer.hardware_ranking import HardwareRanking, HardwareRow
+from planner.answer.hardware_ranking import HardwareRanking, RankedHardware
 from planner.answer.refusal import Refuser
 from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, Reproduce, SearchSummary
-from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
+from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
-from planner.evaluation.queueing import OVERLOAD
 from planner.evaluation.workload_statistics import WorkloadBlock
 from planner.problem.candidate import Candidate, kind_of
-from planner.problem.demand import RequiredRates
 from planner.problem.hardware_choice import is_one
-from planner.problem.latency_metrics import E2E
 from planner.problem.price_list import PriceList
-from planner.problem.reproduction import digest, reproduce_block
+from planner.problem.reproduction import reproduce_block
 from planner.problem.request import PlanRequest
-from planner.search.candidate_tester import TIE, CandidateTester, Outcome, RunSizes
-from planner.search.objectives import CountedAssess, ObjectiveAssess, assess_for, equal_unit_cost
+from planner.search.candidate_tester import TIE, Outcome
 from planner.search.progress import search_progress
-from planner.search.search import Progress, SearchResult, search
-from planner.search.study import SearchSettings, need_storage
+from planner.search.search import Progress, SearchResult
+from planner.search.study import need_storage
 from planner.search.workers import ProcessPool, WorkerPool, usable_cores
 from planner.sections.full_answer import FullAnswer
 from planner.sections.registry import check_sections, compute_sections
 from planner.space.bounds import Discard
-from planner.space.candidates import distance_from_defaults
 
 N_ALTERNATIVES: Final = 2
-
-#: The search uses one seed. Up to this many of its winners may fail with all seeds; the safest plan comes last.
-MOST_TRIES: Final = 4
-
-#: If there are several groups of one kind of accelerator, each gets the trials of the request divided by this number.
-GROUP_SHARE: Final = 4
-
-#: A capacity of at least this multiple of the required rate counts as sufficient headroom.
-HEADROOM: Final = 1.1
 
 ONE_PROCESS: Final = ProcessPool(1)
 
@@ -94,19 +92,22 @@ def make_plan(
     started = time.perf_counter()
     space = _Space(*apply_bounds(request, evaluator))
     prices = PriceList(request.tariff, evaluator.names.hardware)
-    plan_evaluator = PlanEvaluator(evaluator, _tester(request, evaluator, space.left), prices, workers.map)
+    plan_evaluator = PlanEvaluator(evaluator, tester_of(request, evaluator, space.left), prices, workers.map)
     result = search_candidates(request, plan_evaluator, space.left, workers, progress)
     entries = _entries(request, plan_evaluator, result)
     if result.interrupted and not entries:
         raise KeyboardInterrupt
-    ranked: list[HardwareRow] = []
+    ranked = RankedHardware()
     if not is_one(request.hardware) and not result.interrupted:
-        entries, ranked = _ranked(request, plan_evaluator, space, result, entries)
+        ranked = _ranked(request, plan_evaluator, space, result, entries)
+        entries = (
+            _with_another_kind(entries, ranked.plans) if entries else _with_all_seeds(plan_evaluator, ranked.plans)
+        )
     refusal = None
     if not entries:
-        refuser = Refuser(request, plan_evaluator, elsewhere)
-        refusal = refuser.refuse(space.left, list(space.discards.items()), result.outcomes)
-    summary = _summary(request, evaluator, space, result, time.perf_counter() - started)
+        refuser = Refuser(request, plan_evaluator, elsewhere, partial(first_plan_on, request, elsewhere, workers))
+        refusal = refuser.refuse(space.left, list(space.discards.items()), result.outcomes, ranked.tried)
+    summary = _summary(request, evaluator, space, result, ranked, time.perf_counter() - started)
     return _answer(request, evaluator, entries, refusal, ranked, summary)
 
 
@@ -124,30 +125,35 @@ def _ranked(
     space: _Space,
     result: SearchResult,
     entries: Sequence[EvaluatedPlan],
-) -> tuple[list[EvaluatedPlan], list[HardwareRow]]:
-    """Return the plans of the answer and the row of each kind of accelerator; the table may add a plan."""
-    in_order = _assess(request, plan_evaluator, plan_evaluator.tester, space.left).in_order
-    sizes = _sizes(plan_evaluator.prices, space.left)
+) -> RankedHardware:
+    """Return the row of each kind of accelerator, with the plans and the searches behind it."""
+    in_order = assess_of(request, plan_evaluator, plan_evaluator.tester, space.left).in_order
+    sizes = sizes_of(plan_evaluator.prices, space.left)
     ranking = HardwareRanking(request, plan_evaluator, in_order, sizes.__getitem__)
-    rows, by_kind = ranking.rows(space.left, list(space.discards.items()), result.outcomes, entries)
-    plans = _with_another_kind(entries, by_kind) if entries else _with_all_seeds(plan_evaluator, by_kind)
-    return plans, rows
+    return ranking.rows(space.left, list(space.discards.items()), result.outcomes, entries)
 
 
 def _summary(
-    request: PlanRequest, evaluator: Evaluator, space: _Space, result: SearchResult, seconds: float
+    request: PlanRequest,
+    evaluator: Evaluator,
+    space: _Space,
+    result: SearchResult,
+    ranked: RankedHardware,
+    seconds: float,
 ) -> SearchSummary:
     """Return the part of the answer that tells how the plans were found."""
     return SearchSummary(
         n_space=len(space.left) + len(space.discards),
         n_bounded_out=len(space.discards),
-        n_simulated=result.n_simulated,
+        n_simulated=len(result.simulated | ranked.tried.keys()),
+        n_trials=result.n_trials + ranked.n_trials,
+        n_searches=result.n_searches + ranked.n_searches,
         n_pruned=result.n_pruned,
         seconds=seconds,
         seed=request.seed,
         method=_method(result, len(space.left)),
         n_resumed=result.n_resumed,
-        n_requests=result.n_requests,
+        n_requests=result.n_requests + ranked.n_requests,
         bounded_out=dict(Counter(d.reason for d in space.discards.values()).most_common()),
         interrupted=result.interrupted,
         left_out=list(evaluator.notices),
@@ -159,10 +165,10 @@ def _answer(
     evaluator: HardwareChoiceEvaluator,
     entries: Sequence[EvaluatedPlan],
     refusal: Refusal | None,
-    ranked: list[HardwareRow],
+    ranked: RankedHardware,
     summary: SearchSummary,
 ) -> Answer:
-    """Return the answer with its plans, or with its refusal; an interrupted answer has no sections."""
+    """Return the answer with the sections of its recommended plan."""
     plans = [entry.plan for entry in entries]
     sections = compute_sections(request, entries[0], evaluator) if plans and not summary.interrupted else {}
     return FullAnswer(
@@ -174,7 +180,7 @@ def _answer(
         pareto=pareto(entries),
         infeasible=refusal,
         search=summary,
-        hardware=ranked,
+        hardware=ranked.rows,
         assumptions=assumptions(request, evaluator.workload.lengths().words),
         prices=prices_of(plans[0], entries[0].candidate) if plans else [],
         reproduce=Reproduce(**reproduce_block(request, evaluator.fingerprint)),
@@ -199,7 +205,7 @@ def _with_all_seeds(plan_evaluator: PlanEvaluator, by_kind: Sequence[EvaluatedPl
     """
     for i, entry in enumerate(by_kind):
         first = plan_evaluator.entry(entry.candidate, None, BEST)
-        if first.met and first.survives and first.capacity_requests_per_s is not None:
+        if holds(first):
             return [first, *by_kind[i + 1 :][:N_ALTERNATIVES]]
     return []
 
@@ -214,151 +220,14 @@ def _method(result: SearchResult, n_left: int) -> str:
     return "all candidates" if len(result.outcomes) >= n_left else "all candidates that may carry the load"
 
 
-def _tester(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candidate]) -> CandidateTester:
-    """Return the tester of candidates; without a rate, latencies are compared under one light load for all."""
-    rate = request.requests_per_s
-    if request.objective == "latency" and rate is None and left:
-        rate = min(evaluator.light_requests_per_s(c) for c in left)
-    sizes = RunSizes.for_slos(request.slos)
-    plain = CandidateTester(evaluator, request.slos, sizes, request.seed, request.confidence, rate)
-    if request.users is None and not request.spare:
-        return plain
-
-    def run_e2e_s(candidate: Candidate, requests_per_s: float) -> float:
-        return plain.simulated(candidate, requests_per_s, sizes.quick).mean_s(E2E.name)
-
-    guess_e2e_s = partial(evaluator.guess_s, metric=E2E.name)
-    return replace(plain, required=RequiredRates(request.demand, guess_e2e_s, run_e2e_s))
-
-
-def search_candidates(
-    request: PlanRequest,
-    plan_evaluator: PlanEvaluator,
-    left: Sequence[Candidate],
-    workers: WorkerPool,
-    progress: Progress | None,
-) -> SearchResult:
-    """Search all groups of candidates in order.
-
-    If the request is for the cheapest deployment that carries a rate, the groups are ordered by ascending hardware.
-    The first group that meets the request holds the answer. The search continues until a deployment has sufficient
-    headroom, which then is an alternative. Otherwise all candidates are one group, and those of the best kind of
-    accelerator are then searched alone, so that the answer does not depend on the other hardware of the choice.
-    """
-    result = SearchResult()
-    if not left:
-        return result
-    evaluator, tester, counter = plan_evaluator.evaluator, plan_evaluator.tester, RequestCounter()
-    assess = _assess(request, plan_evaluator, replace(tester, counter=counter), left)
-    groups = _groups(request, plan_evaluator, left)
-    options, calibration = request.search, digest(evaluator.fingerprint)
-    n_groups = Counter(kind_of(group[0]) for group in groups)
-    counted = CountedAssess(assess, counter)
-    with workers.lookahead(counted, len(left)) as lookahead:
-
-        def search_group(group: Sequence[Candidate], trials: int) -> SearchResult:
-            name = study_name(request, group)
-            settings = SearchSettings(trials, request.seed, name, options.journal, options.storage, calibration)
-            order, safest = counted.in_order(group), counted.safest_first(group)
-            return search(order, counted, settings, progress, counted.outclassed, lookahead, safest)
-
-        for group in groups:
-            share = options.trials // GROUP_SHARE if n_groups[kind_of(group[0])] > 1 else options.trials
-            result.join(search_group(group, max(share, 1)))
-            best = result.best
-            enough = 0.0 if best is None else HEADROOM * (tester.held_per_s(best.candidate) or 0.0)
-            if result.interrupted or (best is not None and best.requests_per_s >= enough):
-                break
-        alone: set[str] = set()
-        while len(groups) == 1 and not result.interrupted and result.best is not None:
-            kind = kind_of(_best(request, plan_evaluator, [o for o in result.outcomes if o.feasible]).candidate)
-            own = [c for c in left if kind_of(c) == kind]
-            if kind in alone or len(own) == len(left):
-                break
-            alone.add(kind)
-            result = result.updated(search_group(own, options.trials))
-    return result
-
-
-def _assess(
-    request: PlanRequest, plan_evaluator: PlanEvaluator, tester: CandidateTester, left: Sequence[Candidate]
-) -> ObjectiveAssess:
-    """Return what measures the candidates for the objective of the request."""
-    prices = plan_evaluator.prices
-    distance = partial(_distance, evaluator=plan_evaluator.evaluator)
-    unit_cost = _unit_cost(request.objective, prices, left)
-    return assess_for(request.objective, tester, distance, unit_cost, lambda c: prices.grid(c).grid.gco2e_per_kwh)
-
-
-def _groups(request: PlanRequest, plan_evaluator: PlanEvaluator, left: Sequence[Candidate]) -> list[list[Candidate]]:
-    """Return the groups of candidates in the order in which they are searched.
-
-    All candidates form one group, unless the request is for the cheapest deployment that carries a rate. Then there is
-    one group for each price (ascending), hardware and precision (simplest first), and the first group that carries the
-    rate is the answer. Candidates that are overloaded even with a full batch are left out, except those with the most
-    accelerators of their kind: their failure explains a refusal.
-    """
-    if request.objective != "cost" or not request.demand.given or not left:
-        return [list(left)]
-    evaluator, tester, sizes = plan_evaluator.evaluator, plan_evaluator.tester, _sizes(plan_evaluator.prices, left)
-    largest: dict[str, int] = {}
-    for c in left:
-        largest[kind_of(c)] = max(largest.get(kind_of(c), 0), c.hardware.n_accelerators)
-    groups: dict[object, list[Candidate]] = {}
-    for c in sorted(left, key=lambda c: (sizes[c], c.hardware.n_accelerators, _distance(c, evaluator)[:2])):
-        most = c.hardware.n_accelerators == largest[kind_of(c)]
-        if most or evaluator.fluid_requests_per_s(c) * OVERLOAD > tester.floor_per_s(c):
-            groups.setdefault(_group(c, plan_evaluator), []).append(c)
-    return list(groups.values())
-
-
-def _sizes(prices: PriceList, left: Sequence[Candidate]) -> dict[Candidate, float]:
-    """Return the size of each candidate: its price, US dollars per hour, or its accelerators if no price is known.
-
-    Candidates without a price count as more expensive than all others.
-    """
-    found = {c: prices.usd_per_hour(c) for c in left}
-    most = max((usd for usd in found.values() if usd is not None), default=0.0)
-    return {c: most + c.hardware.n_accelerators if usd is None else usd for c, usd in found.items()}
-
-
-def _group(candidate: Candidate, plan_evaluator: PlanEvaluator) -> tuple[object, ...]:
-    usd = plan_evaluator.prices.usd_per_hour(candidate)
-    return usd, candidate.hardware, *_distance(candidate, plan_evaluator.evaluator)[:2]
-
-
-def _distance(candidate: Candidate, evaluator: Evaluator) -> tuple[int, ...]:
-    """Return the distance of a candidate from the defaults of its own hardware."""
-    return distance_from_defaults(candidate, evaluator.names_of(candidate))
-
-
-def _unit_cost(objective: str, prices: PriceList, left: Sequence[Candidate]) -> Callable[[Candidate], float]:
-    """Return the function that gives the unit cost of a candidate, by which its capacity is divided for comparison.
-
-    The unit is US dollars, accelerators, or 1 for every candidate.
-    """
-    if objective == "cost":
-        sizes = _sizes(prices, left)
-        return sizes.__getitem__
-    if objective == "goodput":
-        return lambda c: float(c.hardware.n_accelerators)
-    return equal_unit_cost
-
-
-def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
-    """Return the name of the study of a request, by which only a study of the same request is resumed."""
-    text = json.dumps([request.search_identity(), request.search.trials, [c.as_dict() for c in group]], sort_keys=True)
-    return f"plan-{digest(text)}"
-
-
 def _entries(request: PlanRequest, plan_evaluator: PlanEvaluator, result: SearchResult) -> list[EvaluatedPlan]:
     """Return the winner and its alternatives, evaluated with independent seeds; empty if no plan meets the request."""
-    races, outcomes = request.objective in ("cost", "throughput", "goodput"), result.outcomes
+    races, outcomes = request.objective in RACES, result.outcomes
     effort = OTHER if result.interrupted else BEST  # an interrupted command ends soon
     best, first = _winner(request, plan_evaluator, outcomes, races, effort)
     if best is None or first is None:
         return []
-    unit_cost = _unit_cost(request.objective, plan_evaluator.prices, [o.candidate for o in outcomes])
+    unit_cost = unit_cost_of(request.objective, plan_evaluator.prices, [o.candidate for o in outcomes])
     rank = partial(_rank, plan_evaluator.evaluator, races, unit_cost)
     others = [] if result.interrupted else _others(best, outcomes, rank)
     rest = plan_evaluator.each(lambda o: plan_evaluator.entry(o.candidate, None, OTHER), others)
@@ -380,7 +249,7 @@ def _best_first(
             break
         again = plan_evaluator.entry(other.candidate, other.requests_per_s, BEST)
         better = objective_value(request.objective, request.given, again) < _tied(request, first)
-        if again.met and again.survives and again.capacity_requests_per_s is not None and better:
+        if holds(again) and better:
             return [again, first, *(e for e in others if e is not other)]
     return list(entries)
 
@@ -401,30 +270,12 @@ def _winner(
     left = [o for o in outcomes if o.feasible]
     for n_failed in range(min(MOST_TRIES + 1, len(left))):
         safest = min(left, key=lambda o: -o.requests_per_s if races else o.ratio)
-        best = safest if n_failed == MOST_TRIES else _best(request, plan_evaluator, left)
+        best = safest if n_failed == MOST_TRIES else simplest_best(request, plan_evaluator, left)
         entry = plan_evaluator.entry(best.candidate, best.requests_per_s if races else None, effort)
-        if entry.met and entry.survives and entry.capacity_requests_per_s is not None:
+        if holds(entry):
             return best, entry
         left.remove(best)
     return None, None
-
-
-def _best(request: PlanRequest, plan_evaluator: PlanEvaluator, outcomes: Sequence[Outcome]) -> Outcome:
-    """Return the simplest of the feasible outcomes (native precision, default limits) that tie with the best.
-
-    For the cheapest deployment that carries a rate, only the first group with a feasible outcome counts.
-    """
-    if request.objective == "cost" and request.demand.given:
-        first = _group(outcomes[0].candidate, plan_evaluator)
-        outcomes = [o for o in outcomes if _group(o.candidate, plan_evaluator) == first]
-    scored = [(o.score, o) for o in outcomes if o.score is not None]
-    best = min(score for score, _ in scored)
-
-    def simplest_first(tie: tuple[float, Outcome]) -> tuple[tuple[int, ...], float, Candidate]:
-        score, outcome = tie
-        return _distance(outcome.candidate, plan_evaluator.evaluator), score, outcome.candidate
-
-    return min((pair for pair in scored if pair[0] <= best + TIE * abs(best)), key=simplest_first)[1]
 
 
 def _rank(
@@ -437,7 +288,7 @@ def _rank(
     if races or outcome.score is None:
         per = evaluator.fluid_requests_per_s(outcome.candidate) / unit_cost(outcome.candidate)
         fluid = float(f"{per:.1e}")  # two significant digits: closer estimates count as equal
-        return (float(not races), -fluid, *_distance(outcome.candidate, evaluator))
+        return (float(not races), -fluid, *distance_of(outcome.candidate, evaluator))
     return (0.0, outcome.score)
 
 

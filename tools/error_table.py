@@ -9,6 +9,7 @@ from calibration.bundles.files import BundleFacts, read_bundle
 from calibration.families.uncalibrated import DEFAULTS
 from calibration.power.model import load_power
 from catalogs.hardware import files
+from catalogs.ui.words import percent
 
 _HEAD: Final = """# Calibration: how wrong the operator costs are
 
@@ -59,7 +60,8 @@ def _rows(facts: BundleFacts) -> list[str]:
         if not r.held_out:
             out.append(f"{start} | 0 | | | |")
         out += [
-            f"{start} {e.region} | {e.n:,} | {e.median_abs_rel_error:.1%} | {e.p90_abs_rel_error:.1%} | {e.bias:+.1%} |"
+            f"{start} {e.region} | {e.n:,} | {percent(e.median_abs_rel_error, 1)} | "
+            f"{percent(e.p90_abs_rel_error, 1)} | {percent(e.bias, 1, signed=True)} |"
             for e in r.held_out
         ]
     return out
@@ -74,7 +76,8 @@ def _power() -> list[str]:
     model = load_power()
     errors = model.provenance.get("held_out", {})
     lines = [
-        f"- {g}: n {e['n']} cells of equal utilisation, median {e['median_abs']:.1%}, p90 {e['p90_abs']:.1%}"
+        f"- {g}: n {e['n']} cells of equal utilisation, median "
+        f"{percent(e['median_abs'], 1)}, p90 {percent(e['p90_abs'], 1)}"
         for g, e in errors.items()
     ]
     source = model.provenance.get("source", "")
@@ -96,7 +99,8 @@ def _transfers() -> list[str]:
 
 def _defaults() -> list[str]:
     lines = [
-        f"| {f} | {d.efficiency:.0%} | {d.floor_s * 1e6:g} us | {d.expected_error:.0%} |" for f, d in DEFAULTS.items()
+        f"| {f} | {percent(d.efficiency)} | {d.floor_s * 1e6:g} us | {percent(d.expected_error)} |"
+        for f, d in DEFAULTS.items()
     ]
     head = ["", "## Uncalibrated: roofline over a stated efficiency", ""]
     return [*head, "| family | efficiency | least time | stated error |", "|---|---:|---:|---:|", *lines]

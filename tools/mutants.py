@@ -32,6 +32,8 @@ import yaml
 from planted_faults import LIMIT_S, PACKAGES, ROOT, Fault, ListError, Outcome, judged, run_tests, trees_of
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from catalogs.ui.words import percent
+
 LIST: Final = Path(__file__).with_suffix(".yaml")
 COMPARISONS: Final[dict[str, type[ast.cmpop]]] = {
     **{"<": ast.Lt, "<=": ast.LtE, ">": ast.Gt, ">=": ast.GtE, "==": ast.Eq, "!=": ast.NotEq},
@@ -388,7 +390,7 @@ def report(outcomes: Sequence[Outcome], allowed: float, seconds: float, out: Pat
     """Print and write the rate, and return the exit status."""
     counted = [o for o in outcomes if o.status != "equivalent"]
     killed = sum(o.status == "killed" for o in counted)
-    rate = f" ({killed / len(counted):.1%})" if counted else ""
+    rate = f" ({percent(killed / len(counted), 1)})" if counted else ""
     equivalent = f", {len(outcomes) - len(counted)} equivalent" if len(counted) < len(outcomes) else ""
     print(f"{killed} of {len(counted)} killed{rate}{equivalent}, {seconds:.0f} s")
     if out is not None:

@@ -28,6 +28,7 @@ from calibration.bundles.ranges import first_fault
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import DATA
+from catalogs.ui.words import percent
 
 FILE_NAME: Final = "stated_error.json"
 
@@ -338,13 +339,13 @@ def in_words(stated: dict[str, Any]) -> str:
     if stated["coverage"] is None:
         return str(stated["source"])
     waiting = stated.get("ttft_waiting_share")
-    names = {"ttft": "ttft" if waiting is None else f"ttft, {100 * waiting:.0f} % of it waiting"}
+    names = {"ttft": "ttft" if waiting is None else f"ttft, {percent(waiting)} of it waiting"}
     ranges = [
         f"{1 + stated[m][0]:.2g} to {1 + stated[m][1]:.2g} ({names.get(m, m)})"
         for m in ("ttft", "tpot", "itl", "e2e")
         if m in stated
     ]
     return (
-        f"in {100 * stated['coverage']:.0f} % of cases the true value is {', '.join(ranges)} times the simulated one; "
+        f"in {percent(stated['coverage'])} of cases the true value is {', '.join(ranges)} times the simulated one; "
         f"from {max(stated['n'].values())} measured runs of this engine"
     )

@@ -26,6 +26,7 @@ from calibration.power.model import PowerModel, group_of, load_power
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.specs import Accelerator
 from catalogs.io import yaml_files
+from catalogs.ui.words import percent
 
 #: Number of minor releases by which shipped tables may be older than the engine without a notice.
 USUAL_LAG: Final = 9
@@ -128,7 +129,7 @@ class Bundle:
         large = {f: e for f in sorted(families & self.models.keys()) if (e := self.errors.get(f, 0.0)) > LARGE_ERROR}
         if not large:
             return []
-        errors = ", ".join(f"{family} {error:.0%}" for family, error in large.items())
+        errors = ", ".join(f"{family} {percent(error)}" for family, error in large.items())
         better = f"`calibrate run --hw {self.accelerator.name} --budget 30m` measures more shapes"
         return [f"this profile is inexact: median error on shapes that it did not measure: {errors}; {better}"]
 

@@ -10,6 +10,7 @@ import typer
 from calibration.commands.options import JsonFile, Tables
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.output_files import check_targets, write_atomically, write_json
+from catalogs.ui.words import percent
 
 if TYPE_CHECKING:
     from calibration.estimators.score import HeldOutScore
@@ -79,7 +80,10 @@ def _print(found: dict[str, list[HeldOutScore]]) -> None:
 
     for name, scores in found.items():
         for s in scores:
-            errors = f"median {s.median_abs:6.1%}  p90 {s.p90_abs:6.1%}  MAPE {s.mape:6.1%}  R2 {s.r2:6.3f}"
+            errors = (
+                f"median {percent(s.median_abs, 1):>7}  p90 {percent(s.p90_abs, 1):>7} "
+                f" MAPE {percent(s.mape, 1):>7}  R2 {s.r2:6.3f}"
+            )
             sizes = f"MAE {microseconds(s.mae_s):>8}  RMSE {microseconds(s.rmse_s):>8}"
             typer.echo(f"{name} {s.family:17} {s.region:6} n {s.n:>6,}  {s.estimator:18} {errors}  {sizes}")
             if s.region == "inside":

@@ -17,6 +17,7 @@ from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.shared_options import takes_version
+from catalogs.ui.words import percent
 
 if TYPE_CHECKING:
     from calibration.profile.local_run import ProfileOptions, ProfileResult
@@ -224,7 +225,7 @@ def validate(
     missed = sorted({e["family"] for e in found if e["median_abs_rel_error"] > max_error})
     if json_file != "-":
         _print_errors(found)
-        typer.echo(f"over {max_error:.0%}: {', '.join(missed)}" if missed else f"all within {max_error:.0%}")
+        typer.echo(f"over {percent(max_error)}: {', '.join(missed)}" if missed else f"all within {percent(max_error)}")
     if json_file is not None:
         document = {"schema_version": 1, "max_error": max_error, "met": not missed, "errors": found}
         write_json(document, json_file)
@@ -293,7 +294,10 @@ def _page(folder: Path) -> str | None:
 
 def _print_errors(errors: list[dict[str, Any]]) -> None:
     for e in errors:
-        size = f"median {e['median_abs_rel_error']:.1%}  p90 {e['p90_abs_rel_error']:.1%}  bias {e['bias']:+.1%}"
+        size = (
+            f"median {percent(e['median_abs_rel_error'], 1)}  p90 {percent(e['p90_abs_rel_error'], 1)} "
+            f" bias {percent(e['bias'], 1, signed=True)}"
+        )
         typer.echo(f"  {e['family']:18} {e['region']:7} n {e['n']:>7,}  {size}")
 
 

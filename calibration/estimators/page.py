@@ -11,6 +11,7 @@ import numpy as np
 
 from calibration.estimators.estimator import ESTIMATORS, SHIPPED
 from calibration.estimators.score import HeldOutScore
+from catalogs.ui.words import percent
 
 Cells = Mapping[tuple[str, str, str], float]  # median error by (family, estimator, region)
 
@@ -99,7 +100,8 @@ def _line(s: HeldOutScore) -> str:
     r2 = "" if not np.isfinite(s.r2) else f"{s.r2:.3f}"
     return (
         f"| {s.family} | {s.region} | {s.n:,} | {s.estimator} | {_percent(s.median_abs)} | {_percent(s.p90_abs)} | "
-        f"{_percent(s.mape)} | {100 * s.bias:+.1f}% | {_percent(s.median_streamed)} | {microseconds(s.mae_s)} | "
+        f"{_percent(s.mape)} | {percent(s.bias, 1, signed=True)} | "
+        f"{_percent(s.median_streamed)} | {microseconds(s.mae_s)} | "
         f"{microseconds(s.rmse_s)} | {r2} |"
     )
 
@@ -116,4 +118,4 @@ def microseconds(seconds: float) -> str:
 
 
 def _percent(x: float | None) -> str:
-    return "" if x is None or not np.isfinite(x) else f"{x:.1%}"
+    return "" if x is None or not np.isfinite(x) else percent(x, 1)

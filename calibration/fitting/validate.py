@@ -21,6 +21,7 @@ from calibration.rows.physics_check import gate
 from catalogs.arrays import FloatArray
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
+from catalogs.ui.words import percent
 from catalogs.units import MIB
 
 N_FOLDS: Final = 5
@@ -123,7 +124,10 @@ def check(model: FamilyModel, what: str, rows: pd.DataFrame, accelerator: Accele
 
 def line(what: str, e: HeldOutErrors) -> str:
     """Return one line of text about errors, which starts with `what`."""
-    return f"{what}: n {e.n}, median {e.median_abs:.1%}, p90 {e.p90_abs:.1%}, bias {e.bias:+.1%}"
+    return (
+        f"{what}: n {e.n}, median {percent(e.median_abs, 1)}, p90 "
+        f"{percent(e.p90_abs, 1)}, bias {percent(e.bias, 1, signed=True)}"
+    )
 
 
 def check_mixed(

@@ -36,6 +36,7 @@ from calibration.rows.physics_check import gate
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
 from catalogs.io.output_files import atomic_folder
+from catalogs.ui.words import percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -82,10 +83,10 @@ def notices(found: Tables, manifest: Manifest) -> list[str]:
     if found.contended_share > CONTENDED_WARNING:
         families = ", ".join(found.contended_families)
         fitted = f" (families fitted on such rows: {families})" if families else ""
-        lines.append(f"{found.contended_share:.0%} {DISTURBED}{fitted}: times may be too long")
+        lines.append(f"{percent(found.contended_share)} {DISTURBED}{fitted}: times may be too long")
     spread = (manifest.get("drift") or {}).get("spread", 0.0)
     if spread > NOTABLE:
-        what = f"the time of a reference product varied by {spread:.0%} during profiling"
+        what = f"the time of a reference product varied by {percent(spread)} during profiling"
         lines.append(f"the machine was not steady: {what}")
     if manifest["device"] == "cpu":
         what = f"measured with {(manifest.get('cpu') or {}).get('threads')} threads of this CPU and torch's kernels"

@@ -21,6 +21,7 @@ from calibration.rows.physics_check import gate
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
+from catalogs.ui.words import percent
 from catalogs.units import GIB, MIB
 
 UNKNOWN_BANDWIDTH: Final = 1e9  # replaced by the highest rate in the rows
@@ -113,7 +114,7 @@ def _cards(rows: list[Row], accelerator: Accelerator, found: Tables) -> list[tup
         (f"{kind}, TFLOP/s", peaks_text(accelerator)),
         (f"{kind} memory rate", f"{accelerator.memory_bandwidth_bytes_per_s / 1e9:,.0f} GB/s"),
         ("Shapes measured", f"{ok:,} in {spent / 60:.1f} min"),
-        ("Disturbed by other work", f"{found.contended_share:.0%} of shapes"),
+        ("Disturbed by other work", f"{percent(found.contended_share)} of shapes"),
         ("Failed or out of memory", f"{len(rows) - ok:,}"),
     ]
 

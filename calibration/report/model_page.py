@@ -6,6 +6,7 @@ from calibration.fitting.scores import EstimatorScore
 from calibration.report import model_figures as figures
 from calibration.whole_models.study import CHOSEN, TargetStudy, WholeModelStudy
 from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, chart, note, paragraph, table
+from catalogs.ui.words import percent
 
 HEAD = ("Predicted", "Held out", "Chosen", "Rows", "R²", "Aim", "Mean error", "9 of 10 within", "Bias")
 
@@ -56,8 +57,8 @@ def _lines(t: TargetStudy) -> list[tuple[str, ...]]:
 
 
 def _figures(s: EstimatorScore, aim: str) -> tuple[str, ...]:
-    lean = f"{100 * s.bias:+.1f} %".replace("-", "−")
-    return (f"{s.n:,}", f"{s.r2:.3f}", aim, f"{100 * s.mape:.1f} %", f"{100 * s.p90:.0f} %", lean)
+    lean = percent(s.bias, 1, signed=True)
+    return (f"{s.n:,}", f"{s.r2:.3f}", aim, percent(s.mape, 1), percent(s.p90), lean)
 
 
 def _target(t: TargetStudy) -> PageSection:

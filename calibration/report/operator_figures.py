@@ -14,6 +14,7 @@ from calibration.report.drawing import MARGIN, add_line, dots, finished, short
 from calibration.report.material import Coverage, FieldImportance, title_of
 from catalogs.hardware.specs import Accelerator
 from catalogs.ui import charts
+from catalogs.ui.words import percent
 
 MOST_POINTS: Final = 1_800  # of a chart; the tables count all
 
@@ -93,7 +94,7 @@ def error_by_size(held: pd.DataFrame) -> Any:
     cells = [[errors[(held.family == f) & (place == i)] for i in range(len(SIZE_WORDS))] for f in families]
     z = [[100 * float(c.median()) if len(c) >= FEWEST_IN_CELL else None for c in row] for row in cells]
     text = [
-        [f"{100 * c.median():.1f} %<br>of {len(c):,}" if len(c) >= FEWEST_IN_CELL else "" for c in row] for row in cells
+        [f"{percent(c.median(), 1)}<br>of {len(c):,}" if len(c) >= FEWEST_IN_CELL else "" for c in row] for row in cells
     ]
     scale = [[0.0, "#cfe3f2"], [0.35, "#6aaed6"], [0.7, "#e8a04c"], [1.0, "#b3400f"]]
     bar = {"title": {"text": "median<br>error"}, "ticksuffix": " %", "thickness": 14}
@@ -213,6 +214,6 @@ def _hover(part: pd.DataFrame) -> list[str]:
     columns = (part["shape"], part.measured_s, part.predicted_s, part.how)
     text = charts.time_text
     return [
-        f"{shape}<br>measured {text(m)}, predicted {text(p)} ({100 * (p / m - 1):+.0f} %)<br>{how}"
+        f"{shape}<br>measured {text(m)}, predicted {text(p)} ({percent(p / m - 1, signed=True)})<br>{how}"
         for shape, m, p, how in zip(*columns, strict=True)
     ]

@@ -9,6 +9,7 @@ from calibration.report import operator_figures as figures
 from calibration.report.material import EDGE, GROUP, OFF_GRID, CalibrationReport, FamilyLine, title_of
 from catalogs.ui.charts import FAMILY_WORDS
 from catalogs.ui.html_page import Page, PageSection, bullets, cards, chart, note, paragraph, table
+from catalogs.ui.words import percent
 
 HOW_WORDS = {
     OFF_GRID: "random shapes, measured only to check",
@@ -68,8 +69,8 @@ def _summary(m: CalibrationReport) -> PageSection:
 
 def _line(x: FamilyLine) -> tuple[str, ...]:
     e, fitted = x.errors, f"{x.n_fit:,}" if x.n_fit is not None else ""
-    bias = f"{100 * e.bias:+.1f} %".replace("-", "−")
-    errors = (f"{100 * e.median_abs:.1f} %", f"{100 * e.p90_abs:.0f} %", bias)
+    bias = percent(e.bias, 1, signed=True)
+    errors = (percent(e.median_abs, 1), percent(e.p90_abs), bias)
     return (title_of(e.family), HOW_WORDS.get(e.region, e.region), fitted, f"{e.n:,}", *errors, verdict(e))
 
 
@@ -105,7 +106,7 @@ def _importance(m: CalibrationReport) -> list[PageSection]:
         "error then, the more important the field. Fields that change together (tokens and pairs) share importance."
     )
     bases = {i.family: i.base for i in m.importance}
-    rest = "; ".join(f"{title_of(f)} {100 * (b - 1):.0f} %" for f, b in bases.items())
+    rest = "; ".join(f"{title_of(f)} {percent(b - 1)}" for f, b in bases.items())
     caption = f"Longer bars are more important fields. With nothing shuffled, the typical errors are: {rest}."
     bars = chart(figures.importance_bars(m.importance), caption, 150 + 24 * len(m.importance))
     return [PageSection("What the time depends on", [paragraph(text), bars], "Importance")]

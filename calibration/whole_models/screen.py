@@ -9,6 +9,7 @@ from rich.table import Table
 
 from calibration.whole_models.study import CHOSEN, OutOfFoldPredictions, WholeModelStudy
 from catalogs.ui.terminal import open_console, text_table
+from catalogs.ui.words import percent
 
 HEAD = ("model", "batch", "measured", "skipped", "first token s", "per token ms", "peak GB", "GB/s", "GFLOP/s")
 
@@ -52,5 +53,5 @@ def _line(target: str, held: OutOfFoldPredictions, goal: float | None) -> list[s
     s = held.score()
     best = next(x.estimator for x in held.scores if x.estimator != CHOSEN)
     aim = f"{goal:.2f} {'met' if s.r2 >= goal else 'missed'}" if target and goal is not None else ""
-    errors = [f"{s.mape:.1%}", f"{s.p90:.1%}", f"{s.worst:.0%}"]
+    errors = [percent(s.mape, 1), percent(s.p90, 1), percent(s.worst)]
     return [target, f"{held.by}s", best, str(s.n), f"{s.r2:.3f}", aim, *errors]

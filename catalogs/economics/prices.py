@@ -31,6 +31,7 @@ from catalogs.economics.instances import (
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.specs import Hardware
 from catalogs.io.yaml_files import DATA
+from catalogs.ui.words import percent
 
 Reading = Literal["cheapest", "median", "list", "spot", "owned-hyperscaler", "owned-neocloud"]
 
@@ -232,7 +233,7 @@ def discounted_price(price: Price, commitment: str, discount: float) -> Price:
     """
     if not 0 < discount < 1:
         raise InputError("a discount must be a fraction of the on-demand price between 0 and 1", discount, "0.35")
-    stated = f"{commitment}: {discount:.0%} off the on-demand price, as you gave"
+    stated = f"{commitment}: {percent(discount)} off the on-demand price, as you gave"
     note = "; ".join(n for n in (price.note, stated) if n)
     rented = tuple(replace(i, usd_per_hour=i.usd_per_hour * (1 - discount)) for i in price.instances)
     usd = price.usd_per_hour * (1 - discount)

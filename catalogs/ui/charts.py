@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from catalogs.ui.words import percent
+
 #: Lines and fills also differ by dash and pattern, for print and for every kind of colour vision.
 DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash")
 
@@ -132,7 +134,7 @@ def ratio_axis(title: str, largest: float) -> dict[str, Any]:
     """Return a logarithmic axis of predicted over measured, in signed per cent, for ratios up to `largest` (> 1)."""
     steps = [r for r in (1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0) if r <= largest * 1.001][-3:]
     values = [1 / r for r in reversed(steps)] + [1.0] + steps
-    text = ["0 %" if v == 1.0 else f"{100 * (v - 1):+.0f} %".replace("-", "−") for v in values]
+    text = ["0 %" if v == 1.0 else percent(v - 1, signed=True) for v in values]
     edges = [-math.log10(largest) * 1.08, math.log10(largest) * 1.08]
     return _log_axis(title, edges, values, text)
 

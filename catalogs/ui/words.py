@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -46,18 +47,39 @@ def seconds(value: float | None) -> str:
     return "unbounded" if value is None else human_s(value)
 
 
-def percent(share: float | None) -> str:
-    """Return a fraction as percent, such as "57 %"; values near 0 and 1 become "under 1 %" and "over 99 %"."""
+def percent(share: float | None, decimals: int = 0, signed: bool = False) -> str:
+    """Return a fraction as percent, such as "57 %"; every percentage of a screen or page has this form.
+
+    Whole percents near 0 and 1 become "under 1 %" and "over 99 %", unless they are exact.
+
+    Args:
+        share: The fraction; None is "unknown".
+        decimals: Digits after the decimal point.
+        signed: Whether it is a difference, such as "+12 %".
+    """
     if share is None:
         return "unknown"
-    if 0.99 < share <= 1:
+    if signed:
+        return f"{round(100 * share, decimals) + 0.0:+,.{decimals}f} %".replace("-", "−")
+    if not decimals and 0.99 < share < 1:
         return "over 99 %"
-    return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else "under 1 %"
+    if not decimals and 0 < share < 0.01:
+        return "under 1 %"
+    return f"{100 * share:,.{decimals}f} %"
+
+
+def sure_percent(probability: float | None) -> str:
+    """Return a confidence as whole percent, rounded down: one that is not reached never reads as if it were."""
+    if probability is None or probability < 0.01:
+        return percent(probability)
+    if probability > 0.99:
+        return "over 99 %"
+    return percent(math.floor(100 * probability + 1e-9) / 100)
 
 
 def change(new: float | None, old: float | None) -> str:
     """Return a relative change, such as "+12 %"; empty where a value is unknown."""
-    return "" if not new or not old else f"{100 * (new / old - 1):+.0f} %".replace("-", "−")
+    return "" if not new or not old else percent(new / old - 1, signed=True)
 
 
 def grams(value: float | None) -> str:

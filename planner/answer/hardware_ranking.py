@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from catalogs.hardware.specs import Hardware
 from catalogs.io.json_block import JsonBlock
 from planner.answer.evaluate import OTHER, EvaluatedPlan, PlanEvaluator, objective_value
 from planner.economics.money import offer_words, rented_words
-from planner.evaluation.evaluator import Verdict
+from planner.evaluation.evaluator import RequestCounter, Verdict
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate, kind_of
 from planner.problem.latency_metrics import TPOT, TTFT
@@ -80,11 +80,35 @@ class _KindSearch:
 
     plan: EvaluatedPlan | None = None
     missed: dict[Candidate, tuple[float, str]] = field(default_factory=dict)  # value / limit and name of the objective
+    tried: set[Candidate] = field(default_factory=set)
+    n_requests: int = 0
 
     def miss(self, candidate: Candidate, verdict: Verdict) -> None:
         """Add a candidate that does not meet the objectives; an infinite ratio means that the queue grows."""
         growing = not verdict.stable or (verdict.value_ratio <= 1 and verdict.clearly_missed)
         self.missed[candidate] = (math.inf if growing else verdict.value_ratio, verdict.worst.name)
+
+
+@dataclass(frozen=True, slots=True)
+class RankedHardware:
+    """The comparison of the kinds of accelerator of a choice; without rows if there is only one kind.
+
+    Attributes:
+        rows: One row for each kind, best first.
+        plans: The plans on those kinds, in the same order.
+        tried: The candidates that were simulated for the rows alone, with the value / limit and the name of the
+            objective that those miss which do not meet the request.
+        n_trials: Simulations of candidates for the rows.
+        n_requests: Requests of these simulations, without the measurement of the plans.
+        n_searches: Kinds of accelerator that were searched for the rows.
+    """
+
+    rows: list[HardwareRow] = field(default_factory=list)
+    plans: list[EvaluatedPlan] = field(default_factory=list)
+    tried: dict[Candidate, tuple[float, str]] = field(default_factory=dict)
+    n_trials: int = 0
+    n_requests: int = 0
+    n_searches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +133,8 @@ class HardwareRanking:
         discards: Sequence[tuple[Candidate, Discard]],
         outcomes: Sequence[Outcome],
         entries: Sequence[EvaluatedPlan],
-    ) -> tuple[list[HardwareRow], list[EvaluatedPlan]]:
+    ) -> RankedHardware:
         """Return one row for each kind of accelerator, best first, and the plans on those kinds in the same order.
-
-        Both are empty if there is only one kind.
 
         Args:
             left: The candidates that the bounds leave.
@@ -122,7 +144,7 @@ class HardwareRanking:
         """
         kinds = list(dict.fromkeys(kind_of(c) for c in (*left, *(c for c, _ in discards))))
         if len(kinds) < 2:
-            return [], []
+            return RankedHardware()
         known = {kind_of(entry.candidate): entry for entry in reversed(entries)}
         unknown = [kind for kind in kinds if kind not in known]
         own = {kind: [c for c in left if kind_of(c) == kind] for kind in unknown}
@@ -141,7 +163,15 @@ class HardwareRanking:
             else:
                 ranked.append((2.0, 0.0, _ruled_out_row(kind, [d for c, d in discards if kind_of(c) == kind])))
         plans = sorted(known.values(), key=self._value)
-        return [row for _, _, row in sorted(ranked, key=lambda item: item[:2])], plans
+        done = [found for found in searched.values() if found.tried]
+        return RankedHardware(
+            [row for _, _, row in sorted(ranked, key=lambda item: item[:2])],
+            plans,
+            {c: found.missed.get(c, (0.0, "an objective")) for found in done for c in found.tried},
+            n_trials=sum(len(found.tried) for found in done),
+            n_requests=sum(found.n_requests for found in done),
+            n_searches=len(done),
+        )
 
     def _value(self, entry: EvaluatedPlan) -> float:
         return objective_value(self.request.objective, self.request.given, entry)
@@ -183,12 +213,16 @@ class HardwareRanking:
 
     def _first(self, candidates: Iterable[Candidate], found: _KindSearch) -> EvaluatedPlan | None:
         """Return the plan of the first candidate that meets the request; note those that do not."""
-        tester = self.plan_evaluator.tester
+        counter = RequestCounter()
+        tester = replace(self.plan_evaluator.tester, counter=counter)
         for candidate in candidates:
             rate = tester.floor_per_s(candidate)
+            found.tried.add(candidate)
             verdict = tester.probe(candidate, rate, tester.sizes.quick)
             if not tester.ruled_out(candidate, verdict):
                 verdict = tester.probe(candidate, rate, tester.sizes.full)
+            found.n_requests += counter.n_requests
+            counter.restart()
             if verdict.clearly_missed or not verdict.met:
                 found.miss(candidate, verdict)
                 continue

@@ -11,7 +11,7 @@ from calibration.accuracy.stated_error import ALL_WAITING, WAITING_METRICS, in_w
 from catalogs.deployments.schema import Deployment
 from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import validate_as
-from catalogs.ui.words import digits
+from catalogs.ui.words import digits, percent
 from planner.economics.money import Energy, Money
 from planner.evaluation.confidence import LEVEL, Confidence
 from planner.problem.candidate import deployment_words
@@ -57,7 +57,7 @@ class ObjectiveRow(JsonBlock):
         row: dict[str, object] = {"name": slo.name, "metric": slo.metric, "stat": slo.stat, "limit_s": slo.limit_s}
         row |= {"value_s": value_s, **more}
         if bars is not None:
-            met = bool(stable and not bars.value_s > slo.limit_s and bars.probability_met >= sure)
+            met = bool(stable and bars.probability_met >= sure)  # then the value is within the limit too
             row |= {"ci_low_s": bars.low_s, "ci_high_s": bars.high_s, "met": met}
             row["value_at_confidence_s"] = bars.sure_s
             row["probability_met"] = bars.probability_met if math.isfinite(bars.probability_met) else 0.0
@@ -308,11 +308,11 @@ def difference_words(best: Plan, other: Plan) -> str:
     found = []
     ours, theirs = best.capacity_requests_per_s, other.capacity_requests_per_s
     if ours and theirs:
-        found.append(f"{digits(theirs)} requests/s ({100 * (theirs / ours - 1):+.0f} %)")
+        found.append(f"{digits(theirs)} requests/s ({percent(theirs / ours - 1, signed=True)})")
         if abs(theirs / ours - 1) <= TIE:
             found.append("a tie: the simpler deployment is recommended")
     for block, key in (("cost", "usd_per_million_output_tokens"), ("energy", "kwh_per_million_output_tokens")):
         a, b = (getattr(getattr(plan, block), key, None) for plan in (best, other))
         if a and b:
-            found.append(f"{block} per output token {100 * (b / a - 1):+.0f} %")
+            found.append(f"{block} per output token {percent(b / a - 1, signed=True)}")
     return ", ".join(found) or "no figures"

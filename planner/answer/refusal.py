@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from catalogs.errors import InputError
-from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import percent, rate, seconds
 from planner.answer.evaluate import BEST, EvaluatedPlan, PlanEvaluator
+from planner.answer.more_hardware import HardwareSizing, SearchOn, more_of
 from planner.answer.plan_schema import Memory, Plan, SloResult
 from planner.answer.schema import Refusal, Suggestion
 from planner.evaluation.api_processes import api_server_variants
@@ -27,17 +27,11 @@ from planner.search.candidate_tester import UNSTABLE, Outcome
 from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 from planner.space.candidates import candidates, distance_from_defaults
 
-#: Other hardware to try if the requested hardware is not sufficient, in addition to more of the same.
-NEIGHBOURS: Final = ("h100", "h200", "b200")
-
 #: Weight dtypes to try, widest first.
 NARROWER: Final = ("fp8", "int4")
 
 #: A relaxed limit is this multiple of the value at the required confidence, rounded up to two digits.
 MARGIN: Final = 1.1
-
-#: Multiples of the number of nodes that are tried if one node does not suffice.
-_MORE_NODES: Final = (2, 4, 8, 16)
 
 _MAX_TRIES: Final = 4
 
@@ -51,20 +45,41 @@ Elsewhere = Callable[[Hardware], Evaluator]
 
 @dataclass(frozen=True, slots=True)
 class Refuser:
-    """Explains why no candidate meets a request; `elsewhere` opens the evaluator of other hardware."""
+    """Explains why no candidate meets a request.
+
+    Attributes:
+        request: The request.
+        plan_evaluator: Evaluates its candidates.
+        elsewhere: Opens the evaluator of other hardware.
+        plan_on: Returns the first plan of the search that `plan --hw` makes with other hardware.
+    """
 
     request: PlanRequest
     plan_evaluator: PlanEvaluator
     elsewhere: Elsewhere
+    plan_on: SearchOn
 
     def refuse(
-        self, left: Sequence[Candidate], discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome]
+        self,
+        left: Sequence[Candidate],
+        discards: Sequence[tuple[Candidate, Discard]],
+        outcomes: Sequence[Outcome],
+        tried: Mapping[Candidate, tuple[float, str]],
     ) -> Refusal:
-        """Return the refusal, from the candidates left by the bounds, those ruled out, and the outcomes of runs."""
+        """Return the refusal.
+
+        Args:
+            left: The candidates that the bounds leave.
+            discards: The candidates that they rule out.
+            outcomes: The outcomes of the search.
+            tried: The candidates that were simulated for the table of hardware, with the largest value / limit and the
+                name of its objective.
+        """
         evaluator = self.plan_evaluator.evaluator
         closest = _closest(discards, outcomes, evaluator)
         own = evaluator.names.hardware if closest is None else evaluator.names_of(closest[0]).hardware
-        reasons = self._reasons(left, discards, outcomes)
+        missed = {**tried, **{outcome.candidate: (outcome.ratio, outcome.binding) for outcome in outcomes}}
+        reasons = self._reasons(left, discards, missed)
         if closest is not None and closest[1] is not None and closest[1].constraint == REQUEST_LENGTH:
             suggestions = list(self._length(closest[1]))  # no other hardware admits longer requests
         else:
@@ -95,9 +110,15 @@ class Refuser:
         )
 
     def _reasons(
-        self, left: Sequence[Candidate], discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome]
+        self,
+        left: Sequence[Candidate],
+        discards: Sequence[tuple[Candidate, Discard]],
+        missed: Mapping[Candidate, tuple[float, str]],
     ) -> dict[str, int]:
-        """Return the number of candidates by the reason why they are not the answer; each candidate counts once."""
+        """Return the number of candidates by the reason why they are not the answer; each candidate counts once.
+
+        `missed` holds those that were simulated.
+        """
         evaluator, tester = self.plan_evaluator.evaluator, self.plan_evaluator.tester
         found: Counter[str] = Counter()
         mildest: dict[str, Discard] = {}
@@ -107,12 +128,11 @@ class Refuser:
                 mildest[discard.constraint] = discard
         for _, discard in discards:
             found[f"ruled out without simulation; the closest: {mildest[discard.constraint].reason}"] += 1
-        for outcome in outcomes:  # by how much is stated of the closest plan; short runs do not know it
-            why = "the queue grows without limit" if outcome.ratio >= UNSTABLE else f"{outcome.binding} is missed"
+        for ratio, binding in missed.values():  # by how much is stated of the closest plan; short runs do not know it
+            why = "the queue grows without limit" if ratio >= UNSTABLE else f"{binding} is missed"
             found[f"simulated: {why}"] += 1
-        simulated = {outcome.candidate for outcome in outcomes}
         for candidate in left:
-            if candidate not in simulated:
+            if candidate not in missed:
                 full_per_s = evaluator.fluid_requests_per_s(candidate) * OVERLOAD
                 slow = full_per_s <= tester.floor_per_s(candidate)
                 found["not simulated: overloaded even with a full batch" if slow else _BEYOND_TRIALS] += 1
@@ -208,7 +228,8 @@ class Refuser:
 
         A suggestion above the budget names the budget that it needs.
         """
-        for least in (self._least(_more_of(own), own), self._least_of_others(own)):
+        sizing = HardwareSizing(self._try_on, self.plan_on)
+        for least in (sizing.least(more_of(own), own), sizing.least_of_others(own)):
             if least is None:
                 continue
             hardware, found = least
@@ -219,35 +240,6 @@ class Refuser:
             else:
                 usd = price.usd_per_hour
                 yield _simulated("budget", f"a budget of ${usd:.2f} per hour instead of ${budget:g}: {change}", usd)
-
-    def _least_of_others(self, own: Hardware) -> tuple[Hardware, Candidate] | None:
-        """Return the least hardware of the first other kind that meets the request, and the candidate on it."""
-        tries = (self._least([other], None) for other in _other_kinds(own))
-        return next((least for least in tries if least is not None), None)
-
-    def _least(self, steps: Iterable[Hardware], below: Hardware | None) -> tuple[Hardware, Candidate] | None:
-        """Return the least hardware that meets the request, and the candidate on it; None if no step meets it.
-
-        Args:
-            steps: Ascending hardware of one kind, tried until one meets the request. The sizes between this and the
-                step before it are then bisected: more of the same hardware carries at least as much.
-            below: Hardware that does not meet the request, below the first step; None if none is known.
-        """
-        for step in steps:
-            found = {step: self._try_on(step)}
-            if found[step] is None:
-                below = step
-                continue
-            sizes = _between(below, step)
-            low, high = 0, len(sizes)
-            while low < high:
-                middle = (low + high) // 2
-                found[sizes[middle]] = self._try_on(sizes[middle])
-                low, high = (middle + 1, high) if found[sizes[middle]] is None else (low, middle)
-            least = [*sizes, step][low]
-            candidate = found[least]
-            return None if candidate is None else (least, candidate)
-        return None
 
     def _try_on(self, hardware: Hardware) -> Candidate | None:
         """Return the first promising candidate on other hardware that meets the request; None if there is none."""
@@ -294,10 +286,10 @@ def _closest(
     return candidate, discard
 
 
-def _excess(row: SloResult) -> float:
-    """Return the value at the required confidence over the limit; infinite if there is none."""
+def _excess(row: SloResult) -> tuple[float, float]:
+    """Return the value at the required confidence over the limit, infinite if there is none, and the value itself."""
     value_s = row.value_at_confidence_s
-    return math.inf if value_s is None else value_s / row.limit_s
+    return (math.inf if value_s is None else value_s / row.limit_s), row.share
 
 
 def _relaxed(slo: Slo, row: SloResult) -> str:
@@ -309,42 +301,6 @@ def _relaxed(slo: Slo, row: SloResult) -> str:
         digit = 10.0 ** (math.floor(math.log10(relaxed_s)) - 1)
         limit_s = float(f"{math.ceil(relaxed_s / digit) * digit:.3g}")
     return f"{slo.name}={seconds_text(limit_s)}"
-
-
-def _is_fixed(hardware: Hardware) -> bool:
-    """Return whether there is nothing larger: of MIG slices and of this machine."""
-    return hardware.text == "local" or hardware.accelerator.is_slice
-
-
-def _more_of(hardware: Hardware) -> Iterator[Hardware]:
-    """Yield more of the same hardware in ascending steps: of one node up to twice as much each, then of whole nodes."""
-    if _is_fixed(hardware):
-        return
-    count, most, nodes = hardware.accelerators_per_node, hardware.node.max_accelerators, hardware.n_nodes
-    while nodes == 1 and count < most:
-        count = min(2 * count, most)
-        yield with_count(hardware, count)
-    yield from (with_nodes(with_count(hardware, most), n * nodes) for n in _MORE_NODES)
-
-
-def _between(below: Hardware | None, step: Hardware) -> list[Hardware]:
-    """Return the hardware of one kind between two steps, ascending; `below` None means that every size counts."""
-    if step.n_nodes > 1:
-        least = 2 if below is None else below.n_nodes + 1
-        return [with_nodes(step, n) for n in range(least, step.n_nodes)]
-    least = 1 if below is None else below.accelerators_per_node + 1
-    return [with_count(step, n) for n in range(least, step.accelerators_per_node)]
-
-
-def _other_kinds(hardware: Hardware) -> Iterator[Hardware]:
-    """Yield the same number of other accelerators, and whole nodes of those."""
-    if _is_fixed(hardware):
-        return
-    name, count, nodes = hardware.accelerator.name, hardware.accelerators_per_node, hardware.n_nodes
-    others = [parse_hardware(n) for n in NEIGHBOURS if n != name]
-    alike = [(o, count) for o in others if count <= o.node.max_accelerators]
-    whole = [(o, o.node.max_accelerators) for o in others if nodes == 1 and count < o.node.max_accelerators]
-    yield from (with_nodes(with_count(other, n), nodes) for other, n in (*alike, *whole))
 
 
 def _simulated(kind: str, change: str, value: str | float) -> Suggestion:

@@ -96,7 +96,12 @@ class SearchSummary(JsonBlock):
 
     Attributes:
         n_space: All candidates, including those ruled out by bounds.
-        n_requests: Requests simulated by the search, including resumed outcomes but not the measurement of the plans.
+        n_simulated: Candidates that were simulated, by the search or for the table of hardware.
+        n_trials: Trials of all searches together: a candidate that two searches simulate counts twice. 0 in answers of
+            earlier versions.
+        n_searches: Searches, each of at most `search.trials` trials: of groups of hardware, of the best kind of
+            accelerator alone, and of each other kind for the table of hardware.
+        n_requests: Requests simulated by all searches, including resumed outcomes but not the measurement of the plans.
             Answers of earlier versions do not have it.
         left_out: Sentences about hardware that is not compared.
         bounded_out: Number of candidates by the reason why bounds rule them out, the most common first.
@@ -112,6 +117,8 @@ class SearchSummary(JsonBlock):
     n_resumed: int = 0
     bounded_out: dict[str, int] = Field(default_factory=dict)
     n_requests: int = 0
+    n_trials: int = 0
+    n_searches: int = 1
     interrupted: bool = False
     left_out: list[str] = Field(default_factory=list)
 

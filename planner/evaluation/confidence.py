@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -52,6 +51,9 @@ _WIDEST_NOISE: Final = 100.0
 
 #: Halvings of the search for a quantile.
 _HALVINGS: Final = 60
+
+#: The highest probability that is below one half.
+_BELOW_HALF: Final = math.nextafter(0.5, 0.0)
 
 #: Seconds that replace an infinite latency when levels are interpolated: far beyond any limit.
 _ENDLESS_S: Final = 1e9
@@ -230,26 +232,48 @@ def confidence(verdict: Verdict, curve: LatencyCurve, slo: Slo, error: StatedErr
     spread = Spread.of(verdict.observations, slo, error)
     at_rate = curve.through(verdict, slo)
     values = PossibleValues.of(at_rate, verdict.simulated_per_s, spread, stable=verdict.stable)
-    low_s, high_s = values.quantile_s((1 - level) / 2), values.quantile_s((1 + level) / 2)
-    met = values.share_within(slo.limit_s) if verdict.stable else 0.0
-    return Confidence(value_s, low_s, high_s, met, level, values.quantile_s(sure))
+    found = replace(values, simulated_s=value_s).confidence(slo, sure, level)
+    return found if verdict.stable else replace(found, probability_met=0.0, sure_s=math.inf)
+
+
+def confidence_at_levels(
+    value_s: float, values_s: FloatArray, noise: float, slo: Slo, sure: float, levels: Sequence[float] = LEVELS
+) -> Confidence:
+    """Return the error bars of level LEVEL of a value that was simulated at some levels of the stated error as well.
+
+    Args:
+        value_s: The simulated value, seconds.
+        values_s: The values at the levels, seconds. Shape (levels,).
+        noise: Standard error of the value's logarithm over SEEDS seeds.
+        slo: The objective.
+        sure: The confidence of the answer.
+        levels: The levels, ascending; they contain both ends of the interval.
+    """
+    if not math.isfinite(value_s):
+        return Confidence(value_s, value_s, value_s, float(math.isnan(value_s)), LEVEL, value_s)
+    return PossibleValues.at_levels(value_s, values_s, noise, levels).confidence(slo, sure, LEVEL)
 
 
 @dataclass(frozen=True, slots=True)
 class PossibleValues:
     """The distribution of the true value of a statistic: a mixture over the equally likely errors of the simulator.
 
-    The interval and the probability of an objective are both taken from it, so they cannot contradict each other.
+    The interval, the value at the confidence and the probability of an objective are all taken from it, so they cannot
+    contradict each other. Nor can they contradict the simulated value: where measured runs were mostly faster than
+    simulated ones, or the noise is skewed, the values at probabilities of one half and more are not below the simulated
+    value. An objective whose simulated value misses the limit is therefore met with a probability below one half.
 
     Attributes:
         log_values: Logarithm of the value with each error, seconds; infinite where the queue grows. Shape (errors,).
         noise: Standard error of the logarithm of the simulated statistic, from `seeds` independent seeds.
         seeds: Number of seeds; the noise has Student's t distribution with one degree of freedom less.
+        simulated_s: The simulated value, seconds.
     """
 
     log_values: FloatArray
     noise: float
     seeds: int
+    simulated_s: float = 0.0
 
     @classmethod
     def of(cls, curve: LatencyCurve, rate_per_s: float, spread: Spread, stable: bool = True) -> PossibleValues:
@@ -258,14 +282,36 @@ class PossibleValues:
         logs = np.log(spread.factors.latency_at(curve.waiting_at(rates))) + np.log(curve.values_at(rates))
         if stable:
             logs = np.where([curve.is_stable(rate) for rate in rates.tolist()], logs, np.inf)
-        return cls(logs, spread.noise, spread.seeds)
+        return cls(logs, spread.noise, spread.seeds, curve.value_s(rate_per_s))
+
+    @classmethod
+    def at_levels(
+        cls, simulated_s: float, values_s: FloatArray, noise: float, levels: Sequence[float] = LEVELS
+    ) -> PossibleValues:
+        """Return the distribution through values at levels of the stated error, seconds; constant beyond the levels.
+
+        `values_s` has shape (levels,), and `noise` is that of SEEDS seeds.
+        """
+        logs = np.log(np.minimum(np.maximum.accumulate(values_s), _ENDLESS_S))
+        between = np.interp(_EQUALLY_LIKELY, levels, logs)
+        return cls(np.where(between < math.log(_ENDLESS_S), between, np.inf), noise, SEEDS, simulated_s)
+
+    def confidence(self, slo: Slo, sure: float, level: float) -> Confidence:
+        """Return the error bars of an objective: an interval of a level, and the value with which it is `sure`."""
+        low_s, high_s = self.quantile_s((1 - level) / 2), self.quantile_s((1 + level) / 2)
+        met = self.share_within(slo.limit_s)
+        return Confidence(self.simulated_s, low_s, high_s, met, level, self.quantile_s(sure))
 
     def share_within(self, limit_s: float) -> float:
         """Return the probability that the true value is at most a limit in seconds."""
-        return self._share(math.log(limit_s))
+        share = self._share(math.log(limit_s))
+        return share if limit_s >= self.simulated_s else min(share, _BELOW_HALF)
 
     def quantile_s(self, share: float) -> float:
         """Return the value in seconds that the true value exceeds with probability 1 - `share`; it may be infinite."""
+        return max(self._quantile_s(share), self.simulated_s) if share > _BELOW_HALF else self._quantile_s(share)
+
+    def _quantile_s(self, share: float) -> float:
         finite = self.log_values[np.isfinite(self.log_values)]
         if not len(finite) or share * len(self.log_values) > len(finite):
             return math.inf
@@ -300,11 +346,11 @@ def sure_rate_per_s(
 
 
 def interval(value: float, moved: FloatArray, noise: float, levels: Sequence[float] = LEVELS) -> tuple[float, float]:
-    """Return the interval of a value from the lowest to the highest level of the stated error.
+    """Return the interval, from the lowest to the highest level, of a figure that is compared with no limit.
 
-    It is built as in `confidence`. `levels` are symmetric about 0.5; LEVELS give an interval of level LEVEL. `moved`
-    holds the values at the levels; shape (levels,). `noise` is the standard error of the value's logarithm over SEEDS
-    seeds. Ends may be infinite; both are nan where the value itself is not a positive number.
+    `moved` holds the values at levels of the stated error that are symmetric about 0.5; shape (levels,). LEVELS give an
+    interval of level LEVEL. `noise` is the standard error of the value's logarithm over SEEDS seeds. Ends may be
+    infinite; both are nan where the value itself is not a positive number.
     """
     if not 0 < value < math.inf:
         return math.nan, math.nan
@@ -316,15 +362,3 @@ def interval(value: float, moved: FloatArray, noise: float, levels: Sequence[flo
         noise *= float(stdtrit(SEEDS - 1, levels[-1]))
     low, high = (math.hypot(float(end) - middle, noise) for end in (logs.min(), logs.max()))
     return value * math.exp(middle - low), value * math.exp(middle + high)
-
-
-def probability(moved: FloatArray, noise: float, limit_s: float, levels: Sequence[float] = LEVELS) -> float:
-    """Return the share of the stated error (and of the noise) under which the limit in seconds is met.
-
-    `moved` has shape (levels,): the values at levels of the stated error, in seconds.
-    """
-    margins = math.log(limit_s) - np.interp(_EQUALLY_LIKELY, levels, np.log(np.minimum(moved, _ENDLESS_S)))
-    if noise <= 0:
-        return float(np.mean(margins >= 0))
-    normal = NormalDist()
-    return float(np.mean([normal.cdf(float(m) / noise) for m in margins]))

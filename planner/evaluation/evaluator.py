@@ -53,6 +53,25 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class RunSizes:
+    """Simulated requests of a quick run and of a full run: a percentile needs a dozen measured requests beyond it."""
+
+    quick: int
+    full: int
+
+    @classmethod
+    def for_slos(cls, slos: Sequence[Slo]) -> RunSizes:
+        """Return the sizes that the highest percentile among the objectives needs."""
+        beyond = min([1 - s.quantile for s in slos if s.quantile is not None] or [1.0])
+        full = min(max(1000, round(16 / beyond)), 20_000)
+        return cls(max(300, full // 5), full)
+
+    def at_most(self, n: int) -> RunSizes:
+        """Return sizes of at most `n` requests: enough if runs are only compared with each other."""
+        return RunSizes(min(self.quick, n // 4), min(self.full, n))
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """The steady window of one run.
 

@@ -163,7 +163,7 @@ def open_evaluator(request: PlanRequest) -> HardwareChoiceEvaluator:
         return _open_choice(request, named.without_notices())
     only = SimulatedEvaluator.of(request, named)
     PriceList(request.tariff, named).check()
-    return HardwareChoiceEvaluator({named: only}, named=named, rental=_rental_bound(request, named))
+    return HardwareChoiceEvaluator({named: only}, named=named, rental=rental_bound(request, named))
 
 
 def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoiceEvaluator:
@@ -198,10 +198,10 @@ def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoice
         else:
             notices.append(f"no calibration: roofline estimates that are too optimistic by an unknown amount: {texts}")
     first = next(iter(evaluators)) if named is None else named
-    return HardwareChoiceEvaluator(evaluators, tuple(notices), named, _rental_bound(request, first))
+    return HardwareChoiceEvaluator(evaluators, tuple(notices), named, rental_bound(request, first))
 
 
-def _rental_bound(request: PlanRequest, whole: Hardware) -> RentalBound | None:
+def rental_bound(request: PlanRequest, whole: Hardware) -> RentalBound | None:
     """Return the bound of a request with a budget, or with a tariff that names the offers that count, or None."""
     tariff, budget = request.tariff, request.max_usd_per_hour
     if budget is None and (tariff.usd_per_hour is not None or not tariff.chooses_offers):

@@ -8,6 +8,7 @@ from typing import Any
 from catalogs.io.output_files import write_atomically
 from catalogs.ui.charts import si_text, time_text
 from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, chart, need_plotly, render, table
+from catalogs.ui.words import percent
 from planner.report import machine_figures
 from planner.studies.step_analysis import Analysis, bound_words, document, headlines, memory_words
 from simulator.analysis.operators import BOUND_WORDS, together
@@ -67,7 +68,7 @@ def _operators(a: Analysis) -> Markup:
     for r in together(a.rows):
         work = (si_text(r.flops, ""), f"{r.intensity:.3g}") if r.flops else ("", "")
         words = (r.name, r.kind.replace("_", " "), BOUND_WORDS[r.bound], f"{r.count:g}")
-        times = (time_text(r.roofline_s), time_text(r.seconds), f"{r.seconds / a.time.device_s:.1%}")
+        times = (time_text(r.roofline_s), time_text(r.seconds), percent(r.seconds / a.time.device_s, 1))
         rows.append((*words, work[0], si_text(r.bytes, "B"), work[1], *times))
     return table(head, rows, "On one accelerator; all executions in a step together.", words=3)
 

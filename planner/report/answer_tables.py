@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from catalogs.ui.words import change, counted, dollars, joules, percent, plan_name, rate, seconds
+from catalogs.ui.words import change, counted, dollars, joules, percent, plan_name, rate, seconds, sure_percent
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import GOALS, Answer
 from planner.economics.money import offer_words, rented_words
@@ -55,7 +55,7 @@ def objectives(answer: Answer, plan: Plan) -> TextTable:
     rows = []
     for words, row in zip(answer.request.slo_words, plan.slo, strict=True):
         interval = interval_words(row.ci_low_s, row.ci_high_s)
-        verdict = ("yes" if row.met else "NO", percent(row.probability_met))
+        verdict = ("yes" if row.met else "NO", sure_percent(row.probability_met))
         rows.append((words, seconds(row.limit_s), seconds(row.value_s), interval, *verdict))
     return TextTable(head, tuple(rows), f"Simulated at {rate(plan.requests_per_s)}.")
 
@@ -94,7 +94,7 @@ def _figures(plan: Plan, best: Plan | None) -> dict[str, str]:
     }
     return found | {
         f"{row.name}, limit {seconds(row.limit_s)}": (
-            f"{seconds(row.value_s)}, {percent(row.probability_met)} confidence"
+            f"{seconds(row.value_s)}, {sure_percent(row.probability_met)} confidence"
         )
         for row in plan.slo
     }
@@ -147,6 +147,7 @@ def reproduction(answer: Answer) -> TextTable:
         ("candidates", f"{s.n_space:,}, of which bounds ruled out {s.n_bounded_out:,}"),
         ("not simulated", f"{s.n_not_simulated:,}"),
         ("simulated", f"{s.n_simulated:,}, of which {s.n_pruned:,} stopped early; {s.n_requests:,} requests"),
+        ("searches", f"{s.n_searches}, with {s.n_trials:,} trials together"),
         ("search", f"{s.method}, {s.seconds:.1f} s"),
         ("calibration", f"{bundle} (fingerprint {r.calibration})"),
         *r.versions.items(),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from calibration.accuracy.reliability import SAID, Reliability, load_reliability
 from catalogs.ui.charts import PALE, REFERENCE, series_style
 from catalogs.ui.html_page import Markup, PageSection, bullets, chart, paragraph, table
-from catalogs.ui.words import percent, plan_name
+from catalogs.ui.words import percent, plan_name, sure_percent
 from planner.answer.plan_schema import CalibrationBlock
 from planner.answer.schema import Answer
 from planner.problem.latency_metrics import LATENCY_METRICS
@@ -22,7 +22,7 @@ STATED_WORDS = {name: metric.title for name, metric in LATENCY_METRICS.items()} 
 def certainty(answer: Answer) -> PageSection:
     """Return the section on confidence, calibration and assumptions."""
     plans = [(plan_name(i), p.calibration) for i, p in enumerate(answer.plans) if p.calibration is not None]
-    rows = [(name, known.bundle, f"{100 * known.of_operators:.1f} %") for name, known in plans]
+    rows = [(name, known.bundle, percent(known.of_operators, 1)) for name, known in plans]
     text = (
         "Shares of the simulated step time from measured operators, from interpolation between them, and from the "
         "roofline alone. Every interval and probability includes the stated error of whole runs."
@@ -39,7 +39,7 @@ def _stated(known: CalibrationBlock | None) -> list[Markup]:
     if known is None or not known.intervals:
         return []
     share = float(known.stated_error.get("coverage") or 0.0)
-    caption = f"In {share:.0%} of whole runs compared with measured ones: {known.stated_error.get('source')}."
+    caption = f"In {percent(share)} of whole runs compared with measured ones: {known.stated_error.get('source')}."
     return [
         table(("Statistic", "Runs compared", "True value relative to the simulated one"), stated_rows(known), caption)
     ]
@@ -50,7 +50,7 @@ def stated_rows(known: CalibrationBlock) -> list[tuple[str, str, str]]:
     counts = known.stated_error.get("n") or {}
     rows = []
     for name, (low, high) in known.intervals.items():
-        span = f"{100 * low:+.0f} % to {100 * high:+.0f} %".replace("-", "−")
+        span = f"{percent(low, signed=True)} to {percent(high, signed=True)}"
         rows.append((STATED_WORDS.get(name, name), str(counts.get(name, "")), span))
     return rows
 
@@ -64,7 +64,7 @@ def _reliability_chart(answer: Answer) -> list[Markup]:
         "(numbers in brackets): how often the measured value met a limit, by the stated probability. Reproduce with: "
         f"{found.command}"
     )
-    text = f"The lowest confidence of this answer is {percent(least)}. Reliability of such probabilities:"
+    text = f"The lowest confidence of this answer is {sure_percent(least)}. Reliability of such probabilities:"
     return [paragraph(text), chart(reliability(found), caption, 460)]
 
 

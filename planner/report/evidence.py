@@ -124,9 +124,9 @@ def _operators_table(rows: Sequence[OperatorRow], n_steps: float, pool: str) -> 
     total_s, cells = sum(r.seconds for r in rows), []
     for r in together(rows):
         work = (f"{r.intensity:.3g}", f"{r.flops / r.seconds / TERA:.3g}") if r.flops else ("", "")
-        rates = (*work, f"{r.bytes / r.seconds / TERA:.3g}", f"{100 * r.efficiency:.0f} %")
+        rates = (*work, f"{r.bytes / r.seconds / TERA:.3g}", percent(r.efficiency))
         cells.append(
-            (r.name, BOUND_WORDS[r.bound], *rates, time_text(r.seconds / n_steps), f"{r.seconds / total_s:.1%}")
+            (r.name, BOUND_WORDS[r.bound], *rates, time_text(r.seconds / n_steps), percent(r.seconds / total_s, 1))
         )
     caption = (
         "The same as a table, including operators that only move data: one accelerator, all executions in a mean step. "
@@ -142,7 +142,7 @@ def _step_words(part: PoolUse) -> str:
         busy = 100 * (1 - part.bottleneck.shares.steps[IDLE])
         return f"At the planned rate a prefill server is busy {busy:.0f} % of the time, with steps of {tokens}."
     server = "replica" if part.role == "both" else "decode server"
-    prompts = f"{100 * a.prefill_step_fraction:.0f} % of the steps also hold prompts ({tokens})"
+    prompts = f"{percent(a.prefill_step_fraction)} of the steps also hold prompts ({tokens})"
     return (
         f"At the planned rate a {server} runs {a.mean_decodes:,.0f} concurrent sequences on average, with "
         f"{a.mean_context_tokens:,.0f} tokens each{f'; {prompts}' if part.role == 'both' else ''}. Shares refer to the "
@@ -195,7 +195,8 @@ def sensitivity(plan: Plan, s: ReportSimulations) -> list[PageSection]:
     text = (
         "One input at a time is decreased by 20 % and increased by 25 % (host overhead: half and double; step time: by "
         "the stated error of the answer; prefix hits: half of every prompt shared, or none), and everything is "
-        f"simulated again. Rates within {CAPACITY_TOLERANCE:.0%} of each other count as equal; inputs without effect "
+        f"simulated again. Rates within {percent(CAPACITY_TOLERANCE)} of "
+        f"each other count as equal; inputs without effect "
         "are not in the charts. The value at which the recommendation changes is found by bisection, to about 4 %."
     )
     parts, height = [paragraph(text)], 110 + 44 * len(inputs)
@@ -233,7 +234,7 @@ def _input_rows(i: Input) -> Iterator[tuple[str, ...]]:
 
 def effect_cells(e: Effect) -> tuple[str, str, str]:
     """Return the highest rate, the cost per million output tokens, and the share of the limit with a changed input."""
-    share = "queue grows" if e.slo_share == float("inf") else f"{100 * e.slo_share:.0f} %"
+    share = "queue grows" if e.slo_share == float("inf") else percent(e.slo_share)
     return rate(e.capacity_requests_per_s), dollars(e.usd_per_million_output_tokens), share
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from catalogs.hardware.specs import Accelerator
 from catalogs.ui import charts
 from catalogs.ui.charts import COLOURS, number_text
+from catalogs.ui.words import percent
 from planner.answer.plan_schema import Memory
 from planner.report.plots import MS, TERA, PlotlyFigure, Trace, bars, draw, line, names_axis, percent_axis
 from simulator.analysis.operators import BOUND_WORDS, COMPUTE, FIXED, LINK, MEMORY, OperatorRow, together
@@ -113,7 +114,8 @@ def _marks(counted: Sequence[OperatorRow], total_s: float) -> Iterator[Trace]:
         ]
         around = ["top center", *(SIDES[k % 2] for k in range(len(rows) - 2)), "bottom center"][: len(rows)]
         hover = [
-            f"{r.name}: {s:.1%} of device time, {number_text(r.intensity)} FLOP/B, {r.efficiency:.0%} of its roofline"
+            f"{r.name}: {percent(s, 1)} of device time, {number_text(r.intensity)} "
+            f"FLOP/B, {percent(r.efficiency)} of its roofline"
             for r, s in zip(rows, shares, strict=True)
         ]
         sizes = [8 + 34 * share**0.5 for share in shares]
@@ -132,7 +134,7 @@ def reached(rows: Sequence[OperatorRow]) -> PlotlyFigure:
     traces = []
     for i, (bound, words) in enumerate(BOUND_WORDS.items()):
         mine = [
-            (r.name, 100 * r.efficiency, f" {100 * r.efficiency:.0f} % ({r.seconds / total_s:.1%} of time)")
+            (r.name, 100 * r.efficiency, f" {percent(r.efficiency)} ({percent(r.seconds / total_s, 1)} of time)")
             for r in shown
             if r.bound == bound
         ]

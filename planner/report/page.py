@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, chart, command, note, paragraph, table
-from catalogs.ui.words import dollars, percent, plan_name, rate
+from catalogs.ui.words import dollars, plan_name, rate, sure_percent
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.economics.money import offer_words
@@ -74,7 +74,7 @@ def _cards(plan: Plan, s: ReportSimulations) -> list[tuple[str, str]]:
         ("Hardware", plan.hardware),
         *costs,
         ("Rate", rate(plan.requests_per_s)),
-        ("Confidence in each objective", percent(least)),
+        ("Confidence in each objective", sure_percent(least)),
         ("Bottleneck", ", ".join(u.resource for u in s.uses if u.binds)),
     ]
 

@@ -17,6 +17,10 @@ from planner.search.ordering import interleaved, most_promising_first, placed_an
 #: differs from the best only in its limits. Estimates of other placements and hardware are off by more than that.
 ESTIMATE_MARGIN: Final = 1.3
 
+#: A short run whose energy of a token is above that of the best by more than this factor rules a candidate out
+#: (benchmarks/short_runs.py measures how far a short run is above a full one).
+SHORT_ENERGY_MARGIN: Final = 1.1
+
 #: Candidates up to this estimated value / limit may meet the objectives.
 LIKELY_RATIO: Final = 2.0
 
@@ -142,6 +146,10 @@ class CapacityRace:
 class LowestEnergy:
     """Finds the fewest joules per output token, at the required rate or else at the candidate's own capacity.
 
+    Runs with the allowance for errors have a higher rate than the required one, and so fuller batches and fewer joules
+    for each token. A candidate that needs more than the best even there cannot win, whether it meets the objectives or
+    not, and is not simulated further.
+
     Attributes:
         tester: Runs the candidates.
         weight: Returns the factor on a candidate's joules: 1, or for carbon the grams per kWh of its electricity.
@@ -196,14 +204,16 @@ class LowestEnergy:
             quick = tester.probe(candidate, held, sizes.quick)
             if tester.ruled_out(candidate, quick):
                 return tester.refuse(candidate, best, quick)
+            if self._loses(candidate, best, quick, SHORT_ENERGY_MARGIN):
+                return tester.refuse(candidate, best, quick)
             strained = tester.probe(candidate, held, sizes.full)
-            if not strained.met:
+            if not strained.met or self._loses(candidate, best, strained, 1 + TIE):
                 return tester.refuse(candidate, best, strained)
             return self._scored(candidate, nominal, strained)
         guess = tester.evaluator.fluid_requests_per_s(candidate)
         if best is not None and best.score is not None:
             full_load = tester.simulated(candidate, guess, sizes.quick)  # batches are at least as full as at capacity
-            if self.weight(candidate) * full_load.joules_per_output_token > best.score * (1 + TIE):
+            if self._loses(candidate, best, full_load, SHORT_ENERGY_MARGIN):
                 return tester.refuse(candidate, best, full_load)
         floor = tester.probe(candidate, tester.floor_per_s(candidate), sizes.quick)
         if tester.ruled_out(candidate, floor):
@@ -215,6 +225,12 @@ class LowestEnergy:
             rate *= 1 - 2 * TIE  # the short runs were slightly too optimistic
             verdict = tester.probe(candidate, rate, sizes.full)
         return self._scored(candidate, rate, verdict) if verdict.met else tester.refuse(candidate, best, verdict)
+
+    def _loses(self, candidate: Candidate, best: Outcome | None, verdict: Verdict, margin: float) -> bool:
+        """Return whether a run with batches at least as full needs more energy than the best, by more than a factor."""
+        if best is None or best.score is None:
+            return False
+        return self.weight(candidate) * verdict.joules_per_output_token > best.score * margin
 
     def _scored(self, candidate: Candidate, rate: float, verdict: Verdict) -> Outcome:
         """Return the outcome of a candidate that meets the objectives, with the energy of a run without allowance."""

@@ -18,9 +18,9 @@ from pydantic import Field
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
 from catalogs.ui.charts import number_text
-from catalogs.ui.words import human_s
+from catalogs.ui.words import human_s, percent
 from planner.economics.money import SECONDS_PER_HOUR
-from planner.evaluation.evaluator import Evaluator, apply_bounds
+from planner.evaluation.evaluator import Evaluator, RunSizes, apply_bounds
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.workload_statistics import WorkloadBlock
 from planner.problem.front import ParetoAxis, observed_slos, parse_axes, simulated_objective
@@ -29,7 +29,6 @@ from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.problem.tariff import Tariff
-from planner.search.candidate_tester import RunSizes
 from planner.search.pareto_sampler import (
     RESOLVED,
     ParetoOptunaSampler,
@@ -406,7 +405,7 @@ def footnotes(found: ParetoAnswer) -> list[str]:
     s = found.search
     lines = [f"{axis.name}: {axis.words} ({axis.unit})" for axis in found.axes]
     stopped = f"stopped at search.trials={found.request.search.trials}: more trials may find more points"
-    ended = f"no other point is expected to be ahead by more than {RESOLVED:.0%}" if s.exhausted else stopped
+    ended = f"no other point is expected to be ahead by more than {percent(RESOLVED)}" if s.exhausted else stopped
     end = "interrupted" if s.interrupted else ended
     summary = (
         f"Search: {s.n_candidates} candidates, {s.n_bounded_out} ruled out by bounds, {s.n_points} points "

@@ -17,14 +17,21 @@ from catalogs.arrays import FloatArray
 from catalogs.economics.electricity import DEFAULT_PUE
 from planner.economics.money import JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR
 from planner.evaluation.confidence import allowance_for
-from planner.evaluation.evaluator import CLEARLY_MISSED_GROWTH, SHORT_RUN_MARGIN, Evaluator, Load, Verdict, judge
+from planner.evaluation.evaluator import (
+    CLEARLY_MISSED_GROWTH,
+    SHORT_RUN_MARGIN,
+    Evaluator,
+    Load,
+    RunSizes,
+    Verdict,
+    judge,
+)
 from planner.evaluation.queueing import Utilisation
 from planner.problem.candidate import Candidate
 from planner.problem.front import ParetoAxis
 from planner.problem.latency_metrics import TTFT
 from planner.problem.price_list import PriceList
 from planner.problem.slo import Slo
-from planner.search.candidate_tester import RunSizes
 from planner.search.pareto_sampler import ParetoSample, ParetoSampler
 from planner.search.study import Params
 

@@ -35,6 +35,9 @@ Progress = Callable[[int, int, Outcome | None], None]  # (done, planned, best so
 
 Outclassed = Callable[[Candidate, Outcome], bool]
 
+#: Returns whether the outcomes found so far answer the question, so that the search ends before its last trial.
+Enough = Callable[[Outcome], bool]
+
 
 @dataclass(slots=True)
 class SearchResult:
@@ -48,6 +51,7 @@ class SearchResult:
         n_resumed: Outcomes read from the storage when the search began.
         n_outclassed: Candidates that were skipped because they cannot win.
         superseded: Outcomes of a search whose candidates were searched again.
+        n_searches: Number of searches behind the result.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -57,6 +61,7 @@ class SearchResult:
     n_resumed: int = 0
     n_outclassed: int = 0
     superseded: list[Outcome] = field(default_factory=list)
+    n_searches: int = 0
 
     def add(self, outcome: Outcome) -> None:
         """Add an outcome, which may become the best."""
@@ -72,11 +77,13 @@ class SearchResult:
         self.interrupted |= other.interrupted
         self.n_resumed += other.n_resumed
         self.n_outclassed += other.n_outclassed
+        self.n_searches += other.n_searches
 
     def updated(self, again: SearchResult) -> SearchResult:
         """Return the result together with a later search, whose outcomes replace those of the same candidates."""
         candidates = {o.candidate for o in again.outcomes}
         found = SearchResult(enumerated=self.enumerated, n_outclassed=self.n_outclassed, n_resumed=self.n_resumed)
+        found.n_searches = self.n_searches
         for outcome in self.outcomes:
             if outcome.candidate not in candidates:
                 found.add(outcome)
@@ -86,9 +93,19 @@ class SearchResult:
         return found
 
     @property
+    def simulated(self) -> set[Candidate]:
+        """Return the candidates that were simulated."""
+        return {o.candidate for o in (*self.outcomes, *self.superseded)}
+
+    @property
     def n_simulated(self) -> int:
         """Return the number of candidates that were simulated."""
-        return len({o.candidate for o in (*self.outcomes, *self.superseded)})
+        return len(self.simulated)
+
+    @property
+    def n_trials(self) -> int:
+        """Return the number of trials: a candidate that two searches simulated counts twice."""
+        return len(self.outcomes) + len(self.superseded)
 
     @property
     def n_requests(self) -> int:
@@ -113,6 +130,7 @@ def search(
     outclassed: Outclassed | None = None,
     lookahead: Lookahead | None = None,
     safest: Sequence[Candidate] = (),
+    enough: Enough | None = None,
 ) -> SearchResult:
     """Assess candidates and return their outcomes; after Ctrl-C, the outcomes found so far.
 
@@ -124,6 +142,7 @@ def search(
         outclassed: Returns whether a candidate cannot beat the best outcome so far; such candidates are skipped.
         lookahead: Evaluates the candidates; by default this process does.
         safest: The candidates in the order in which they are expected to meet the objectives at all.
+        enough: Called with each outcome that meets the objectives; the search ends when it returns True.
     """
     if not candidates:
         return SearchResult()
@@ -134,6 +153,7 @@ def search(
     names = ("layout", "max_num_seqs", "max_num_batched_tokens")
     study = CandidateStudy(names, by_params, settings, sampler)
     run = _Run(candidates, lookahead or SerialLookahead(assess), study, outclassed or (lambda _c, _b: False), safest)
+    run.enough = enough
     run.planned = min(len(candidates), settings.n_trials)
     with storage_faults(settings):
         try:
@@ -152,12 +172,14 @@ class _Run:
     study: CandidateStudy[Candidate]
     outclassed: Outclassed
     safest: Sequence[Candidate] = ()
+    enough: Enough | None = None
     result: SearchResult = field(default_factory=SearchResult)
     planned: int = 0
     seen: dict[Candidate, Outcome] = field(default_factory=dict)
     _claims: dict[Candidate, optuna.Trial] = field(default_factory=dict)  # trials of the next candidates
     _repeats: bool = False  # whether all remaining candidates were begun by other processes
     _sampled: bool = True  # whether the last trial proposed a candidate to evaluate
+    _ended: bool = False  # whether an outcome was enough
 
     def run(self, progress: Progress | None) -> None:
         """Evaluate candidates until there are enough outcomes, or no candidate is left."""
@@ -166,7 +188,7 @@ class _Run:
         try:
             for _ in range(PROPOSALS_PER_TRIAL * self.planned):
                 waiting = self._waiting()
-                if not waiting or len(self.seen) >= self.planned:
+                if not waiting or len(self.seen) >= self.planned or self._ended:
                     break
                 if self._try_one(waiting) and progress is not None:
                     progress(len(self.seen), self.planned, self.result.best)
@@ -285,11 +307,14 @@ class _Run:
     def _add(self, outcome: Outcome) -> None:
         self.seen[outcome.candidate] = outcome
         self.result.add(outcome)
+        if outcome.feasible and self.enough is not None and not self._ended:
+            self._ended = self.enough(outcome)
 
     def close(self) -> SearchResult:
         """Return the result, with the number of candidates that cannot win."""
         left = [c for c in self.candidates if c not in self.seen]
         best = self.result.best
+        self.result.n_searches = 1
         self.result.n_outclassed = 0 if best is None else sum(self.outclassed(c, best) for c in left)
         self.result.enumerated = len(left) == self.result.n_outclassed
         return self.result

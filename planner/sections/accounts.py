@@ -14,7 +14,7 @@ from catalogs.economics.electricity import UNKNOWN, read_hourly_carbon
 from catalogs.io.json_block import JsonBlock
 from catalogs.ui.html_page import Markup, table
 from catalogs.ui.terminal import Line
-from catalogs.ui.words import digits, dollars, rate, seconds
+from catalogs.ui.words import digits, dollars, percent, rate, seconds
 from planner.answer.plan_schema import Plan
 from planner.economics.money import CONTRACT_WORDS, HOURS_PER_MONTH, Money, rented_words
 from planner.economics.rack_power import RackPower, rack_power
@@ -87,8 +87,8 @@ class SpotAccount(SpotEffect):
         return [
             ("Interruptions", f"{self.interruptions_per_hour:.3g} per hour", rate_given),
             ("Until a replacement serves", seconds(self.recovery_s), self.recovery_source),
-            (f"Availability of one {unit}", f"{self.available_fraction:.2%}", count),
-            ("Restarted requests", f"{self.hit_fraction:.3%}", f"in flight when their {unit} is interrupted"),
+            (f"Availability of one {unit}", percent(self.available_fraction, 2), count),
+            ("Restarted requests", percent(self.hit_fraction, 3), f"in flight when their {unit} is interrupted"),
             ("Mean capacity", capacity, f"without unavailable {unit}s and repeated work"),
             (f"Meets the objectives with one {unit} down", one_down, carried),
             ("Spares for 99 % of the time", spares, f"{unit}s fail independently"),

@@ -18,6 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
+from catalogs.arrays import FloatArray
 from catalogs.deployments.autoscaling import Autoscaling, ColdStart, parse_autoscaling
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
@@ -29,19 +30,16 @@ from planner.evaluation.confidence import (
     LEVEL,
     LEVELS,
     SPEED,
-    Confidence,
     Factors,
     allowance_for,
-    interval,
-    probability,
+    confidence_at_levels,
 )
 from planner.evaluation.deployments import with_replicas
-from planner.evaluation.evaluator import Load, judge
+from planner.evaluation.evaluator import Load, RunSizes, judge
 from planner.problem.latency_metrics import E2E
 from planner.problem.load_curve import LoadCurve
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.search.candidate_tester import RunSizes
 from planner.sections.fleet_day import MOST_WINDOWS, DailyRun, FleetDay, FleetSize, Name
 from planner.sections.section import ChosenPlan, Section, interval_words, level_words, verdict_words
 from planner.space.layouts import replicas_of
@@ -187,8 +185,11 @@ def _option_words(option: ReplicaOption, cheapest: str | None, level: float) -> 
     hours = f"{option.accelerator_hours_per_day:,.4g} accelerator-hours per day"
     money = "" if option.usd_per_day is None else f", ${option.usd_per_day:,.0f} per day"
     energy = "energy unknown" if option.kwh_per_day is None else f"{option.kwh_per_day:,.3g} kWh"
-    span = level_words(level, f"{option.windows_met_ci_low:.0%} to {option.windows_met_ci_high:.0%}")
-    met = f"{'met' if option.holds else 'MISSED'}, in {option.windows_met:.0%} of {option.n_windows} windows ({span})"
+    span = level_words(level, f"{percent(option.windows_met_ci_low)} to {percent(option.windows_met_ci_high)}")
+    met = (
+        f"{'met' if option.holds else 'MISSED'}, in {percent(option.windows_met)} "
+        f"of {option.n_windows} windows ({span})"
+    )
     best = ", the cheapest that meets them" if option.name == cheapest else ""
     return f"{_OPTION_NAMES[option.name]}: {count}, {hours}{money}, {energy}: objectives {met}{best}"
 
@@ -200,7 +201,7 @@ def _cheapest_words(block: DailyLoad) -> str:
         return f"none of the three meets every objective; {least}"
     by_name = {option.name: option for option in block.options}
     saved = 1 - by_name[block.cheapest].price / by_name["peak"].price
-    against = "" if block.cheapest == "peak" else f", {saved:.0%} less than for the peak"
+    against = "" if block.cheapest == "peak" else f", {percent(saved)} less than for the peak"
     return f"{_OPTION_NAMES[block.cheapest]}{against}; {least}"
 
 
@@ -369,8 +370,9 @@ class OverTime:
         slos, scaling = self.clock.slos, day.size.scaling
         levels = _ERROR_LEVELS if self.clock.requests.n <= _LONG_RUN_REQUESTS * share else _ERROR_LEVELS_OF_LONG_RUNS
         levels = tuple(sorted({*levels, self.unit.sure}))
-        speeds = self.error.factors(SPEED, np.array(levels)).tolist()
+        speeds = _allowed(self.error.factors(SPEED, np.array(levels)), levels).tolist()
         moved = {level: self._day(day.size, share, speed) for level, speed in zip(levels, speeds, strict=True)}
+        rows = [self._slo_result(slo, day, moved) for slo in slos]
         windows_met = [moved[level].windows_met(slos) for level in _within_the_interval(levels)]
         per_day = DAY_S / day.duration_s
         hours = day.accelerator_s / HOUR_S * per_day
@@ -393,8 +395,8 @@ class OverTime:
             windows_met_ci_low=min(windows_met),
             windows_met_ci_high=max(windows_met),
             n_windows=len(day.windows_s[slos[0].name]),
-            slo=[self._slo_result(slo, day, moved) for slo in slos],
-            holds=self._holds(day.size, share),
+            slo=rows,
+            holds=self._holds(day.size, share) and all(row.met for row in rows),
             simulated_part=share,
         )
 
@@ -403,10 +405,9 @@ class OverTime:
         name, value_s, levels = slo.name, day.values_s[slo.name], tuple(moved)
         waiting = np.array([each.waiting[name] for each in moved.values()])
         factors = Factors.at(np.array(levels), slo, self.error, waiting)
-        values_s = factors.latency / factors.speed * np.array([each.values_s[name] for each in moved.values()])
-        inside = _within_the_interval(levels)
-        span = interval(value_s, values_s[: len(inside)], 0.0, inside)
-        bars = Confidence(value_s, *span, probability(values_s, 0.0, slo.limit_s, levels))
+        ratios = _allowed(factors.latency, levels) / _allowed(factors.speed, levels)
+        values_s = ratios * np.array([each.values_s[name] for each in moved.values()])
+        bars = confidence_at_levels(value_s, values_s, 0.0, slo, self.unit.sure, levels)
         windows = np.nan_to_num(day.windows_s[name], nan=0.0)
         worst = int(np.argmax(windows))
         worst_at_s = worst * self.curve.duration_s / len(windows)
@@ -417,3 +418,12 @@ class OverTime:
 def _within_the_interval(levels: Sequence[float]) -> tuple[float, ...]:
     """Return the levels within an interval of level LEVEL: a higher confidence of the request is beyond it."""
     return tuple(level for level in levels if level <= _ERROR_LEVELS[-1])
+
+
+def _allowed(factors: FloatArray, levels: Sequence[float]) -> FloatArray:
+    """Return factors on simulated times as an allowance takes them: not below 1 at levels of one half and more.
+
+    Both have shape (levels,).
+    """
+    found: FloatArray = np.where(np.array(levels) >= 0.5, np.maximum(factors, 1.0), factors)
+    return found

@@ -60,7 +60,7 @@ class OwnedAccount(OwnedCost):
             return "no known rental price for this hardware, so no comparison with renting"
         words = [f"renting at {dollars(self.rent_usd_per_hour)}/h ({self.rent_source})", self.never or ""]
         if self.break_even_utilisation is not None:
-            words.append(f"owning is cheaper above {100 * self.break_even_utilisation:.0f} % utilisation")
+            words.append(f"owning is cheaper above {percent(self.break_even_utilisation)} utilisation")
         years = self.payback_years
         words.append("the saved rent never pays back the capex" if years is None else f"payback in {years:.1f} years")
         return "; ".join(filter(None, words))
@@ -68,8 +68,8 @@ class OwnedAccount(OwnedCost):
     def rows(self) -> list[tuple[str, str, str]]:
         """Return the rows of the account: quantity, value and source."""
         given, u = self.given, percent(self.utilisation)
-        residual = f", {given.residual:.0%} residual value" if given.residual else ""
-        interest = f"{given.interest:.1%} interest" if given.interest else "no interest"
+        residual = f", {percent(given.residual)} residual value" if given.residual else ""
+        interest = f"{percent(given.interest, 1)} interest" if given.interest else "no interest"
         price = f"{self.usd_per_kwh:g} USD per kWh ({self.usd_per_kwh_source})"
         capital = f"{dollars(given.capex)} over {given.years:g} years{residual}, {interest}"
         power = f"in use {u} of the time, otherwise idle; PUE {self.pue:g}; {price}"

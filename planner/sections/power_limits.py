@@ -17,17 +17,17 @@ from catalogs.io.json_block import JsonBlock
 from catalogs.ui.charts import BELOW, MARGIN, series_style
 from catalogs.ui.html_page import Markup, chart, note, paragraph, table
 from catalogs.ui.terminal import Line
-from catalogs.ui.words import joules, rate, seconds
+from catalogs.ui.words import joules, percent, rate, seconds
 from planner.answer.evaluate import EvaluatedPlan
 from planner.answer.plan_schema import ObjectiveRow, Plan
-from planner.evaluation.evaluator import Load, judge
+from planner.evaluation.evaluator import Load, RunSizes, judge
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.key_definition import refuse_if
 from planner.problem.latency_metrics import E2E, TPOT, TTFT
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.search.candidate_tester import CandidateTester, RunSizes
+from planner.search.candidate_tester import CandidateTester
 from planner.sections.section import ChosenPlan, Section
 
 #: Maximum number of requests of a run. The rows are only compared with each other, so short runs are enough.
@@ -90,7 +90,7 @@ class LimitedRun(JsonBlock):
         }
 
     def _change(self, share: float | None) -> str:
-        return "" if share is None or self.cap_w is None else f" ({100 * share:+.0f} %)".replace("-", "−")
+        return "" if share is None or self.cap_w is None else f" ({percent(share, signed=True)})"
 
 
 class UnusableLimit(JsonBlock):

@@ -11,7 +11,7 @@ from calibration.accuracy.stated_error import StatedError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.html_page import Markup, paragraph, table
 from catalogs.ui.terminal import Line
-from catalogs.ui.words import percent, seconds
+from catalogs.ui.words import percent, seconds, sure_percent
 from planner.answer.evaluate import EvaluatedPlan
 from planner.answer.plan_schema import Plan
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
@@ -104,8 +104,8 @@ class Section(Protocol[B]):
 def verdict_words(met: bool, probability: float) -> str:
     """Return the verdict on an objective, for example "met with 91 % confidence"."""
     if met:
-        return f"met with {percent(probability)} confidence"
-    return f"missed ({percent(probability)} confidence that it is met)"
+        return f"met with {sure_percent(probability)} confidence"
+    return f"missed ({sure_percent(probability)} confidence that it is met)"
 
 
 def level_words(level: float, span: str) -> str:

@@ -34,17 +34,15 @@ from planner.evaluation.confidence import (
     LEVELS,
     SEEDS,
     SPEED,
-    Confidence,
     Factors,
+    confidence_at_levels,
     interval,
     log_noise,
-    probability,
 )
-from planner.evaluation.evaluator import Load, Observation, pooled_value_s, pooled_waiting_share
+from planner.evaluation.evaluator import Load, Observation, RunSizes, pooled_value_s, pooled_waiting_share
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
-from planner.search.candidate_tester import RunSizes
 from planner.sections.section import ChosenPlan, Section, interval_words, level_words, verdict_words
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
@@ -206,5 +204,4 @@ def _slo_result(
     waiting = np.array([pooled_waiting_share([loop], slo) for loop in slower])
     factors = Factors.at(np.array(LEVELS), slo, error, waiting).latency
     moved = factors * np.array([slo.value_s(loop.samples_s[slo.metric]) for loop in slower])
-    bars = Confidence(value_s, *interval(value_s, moved, noise), probability(moved, noise, slo.limit_s))
-    return SloResult.of(slo, value_s, bars, sure)
+    return SloResult.of(slo, value_s, confidence_at_levels(value_s, moved, noise, slo, sure), sure)

@@ -13,9 +13,10 @@ from functools import partial
 from typing import Final
 
 from catalogs.ui.terminal import ProgressCallback
+from catalogs.ui.words import percent
 from planner.evaluation.capacity import Capacity, find_capacity
-from planner.evaluation.evaluator import Evaluator, Verdict
-from planner.search.candidate_tester import CandidateTester, RunSizes
+from planner.evaluation.evaluator import Evaluator, RunSizes, Verdict
+from planner.search.candidate_tester import CandidateTester
 from planner.studies.capacity_inputs import CapacityInput, capacity_inputs
 from planner.studies.rerun import Rerun
 
@@ -61,16 +62,16 @@ class Binding:
     @property
     def words(self) -> str:
         """Return what binds, in one sentence."""
-        found, percent = self.binding, f"{100 * (IMPROVEMENT - 1):.0f} %"
+        found, more = self.binding, percent(IMPROVEMENT - 1)
         if not found:
             return (
-                f"no single input binds: {percent} more of any one raises the capacity by less than "
-                f"{100 * RESOLUTION:.0f} %, because several limit it together"
+                f"no single input binds: {more} more of any one raises the capacity by less than "
+                f"{percent(RESOLUTION)}, because several limit it together"
             )
         names, gains = " and ".join(gain.input for gain in found), [round(100 * gain.gain) for gain in found]
         verb, which = ("binds", "it") if len(found) == 1 else ("tie", "any one of them")
         most = f"{max(gains)} %" if min(gains) == max(gains) else f"{min(gains)} to {max(gains)} %"
-        return f"{names} {verb}: {percent} more of {which} raises the capacity by {most}, the most of all inputs"
+        return f"{names} {verb}: {more} more of {which} raises the capacity by {most}, the most of all inputs"
 
 
 def find_binding(rerun: Rerun, capacity_per_s: float, tell: ProgressCallback = lambda _: None) -> Binding | None:
@@ -109,7 +110,7 @@ def binding_of(
     base = find_capacity(partial(probe, plain.evaluator), capacity_per_s, floor, RESOLUTION)
     gains = []
     for each in inputs:
-        tell(f"{100 * (IMPROVEMENT - 1):.0f} % more of {each.words}")
+        tell(f"{percent(IMPROVEMENT - 1)} more of {each.words}")
         evaluator = each.improved(IMPROVEMENT)
         gains.append(CapacityGain(each.words, _gain(base, partial(probe, evaluator)), each.advice))
     return Binding(base.requests_per_s, ranked(gains))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from catalogs.deployments.layout import Role
-from catalogs.ui.words import human_s
+from catalogs.ui.words import human_s, percent
 from planner.answer.plan_schema import Memory, Plan
 from planner.evaluation.facts import memory_block
 from planner.problem.latency_metrics import TTFT
@@ -144,7 +144,7 @@ def _time(pool: PoolUse, idle: float) -> Iterator[ResourceUse]:
 def _leading(pool: PoolUse, bound: str, busy: float) -> str:
     """Return the names of the operators with the largest shares of a bound's time; `busy` multiplies the shares."""
     rows, total_s = together(pool.bottleneck.operators_of(bound)), pool.bottleneck.replica_s / busy
-    shown = [f"{r.name} {r.seconds / total_s:.0%}" for r in rows[:_NAMED] if r.seconds > _MIN_SHARE * total_s]
+    shown = [f"{r.name} {percent(r.seconds / total_s)}" for r in rows[:_NAMED] if r.seconds > _MIN_SHARE * total_s]
     if bound == DEVICE_BOUNDS[FIXED] and rows:
         return "short kernels far from any roofline: " + ", ".join(shown or [rows[0].name])
     return ", ".join(shown)
@@ -186,9 +186,9 @@ def gain_text(use: ResourceUse) -> str:
     """Return the gain of capacity as text; empty if it was not simulated."""
     if use.gain is None:
         return ""
-    return f"{100 * use.gain:+.1f} %" if use.gain else f"under {100 * RESOLUTION:.0f} %"
+    return percent(use.gain, 1, signed=True) if use.gain else f"under {percent(RESOLUTION)}"
 
 
 def used_text(use: ResourceUse) -> str:
     """Return the utilisation as text; empty if the resource has none."""
-    return "" if use.share is None else f"{100 * use.share:.0f} %"
+    return "" if use.share is None else percent(use.share)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from catalogs.ui.terminal import ProgressCallback
-from catalogs.ui.words import counted, human_s, rate, seconds
+from catalogs.ui.words import counted, human_s, percent, rate, seconds
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.evaluator import apply_bounds
@@ -97,7 +97,7 @@ def _why(answer: Answer, best: Plan) -> Iterator[str]:
         f"{s.n_simulated:,} were simulated; this one {goal}."
     )
     near = best.tightest
-    share = f"{100 * near.share:.0f} % of the limit {human_s(near.limit_s)}"
+    share = f"{percent(near.share)} of the limit {human_s(near.limit_s)}"
     yield f"Its tightest objective is {near.name}: {seconds(near.value_s)} is {share}."
     if best.limited_by:
         yield f"Its capacity is {rate(best.capacity_requests_per_s)}; {best.limited_by}."
@@ -123,7 +123,7 @@ def why_not(answer: Answer, best: Plan, other: Plan) -> str:
     ours, theirs = best.capacity_requests_per_s, other.capacity_requests_per_s
     reasons = []
     if ours and theirs:
-        reasons.append(f"carries {rate(theirs)}, {100 * (theirs / ours - 1):+.0f} %")
+        reasons.append(f"carries {rate(theirs)}, {percent(theirs / ours - 1, signed=True)}")
         if abs(theirs / ours - 1) <= TIE and answer.request.objective in ("cost", "throughput"):
             reasons.append("a tie: the simpler deployment is preferred")
     for name, block, key in (
@@ -132,7 +132,7 @@ def why_not(answer: Answer, best: Plan, other: Plan) -> str:
     ):
         mine, its = (getattr(getattr(plan, block), key, None) for plan in (best, other))
         if mine and its:
-            reasons.append(f"{name} {100 * (its / mine - 1):+.0f} %")
+            reasons.append(f"{name} {percent(its / mine - 1, signed=True)}")
     if other.usd_per_hour and best.usd_per_hour and other.usd_per_hour != best.usd_per_hour:
         reasons.append(f"${other.usd_per_hour:.2f} instead of ${best.usd_per_hour:.2f} per hour")
     return ", ".join(reasons) or "no figures to compare"

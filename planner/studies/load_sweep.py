@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from catalogs.ui.terminal import ProgressCallback
+from catalogs.ui.words import percent
 from planner.answer.plan_schema import Plan
 from planner.economics.money import Rates, energy, money
 from planner.evaluation.evaluator import Load, judge
@@ -46,7 +47,7 @@ def sweep(plans: list[Plan], rerun: Rerun, tell: ProgressCallback = lambda _: No
     for i, (plan, candidate) in enumerate(zip(plans, rerun.candidates, strict=True)):
         top = plan.capacity_requests_per_s or plan.requests_per_s
         for share in (*SHARES, *(BEYOND if i == 0 else ())) if top else ():
-            tell(f"plan {i + 1} at {share:.0%} of its capacity")
+            tell(f"plan {i + 1} at {percent(share)} of its capacity")
             found.append(_point(i, candidate, rerun, share, share * (top or 0.0)))
             if share > 1 and not found[-1].stable:
                 break

@@ -10,6 +10,7 @@ from catalogs.errors import InputError
 from catalogs.workloads.workload import Workload
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
+from planner.evaluation.evaluator import RunSizes
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import API_SERVERS, Candidate
@@ -18,7 +19,7 @@ from planner.problem.hardware_choice import is_one
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
-from planner.search.candidate_tester import CandidateTester, RunSizes
+from planner.search.candidate_tester import CandidateTester
 
 #: Deployment keys that have other spellings, or follow from other keys.
 _NAMES: Final = ("model", "engine", "kv_blocks")

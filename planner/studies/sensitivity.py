@@ -17,9 +17,9 @@ from catalogs.ui.terminal import ProgressCallback
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.capacity import find_capacity
-from planner.evaluation.evaluator import Verdict
+from planner.evaluation.evaluator import RunSizes, Verdict
 from planner.problem.candidate import Candidate
-from planner.search.candidate_tester import TIE, CandidateTester, RunSizes
+from planner.search.candidate_tester import TIE, CandidateTester
 from planner.studies.rerun import Rerun
 from planner.studies.sensitivity_inputs import PREFIX, PRICE, RATE, InputChange, SensitivityInput, inputs_of
 

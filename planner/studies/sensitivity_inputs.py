@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from catalogs.ui.words import percent
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.evaluator import Evaluator
@@ -89,8 +90,8 @@ def inputs_of(answer: Answer, rerun: Rerun) -> Iterator[SensitivityInput]:
     yield _factor(HOST, lambda f: InputChange(HOST, times(f), f, rerun.evaluator.with_(host_factor=f)), WIDE)
     span = step_error(plan)
     if span is not None:
-        changed = lambda f: InputChange(STEP, percent(f), f, rerun.evaluator.with_(step_factor=f))  # noqa: E731
-        yield SensitivityInput(STEP, 1.0, span, span, percent, changed)
+        changed = lambda f: InputChange(STEP, relative(f), f, rerun.evaluator.with_(step_factor=f))  # noqa: E731
+        yield SensitivityInput(STEP, 1.0, span, span, relative, changed)
     if plan.usd_per_hour is not None:
         yield _factor(PRICE, lambda f: InputChange(PRICE, times(f), f, price=f))
 
@@ -135,11 +136,11 @@ def times(factor: float) -> str:
     return f"x {factor:.3g}"
 
 
-def percent(factor: float) -> str:
+def relative(factor: float) -> str:
     """Return a factor as a relative change, for example "+25 %"."""
-    return f"{100 * (factor - 1):+.0f} %".replace("-", "−")
+    return percent(factor - 1, signed=True)
 
 
 def of_prompts(share: float) -> str:
     """Return a share of every prompt in words, for example "50 % of prompts"."""
-    return f"{100 * share:.0f} % of prompts"
+    return f"{percent(share)} of prompts"

@@ -22,6 +22,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.charts import time_text
+from catalogs.ui.words import percent
 from planner.studies.published_table import published_decode_table
 from simulator.analysis.operators import (
     BOUND_WORDS,
@@ -470,14 +471,14 @@ def headlines(document: dict[str, Any]) -> Iterable[str]:
     yield f"{steps:<9} {engine} in the engine, {device} on the device, {least} at the roofline; {rate}"
     yield f"Bound     {bound_words(document['bound_s'])}"
     yield f"Memory    {memory_words(document['memory'])}"
-    parts = [f"{calibration[f'{k}_fraction']:.0%} {k}" for k in ("measured", "interpolated", "roofline")]
+    parts = [f"{percent(calibration[f'{k}_fraction'])} {k}" for k in ("measured", "interpolated", "roofline")]
     yield f"Known     device time {', '.join(parts)} only ({calibration['bundle']})"
 
 
 def bound_words(bound_s: dict[str, float]) -> str:
     """Return the shares of device time by bound, for example "memory bandwidth 61 %, ... of device time"."""
     total = sum(bound_s.values())
-    return ", ".join(f"{BOUND_WORDS[k]} {v / total:.0%}" for k, v in bound_s.items()) + " of device time"
+    return ", ".join(f"{BOUND_WORDS[k]} {percent(v / total)}" for k, v in bound_s.items()) + " of device time"
 
 
 def memory_words(held: dict[str, Any]) -> str:

@@ -14,11 +14,12 @@ from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.yaml_files import validate_as
-from catalogs.ui.words import counted, digits, human_s, percent
+from catalogs.ui.words import counted, digits, human_s, sure_percent
 from planner.answer.evaluate import BEST, OTHER, PlanEvaluator, SeedBudget
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.economics.money import offer_words
+from planner.evaluation.evaluator import RunSizes
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import WHOLE, Candidate, DeploymentOverrides, Split
@@ -28,7 +29,7 @@ from planner.problem.overrides import with_keys
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
-from planner.search.candidate_tester import CandidateTester, RunSizes
+from planner.search.candidate_tester import CandidateTester
 from planner.space.bounds import length_discard, memory_discard
 from planner.studies.comparison import PlanComparison, deployment_differs, figures
 from planner.studies.rerun import without_load
@@ -258,7 +259,7 @@ def _breaks(changed: Plan) -> Iterator[str]:
         if row.share > 1:
             yield found
         elif row.probability_met:
-            yield f"{found}: met with only {percent(row.probability_met)} confidence"
+            yield f"{found}: met with only {sure_percent(row.probability_met)} confidence"
         else:
             yield f"the queue grows at {digits(rate)} requests/s"
     if capacity is None:

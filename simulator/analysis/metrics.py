@@ -15,6 +15,7 @@ import numpy as np
 from calibration.accuracy.stated_error import StatedError, waiting_share
 from catalogs.arrays import FloatArray
 from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.ui.words import percent
 from simulator.analysis.energy import PoolEnergy, pool_uses, power_and_energy
 from simulator.cluster.run import Run
 from simulator.core.step_log import StepLog
@@ -310,8 +311,9 @@ def speculative_line(block: dict[str, Any]) -> str:
     if block["mean_acceptance_length"] is None:
         return f"{label}: no drafts were made"
     return (
-        f"{label}: {block['mean_acceptance_length']:.2f} tokens a round, {block['acceptance_rate']:.0%} of drafts "
-        f"accepted; step time: drafting {block['drafting_fraction']:.0%}, the target {block['target_fraction']:.0%}"
+        f"{label}: {block['mean_acceptance_length']:.2f} tokens a round, {percent(block['acceptance_rate'])} of drafts "
+        f"accepted; step time: drafting {percent(block['drafting_fraction'])}, "
+        f"the target {percent(block['target_fraction'])}"
     )
 
 

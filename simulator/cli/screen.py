@@ -9,7 +9,7 @@ from rich.table import Table
 
 from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import open_console, text_table
-from catalogs.ui.words import counted, digits
+from catalogs.ui.words import counted, digits, percent
 from catalogs.workloads.length_statistics import LengthStatistics, TokenStatistics
 from simulator.analysis.explain import PERCENTILES
 from simulator.analysis.metrics import QUANTILES, speculative_line
@@ -41,10 +41,11 @@ def print_summary(document: dict[str, Any]) -> None:
         *_features(metrics),
         *_fleet(metrics),
         _power(metrics),
-        "time: " + ", ".join(f"{name} {share:.0%}" for name, share in parts if share >= 0.005),
-        f"calibration {calibration['bundle']}: {calibration['measured_fraction']:.0%} of step time measured, "
-        f"{calibration['interpolated_fraction']:.0%} interpolated, {calibration['roofline_fraction']:.0%} roofline; "
-        f"expected error of step times from operators {calibration['operator_error']:.0%}",
+        "time: " + ", ".join(f"{name} {percent(share)}" for name, share in parts if share >= 0.005),
+        f"calibration {calibration['bundle']}: {percent(calibration['measured_fraction'])} of step time measured, "
+        f"{percent(calibration['interpolated_fraction'])} interpolated, "
+        f"{percent(calibration['roofline_fraction'])} roofline; "
+        f"expected error of step times from operators {percent(calibration['operator_error'])}",
         in_words(calibration["stated_error"]),
     ):
         console.print(line)
@@ -111,8 +112,8 @@ def _throughput(metrics: dict[str, Any]) -> str:
         f"{counted(metrics['n_completed'], 'request')} in {metrics['duration_s']:,.1f} s{rest}: "
         f"{digits(metrics['requests_per_s'])} requests/s, {metrics['output_tokens_per_s']:,.0f} output and "
         f"{metrics['input_tokens_per_s']:,.0f} input tokens/s; "
-        f"prefix hits {metrics['prefix_hit_fraction']:.0%}, {counted(metrics['n_preemptions'], 'preemption')}, "
-        f"KV peak {metrics['kv_peak_fraction']:.0%}"
+        f"prefix hits {percent(metrics['prefix_hit_fraction'])}, {counted(metrics['n_preemptions'], 'preemption')}, "
+        f"KV peak {percent(metrics['kv_peak_fraction'])}"
     )
 
 
@@ -121,11 +122,14 @@ def _features(metrics: dict[str, Any]) -> list[str]:
     lines = []
     if ranks := metrics.get("ranks"):
         dispatch = f"data-parallel ranks ({ranks['dispatch'].replace('_', ' ')})"
-        lines.append(f"{dispatch}: a rank waits {ranks['wait_fraction']:.0%} of the step time for the slowest rank")
+        lines.append(
+            f"{dispatch}: a rank waits {percent(ranks['wait_fraction'])} of the step time for the slowest rank"
+        )
     if offload := metrics.get("kv_offload"):
         lines.append(
             f"KV offload: {offload['fetched_tokens']:,} tokens fetched by {counted(offload['fetches'], 'request')} in "
-            f"{1e3 * (offload['fetch_s']['mean'] or 0.0):.1f} ms on average, {offload['hit_fraction']:.0%} of input; "
+            f"{1e3 * (offload['fetch_s']['mean'] or 0.0):.1f} ms on average, "
+            f"{percent(offload['hit_fraction'])} of input; "
             f"{offload['stored_tokens']:,} stored"
         )
     if lora := metrics.get("lora"):
@@ -170,7 +174,7 @@ def print_explanation(console: Console, block: dict[str, Any]) -> None:
         console.print(_phase_table(block["latency"]))
     name = _BOUNDS[block["bound_by"]]
     console.print(f"limited by {name}: {_shares(block['bounds'])} of replica time")
-    console.print(f"API server busy {block['api_server_busy_fraction']:.0%} of the time")
+    console.print(f"API server busy {percent(block['api_server_busy_fraction'])} of the time")
     if block["bounds"]["kv_capacity"] + block["bounds"]["queue"] >= SMALL:
         console.print(f"replica time regardless of waits: {_shares(block['steps'])}")
     if "speculative" in block:
@@ -205,4 +209,4 @@ def _ms(seconds: float) -> str:
 def _shares(shares: dict[str, float]) -> str:
     """Return the shares as text, the largest first."""
     found = sorted(((share, _BOUNDS[name]) for name, share in shares.items() if share >= 0.005), reverse=True)
-    return ", ".join(f"{name} {share:.0%}" for share, name in found) or "nothing"
+    return ", ".join(f"{name} {percent(share)}" for share, name in found) or "nothing"

@@ -21,6 +21,7 @@ from calibration.bundles.bundle import Bundle
 from calibration.bundles.clocked import Clocked
 from calibration.power.model import LIMIT_SHARE
 from catalogs.errors import InputError
+from catalogs.ui.words import percent
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
 from simulator.costs.compile import compile_step_cost
@@ -67,7 +68,7 @@ class PowerLimitedBoard:
         slower = self.at(kind, below)
         if slower[1] > held_w * slower[0]:
             least_w = self.least_limit_w
-            rule = f"{self.accelerator.name} needs {least_w:.0f} W even at {CLOCKS[-1]:.0%} of its clock"
+            rule = f"{self.accelerator.name} needs {least_w:.0f} W even at {percent(CLOCKS[-1])} of its clock"
             raise InputError(rule, limit_w, f"{ceil(least_w * _SUGGESTION_MARGIN / 10) * 10}")
         while below > above + 1:
             middle = (above + below) // 2

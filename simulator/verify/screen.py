@@ -9,6 +9,7 @@ from typing import Any
 from calibration.accuracy.measured_run import STATS
 from catalogs.errors import InputError
 from catalogs.ui.terminal import open_console
+from catalogs.ui.words import percent
 from simulator.verify.comparison import THROUGHPUT, ComparisonLine
 from simulator.verify.session import Verification
 
@@ -42,7 +43,7 @@ def _blocks(found: Verification) -> Iterator[list[str]]:
     for trial, metric in dict.fromkeys((line.trial, line.metric) for line in found.lines):
         own = [by_name.get((trial, metric, stat)) for stat in STATS]
         first, last = "" if trial == last else trial, trial
-        yield [first, metric, *("" if x is None else f"{_number(x)} [dim]±{x.noise:.0%}[/]" for x in own)]
+        yield [first, metric, *("" if x is None else f"{_number(x)} [dim]±{percent(x.noise)}[/]" for x in own)]
         for way in found.ways:
             yield ["", f"  [dim]{way}[/]", *("" if x is None else _error(x, way) for x in own)]
 
@@ -54,7 +55,7 @@ def _number(line: ComparisonLine) -> str:
 
 def _error(line: ComparisonLine, way: str) -> str:
     met = line.met(way)
-    text = f"{line.error(way):+.1%}"
+    text = percent(line.error(way), 1, signed=True)
     return text if met is None else f"[{'green' if met else 'bold red'}]{text}[/]"
 
 
@@ -63,7 +64,7 @@ def verdict(found: Verification) -> list[str]:
     texts, judged = [], sum(line.bar is not None for line in found.lines)
     for way in found.ways:
         missed = found.missed(way)
-        names = [f"{line.trial} {line.metric} {line.stat} {line.error(way):+.0%}" for line in missed]
+        names = [f"{line.trial} {line.metric} {line.stat} {percent(line.error(way), signed=True)}" for line in missed]
         met = f"{way}: {judged - len(missed)} of {judged} within their bars"
         texts.append(f"{met}; {', '.join(names)}" if names else met)
     if found.contended:
@@ -119,10 +120,12 @@ def markdown(found: Verification) -> str:
     rows = ["| " + " | ".join(heads) + " |", "|---|---|" + "---:|" * (len(heads) - 2)]
     for line in found.lines:
         if line.bar is not None:
-            errors = [f"{line.error(w):+.1%}" + ("" if line.met(w) else " **missed**") for w in found.ways]
+            errors = [
+                percent(line.error(w), 1, signed=True) + ("" if line.met(w) else " **missed**") for w in found.ways
+            ]
             value = f"{line.measured:.1f}" if line.metric == THROUGHPUT else f"{line.measured * 1e3:.4g} ms"
-            cells = [line.trial, f"{line.metric} {line.stat}", value, f"{line.noise:.1%}"]
-            rows.append("| " + " | ".join([*cells, *errors, f"{line.bar:.0%}"]) + " |")
+            cells = [line.trial, f"{line.metric} {line.stat}", value, percent(line.noise, 1)]
+            rows.append("| " + " | ".join([*cells, *errors, percent(line.bar)]) + " |")
     results = "\n".join(f"- {text}" for text in verdict(found))
     return "\n".join([first, *rows]) + f"\n\n{results}\n"
 

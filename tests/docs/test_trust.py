@@ -15,6 +15,6 @@ def rows(page: str, start: str) -> list[list[str]]:
 
 
 def test_the_coverage_by_waiting_share_is_that_of_the_accuracy_page() -> None:
-    generated = rows("accuracy.md", r"\| closed loop, vllm \| \d+% to \d+% \|")
+    generated = rows("accuracy.md", r"\| closed loop, vllm \| \d+ % to \d+ % \|")
     assert len(generated) == 3
     assert rows("trust.md", r"\| \d+ to \d+ % \| \d+ \|") == generated

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from planner.search.candidate_tester import RunSizes
+from planner.evaluation.evaluator import RunSizes
 
 #: Requests of the longest runs of answers whose figures need not be precise.
 MOST_REQUESTS = 400

@@ -11,15 +11,17 @@ import pytest
 
 from catalogs.hardware.catalog import parse_hardware
 from planner import pipeline
+from planner.answer import candidate_search
+from planner.answer.candidate_search import search_candidates, simplest_best
 from planner.answer.evaluate import BEST, OTHER, PlanEvaluator
-from planner.evaluation.evaluator import Load, Observation
+from planner.evaluation.evaluator import Load, Observation, RunSizes
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
-from planner.search.candidate_tester import TIE, CandidateTester, Outcome, RunSizes
+from planner.search.candidate_tester import TIE, CandidateTester, Outcome
 from planner.search.search import SearchResult
 from tests.planner.known_plan import KnownPlan
 from tests.planner.queue_toy import QueueToy, candidate
@@ -88,30 +90,30 @@ def outcome(c: Candidate, score: float | None, status: str = "measured", rate: f
 def test_candidates_are_as_large_as_their_prices_and_those_without_a_price_are_the_largest() -> None:
     prices = PriceList(Tariff(), parse_hardware("h100x8"))
     h100, l4 = on("h100x2"), on("l4x4")
-    sizes = pipeline._sizes(prices, [h100, l4])
+    sizes = candidate_search.sizes_of(prices, [h100, l4])
     assert sizes == {c: prices.usd_per_hour(c) for c in (h100, l4)}
     assert sizes[h100] > sizes[l4] > 0  # four small accelerators cost less than two large ones
     unpriced = on("xeon-8480")
     assert prices.price(unpriced) is None
-    assert pipeline._sizes(prices, [l4, unpriced]) == {l4: sizes[l4], unpriced: sizes[l4] + 1.0}
-    assert pipeline._sizes(prices, [unpriced]) == {unpriced: 1.0}
-    assert pipeline._sizes(TWO_EACH, [h100, on("h100x4")]) == {h100: 4.0, on("h100x4"): 8.0}
-    assert pipeline._sizes(prices, []) == {}
+    assert candidate_search.sizes_of(prices, [l4, unpriced]) == {l4: sizes[l4], unpriced: sizes[l4] + 1.0}
+    assert candidate_search.sizes_of(prices, [unpriced]) == {unpriced: 1.0}
+    assert candidate_search.sizes_of(TWO_EACH, [h100, on("h100x4")]) == {h100: 4.0, on("h100x4"): 8.0}
+    assert candidate_search.sizes_of(prices, []) == {}
 
 
 def test_replicas_that_need_no_common_instance_are_not_larger() -> None:
     """Four replicas of one accelerator may be rented one by one; a replica of four may not."""
     prices = PriceList(Tariff(), parse_hardware("l4x4"))
     separate, together = on("l4x4", tensor_parallel=1, replicas=4), on("l4x4")
-    sizes = pipeline._sizes(prices, [separate, together])
+    sizes = candidate_search.sizes_of(prices, [separate, together])
     assert sizes[separate] < sizes[together]
 
 
 def test_capacity_is_divided_by_what_the_objective_pays_for() -> None:
     left = [on("h100x2"), on("h100x4")]
-    assert [pipeline._unit_cost("cost", TWO_EACH, left)(c) for c in left] == [4.0, 8.0]
-    assert [pipeline._unit_cost("goodput", TWO_EACH, left)(c) for c in left] == [2.0, 4.0]
-    assert [pipeline._unit_cost("throughput", TWO_EACH, left)(c) for c in left] == [1.0, 1.0]
+    assert [candidate_search.unit_cost_of("cost", TWO_EACH, left)(c) for c in left] == [4.0, 8.0]
+    assert [candidate_search.unit_cost_of("goodput", TWO_EACH, left)(c) for c in left] == [2.0, 4.0]
+    assert [candidate_search.unit_cost_of("throughput", TWO_EACH, left)(c) for c in left] == [1.0, 1.0]
 
 
 # ---- the order of the search
@@ -122,20 +124,20 @@ def test_the_cheapest_that_carries_a_rate_is_searched_in_groups_of_hardware_and_
     fp8, kv8 = replace(small, weight_dtype="fp8"), replace(small, kv_dtype="fp8")
     other_limits = replace(small, max_num_seqs=64)
     asked, toy = request(rate=1.0), Known()
-    groups = pipeline._groups(asked, evaluator(toy, 1.0), [large, fp8, kv8, other_limits, small])
+    groups = candidate_search.groups_of(asked, evaluator(toy, 1.0), [large, fp8, kv8, other_limits, small])
     assert groups == [[other_limits, small], [kv8], [fp8], [large]]
     for free in (request(), request("throughput", 1.0), request("energy", 1.0)):
-        assert pipeline._groups(free, evaluator(toy, free.requests_per_s), [large, small]) == [[large, small]]
+        assert candidate_search.groups_of(free, evaluator(toy, free.requests_per_s), [large, small]) == [[large, small]]
 
 
 def test_overloaded_hardware_is_left_out_unless_it_is_the_largest() -> None:
     small, middle, large = (on(f"h100x{n}", tensor_parallel=n) for n in (1, 2, 4))
     asked = request(rate=10.0)
     rates = {small: 9.0 / OVERLOAD, middle: 11.0 / OVERLOAD, large: 1.0}
-    found = pipeline._groups(asked, evaluator(Known(fluid=rates.__getitem__), 10.0), [small, middle, large])
+    found = candidate_search.groups_of(asked, evaluator(Known(fluid=rates.__getitem__), 10.0), [small, middle, large])
     assert found == [[middle], [large]]
     at_limit = {small: 10.0 / OVERLOAD, large: 1.0}
-    found = pipeline._groups(asked, evaluator(Known(fluid=at_limit.__getitem__), 10.0), [small, large])
+    found = candidate_search.groups_of(asked, evaluator(Known(fluid=at_limit.__getitem__), 10.0), [small, large])
     assert found == [[large]]
 
 
@@ -149,7 +151,7 @@ def searched(asked: PlanRequest, toy: Known, left: list[Candidate]) -> tuple[Sea
         return observe(c, load)
 
     toy.observe = watched  # type: ignore[method-assign]
-    found = pipeline.search_candidates(asked, evaluator(toy, asked.requests_per_s), left, pipeline.ONE_PROCESS, None)
+    found = search_candidates(asked, evaluator(toy, asked.requests_per_s), left, pipeline.ONE_PROCESS, None)
     return found, [c.hardware.n_accelerators for c in order]
 
 
@@ -197,7 +199,7 @@ class Carries:
 
 @pytest.mark.parametrize(("headroom", "groups"), [(1.0, 1), (1.0 + 1e-9, 1), (1.0 - 1e-9, 3)])
 def test_the_headroom_itself_is_enough(headroom: float, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "_assess", lambda *_: Carries(headroom * pipeline.HEADROOM * 6.0))
+    monkeypatch.setattr(candidate_search, "assess_of", lambda *_: Carries(headroom * candidate_search.HEADROOM * 6.0))
     found, _ = searched(request(rate=6.0), Known(fluid=faster_than_dear), sizes_of(1, 2, 4))
     assert [o.candidate.hardware.n_accelerators for o in found.outcomes] == [1, 2, 4][:groups]
 
@@ -237,14 +239,14 @@ def test_what_is_chosen_on_a_kind_does_not_depend_on_the_other_kinds(objective: 
 
     def found(left: list[Candidate]) -> SearchResult:
         toy = Toy()
-        return pipeline.search_candidates(asked, evaluator(toy, 5.0), left, pipeline.ONE_PROCESS, None)
+        return search_candidates(asked, evaluator(toy, 5.0), left, pipeline.ONE_PROCESS, None)
 
     both = found([c for kind in ("h100x8", *kinds) for c in of(kind)])
     assert both.best is not None
-    winner = pipeline._best(asked, evaluator(Toy(), 5.0), [o for o in both.outcomes if o.feasible]).candidate
+    winner = simplest_best(asked, evaluator(Toy(), 5.0), [o for o in both.outcomes if o.feasible]).candidate
     alone = found(of(winner.hardware.text))
     assert [o for o in both.outcomes if o.candidate.hardware == winner.hardware] == alone.outcomes
-    again = pipeline._best(asked, evaluator(Toy(), 5.0), [o for o in alone.outcomes if o.feasible]).candidate
+    again = simplest_best(asked, evaluator(Toy(), 5.0), [o for o in alone.outcomes if o.feasible]).candidate
     assert winner == again
     assert len({o.candidate for o in both.outcomes}) == len(both.outcomes) <= both.n_simulated
 
@@ -257,7 +259,7 @@ def test_nothing_left_is_nothing_found() -> None:
 
 
 def best(objective: str, rate: float | None, outcomes: list[Outcome]) -> Candidate:
-    return pipeline._best(request(objective, rate), evaluator(Known(), rate), outcomes).candidate
+    return simplest_best(request(objective, rate), evaluator(Known(), rate), outcomes).candidate
 
 
 def test_of_those_that_tie_the_simplest_wins() -> None:
@@ -346,7 +348,7 @@ def test_no_more_winners_are_tried_than_allowed_and_the_safest_is_the_last() -> 
     plans, measured = entries(found, request("energy"), refused=(A, B, C, D, E))
     assert [c for c, _, effort in measured.measured if effort is BEST] == [A, C, E, B, F]
     assert plans[0] == F
-    assert pipeline.MOST_TRIES == 4
+    assert candidate_search.MOST_TRIES == 4
     _, measured = entries(found, request("energy"), refused=(A, B, C, D, E, F))
     assert [c for c, *_ in measured.measured] == [A, C, E, B, F]
     fast = [
@@ -455,13 +457,13 @@ def test_the_method_is_stated() -> None:
 
 def test_latencies_without_a_rate_are_compared_under_one_light_load() -> None:
     toy = Known()
-    light = pipeline._tester(request("latency"), toy, [ONE, TWO])  # type: ignore[arg-type]
+    light = candidate_search.tester_of(request("latency"), toy, [ONE, TWO])  # type: ignore[arg-type]
     assert light.requests_per_s == toy.light_requests_per_s(ONE) < toy.light_requests_per_s(TWO)
-    assert pipeline._tester(request("latency"), toy, []).requests_per_s is None  # type: ignore[arg-type]
-    assert pipeline._tester(request("latency", 3.0), toy, [ONE]).requests_per_s == 3.0  # type: ignore[arg-type]
-    assert pipeline._tester(request("throughput"), toy, [ONE]).requests_per_s is None  # type: ignore[arg-type]
-    assert pipeline._tester(request("throughput", 3.0), toy, [ONE]).required is None  # type: ignore[arg-type]
-    users = pipeline._tester(request("throughput", users=10), toy, [ONE])  # type: ignore[arg-type]
+    assert candidate_search.tester_of(request("latency"), toy, []).requests_per_s is None  # type: ignore[arg-type]
+    assert candidate_search.tester_of(request("latency", 3.0), toy, [ONE]).requests_per_s == 3.0  # type: ignore[arg-type]
+    assert candidate_search.tester_of(request("throughput"), toy, [ONE]).requests_per_s is None  # type: ignore[arg-type]
+    assert candidate_search.tester_of(request("throughput", 3.0), toy, [ONE]).required is None  # type: ignore[arg-type]
+    users = candidate_search.tester_of(request("throughput", users=10), toy, [ONE])  # type: ignore[arg-type]
     rate = users.nominal_per_s(ONE)
     assert rate is not None
     assert rate * 3 * toy.value_s(ONE, rate) == pytest.approx(10.0, rel=0.01)  # Little's law, without think time

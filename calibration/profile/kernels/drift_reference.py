@@ -12,6 +12,7 @@ from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Work
 from calibration.profile.session.session import Row
 from calibration.profile.session.shape import CHECKS, Shape
+from catalogs.ui.words import percent
 
 EVERY: Final = 40  # rows between two measurements of the reference
 
@@ -62,5 +63,5 @@ def line(found: dict[str, Any]) -> str:
     """Return the report as one line of text."""
     if not found:
         return "drift: unknown, the reference product was measured fewer than two times"
-    spread, trend = f"spread {found['spread']:.1%}", f"trend {found['trend']:+.1%}"
+    spread, trend = f"spread {percent(found['spread'], 1)}", f"trend {percent(found['trend'], 1, signed=True)}"
     return f"drift: {spread}, {trend} over {found['n']} measurements of a reference product"

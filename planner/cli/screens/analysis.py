@@ -11,6 +11,7 @@ from rich.table import Table
 
 from catalogs.ui.charts import number_text, si_text, time_text
 from catalogs.ui.terminal import open_console
+from catalogs.ui.words import percent
 from planner.report.analysis_page import precision_rows, scaling_rows
 from planner.studies.step_analysis import headlines
 
@@ -51,13 +52,13 @@ def _operator_rows(document: dict[str, Any]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for row in operators[:_SHOWN]:
         work = (si_text(row["flops"], ""), number_text(row["flops_per_byte"])) if row["flops"] else ("", "")
-        times = (time_text(row["roofline_s"]), time_text(row["seconds"]), f"{row['seconds'] / total_s:.0%}")
+        times = (time_text(row["roofline_s"]), time_text(row["seconds"]), percent(row["seconds"] / total_s))
         cells = (f"{row['count']:g}", work[0], si_text(row["bytes"], "B"), work[1], row["bound"].removesuffix(" cost"))
         rows.append((row["name"], *cells, *times))
     if len(operators) > _SHOWN:
         rest_s = sum(row["seconds"] for row in operators[_SHOWN:])
         count = f"{len(operators) - _SHOWN} more"
-        rows.append((count, *[""] * 6, time_text(rest_s), f"{rest_s / total_s:.0%}"))
+        rows.append((count, *[""] * 6, time_text(rest_s), percent(rest_s / total_s)))
     return rows
 
 

@@ -114,8 +114,10 @@ def _feasible(answer: Answer, best: Plan, width: int) -> Iterator[Line]:
     survival = best.survival
     if survival is not None:
         values = ", ".join(f"{row.name} = {seconds(row.value_s)}" for row in survival.slo)
+        sure = f"{percent(request.confidence)} confidence"
+        verdict = "met" if survival.met else "NOT met"
         count = counted(survival.replicas_left, "remaining replica")
-        yield "Survives", f"{count} under the same load: {values}: {'met' if survival.met else 'MISSED'}"
+        yield "Survives", f"{count} under the same load: {values}: {verdict} with {sure}"
     yield from section_lines(answer)
     for other in answer.alternatives:
         yield "Alternative", f"{deployment_words(other.deployment)}: {difference_words(best, other)}"
@@ -243,7 +245,7 @@ def _machine_lines(plan: Plan) -> Iterator[Line]:
         top = sorted(breakdown.items(), key=lambda item: -item[1])[:5]
         shares = ", ".join(f"{k.replace('_', ' ')} {percent(v / total)}" for k, v in top)
         kv, queue = plan.metric("kv_peak_fraction"), plan.latency_s("queue", "mean")
-        more = "" if kv is None else f"; peak KV cache utilisation {100 * kv:.0f} %"
+        more = "" if kv is None else f"; peak KV cache utilisation {percent(kv)}"
         more += "" if queue is None else f"; mean queueing time {seconds(queue)}"
         yield "Time", shares + more
 
@@ -266,7 +268,7 @@ def _calibration_lines(known: CalibrationBlock) -> Iterator[Line]:
     fractions = (known.measured_fraction, known.interpolated_fraction, known.roofline_fraction)
     measured, interpolated, roofline = map(percent, fractions)
     shares = f"{measured} measured, {interpolated} interpolated, {roofline} roofline only"
-    error = f"operator error {100 * known.of_operators:.1f} %"
+    error = f"operator error {percent(known.of_operators, 1)}"
     yield "Evidence", f"step time: {shares} (calibration {known.bundle}); {error}"
     yield "Accuracy", in_words(known.stated_error)
 
@@ -275,8 +277,14 @@ def _search_line(search: SearchSummary) -> Line:
     return "Search", (
         f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out} ruled out by bounds, "
         f"{search.n_not_simulated} not simulated, {search.n_simulated} simulated ({search.n_pruned} stopped early) "
-        f"with {counted(search.n_requests, 'request')}; {search.method}; {search.seconds:.1f} s"
+        f"with {counted(search.n_requests, 'request')}{_searches_words(search)}; "
+        f"{search.method}; {search.seconds:.1f} s"
     )
+
+
+def _searches_words(search: SearchSummary) -> str:
+    """Return how many searches there were and their trials, if there were several."""
+    return f", in {search.n_searches} searches with {search.n_trials} trials together" if search.n_searches > 1 else ""
 
 
 def _refused(answer: Answer) -> Iterator[Line]:
@@ -292,7 +300,7 @@ def _refused(answer: Answer) -> Iterator[Line]:
         for row in closest.slo:
             most = row.value_at_confidence_s
             sure = f"{percent(answer.request.confidence)} confidence"
-            high = "without limit" if most is None else f"at most {seconds(most)}"
+            high = "no upper limit" if most is None else f"at most {seconds(most)}"
             found = f"{seconds(row.value_s)}, {high} with {sure}; limit {seconds(row.limit_s)}"
             yield "", f"{row.name} = {found}: {_missed_words(row)}"
         for sentence in refusal.stages:

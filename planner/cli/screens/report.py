@@ -8,7 +8,7 @@ from typing import Final
 from rich.table import Table
 
 from catalogs.ui.terminal import open_console, text_table
-from catalogs.ui.words import dollars, grams, joules, percent, rate, seconds
+from catalogs.ui.words import dollars, grams, joules, rate, seconds, sure_percent
 from planner.report.evidence import effect_cells
 from planner.report.material import ReportData, ReportSimulations, label
 from planner.studies.bottleneck import gain_text, used_text
@@ -35,7 +35,7 @@ def _tables(m: ReportData, s: ReportSimulations) -> Iterator[Table]:
         usd = None if plan.cost is None else plan.cost.usd_per_million_output_tokens
         used = None if plan.energy is None else plan.energy.j_per_output_token
         near = f"{plan.tightest.name} {seconds(plan.tightest.value_s)}"
-        confidence = percent(min(r.probability_met for r in plan.slo))
+        confidence = sure_percent(min(r.probability_met for r in plan.slo))
         rows.append((label(m.answer, i), rate(plan.requests_per_s), dollars(usd), joules(used), near, confidence))
     plan_head = ("plan", "rate", "per million output tokens", "per token", "nearest objective", "confidence")
     yield text_table(plan_head, rows, 1, "Plans")

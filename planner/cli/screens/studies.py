@@ -91,7 +91,7 @@ def _spares_lines(found: SparesDocument) -> Iterator[Line]:
     yield (
         "Failures",
         f"a replica fails every {duration_text(found.mtbf_s)} and restarts in {duration_text(found.restart_s)}: "
-        f"available {100 * found.availability:.3f} % of the time; {rate(found.requests_per_s)}, "
+        f"available {percent(found.availability, 3)} of the time; {rate(found.requests_per_s)}, "
         f"{', '.join(found.slo)}",
     )
     required, window = 100 * found.windows_must_hold, duration_text(found.window_s)
@@ -131,7 +131,7 @@ def _as_simulated(found: SparesDocument) -> str:
     text = f" with {percent(found.confidence)} confidence (calibration error: {slower})"
     if found.held_as_simulated is None:
         return text
-    text += f"; with steps as simulated, in {100 * found.held_as_simulated:.1f} %"
+    text += f"; with steps as simulated, in {percent(found.held_as_simulated, 1)}"
     fewer = found.spares_as_simulated
     return text if fewer is None or fewer == found.spares else f"{text}, and {_spares(fewer)} would be enough"
 
@@ -142,11 +142,11 @@ def _kinds(by_pool: Mapping[str, int]) -> str:
 
 
 def _tried_words(row: SparesTried, level: float) -> str:
-    shares = {down: "unknown" if share is None else f"{share:.2%}" for down, share in row.late_by_down.items()}
+    shares = {down: "unknown" if share is None else percent(share, 2) for down, share in row.late_by_down.items()}
     late = ", ".join(f"{share} with {down} down" for down, share in shares.items())
-    interval = level_words(level, f"{row.ci_low:.1%} to {row.ci_high:.1%}")
-    windows = f"{row.windows_held:.1%} of windows meet the objectives ({interval})"
-    up = f"enough replicas available {row.enough_up:.3%} of the time"
+    interval = level_words(level, f"{percent(row.ci_low, 1)} to {percent(row.ci_high, 1)}")
+    windows = f"{percent(row.windows_held, 1)} of windows meet the objectives ({interval})"
+    up = f"enough replicas available {percent(row.enough_up, 3)} of the time"
     verdict = "enough" if row.holds else "not enough"
     kinds = f" ({_kinds(row.by_pool)})" if row.by_pool else ""
     return f"{_spares(row.spares)}{kinds}: {windows}: {verdict}; {up}; late requests: {late}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from catalogs.ui.terminal import open_console, text_table
-from catalogs.ui.words import human_s
+from catalogs.ui.words import human_s, percent
 from planner.validation.drift import Drift, DriftRow
 from planner.validation.prediction import Expected, Prediction
 from planner.validation.verification import MOST_FAILED, Comparison, PlanVerification, Row
@@ -57,7 +57,7 @@ def _print(
     console, deployment = open_console(), prediction.plan.deployment
     console.print(f"{deployment['model']} on {deployment['hardware']}: {summary}")
     console.print(", ".join(map(_load_words, load)))
-    head = ("metric", f"predicted ({prediction.level:.0%})", column[0], "finding", "objective")
+    head = ("metric", f"predicted ({percent(prediction.level)})", column[0], "finding", "objective")
     console.print(text_table(head, column[1], 1, ""))
     for note in remarks[:-1]:
         console.print(f"Note: {note}")
@@ -77,7 +77,7 @@ def run_verdict(v: PlanVerification) -> str:
     for kind, names in _off(v.missed):
         reasons.append(f"{len(names)} of {n} figures are {kind} ({_some(names)})")
     if v.failed_fraction > MOST_FAILED:
-        reasons.append(f"{v.failed_fraction:.1%} of requests failed")
+        reasons.append(f"{percent(v.failed_fraction, 1)} of requests failed")
     return "NOT as predicted: " + ", ".join(reasons)
 
 

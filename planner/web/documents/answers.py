@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
-from catalogs.ui.words import dollars, percent, rate, seconds
+from catalogs.ui.words import dollars, percent, rate, seconds, sure_percent
 from planner.answer.plan_schema import Plan, difference_words
 from planner.answer.schema import Answer, Refusal, Suggestion
 from planner.cli.screens.plan import render
@@ -92,7 +92,7 @@ def _cards(answer: Answer, plan: Plan) -> Iterator[tuple[str, str, str]]:
     )
     yield "Rate", rate(plan.requests_per_s), f"{carried}{f'; {plan.limited_by}' if plan.limited_by else ''}"
     least = min((row.probability_met for row in plan.slo), default=None)
-    yield "Confidence", percent(least), "in each objective"
+    yield "Confidence", sure_percent(least), "in each objective"
 
 
 def _figures(answer: Answer, plan: Plan) -> Iterator[dict[str, Any]]:

@@ -44,7 +44,7 @@ def test_only_the_users_own_inexact_measurements_get_a_notice(bundle: Bundle) ->
     own = replace(bundle, shipped=False, errors={"gemm": 0.05, "decode_attention": 0.78})
     assert not [line for line in own.notices_for([op]) if "inexact" in line]
     (line,) = (line for line in own.notices_for([op, attention]) if "inexact" in line)
-    assert "decode_attention 78%" in line
+    assert "decode_attention 78 %" in line
     assert f"calibrate run --hw {bundle.accelerator.name}" in line
     assert "gemm" not in line
     for other in (replace(own, shipped=True), replace(own, transferred=True)):

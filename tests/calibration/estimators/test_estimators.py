@@ -125,8 +125,8 @@ def test_the_verdict_names_the_winner_and_what_a_correction_gains() -> None:
     errors = {SHIPPED: (0.05, 0.02), "random forest": (0.03, 0.5), "physics + residual": (0.035, 0.02)}
     cells = {("gemm", n, r): e for n, pair in errors.items() for r, e in zip(("inside", "beyond"), pair, strict=True)}
     text = verdict("gemm", cells)
-    assert "inside: random forest 3.0% (physics 5.0%)" in text
-    assert "beyond: physics 2.0%" in text
+    assert "inside: random forest 3.0 % (physics 5.0 %)" in text
+    assert "beyond: physics 2.0 %" in text
     assert "+1.5 points inside, over" in text
 
 

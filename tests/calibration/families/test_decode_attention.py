@@ -128,8 +128,8 @@ def test_a_fit_notes_how_it_meets_an_engine_with_and_without(tmp_path: Path) -> 
     others = {("decode_attention", "an engine"): engine}
     fit_bundle({"decode_attention": rows(hot=1.0)}, UNIT, tmp_path, others)
     said = read_bundle(tmp_path)[0].families["decode_attention"].notes
-    assert [s for s in said if "table alone against an engine" in s and "bias -19.9%" in s], said
-    assert [s for s in said if "left out in turn" in s and "median 0.0%" in s], said
+    assert [s for s in said if "table alone against an engine" in s and "bias −19.9 %" in s], said
+    assert [s for s in said if "left out in turn" in s and "median 0.0 %" in s], said
 
 
 #: Heads on a rank: Llama-2-7B and 13B, CodeLlama-34B at 2, Llama-2-70B at 4, Llama-3.1-8B, Qwen3-32B, and it at 8.

@@ -69,7 +69,7 @@ def test_contention_is_said_wherever_the_bundle_is_used(home: Path, session: Ses
         row["contended"] = True
     install(fit_profile(session.rows, FACTS, UNIT, home / "p"), UNIT.name)
     assert any(
-        "100% of the rows were measured while other processes used the machine" in n for n in load_bundle(UNIT).notices
+        "100 % of the rows were measured while other processes used the machine" in n for n in load_bundle(UNIT).notices
     )
 
 
@@ -88,7 +88,7 @@ def test_a_disturbed_bundle_of_an_earlier_release_may_be_replaced(home: Path, se
     disturbed = [dict(r, contended=True) for r in session.rows]
     noisy = fit_profile(disturbed, FACTS, UNIT, home / "q")
     facts, _ = read_bundle(noisy)
-    before = ["100% of the rows were measured while others used the machine: times may be high"]
+    before = ["100 % of the rows were measured while others used the machine: times may be high"]
     write_facts(facts.model_copy(update={"notices": before}), noisy)
     install(noisy, UNIT.name)
     noisy = fit_profile(disturbed, FACTS, UNIT, home / "r")

@@ -202,7 +202,7 @@ def test_a_discount_of_ones_own_says_so() -> None:
     listed = known("h100x8", cloud="aws")
     price = discounted_price(listed, "reserved-3y", 0.4)
     assert price.usd_per_hour == pytest.approx(55.04 * 0.6)
-    assert "40% off the on-demand price, as you gave" in price.note
+    assert "40 % off the on-demand price, as you gave" in price.note
     for wrong in (0.0, 1.0, -0.2, float("nan")):
         with pytest.raises(InputError):
             discounted_price(listed, "reserved-3y", wrong)

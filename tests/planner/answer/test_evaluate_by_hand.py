@@ -27,14 +27,14 @@ from planner.answer.evaluate import (
 from planner.economics.money import Energy, Money
 from planner.evaluation.capacity import TOLERANCE
 from planner.evaluation.confidence import allowance_for
-from planner.evaluation.evaluator import Load, Observation, RunDetail, judge
+from planner.evaluation.evaluator import Load, Observation, RunDetail, RunSizes, judge
 from planner.problem.candidate import Candidate
 from planner.problem.demand import Demand, FailureTolerance, RequiredRates
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
-from planner.search.candidate_tester import CandidateTester, RunSizes
+from planner.search.candidate_tester import CandidateTester
 from tests.planner.known_plan import KnownPlan
 from tests.planner.queue_toy import candidate
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -11,8 +12,11 @@ import pytest
 from catalogs.ui.html_page import render as page_text
 from catalogs.ui.words import digits, dollars, joules, kilowatts, percent, rate, seconds
 from planner.cli.screens.plan import render
+from planner.evaluation.evaluator import Load, Observation
 from planner.evaluation.multi_hardware import open_evaluator
+from planner.evaluation.runs import SimulatedRuns
 from planner.pipeline import make_plan
+from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.report.material import gather
@@ -160,6 +164,24 @@ def test_memory_time_and_search_add_up(kind: str) -> None:
         assert sum(document(kind)["infeasible"]["reasons"].values()) == search["n_space"]
 
 
+@pytest.mark.parametrize("kind", ["rate", "several", "no load"])
+def test_every_simulated_candidate_is_counted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Candidates whose runs were observed, in any search and for the table of hardware."""
+    seen: set[Candidate] = set()
+    observe = SimulatedRuns.observe
+
+    def noted(self: SimulatedRuns, candidate: Candidate, load: Load) -> Observation:
+        seen.add(candidate)
+        return observe(self, candidate, load)
+
+    monkeypatch.setattr(SimulatedRuns, "observe", noted)
+    world = open_evaluator(request(kind))
+    search = make_plan(request(kind), world, world.elsewhere).search
+    assert search.n_simulated == len(seen)
+    assert search.n_simulated <= search.n_trials
+    assert search.n_searches > 1 or kind != "several"
+
+
 @every_kind
 def test_prices_of_regions_divide_by_the_same_tokens(kind: str) -> None:
     if not document(kind)["feasible"]:
@@ -251,3 +273,31 @@ def test_a_front_leaves_out_what_only_holds_as_simulated() -> None:
     alike = [p for p in found["simulated"] if not p["stopped_early"] and p["values"]["ttft.p90"] > 0.9 * value_s]
     assert alike
     assert not any(p["holds"] for p in alike)
+
+
+def objective_rows(block: Any) -> Iterator[dict[str, Any]]:
+    """Every row of an answer that has a confidence, wherever it stands."""
+    if isinstance(block, dict):
+        if "probability_met" in block:
+            yield block
+        for part in block.values():
+            yield from objective_rows(part)
+    elif isinstance(block, list):
+        for part in block:
+            yield from objective_rows(part)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_verdicts_and_confidences_agree(kind: str) -> None:
+    """A missed value has less than 50 % confidence, and an objective is met exactly with the required one."""
+    sure, rows = request(kind).confidence, list(objective_rows(document(kind)))
+    assert rows
+    for row in rows:
+        if row["value_s"] is not None and row["value_s"] > row["limit_s"]:
+            assert row["probability_met"] < 0.5
+        if row["met"]:
+            assert row["value_s"] is None or row["value_s"] <= row["limit_s"]
+        assert row["met"] == (row["probability_met"] >= sure)
+        if row["value_at_confidence_s"] is not None and row["value_s"] is not None:
+            assert row["met"] == (row["value_at_confidence_s"] <= row["limit_s"])
+            assert row["value_at_confidence_s"] >= row["value_s"]

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from catalogs.hardware.catalog import parse_hardware
 from planner.answer.evaluate import EvaluatedPlan, PlanEvaluator
 from planner.answer.hardware_ranking import HardwareRanking, HardwareRow
+from planner.evaluation.evaluator import RunSizes
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
-from planner.search.candidate_tester import CandidateTester, RunSizes
+from planner.search.candidate_tester import CandidateTester
 from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 from tests.planner.known_plan import KnownPlan
 from tests.planner.queue_toy import candidate
@@ -65,7 +66,7 @@ def rows(
         search=SearchOptions(trials=trials),
     )
     ranking = HardwareRanking(request, evaluator, list, lambda c: float(c.hardware.n_accelerators))
-    found, _ = ranking.rows(left, discards, (), entries)
+    found = ranking.rows(left, discards, (), entries).rows
     return {row.hardware.split("x")[0]: row for row in found}
 
 

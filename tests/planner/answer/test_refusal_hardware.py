@@ -1,70 +1,151 @@
-"""More hardware that would meet a refused request: the least of a kind, found with few tries."""
+"""More hardware that would meet a refused request: the least of a kind, confirmed by the search of `plan --hw`."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalogs.hardware.catalog import parse_hardware
+from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware, with_count
 from catalogs.hardware.specs import Hardware
-from planner.answer.refusal import Refuser, _more_of, _other_kinds
+from planner.answer.more_hardware import HardwareSizing, more_of, other_kinds
+from planner.answer.schema import Answer
+from planner.evaluation.multi_hardware import open_evaluator
+from planner.pipeline import make_plan
 from planner.problem.candidate import Candidate
+from planner.problem.request import PlanRequest, SearchOptions
+from planner.problem.slo import parse_slos
 from tests.planner.queue_toy import candidate
 
 
-@dataclass(frozen=True)
-class Counted(Refuser):
-    """A refuser for which `needed` accelerators suffice, in place of a simulation."""
+@dataclass
+class Counted:
+    """A search for which `needed` accelerators suffice, in place of a simulation."""
 
-    needed: int = 1
+    needed: int
     tried: list[str] = field(default_factory=list)
 
-    def _try_on(self, hardware: Hardware) -> Candidate | None:
+    def __call__(self, hardware: Hardware) -> Candidate | None:
         self.tried.append(hardware.text)
         return candidate(1, hardware=hardware) if hardware.n_accelerators >= self.needed else None
 
 
-def counted(needed: int) -> Counted:
-    nothing = cast(Any, None)
-    return Counted(nothing, nothing, nothing, needed=needed)
+def sizing(quick: int, full: int) -> tuple[HardwareSizing, Counted, Counted]:
+    searches = Counted(quick), Counted(full)
+    return HardwareSizing(*searches), *searches
+
+
+def offered(needed: int) -> int:
+    """Up to 8 accelerators of a node count one by one, beyond that whole nodes."""
+    return needed if needed <= 8 else 8 * -(-needed // 8)
 
 
 @given(own=st.integers(1, 8), more=st.integers(1, 120))
 def test_the_least_hardware_that_meets_the_request_is_named(own: int, more: int) -> None:
-    """Up to 8 accelerators of a node count one by one, beyond that whole nodes."""
     needed, hardware = own + more, parse_hardware(f"h100x{own}")
-    refuser = counted(needed)
-    found = refuser._least(_more_of(hardware), hardware)
+    search, quick, full = sizing(needed, needed)
+    found = search.least(more_of(hardware), hardware)
     assert found is not None
-    assert found[0].n_accelerators == (needed if needed <= 8 else 8 * -(-needed // 8))
+    assert found[0].n_accelerators == offered(needed)
     assert found[1].hardware == found[0]
-    assert len(set(refuser.tried)) == len(refuser.tried) <= 10
+    assert len(set(quick.tried)) <= 10
+    assert len(full.tried) <= 2
+
+
+@given(own=st.integers(1, 7), more=st.integers(1, 30), overlooked=st.integers(0, 40))
+def test_sizes_that_few_tries_overlook_are_named(own: int, more: int, overlooked: int) -> None:
+    """The quick search overlooks some sizes; the full search decides on those below what it found."""
+    needed, hardware = own + more, parse_hardware(f"l40sx{own}")
+    search, _, full = sizing(needed + overlooked, needed)
+    found = search.least(more_of(hardware), hardware)
+    assert found is not None
+    assert found[0].n_accelerators == offered(needed)
+    assert len(set(full.tried)) == len(full.tried)
+
+
+@given(needed=st.integers(2, 8), hopeful=st.integers(1, 2))
+def test_a_size_that_the_full_search_refuses_is_not_named(needed: int, hopeful: int) -> None:
+    search, _, full = sizing(max(needed - hopeful, 1), needed)
+    found = search.least(more_of(parse_hardware("h100x1")), parse_hardware("h100x1"))
+    assert found is not None
+    assert found[0].n_accelerators == needed
+    assert full.tried[-1] == found[0].text
 
 
 @given(nodes=st.integers(1, 3), more=st.integers(1, 12))
 def test_more_than_some_nodes_is_the_fewest_nodes(nodes: int, more: int) -> None:
     hardware = parse_hardware(f"{nodes}*h100x8")
-    found = counted(8 * (nodes + more))._least(_more_of(hardware), hardware)
+    found = sizing(8 * (nodes + more), 8 * (nodes + more))[0].least(more_of(hardware), hardware)
     assert found is not None
     assert found[0].n_nodes == nodes + more
 
 
 @pytest.mark.parametrize("needed", [1, 2, 3, 5, 8])
 def test_less_of_another_kind_is_named_if_less_suffices(needed: int) -> None:
-    found = counted(needed)._least_of_others(parse_hardware("l40sx4"))
+    found = sizing(needed, needed)[0].least_of_others(parse_hardware("l40sx4"))
     assert found is not None
     assert (found[0].accelerator.name, found[0].n_accelerators) == ("h100", needed)
 
 
 def test_nothing_is_named_if_no_size_suffices() -> None:
-    assert counted(10_000)._least(_more_of(parse_hardware("h100x1")), None) is None
-    assert counted(10_000)._least_of_others(parse_hardware("h100x1")) is None
+    assert sizing(10_000, 1)[0].least(more_of(parse_hardware("h100x1")), None) is None
+    assert sizing(1, 10_000)[0].least(more_of(parse_hardware("h100x1")), None) is None
+    assert sizing(10_000, 1)[0].least_of_others(parse_hardware("h100x1")) is None
 
 
 def test_nothing_is_larger_than_a_slice() -> None:
     slice_ = parse_hardware("a100-80gb:2g.20gbx3")
-    assert list(_more_of(slice_)) == list(_other_kinds(slice_)) == []
+    assert list(more_of(slice_)) == list(other_kinds(slice_)) == []
+
+
+# ---- the suggestion is what `plan --hw` answers with it
+
+REFUSED: Sequence[tuple[str, str, str, float]] = (
+    ("llama3.1-8b", "l4x1", "ttft.p90=2s,tpot.p90=100ms", 3.0),
+    ("qwen2.5-14b", "l40sx1", "ttft.mean=800ms", 5.0),
+    ("llama3.1-8b", "l40sx1", "e2e.p90=20s", 11.0),
+    ("mistral-7b", "h100x1", "tpot.p95=12ms", 14.0),
+)
+
+
+def answer_on(request: PlanRequest, hardware: str) -> Answer:
+    own = request.replace(hardware=hardware)
+    evaluator = open_evaluator(own)
+    return make_plan(own, evaluator, evaluator.elsewhere)
+
+
+def smaller(hardware: Hardware) -> Hardware | None:
+    """The next smaller count that the catalog offers; None below one accelerator."""
+    if hardware.n_nodes > 1:
+        return parse_hardware(f"{hardware.n_nodes - 1}*{hardware.accelerator.name}x{hardware.accelerators_per_node}")
+    count = hardware.accelerators_per_node - 1
+    return with_count(hardware, count) if count else None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "hardware", "slo", "rate"), REFUSED)
+def test_plan_agrees_with_the_hardware_that_a_refusal_names(model: str, hardware: str, slo: str, rate: float) -> None:
+    request = PlanRequest(
+        model=model,
+        hardware=hardware,
+        slos=parse_slos([slo]),
+        workload="lmsys-turns",
+        requests_per_s=rate,
+        search=SearchOptions(trials=8),
+    )
+    while (refusal := answer_on(request, hardware).infeasible) is None:
+        request = request.replace(requests_per_s=(request.requests_per_s or 0.0) * 1.7)
+    named = [str(way.value) for way in refusal.what_would_meet_it if way.kind == "hardware"]
+    assert named
+    for text in named:
+        assert answer_on(request, text).feasible
+        less = smaller(parse_hardware(text))
+        if less is not None and less.n_accelerators > parse_hardware(hardware).n_accelerators:
+            try:
+                assert not answer_on(request, less.text).feasible
+            except InputError as error:  # the model or the engine cannot use that count
+                pytest.skip(str(error))

@@ -11,13 +11,14 @@ import pytest
 
 from planner.evaluation.api_processes import BINDING, more_api_servers, sufficient_count
 from planner.evaluation.capacity import find_capacity
+from planner.evaluation.evaluator import RunSizes
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import API_SERVERS, Candidate, deployment_words
 from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
-from planner.search.candidate_tester import CandidateTester, RunSizes
+from planner.search.candidate_tester import CandidateTester
 from planner.space.candidates import candidates, distance_from_defaults
 
 

@@ -10,9 +10,9 @@ import pytest
 from calibration.accuracy.stated_error import StatedError
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.confidence import LatencyCurve, confidence
-from planner.evaluation.evaluator import Load, Observation, judge
+from planner.evaluation.evaluator import Load, Observation, RunSizes, judge
 from planner.problem.slo import Slo, parse_slos
-from planner.search.candidate_tester import CandidateTester, RunSizes
+from planner.search.candidate_tester import CandidateTester
 from tests.planner.queue_toy import QueueToy, candidate
 
 MEAN = parse_slos(["ttft.mean=0.5s"])

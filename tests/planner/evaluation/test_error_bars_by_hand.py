@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from statistics import NormalDist
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy import stats
 
 from calibration.accuracy import stated_error
 from calibration.accuracy.stated_error import Group, StatedError
+from planner.answer.plan_schema import SloResult
 from planner.evaluation.confidence import (
     LEVELS,
     SEEDS,
@@ -22,14 +24,15 @@ from planner.evaluation.confidence import (
     Spread,
     allowance_for,
     confidence,
+    confidence_at_levels,
     interval,
     log_noise,
-    probability,
     probability_met,
     sure_rate_per_s,
 )
 from planner.evaluation.evaluator import ErrorAllowance, Load, Observation, Verdict, judge
 from planner.problem.slo import Slo, parse_slo
+from planner.sections.section import verdict_words
 
 MEAN = parse_slo("ttft.mean=1s")
 FLAT = LatencyCurve((1.0, 4.0), (0.5, 0.5), (True, True))
@@ -255,16 +258,70 @@ def test_intervals_of_other_values_have_the_same_make() -> None:
         assert all(math.isnan(end) for end in interval(value, moved, 0.1))
 
 
+def at_levels(moved: np.ndarray, noise: float, limit_s: float, value_s: float = 0.001) -> float:
+    """The probability with which a limit is met; the simulated value itself is far below."""
+    return confidence_at_levels(value_s, moved, noise, Slo("ttft", "mean", limit_s), 0.9).probability_met
+
+
 def test_probabilities_between_levels_are_interpolated_on_logarithms() -> None:
     """From 1 s at 5 % to 4 s at 95 %: 2 s at one half; constant beyond the levels."""
     moved = np.exp(np.interp(LEVELS, (0.05, 0.95), (0.0, math.log(4.0))))
-    assert probability(moved, 0.0, 2.0) == pytest.approx(0.5, abs=0.004)
-    assert probability(moved, 0.0, 0.999) == 0.0
-    assert probability(moved, 0.0, 4.0001) == 1.0
-    assert probability(moved, 0.0, 1.0 + 1e-9) == pytest.approx(0.05, abs=0.004)
-    assert probability(np.ones(5), 0.5, math.exp(0.5)) == pytest.approx(NormalDist().cdf(1.0), rel=1e-9)
-    assert probability(np.array([1.0, 1.0, 1.0, math.inf, math.inf]), 0.0, 2.0) == pytest.approx(0.5, abs=0.02)
-    assert probability(np.ones(5), 0.0, 1.0) == 1.0
+    assert at_levels(moved, 0.0, 2.0) == pytest.approx(0.5, abs=0.004)
+    assert at_levels(moved, 0.0, 0.999) == 0.0
+    assert at_levels(moved, 0.0, 4.0001) == 1.0
+    assert at_levels(moved, 0.0, 1.0 + 1e-9) == pytest.approx(0.05, abs=0.004)
+    assert at_levels(np.ones(5), 0.5, math.exp(0.5)) == pytest.approx(stats.t.cdf(1.0, SEEDS - 1), rel=1e-9)
+    assert at_levels(np.array([1.0, 1.0, 1.0, math.inf, math.inf]), 0.0, 2.0) == pytest.approx(0.5, abs=0.02)
+    assert at_levels(np.ones(5), 0.0, 1.0) == 1.0
+    bars = confidence_at_levels(2.0, moved, 0.0, MEAN, 0.9)
+    assert (bars.low_s, bars.high_s) == (pytest.approx(1.0, rel=0.01), pytest.approx(4.0, rel=0.01))
+    assert bars.sure_s == pytest.approx(math.exp(np.interp(0.9, LEVELS, np.log(moved))), rel=0.01)
+
+
+#: Medians of true over simulated values, as logarithms: measured runs may all be faster or slower than simulated ones.
+MEDIANS = st.floats(-1.0, 1.0)
+
+
+def off_by(median: float, spread: float) -> StatedError:
+    """A stated error of TTFT with this median and spread of the logarithm."""
+    scores = tuple(NormalDist().inv_cdf(level) * spread / 0.05 for level in stated_error.LEVELS)
+    known = {"centre": median, "typical": 0.05, "scores": scores, "n": 100, "engine": "toy", "source": "toy runs"}
+    return StatedError("toy", 0.02, {"ttft": Group(metric="ttft", **known)})  # type: ignore[arg-type]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    value_s=st.floats(0.05, 20.0),
+    median=MEDIANS,
+    spread=st.floats(0.0, 0.5),
+    noise=st.floats(0.0, 0.3),
+    sure=st.floats(0.5, 0.98),
+    by_levels=st.booleans(),
+)
+def test_a_value_its_verdict_and_its_confidence_agree(
+    value_s: float, median: float, spread: float, noise: float, sure: float, by_levels: bool
+) -> None:
+    """A missed value is never met with 50 % confidence, and a met objective has at least the required one."""
+    error = off_by(median, spread)
+    if by_levels:
+        moved = value_s * error.factors("ttft", np.array(LEVELS))
+        bars = confidence_at_levels(value_s, moved, noise, MEAN, sure)
+    else:
+        verdict = seeds_of(*(value_s * np.exp(noise * np.linspace(-1, 1, 3))).tolist())
+        bars = confidence(verdict, FLAT, MEAN, error, sure)
+    row = SloResult.of(MEAN, bars.value_s, bars, sure)
+    assert row.value_s is not None
+    assert row.value_at_confidence_s is not None
+    assert row.value_at_confidence_s >= row.value_s
+    if row.value_s > MEAN.limit_s:
+        assert row.probability_met < 0.5
+        assert not row.met
+    assert row.met == (row.probability_met >= sure)
+    if abs(row.value_at_confidence_s / MEAN.limit_s - 1) > 1e-6 and noise > 1e-3:
+        assert row.met == (row.value_at_confidence_s <= MEAN.limit_s)
+    shown = verdict_words(row.met, row.probability_met)
+    whole = [int(part) for part in re.findall(r"(\d+) %", shown)]
+    assert row.met or not whole or whole[0] < 100 * sure  # a confidence that is not reached never reads as if it were
 
 
 def test_equally_likely_errors_lie_in_the_middle_of_equal_parts() -> None:

@@ -11,11 +11,11 @@ import pytest
 
 from catalogs.hardware.catalog import parse_hardware
 from planner.evaluation.capacity import find_capacity
-from planner.evaluation.evaluator import Load, Observation
+from planner.evaluation.evaluator import Load, Observation, RunSizes
 from planner.problem.candidate import Candidate
 from planner.problem.slo import parse_slos
-from planner.search.candidate_tester import TIE, CandidateTester, Outcome, RunSizes
-from planner.search.objectives import ObjectiveAssess, assess_for
+from planner.search.candidate_tester import TIE, CandidateTester, Outcome
+from planner.search.objectives import LowestEnergy, ObjectiveAssess, assess_for
 from planner.search.search import search
 from planner.search.study import SearchSettings
 from tests.planner.queue_toy import QueueToy, candidate
@@ -242,3 +242,24 @@ def test_a_short_run_that_agrees_with_the_estimate_needs_no_full_run(objective: 
     toy.loads.clear()
     assert not assess_of(objective, slow)(c, None).feasible
     assert [load.n_requests for _, load in toy.loads] == [SIZES.quick]
+
+
+# ---- few full runs
+
+
+def test_energy_needs_no_full_run_of_a_candidate_that_uses_more_energy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same optimum with fewer simulated requests than if every candidate that meets the objectives is scored."""
+    for draw in range(3):
+        cost: list[int] = []
+        best: list[Candidate] = []
+        for early in (True, False):
+            if not early:
+                monkeypatch.setattr(LowestEnergy, "_loses", lambda *_: False)
+            toy = MisledToy(0.4, draw=draw)
+            outcome, _ = found_by(assess_of("energy", CandidateTester(toy, SLOS, SIZES, draw, 0.9, 4.0)), draw)
+            assert outcome is not None
+            best.append(outcome.candidate)
+            cost.append(sum(load.n_requests for _, load in dict.fromkeys(toy.loads)))
+        monkeypatch.undo()
+        assert best[0] == best[1]
+        assert cost[0] < 0.75 * cost[1]

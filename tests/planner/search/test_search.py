@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from planner.evaluation import evaluator as observation
+from planner.evaluation.evaluator import RunSizes
 from planner.problem.candidate import Candidate
 from planner.problem.slo import parse_slos
-from planner.search.candidate_tester import CandidateTester, Outcome, RunSizes
+from planner.search.candidate_tester import CandidateTester, Outcome
 from planner.search.objectives import CapacityRace, LowestEnergy, LowestLatency
 from planner.search.search import search
 from planner.search.study import SearchSettings

@@ -65,7 +65,7 @@ def test_what_fails_is_named_and_whether_the_rest_holds() -> None:
     given = Accounting(spot_interruptions=1.0, spot_recovery_s=3600.0)
     rows = {name: value for name, value, _ in spot(given).rows()}
     assert rows["Meets the objectives with one instance down"] == "NO"  # the only one
-    assert rows["Availability of one instance"] == "50.00%"
+    assert rows["Availability of one instance"] == "50.00 %"
     unknown = {name: value for name, value, _ in spot(given, capacity_requests_per_s=None).rows()}
     assert unknown["Meets the objectives with one instance down"] == "unknown"
     split = spot(given).model_copy(update={"units": 2, "instances": 4, "holds_with_one_down": True})

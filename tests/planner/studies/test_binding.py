@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from planner.evaluation.capacity import find_capacity
+from planner.evaluation.evaluator import RunSizes
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.problem.candidate import Candidate
 from planner.problem.overrides import Overrides
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
-from planner.search.candidate_tester import CandidateTester, RunSizes
+from planner.search.candidate_tester import CandidateTester
 from planner.studies import capacity_inputs as inputs
 from planner.studies.binding import IMPROVEMENT, LEAST_REQUESTS, RESOLUTION, Binding, CapacityGain, find_binding, ranked
 from planner.studies.capacity_inputs import capacity_inputs

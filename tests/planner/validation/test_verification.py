@@ -311,7 +311,7 @@ def test_failed_requests_are_a_miss(tmp_path: Path, capsys: pytest.CaptureFixtur
     for i in range(0, N, 20):  # one in twenty
         result["errors"][i], result["output_lens"][i], result["ttfts"][i] = "Internal Server Error", 0, 0.0
     assert run(tmp_path, result) == 1
-    assert "5.0% of requests failed" in capsys.readouterr().out
+    assert "5.0 % of requests failed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("client", ["guidellm", "aiperf", "inference-perf"])

@@ -1,0 +1,248 @@
+"""The search for the candidate of a request: in which groups, at which unit cost, and until when.
+
+The same search answers a request and decides whether other hardware would meet a refused one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from catalogs.errors import InputError
+from catalogs.hardware.specs import Hardware
+from planner.answer.evaluate import BEST, EvaluatedPlan, PlanEvaluator
+from planner.evaluation.evaluator import Evaluator, RequestCounter, RunSizes, apply_bounds
+from planner.evaluation.multi_hardware import rental_bound
+from planner.evaluation.queueing import OVERLOAD
+from planner.problem.candidate import Candidate, kind_of
+from planner.problem.demand import RequiredRates
+from planner.problem.latency_metrics import E2E
+from planner.problem.price_list import PriceList
+from planner.problem.reproduction import digest
+from planner.problem.request import PlanRequest
+from planner.search.candidate_tester import TIE, CandidateTester, Outcome
+from planner.search.objectives import CountedAssess, ObjectiveAssess, assess_for, equal_unit_cost
+from planner.search.search import Enough, Progress, SearchResult, search
+from planner.search.study import SearchSettings
+from planner.search.workers import WorkerPool
+from planner.space.candidates import distance_from_defaults
+
+#: Objectives that compare capacities; the others compare a figure at one rate.
+RACES: Final = ("cost", "throughput", "goodput")
+
+#: The search uses one seed. Up to this many of its winners may fail with all seeds; the safest plan comes last.
+MOST_TRIES: Final = 4
+
+#: If there are several groups of one kind of accelerator, each gets the trials of the request divided by this number.
+GROUP_SHARE: Final = 4
+
+#: A capacity of at least this multiple of the required rate counts as sufficient headroom.
+HEADROOM: Final = 1.1
+
+
+def tester_of(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candidate]) -> CandidateTester:
+    """Return the tester of candidates; without a rate, latencies are compared under one light load for all."""
+    rate = request.requests_per_s
+    if request.objective == "latency" and rate is None and left:
+        rate = min(evaluator.light_requests_per_s(c) for c in left)
+    sizes = RunSizes.for_slos(request.slos)
+    plain = CandidateTester(evaluator, request.slos, sizes, request.seed, request.confidence, rate)
+    if request.users is None and not request.spare:
+        return plain
+
+    def run_e2e_s(candidate: Candidate, requests_per_s: float) -> float:
+        return plain.simulated(candidate, requests_per_s, sizes.quick).mean_s(E2E.name)
+
+    guess_e2e_s = partial(evaluator.guess_s, metric=E2E.name)
+    return replace(plain, required=RequiredRates(request.demand, guess_e2e_s, run_e2e_s))
+
+
+def search_candidates(
+    request: PlanRequest,
+    plan_evaluator: PlanEvaluator,
+    left: Sequence[Candidate],
+    workers: WorkerPool,
+    progress: Progress | None,
+    enough: Enough | None = None,
+) -> SearchResult:
+    """Search all groups of candidates in order.
+
+    If the request is for the cheapest deployment that carries a rate, the groups are ordered by ascending hardware.
+    The first group that meets the request holds the answer. The search continues until a deployment has sufficient
+    headroom, which then is an alternative. Otherwise all candidates are one group, and those of the best kind of
+    accelerator are then searched alone, so that the answer does not depend on the other hardware of the choice.
+    """
+    result = SearchResult()
+    if not left:
+        return result
+    evaluator, tester, counter = plan_evaluator.evaluator, plan_evaluator.tester, RequestCounter()
+    assess = assess_of(request, plan_evaluator, replace(tester, counter=counter), left)
+    groups = groups_of(request, plan_evaluator, left)
+    options, calibration = request.search, digest(evaluator.fingerprint)
+    n_groups = Counter(kind_of(group[0]) for group in groups)
+    counted = CountedAssess(assess, counter)
+    has_enough = False
+
+    def ended(outcome: Outcome) -> bool:
+        nonlocal has_enough
+        has_enough = enough is not None and enough(outcome)
+        return has_enough
+
+    with workers.lookahead(counted, len(left)) as lookahead:
+
+        def search_group(group: Sequence[Candidate], trials: int) -> SearchResult:
+            name = study_name(request, group)
+            settings = SearchSettings(trials, request.seed, name, options.journal, options.storage, calibration)
+            order, safest = counted.in_order(group), counted.safest_first(group)
+            n_before = result.n_trials
+
+            def shown(done: int, planned: int, best: Outcome | None) -> None:
+                if progress is not None:
+                    progress(n_before + done, n_before + planned, best)
+
+            return search(order, counted, settings, shown, counted.outclassed, lookahead, safest, ended)
+
+        for group in groups:
+            share = options.trials // GROUP_SHARE if n_groups[kind_of(group[0])] > 1 else options.trials
+            result.join(search_group(group, max(share, 1)))
+            best = result.best
+            ample = 0.0 if best is None else HEADROOM * (tester.held_per_s(best.candidate) or 0.0)
+            if result.interrupted or has_enough or (best is not None and best.requests_per_s >= ample):
+                break
+        alone: set[str] = set()
+        while len(groups) == 1 and not result.interrupted and not has_enough and result.best is not None:
+            kind = kind_of(simplest_best(request, plan_evaluator, [o for o in result.outcomes if o.feasible]).candidate)
+            own = [c for c in left if kind_of(c) == kind]
+            if kind in alone or len(own) == len(left):
+                break
+            alone.add(kind)
+            result = result.updated(search_group(own, options.trials))
+    return result
+
+
+def first_plan_on(
+    request: PlanRequest, elsewhere: Callable[[Hardware], Evaluator], workers: WorkerPool, hardware: Hardware
+) -> Candidate | None:
+    """Return the first plan that the search of `plan --hw` finds on other hardware; None if it refuses the request.
+
+    The candidates come in the order of that search until one holds with the seeds of a winner. A budget is ignored.
+    """
+    options = request.search.replace(study=None)
+    own = request.replace(hardware=hardware.text, search=options, max_usd_per_hour=None)
+    plans: list[EvaluatedPlan] = []
+    try:
+        evaluator, prices = elsewhere(hardware), PriceList(request.tariff, hardware)
+        prices.check()
+        left, _ = apply_bounds(own, evaluator)
+    except InputError:
+        return None
+    rental = rental_bound(own, hardware)
+    left = [c for c in left if rental is None or rental.discard(c) is None]
+    plan_evaluator = PlanEvaluator(evaluator, tester_of(own, evaluator, left), prices, workers.map)
+
+    def enough(outcome: Outcome) -> bool:
+        start = outcome.requests_per_s if request.objective in RACES else None
+        plans.append(plan_evaluator.entry(outcome.candidate, start, BEST))
+        return holds(plans[-1]) or len(plans) > MOST_TRIES
+
+    search_candidates(own, plan_evaluator, left, workers, None, enough)
+    return next((plan.candidate for plan in plans if holds(plan)), None)
+
+
+def holds(entry: EvaluatedPlan) -> bool:
+    """Return whether a plan meets the request, also after the loss that it names."""
+    return entry.met and entry.survives and entry.capacity_requests_per_s is not None
+
+
+def assess_of(
+    request: PlanRequest, plan_evaluator: PlanEvaluator, tester: CandidateTester, left: Sequence[Candidate]
+) -> ObjectiveAssess:
+    """Return what measures the candidates for the objective of the request."""
+    prices = plan_evaluator.prices
+    distance = partial(distance_of, evaluator=plan_evaluator.evaluator)
+    unit_cost = unit_cost_of(request.objective, prices, left)
+    return assess_for(request.objective, tester, distance, unit_cost, lambda c: prices.grid(c).grid.gco2e_per_kwh)
+
+
+def groups_of(request: PlanRequest, plan_evaluator: PlanEvaluator, left: Sequence[Candidate]) -> list[list[Candidate]]:
+    """Return the groups of candidates in the order in which they are searched.
+
+    All candidates form one group, unless the request is for the cheapest deployment that carries a rate. Then there is
+    one group for each price (ascending), hardware and precision (simplest first), and the first group that carries the
+    rate is the answer. Candidates that are overloaded even with a full batch are left out, except those with the most
+    accelerators of their kind: their failure explains a refusal.
+    """
+    if request.objective != "cost" or not request.demand.given or not left:
+        return [list(left)]
+    evaluator, tester, sizes = plan_evaluator.evaluator, plan_evaluator.tester, sizes_of(plan_evaluator.prices, left)
+    largest: dict[str, int] = {}
+    for c in left:
+        largest[kind_of(c)] = max(largest.get(kind_of(c), 0), c.hardware.n_accelerators)
+    groups: dict[object, list[Candidate]] = {}
+    for c in sorted(left, key=lambda c: (sizes[c], c.hardware.n_accelerators, distance_of(c, evaluator)[:2])):
+        most = c.hardware.n_accelerators == largest[kind_of(c)]
+        if most or evaluator.fluid_requests_per_s(c) * OVERLOAD > tester.floor_per_s(c):
+            groups.setdefault(group_of(c, plan_evaluator), []).append(c)
+    return list(groups.values())
+
+
+def sizes_of(prices: PriceList, left: Sequence[Candidate]) -> dict[Candidate, float]:
+    """Return the size of each candidate: its price, US dollars per hour, or its accelerators if no price is known.
+
+    Candidates without a price count as more expensive than all others.
+    """
+    found = {c: prices.usd_per_hour(c) for c in left}
+    most = max((usd for usd in found.values() if usd is not None), default=0.0)
+    return {c: most + c.hardware.n_accelerators if usd is None else usd for c, usd in found.items()}
+
+
+def group_of(candidate: Candidate, plan_evaluator: PlanEvaluator) -> tuple[object, ...]:
+    """Return what the candidates of one group have in common: price, hardware and precision."""
+    usd = plan_evaluator.prices.usd_per_hour(candidate)
+    return usd, candidate.hardware, *distance_of(candidate, plan_evaluator.evaluator)[:2]
+
+
+def distance_of(candidate: Candidate, evaluator: Evaluator) -> tuple[int, ...]:
+    """Return the distance of a candidate from the defaults of its own hardware."""
+    return distance_from_defaults(candidate, evaluator.names_of(candidate))
+
+
+def unit_cost_of(objective: str, prices: PriceList, left: Sequence[Candidate]) -> Callable[[Candidate], float]:
+    """Return the function that gives the unit cost of a candidate, by which its capacity is divided for comparison.
+
+    The unit is US dollars, accelerators, or 1 for every candidate.
+    """
+    if objective == "cost":
+        sizes = sizes_of(prices, left)
+        return sizes.__getitem__
+    if objective == "goodput":
+        return lambda c: float(c.hardware.n_accelerators)
+    return equal_unit_cost
+
+
+def simplest_best(request: PlanRequest, plan_evaluator: PlanEvaluator, outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the simplest of the feasible outcomes (native precision, default limits) that tie with the best.
+
+    For the cheapest deployment that carries a rate, only the first group with a feasible outcome counts.
+    """
+    if request.objective == "cost" and request.demand.given:
+        first = group_of(outcomes[0].candidate, plan_evaluator)
+        outcomes = [o for o in outcomes if group_of(o.candidate, plan_evaluator) == first]
+    scored = [(o.score, o) for o in outcomes if o.score is not None]
+    best = min(score for score, _ in scored)
+
+    def simplest_first(tie: tuple[float, Outcome]) -> tuple[tuple[int, ...], float, Candidate]:
+        score, outcome = tie
+        return distance_of(outcome.candidate, plan_evaluator.evaluator), score, outcome.candidate
+
+    return min((pair for pair in scored if pair[0] <= best + TIE * abs(best)), key=simplest_first)[1]
+
+
+def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
+    """Return the name of the study of a request, by which only a study of the same request is resumed."""
+    text = json.dumps([request.search_identity(), request.search.trials, [c.as_dict() for c in group]], sort_keys=True)
+    return f"plan-{digest(text)}"

@@ -1,0 +1,67 @@
+"""Percentages have one form on every screen and page, and one function writes them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalogs.ui.words import percent, sure_percent
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("catalogs", "calibration", "simulator", "planner")
+
+#: A format that writes a percentage by itself: the type `%`, or a product with 100 and the sign.
+OWN_FORMAT = re.compile(r"\{[^{}]*:[^{}]*%\}|\{100 \* [^{}]*:[^{}]*f\} ?%|[0-9f]\}%")
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (None, "unknown"),
+        (0.0, "0 %"),
+        (0.004, "under 1 %"),
+        (0.01, "1 %"),
+        (0.567, "57 %"),
+        (0.99, "99 %"),
+        (0.995, "over 99 %"),
+        (1.0, "100 %"),
+        (155.53, "15,553 %"),
+    ],
+)
+def test_whole_percents(share: float | None, text: str) -> None:
+    assert percent(share) == text
+
+
+def test_decimals_and_differences() -> None:
+    assert percent(0.0123, 1) == "1.2 %"
+    assert percent(0.99999, 3) == "99.999 %"
+    assert percent(0.25, signed=True) == "+25 %"
+    assert percent(-0.041, 1, signed=True) == "−4.1 %"
+    assert percent(-0.0004, signed=True) == "+0 %"
+
+
+@given(st.floats(0.0, 1.0), st.integers(1, 99))
+def test_a_confidence_is_never_rounded_up(probability: float, required: int) -> None:
+    text = sure_percent(probability)
+    if text == "over 99 %":
+        assert probability > 0.99
+    elif text != "under 1 %":
+        whole = int(text.removesuffix(" %"))
+        assert whole <= 100 * probability + 1e-6
+        assert (whole >= required) == (probability >= required / 100 - 1e-9)
+
+
+def test_no_module_formats_percentages_itself() -> None:
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()}"
+        for path in files
+        if path.name != "words.py"
+        for line in path.read_text().splitlines()
+        if OWN_FORMAT.search(line)
+    ]
+    assert not found
