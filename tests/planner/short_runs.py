@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from planner.search.objectives import RunSizes
-from planner.studies import binding
+from planner.studies import binding, sensitivity
 
 #: Requests of the longest runs.
 MOST_REQUESTS = 400
@@ -24,4 +24,5 @@ def shortened(most_requests: int = MOST_REQUESTS) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RunSizes, "for_slos", lambda slos: usual(slos).at_most(most_requests))
         patch.setattr(binding, "LEAST_REQUESTS", most_requests)
+        patch.setattr(sensitivity, "SETTLED", most_requests)
         yield

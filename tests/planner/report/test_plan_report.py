@@ -35,6 +35,7 @@ from planner.sections.registry import section_pages
 from planner.sections.users import UsersInClosedLoop, UsersSection
 from planner.space.candidates import candidates
 from planner.studies.rerun import Rerun, found_again
+from tests.planner.short_runs import shortened
 
 REQUEST = PlanRequest(
     model="llama3.1-8b",
@@ -49,7 +50,8 @@ REQUEST = PlanRequest(
 @cache
 def told() -> str:
     world = open_evaluator(REQUEST)
-    return json.dumps(make_plan(REQUEST, world, world.elsewhere).document())
+    with shortened():
+        return json.dumps(make_plan(REQUEST, world, world.elsewhere).document())
 
 
 def data() -> dict[str, Any]:
@@ -64,7 +66,8 @@ def answer() -> Answer:
 
 @cache
 def material() -> ReportData:
-    return gather(answer())
+    with shortened():
+        return gather(answer())
 
 
 @cache
