@@ -18,7 +18,6 @@ from planner.studies.bottleneck import PoolUse, pool_uses
 from planner.studies.capacity_inputs import API_SERVER, ARRIVALS, MEMORY, TRANSFER, capacity_inputs
 from planner.studies.rerun import Rerun
 
-
 pytestmark = pytest.mark.usefixtures("short_runs")
 
 
