@@ -50,8 +50,7 @@ REQUEST = PlanRequest(
 @cache
 def told() -> str:
     world = open_evaluator(REQUEST)
-    with shortened():
-        return json.dumps(make_plan(REQUEST, world, world.elsewhere).document())
+    return json.dumps(make_plan(REQUEST, world, world.elsewhere).document())
 
 
 def data() -> dict[str, Any]:
