@@ -32,7 +32,7 @@ def run(folder: Path, *options: str) -> tuple[int, str]:
     (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT}\nmarkers = slow\naddopts = -q -m 'not slow'\n")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "tests.skip_report", *options]
     done = subprocess.run(
-        command, cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60
+        command, cwd=folder, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300
     )
     return done.returncode, done.stdout.splitlines()[-1]
 

@@ -139,12 +139,12 @@ def test_loading_is_fast_and_needs_numpy_only() -> None:
         "from calibration.bundles.bundle import load_bundle\n"
         "from calibration.operators.operators import Gemm\n"
         "a = parse_hardware('b200').accelerator\n"
-        "t = time.perf_counter(); load_bundle(a).cost(Gemm(1, 4096, 4096, 'bf16')); t = time.perf_counter() - t\n"
+        "t = time.process_time(); load_bundle(a).cost(Gemm(1, 4096, 4096, 'bf16')); t = time.process_time() - t\n"
         "print(t, [m for m in ('pandas', 'sklearn', 'scipy', 'pyarrow', 'torch') if m in sys.modules])"
     )
     seconds, modules = subprocess.check_output([sys.executable, "-c", code], text=True).split(" ", 1)
     assert modules.strip() == "[]"
-    assert float(seconds) < 0.5  # 0.03 s alone on one core; the bound allows for a busy machine
+    assert float(seconds) < 0.5  # of processor time: 0.03 s on an idle core, more where another process shares it
 
 
 def test_a_neighbour_is_used_by_rule_and_says_so() -> None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -40,9 +41,16 @@ def _alive(pid: int) -> bool:
         return False
 
 
+def wait_until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
+    ends = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
 def test_a_server_is_stopped_with_its_children(tmp_path: Path) -> None:
     with EngineServer(_launch(WITH_CHILD, free_port()), tmp_path / "log") as server:
-        server.start(timeout_s=20.0)
+        server.start(timeout_s=120.0)
         pids = server.pids
         assert len(pids) == 2
         server.check_alive()
@@ -55,7 +63,7 @@ def test_stopped_after_an_interrupt_inside_too(tmp_path: Path) -> None:
     def serve_and_interrupt() -> None:
         nonlocal pids
         with EngineServer(_launch(WITH_CHILD, free_port()), tmp_path / "log") as server:
-            server.start(timeout_s=20.0)
+            server.start(timeout_s=120.0)
             pids = server.pids
             raise KeyboardInterrupt
 
@@ -89,7 +97,7 @@ def test_a_command_that_is_asked_to_end_stops_its_engine(sign: signal.Signals, t
         pids = [int(pid) for pid in command.stdout.readline().split()]
         assert len(pids) == 2
         command.send_signal(sign)
-        _, stderr = command.communicate(timeout=30.0)
+        _, stderr = command.communicate(timeout=120.0)
     assert command.returncode == 130
     assert stderr == "command: interrupted\n"
     assert not any(_alive(pid) for pid in pids)
@@ -104,7 +112,7 @@ def test_a_command_under_nohup_goes_on_when_the_terminal_closes(tmp_path: Path) 
             command.wait(timeout=0.5)
         assert all(_alive(pid) for pid in pids)
         command.send_signal(signal.SIGTERM)
-        assert command.wait(timeout=30.0) == 130
+        assert command.wait(timeout=120.0) == 130
     assert not any(_alive(pid) for pid in pids)
 
 
@@ -118,7 +126,7 @@ def test_an_engine_that_dies_shows_its_last_words(tmp_path: Path) -> None:
 
 
 def test_an_engine_that_never_answers_is_stopped(tmp_path: Path) -> None:
-    launch = _launch("import time; print('loading', flush=True); time.sleep(600)", free_port())
+    launch = Launch("engine", ("sh", "-c", "echo loading; exec sleep 600"), free_port(), health="/")
     with EngineServer(launch, tmp_path / "log") as server:
         with pytest.raises(InputError, match=r"not healthy after 1 s(.|\n)*loading"):
             server.start(timeout_s=1.0)
@@ -127,10 +135,10 @@ def test_an_engine_that_never_answers_is_stopped(tmp_path: Path) -> None:
 
 def test_an_engine_that_dies_while_it_serves_is_noticed(tmp_path: Path) -> None:
     with EngineServer(_launch(WITH_CHILD, free_port()), tmp_path / "log") as server:
-        server.start(timeout_s=20.0)
+        server.start(timeout_s=120.0)
         for pid in server.pids:
             os.kill(pid, 9)
-        time.sleep(0.3)
+        wait_until(lambda: not any(_alive(pid) for pid in server.pids))
         with pytest.raises(InputError, match="while it served"):
             server.check_alive()
 
@@ -207,6 +215,8 @@ def test_bystanders_are_told_from_ourselves() -> None:
     ends = time.monotonic() + 0.5
     while time.monotonic() < ends:
         pass
-    own = before.others_cores(usage())
+    after = usage()
+    own = before.others_cores(after)
     faked = ContentionSample(before.at_s, before.busy_s, before.own_s + 0.5)  # as if half a second of ours were others'
-    assert faked.others_cores(usage()) > own + 0.5
+    gained = 0.5 / (after.at_s - before.at_s)
+    assert own + 0.5 * gained < faked.others_cores(after) <= own + 1.01 * gained

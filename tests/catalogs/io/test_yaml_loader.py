@@ -65,10 +65,10 @@ def test_what_no_configuration_holds_is_one_line_with_its_place(text: str, line:
 
 def test_aliases_count_with_all_that_they_stand_for() -> None:
     doubled = "a0: &a0 [1, 2]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 40))
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(yaml.YAMLError, match=f"more than {MOST_VALUES:,} values"):
         load_yaml(doubled)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 5.0  # 2**39 values are never built
     assert load_yaml("a: &a {x: 1}\nb: {<<: *a, y: 2}\nc: *a\n")["b"] == {"x": 1, "y": 2}
 
 

@@ -264,7 +264,7 @@ def test_the_start_ends_when_one_replica_does_and_stops_the_others(tmp_path: Pat
     """One of two replicas dies before it is ready: one line names it, and no other process is left."""
     script = tmp_path / "serve.sh"
     script.write_text(script_of(made("vllm"), 2, "replica-1"))
-    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, timeout=30, cwd=tmp_path)
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, timeout=50, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "replica-1 has ended, so all others are stopped; see replica-1.log"
     left = subprocess.run(["pgrep", "-f", SLEEP], capture_output=True, text=True)

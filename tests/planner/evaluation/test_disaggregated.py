@@ -113,6 +113,7 @@ def test_an_even_part_stands_for_the_whole(plain: SimulatedEvaluator) -> None:
         assert mean_s[0] == pytest.approx(mean_s[1], rel=0.1)
 
 
+@pytest.mark.usefixtures("short_runs")
 def test_a_plan_apart_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Decoding alone fits the time per token at a higher rate; the answer can be deployed and given spares."""
     target = tmp_path / "a.json"

@@ -35,6 +35,7 @@ from planner.sections.registry import section_pages
 from planner.sections.users import UsersInClosedLoop, UsersSection
 from planner.space.candidates import candidates
 from planner.studies.rerun import Rerun, found_again
+from tests.planner.short_runs import shortened
 
 REQUEST = PlanRequest(
     model="llama3.1-8b",
@@ -64,7 +65,8 @@ def answer() -> Answer:
 
 @cache
 def material() -> ReportData:
-    return gather(answer())
+    with shortened():
+        return gather(answer())
 
 
 @cache

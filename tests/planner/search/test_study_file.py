@@ -225,7 +225,7 @@ def test_killed_writers_lose_nothing_and_join_nothing(tmp_path: Path) -> None:
             with output.open("wb") as stdout:
                 command = [sys.executable, "-c", WRITER, str(path), name]
                 writers.append(subprocess.Popen(command, stdout=stdout))
-        until = time.monotonic() + 60
+        until = time.monotonic() + 240
         while any(output.read_bytes().count(b"\n") < 20 for output in outputs) and time.monotonic() < until:
             time.sleep(0.01)
         for writer in writers:
@@ -265,12 +265,13 @@ def test_a_process_killed_while_it_writes_stops_no_other(
     monkeypatch.chdir(tmp_path)
     path = Path("folder/study.log")  # relative, in another folder
     run(path)
+    monkeypatch.setattr(study_file, "LOCK_WAIT_S", 600.0)
     with locked_by_another(path) as holder:
         holder.send_signal(signal.SIGKILL)
         holder.wait()
         began = time.monotonic()
         assert run(path)[0].outcomes == alone
-        assert time.monotonic() - began < 5.0
+        assert time.monotonic() - began < 120.0
 
 
 def test_a_process_stopped_while_it_writes_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +353,7 @@ def test_an_interrupt_at_any_moment_leaves_a_sound_file(tmp_path: Path, alone: l
             time.sleep(0.011 + k * 0.0007)
             process.send_signal((signal.SIGINT, signal.SIGTERM)[k % 2])  # nothing once the process has ended
         process.kill()
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=120)
     assert "Traceback" not in errors
     paths = sorted(tmp_path.glob("*.log"))
     assert paths

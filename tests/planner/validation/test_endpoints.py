@@ -60,7 +60,7 @@ def test_hostile_metrics_are_one_line(answer, says: str, tmp_path: Path, capsys:
     assert says in err
     assert "SECRET" not in err
     assert err.strip().isprintable()
-    assert time.monotonic() - began < 30.0
+    assert time.monotonic() - began < 120.0
 
 
 def test_a_histogram_without_its_last_bucket_is_refused() -> None:
