@@ -32,7 +32,10 @@ export function jobPage({ path, place, save, show }) {
     }
     try {
       const result = await call(`/jobs/${encodeURIComponent(job.id)}/result`);
-      fill(place.answer, job.status === "cancelled" ? el("p", { class: "note" }, "Cancelled: this is the partial result.") : null);
+      fill(
+        place.answer,
+        job.status === "cancelled" ? el("p", { class: "note" }, "Cancelled: this is the partial result.") : null,
+      );
       show(result, job);
       announce("Result ready");
     } catch (error) {
@@ -49,7 +52,10 @@ export function jobPage({ path, place, save, show }) {
       watch(job);
       return job;
     } catch {
-      fill(place.problem, el("p", { class: "note" }, "The job of this link is not on this server. The same question can be sent again."));
+      fill(
+        place.problem,
+        el("p", { class: "note" }, "The job of this link is not on this server. The same question can be sent again."),
+      );
       return null;
     }
   }
@@ -89,6 +95,11 @@ export function csvRows(text) {
   const names = head.split(",");
   return lines.map((line) => {
     const cells = line.split(",");
-    return Object.fromEntries(names.map((name, i) => [name, cells[i] === "" || cells[i] === undefined ? null : Number.isNaN(Number(cells[i])) ? cells[i] : Number(cells[i])]));
+    return Object.fromEntries(
+      names.map((name, i) => [
+        name,
+        cells[i] === "" || cells[i] === undefined ? null : Number.isNaN(Number(cells[i])) ? cells[i] : Number(cells[i]),
+      ]),
+    );
   });
 }

@@ -29,13 +29,33 @@ function estimate(guess) {
   const range = guess.uncertainty ?? {};
   const rows = [
     ["Memory", fits, guess.hardware ?? ""],
-    ["First guess", value(guess.gpus, (n) => counted(n, "accelerator")), between(range.gpus, digits) || (guess.requests_per_s ? `carries about ${rate(guess.requests_per_s)}` : "")],
+    [
+      "First guess",
+      value(guess.gpus, (n) => counted(n, "accelerator")),
+      between(range.gpus, digits) || (guess.requests_per_s ? `carries about ${rate(guess.requests_per_s)}` : ""),
+    ],
     ["Cost", value(guess.usd_per_hour, (usd) => `${dollars(usd)}/h`), between(range.usd_per_hour, dollars)],
-    ["One request alone", value(guess.lone_ttft_s, seconds), guess.lone_tpot_s === null ? "" : `to the first token, then ${seconds(guess.lone_tpot_s)} per token`],
-    ["Limited by", guess.binds ?? "nothing", guess.fits && !guess.enough ? "more hardware is needed than is named" : ""],
+    [
+      "One request alone",
+      value(guess.lone_ttft_s, seconds),
+      guess.lone_tpot_s === null ? "" : `to the first token, then ${seconds(guess.lone_tpot_s)} per token`,
+    ],
+    [
+      "Limited by",
+      guess.binds ?? "nothing",
+      guess.fits && !guess.enough ? "more hardware is needed than is named" : "",
+    ],
   ];
   const notes = [range.words, ...guess.notes].filter(Boolean).map(sentence);
-  return [cards(rows), guess.memory ? memoryBar(guess.memory) : null, el("ul", { class: "soft notes" }, notes.map((text) => el("li", {}, text)))];
+  return [
+    cards(rows),
+    guess.memory ? memoryBar(guess.memory) : null,
+    el(
+      "ul",
+      { class: "soft notes" },
+      notes.map((text) => el("li", {}, text)),
+    ),
+  ];
 }
 
 /** Return a range in words; empty if both ends are equal or unknown. */
@@ -52,7 +72,10 @@ function value(found, words) {
 /** Return a bar of the memory of one accelerator; the document is that of an answer's memory. */
 export function memoryBar(memory) {
   const parts = [
-    ["weights", memory.weights_bytes], ["activations", memory.activation_bytes], ["runtime", memory.non_torch_bytes], ["KV cache", memory.kv_bytes],
+    ["weights", memory.weights_bytes],
+    ["activations", memory.activation_bytes],
+    ["runtime", memory.non_torch_bytes],
+    ["KV cache", memory.kv_bytes],
   ].filter(([, size]) => size > 0);
   const free = memory.device_bytes - parts.reduce((sum, [, size]) => sum + size, 0);
   const shown = parts.map(([name, size], i) => ({ name, size, words: gigabytes(size), pattern: i }));

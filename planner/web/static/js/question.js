@@ -15,7 +15,6 @@ const PRESETS = [
   { name: "Agent", workload: "summarization", slo: ["e2e.p95=20s"] },
 ];
 
-
 const at = (id) => document.getElementById(id);
 
 /**
@@ -26,9 +25,16 @@ const at = (id) => document.getElementById(id);
  */
 export function questionForm({ onChange, kept = [] }) {
   const form = at("question");
-  const models = call("/models").then((found) => found.items).catch(() => []);
-  const hardware = call("/hardware").then((found) => found.items).catch(() => []);
-  const changed = debounced(() => { state.save(); onChange(); }, 120);
+  const models = call("/models")
+    .then((found) => found.items)
+    .catch(() => []);
+  const hardware = call("/hardware")
+    .then((found) => found.items)
+    .catch(() => []);
+  const changed = debounced(() => {
+    state.save();
+    onChange();
+  }, 120);
 
   const slo = sloRows(changed);
   const chips = hardwareChips(hardware, changed);
@@ -39,42 +45,64 @@ export function questionForm({ onChange, kept = [] }) {
   lengths("output", changed);
   pairSlider(at("confidence-slider"), at("confidence"), changed);
   loadFields();
-  fill(at("presets"), PRESETS.map((preset) => button(preset.name, () => {
-    at("workload").value = preset.workload;
-    at("workload").dispatchEvent(new Event("change", { bubbles: true }));
-    slo.write(preset.slo);
-    announce(`Preset ${preset.name}`);
-    changed();
-  }, { class: "small" })));
+  fill(
+    at("presets"),
+    PRESETS.map((preset) =>
+      button(
+        preset.name,
+        () => {
+          at("workload").value = preset.workload;
+          at("workload").dispatchEvent(new Event("change", { bubbles: true }));
+          slo.write(preset.slo);
+          announce(`Preset ${preset.name}`);
+          changed();
+        },
+        { class: "small" },
+      ),
+    ),
+  );
 
   const follow = () => {
     workloads.note();
     form.dispatchEvent(new Event("restored"));
     loadFields();
   };
-  const restore = (text) => { state.restore(text); follow(); };
+  const restore = (text) => {
+    state.restore(text);
+    follow();
+  };
   form.addEventListener("input", changed);
-  form.addEventListener("change", () => { loadFields(); changed(); });
+  form.addEventListener("change", () => {
+    loadFields();
+    changed();
+  });
   form.addEventListener("reset", (event) => {
     event.preventDefault();
     restore("");
     state.save(Object.fromEntries(kept.map((name) => [name, ""])));
     onChange();
   });
-  window.addEventListener("popstate", () => { restore(); onChange(); });
+  window.addEventListener("popstate", () => {
+    restore();
+    onChange();
+  });
   restore();
 
   return {
     form,
     state,
     /** Return the question as the JSON of a scenario file. */
-    question: () => asQuestion(form, { slo: slo.read(), hardware: chips.read().join(","), model: at("model").value.trim() }),
+    question: () =>
+      asQuestion(form, { slo: slo.read(), hardware: chips.read().join(","), model: at("model").value.trim() }),
     /** Return the question as the text of a query. */
     asQuery: () => state.query().toString(),
     /** Return whether the question names all that a plan needs. */
     complete: () => at("model").value.trim() !== "" && chips.read().length > 0 && slo.read().length > 0,
     /** Change keys of the question, as a suggestion of a refused answer does. */
-    change: (changes) => { applyChanges(changes, { slo, chips }); changed(); },
+    change: (changes) => {
+      applyChanges(changes, { slo, chips });
+      changed();
+    },
     /** Set the form from a question, as a link or a finished job holds it. */
     write: (question) => restore(query(flat(question))),
   };
@@ -148,16 +176,29 @@ function severalValues(form) {
   for (const control of form.elements) {
     const kind = control.dataset.kind;
     if (kind === "list" || kind === "numbers") {
-      found[control.name] = { read: () => parts(control.value), write: (values) => { control.value = values.join(","); } };
+      found[control.name] = {
+        read: () => parts(control.value),
+        write: (values) => {
+          control.value = values.join(",");
+        },
+      };
     } else if (kind === "keys" && control.name === "fixed") {
       found["fixed."] = {
         read: () => Object.entries(keys(control.value)).map(([name, value]) => [`fixed.${name}`, text(value)]),
-        write: (pairs) => { control.value = pairs.map(([name, value]) => `${name.slice("fixed.".length)}=${value}`).join("\n"); },
+        write: (pairs) => {
+          control.value = pairs.map(([name, value]) => `${name.slice("fixed.".length)}=${value}`).join("\n");
+        },
       };
     } else if (kind === "keys") {
       found[control.name] = {
         read: () => (control.value.trim() ? [JSON.stringify(keys(control.value))] : []),
-        write: ([value]) => { control.value = value ? Object.entries(JSON.parse(value)).map(([name, part]) => `${name}=${text(part)}`).join("\n") : ""; },
+        write: ([value]) => {
+          control.value = value
+            ? Object.entries(JSON.parse(value))
+                .map(([name, part]) => `${name}=${text(part)}`)
+                .join("\n")
+            : "";
+        },
       };
     }
   }
@@ -165,7 +206,10 @@ function severalValues(form) {
 }
 
 function parts(value) {
-  return value.split(",").map((part) => part.trim()).filter(Boolean);
+  return value
+    .split(",")
+    .map((part) => part.trim())
+    .filter(Boolean);
 }
 
 function text(value) {
@@ -179,7 +223,14 @@ function applyChanges(changes, { slo, chips }) {
     else {
       const control = at("question").elements[name];
       if (!control) continue;
-      control.value = name === "fixed" ? Object.entries(value).map(([key, part]) => `${key}=${text(part)}`).join("\n") : Array.isArray(value) ? value.join(",") : value;
+      control.value =
+        name === "fixed"
+          ? Object.entries(value)
+              .map(([key, part]) => `${key}=${text(part)}`)
+              .join("\n")
+          : Array.isArray(value)
+            ? value.join(",")
+            : value;
       control.closest("details")?.setAttribute("open", "");
       control.dispatchEvent(new Event("input", { bubbles: true }));
     }
@@ -189,10 +240,16 @@ function applyChanges(changes, { slo, chips }) {
 function sloRows(changed) {
   const place = at("slo-rows");
   const add = (written = "") => {
-    const [, metric, stat, limit, unit] = written.match(/^(?:(\w+)\.)?(mean|p[\d.]+)\s*=\s*([\d.eE+-]+)\s*(s|ms|us)$/) ?? [];
+    const [, metric, stat, limit, unit] =
+      written.match(/^(?:(\w+)\.)?(mean|p[\d.]+)\s*=\s*([\d.eE+-]+)\s*(s|ms|us)$/) ?? [];
     const row = at("slo-row").content.firstElementChild.cloneNode(true);
     const [metrics, stats, number, units] = row.querySelectorAll("select, input");
-    if (stat) { pick(metrics, metric ?? "ttft"); pick(stats, stat); pick(units, unit); number.value = limit; }
+    if (stat) {
+      pick(metrics, metric ?? "ttft");
+      pick(stats, stat);
+      pick(units, unit);
+      number.value = limit;
+    }
     row.querySelector("button").addEventListener("click", () => {
       row.remove();
       changed();
@@ -201,12 +258,19 @@ function sloRows(changed) {
     place.append(row);
     return row;
   };
-  at("add-slo").addEventListener("click", () => { add().querySelector("select").focus(); });
+  at("add-slo").addEventListener("click", () => {
+    add().querySelector("select").focus();
+  });
   return {
-    read: () => [...place.children].map((row) => {
-      const [metric, stat, limit, unit] = [...row.querySelectorAll("select, input")].map((control) => control.value);
-      return limit === "" ? "" : `${metric}.${stat}=${limit}${unit}`;
-    }).filter(Boolean),
+    read: () =>
+      [...place.children]
+        .map((row) => {
+          const [metric, stat, limit, unit] = [...row.querySelectorAll("select, input")].map(
+            (control) => control.value,
+          );
+          return limit === "" ? "" : `${metric}.${stat}=${limit}${unit}`;
+        })
+        .filter(Boolean),
     write: (values) => {
       place.replaceChildren();
       const given = values.flatMap((value) => value.split(",")).filter(Boolean);
@@ -226,17 +290,42 @@ function hardwareChips(loading, changed) {
   const input = at("hardware-search");
   let chosen = [];
   const show = () => {
-    fill(place, chosen.map((name) => el("li", { class: "chip" }, name, button("×", () => {
-      chosen = chosen.filter((other) => other !== name);
-      show();
-      changed();
-      input.focus();
-    }, { "aria-label": `Remove ${name}` }))));
+    fill(
+      place,
+      chosen.map((name) =>
+        el(
+          "li",
+          { class: "chip" },
+          name,
+          button(
+            "×",
+            () => {
+              chosen = chosen.filter((other) => other !== name);
+              show();
+              changed();
+              input.focus();
+            },
+            { "aria-label": `Remove ${name}` },
+          ),
+        ),
+      ),
+    );
     place.hidden = chosen.length === 0;
   };
   const add = (name) => {
     if (!name) return;
-    chosen = name === "any" ? ["any"] : [...new Set([...chosen.filter((other) => other !== "any"), ...name.split(",").map((part) => part.trim()).filter(Boolean)])];
+    chosen =
+      name === "any"
+        ? ["any"]
+        : [
+            ...new Set([
+              ...chosen.filter((other) => other !== "any"),
+              ...name
+                .split(",")
+                .map((part) => part.trim())
+                .filter(Boolean),
+            ]),
+          ];
     input.value = "";
     show();
     announce(`${name} added`);
@@ -246,7 +335,8 @@ function hardwareChips(loading, changed) {
     const items = await loading;
     const [, nodes, name, count] = typed.toLowerCase().match(/^(?:(\d+)[x*])?([a-z][\w-]*?)?(?:x(\d*))?$/) ?? [];
     const shown = [];
-    if ("any".startsWith(typed.toLowerCase())) shown.push({ value: "any", text: "any", detail: "every GPU of the catalog with a price" });
+    if ("any".startsWith(typed.toLowerCase()))
+      shown.push({ value: "any", text: "any", detail: "every GPU of the catalog with a price" });
     for (const item of items.filter((item) => matches(`${item.name} ${item.full_name} ${item.kind}`, name ?? typed))) {
       const sizes = count ? [Number(count)] : typed ? item.node_sizes : [1];
       for (const n of sizes) {
@@ -259,11 +349,23 @@ function hardwareChips(loading, changed) {
   const box = document.createElement("span");
   input.replaceWith(box);
   box.replaceWith(combobox(input, find, add));
-  input.addEventListener("blur", () => { if (input.value.trim()) add(input.value.trim()); });
-  loading.then((items) => { at("hardware-note").textContent = items.length ? `${counted(items.length, "accelerator")} in the catalog, with specifications and dated prices.` : ""; });
+  input.addEventListener("blur", () => {
+    if (input.value.trim()) add(input.value.trim());
+  });
+  loading.then((items) => {
+    at("hardware-note").textContent = items.length
+      ? `${counted(items.length, "accelerator")} in the catalog, with specifications and dated prices.`
+      : "";
+  });
   return {
     read: () => (chosen.length ? [chosen.join(",")] : []),
-    write: (values) => { chosen = values.flatMap((value) => value.split(",")).map((part) => part.trim()).filter(Boolean); show(); },
+    write: (values) => {
+      chosen = values
+        .flatMap((value) => value.split(","))
+        .map((part) => part.trim())
+        .filter(Boolean);
+      show();
+    },
   };
 }
 
@@ -271,7 +373,11 @@ function detail(item, count) {
   const parts = [gigabytes(item.memory_bytes), si(item.memory_bytes_per_s, "B/s")];
   if (item.tdp_w) parts.push(`${grouped(item.tdp_w)} W`);
   parts.push(item.price ? `${dollars(item.price.usd_per_hour * count)}/h, ${item.price.date}` : "no price");
-  parts.push({ measured: "measured", borrowed: `times borrowed from ${item.calibrated_on}`, none: "roofline only" }[item.calibrated]);
+  parts.push(
+    { measured: "measured", borrowed: `times borrowed from ${item.calibrated_on}`, none: "roofline only" }[
+      item.calibrated
+    ],
+  );
   return parts.join(" · ");
 }
 
@@ -285,14 +391,29 @@ function modelField(loading, changed) {
       return;
     }
     const known = (await loading).find((item) => item.name === name || item.hf_id === name);
-    at("model-note").textContent = known ? describe(known) : name ? "Not in the catalog. Upload or paste its config.json." : "";
+    at("model-note").textContent = known
+      ? describe(known)
+      : name
+        ? "Not in the catalog. Upload or paste its config.json."
+        : "";
   };
-  const take = (value) => { input.value = value; note(); changed(); };
+  const take = (value) => {
+    input.value = value;
+    note();
+    changed();
+  };
   const box = document.createElement("span");
   input.replaceWith(box);
-  box.replaceWith(combobox(input, async (typed) => (await loading)
-    .filter((item) => matches(`${item.name} ${item.hf_id} ${item.other_names.join(" ")}`, typed))
-    .map((item) => ({ value: item.name, text: item.name, detail: describe(item) })), take));
+  box.replaceWith(
+    combobox(
+      input,
+      async (typed) =>
+        (await loading)
+          .filter((item) => matches(`${item.name} ${item.hf_id} ${item.other_names.join(" ")}`, typed))
+          .map((item) => ({ value: item.name, text: item.name, detail: describe(item) })),
+      take,
+    ),
+  );
   input.addEventListener("change", note);
   uploadsOf(at("model-file"), take);
   at("paste-config").addEventListener("click", () => {
@@ -313,12 +434,21 @@ function modelField(loading, changed) {
     const done = await upload(new File([at("config-text").value], "config.json", { type: "application/json" }), place);
     if (done) take(done.upload);
   });
-  return { read: () => (input.value.trim() ? [input.value.trim()] : []), write: (values) => { input.value = values[0] ?? ""; note(); } };
+  return {
+    read: () => (input.value.trim() ? [input.value.trim()] : []),
+    write: (values) => {
+      input.value = values[0] ?? "";
+      note();
+    },
+  };
 }
 
 function describe(model) {
   const size = model.params ? `${si(model.params, "").replace(" G", " B").replace(" T", " T")} parameters` : "";
-  const active = model.active_params && model.active_params < 0.95 * model.params ? `${si(model.active_params, "").replace(" G", " B")} active` : "";
+  const active =
+    model.active_params && model.active_params < 0.95 * model.params
+      ? `${si(model.active_params, "").replace(" G", " B")} active`
+      : "";
   const context = model.max_position_tokens ? `${grouped(model.max_position_tokens)} tokens` : "";
   return [size, active, model.weight_dtype, context].filter(Boolean).join(" · ");
 }
@@ -326,18 +456,27 @@ function describe(model) {
 function workloadField(changed) {
   const control = at("workload");
   let items = [];
-  call("/workloads").then((found) => {
-    items = found.items;
-    const own = new Set([...control.options].map((option) => option.value));
-    for (const item of items) if (!own.has(item.name)) control.append(new Option(item.name, item.name));
-    note();
-  }).catch(() => {}); // the form works without the list
+  call("/workloads")
+    .then((found) => {
+      items = found.items;
+      const own = new Set([...control.options].map((option) => option.value));
+      for (const item of items) if (!own.has(item.name)) control.append(new Option(item.name, item.name));
+      note();
+    })
+    .catch(() => {}); // the form works without the list
   const note = () => {
     const item = items.find((other) => other.name === control.value);
-    at("workload-note").textContent = item ? `Mean ${grouped(item.input_tokens_mean)} tokens in, ${grouped(item.output_tokens_mean)} out. ${item.source}`
-      : control.value.startsWith("upload:") ? "Your own trace." : "";
-    for (const option of control.options) { // a link names an upload by its content
-      if (option.value.startsWith("upload:") && option.text === option.value) uploadName(option.value).then((name) => { option.text = name; });
+    at("workload-note").textContent = item
+      ? `Mean ${grouped(item.input_tokens_mean)} tokens in, ${grouped(item.output_tokens_mean)} out. ${item.source}`
+      : control.value.startsWith("upload:")
+        ? "Your own trace."
+        : "";
+    for (const option of control.options) {
+      // a link names an upload by its content
+      if (option.value.startsWith("upload:") && option.text === option.value)
+        uploadName(option.value).then((name) => {
+          option.text = name;
+        });
     }
   };
   control.addEventListener("change", note);
@@ -363,10 +502,15 @@ async function uploadName(reference) {
 function lengths(kind, changed) {
   const slider = at(`${kind}-slider`);
   const number = at(`${kind}_tokens`);
-  const follow = () => { if (number.value) slider.value = Math.log2(Number(number.value)); };
+  const follow = () => {
+    if (number.value) slider.value = Math.log2(Number(number.value));
+  };
   slider.addEventListener("input", () => {
     const tokens = 2 ** Number(slider.value);
-    number.value = String(Math.round(tokens / 2 ** Math.max(0, Math.floor(Math.log2(tokens)) - 4)) * 2 ** Math.max(0, Math.floor(Math.log2(tokens)) - 4));
+    number.value = String(
+      Math.round(tokens / 2 ** Math.max(0, Math.floor(Math.log2(tokens)) - 4)) *
+        2 ** Math.max(0, Math.floor(Math.log2(tokens)) - 4),
+    );
     changed();
   });
   number.addEventListener("input", follow);
@@ -374,9 +518,16 @@ function lengths(kind, changed) {
 }
 
 function pairSlider(slider, number, changed) {
-  slider.addEventListener("input", () => { number.value = slider.value; changed(); });
-  number.addEventListener("input", () => { slider.value = number.value; });
-  at("question").addEventListener("restored", () => { slider.value = number.value; });
+  slider.addEventListener("input", () => {
+    number.value = slider.value;
+    changed();
+  });
+  number.addEventListener("input", () => {
+    slider.value = number.value;
+  });
+  at("question").addEventListener("restored", () => {
+    slider.value = number.value;
+  });
 }
 
 function loadFields() {
@@ -385,4 +536,3 @@ function loadFields() {
   else if (document.activeElement === users && users.value) rate.value = "";
   at("think-field").hidden = users.value === "";
 }
-

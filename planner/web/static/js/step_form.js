@@ -26,28 +26,52 @@ export function stepForm({ onChange, kept = [] }) {
   const form = document.getElementById("step");
   const place = document.getElementById("setups");
   const add = document.getElementById("add-setup");
-  const models = call("/models").then((found) => found.items).catch(() => []);
-  const hardware = call("/hardware").then((found) => found.items).catch(() => []);
-  const changed = debounced(() => { state.save(); if (form.checkValidity()) onChange(); }, 120);
+  const models = call("/models")
+    .then((found) => found.items)
+    .catch(() => []);
+  const hardware = call("/hardware")
+    .then((found) => found.items)
+    .catch(() => []);
+  const changed = debounced(() => {
+    state.save();
+    if (form.checkValidity()) onChange();
+  }, 120);
 
-  const setups = () => [...place.children].map((node) => ({ model: part(node, "model").value.trim(), hardware: part(node, "hardware").value.trim() }));
+  const setups = () =>
+    [...place.children].map((node) => ({
+      model: part(node, "model").value.trim(),
+      hardware: part(node, "hardware").value.trim(),
+    }));
 
   function addSetup({ model, hardware: name }) {
     const node = document.getElementById("setup").content.firstElementChild.cloneNode(true);
     const inputs = { model: part(node, "model"), hardware: part(node, "hardware") };
     inputs.model.value = model;
     inputs.hardware.value = name;
-    for (const [which, find] of [["model", findModels], ["hardware", findHardware]]) {
+    for (const [which, find] of [
+      ["model", findModels],
+      ["hardware", findHardware],
+    ]) {
       const input = inputs[which];
       input.id = freshId(which);
       input.previousElementSibling.setAttribute("for", input.id);
       const spot = document.createElement("span");
       input.replaceWith(spot);
-      spot.replaceWith(combobox(input, find, (value) => { input.value = value; changed(); }));
+      spot.replaceWith(
+        combobox(input, find, (value) => {
+          input.value = value;
+          changed();
+        }),
+      );
       input.addEventListener("change", changed);
       input.addEventListener("input", (event) => event.stopPropagation()); // a half typed name is no question
     }
-    inputs.model.closest(".field").after(ownModel((name) => { inputs.model.value = name; changed(); }));
+    inputs.model.closest(".field").after(
+      ownModel((name) => {
+        inputs.model.value = name;
+        changed();
+      }),
+    );
     place.append(node);
     letters();
     return inputs;
@@ -55,27 +79,58 @@ export function stepForm({ onChange, kept = [] }) {
 
   function letters() {
     const several = place.children.length > 1;
-    [...place.children].forEach((node, i) => fill(node.querySelector("legend"), several ? `Setup ${LETTERS[i]}` : "Setup",
-      i > 0 ? button("×", () => { node.remove(); letters(); changed(); add.focus(); }, { class: "quiet small", "aria-label": `Remove setup ${LETTERS[i]}` }) : null));
+    [...place.children].forEach((node, i) =>
+      fill(
+        node.querySelector("legend"),
+        several ? `Setup ${LETTERS[i]}` : "Setup",
+        i > 0
+          ? button(
+              "×",
+              () => {
+                node.remove();
+                letters();
+                changed();
+                add.focus();
+              },
+              { class: "quiet small", "aria-label": `Remove setup ${LETTERS[i]}` },
+            )
+          : null,
+      ),
+    );
     add.hidden = place.children.length >= MOST;
   }
 
   async function findModels(text) {
-    return (await models).filter((item) => matches(`${item.name} ${item.hf_id ?? ""}`, text)).map((item) => ({
-      value: item.name, text: item.name, detail: [item.params ? si(item.params, "").replace(" G", " B") : "", item.weight_dtype].filter(Boolean).join(" · "),
-    }));
+    return (await models)
+      .filter((item) => matches(`${item.name} ${item.hf_id ?? ""}`, text))
+      .map((item) => ({
+        value: item.name,
+        text: item.name,
+        detail: [item.params ? si(item.params, "").replace(" G", " B") : "", item.weight_dtype]
+          .filter(Boolean)
+          .join(" · "),
+      }));
   }
 
   async function findHardware(text) {
     const [, name, count] = text.toLowerCase().match(/^([a-z][\w-]*?)?(?:x(\d*))?$/) ?? [];
     const most = (item) => Math.max(...(item.node_sizes ?? [8]));
-    return (await hardware).filter((item) => matches(`${item.name} ${item.vendor ?? ""}`, name ?? text)).flatMap((item) => {
-      const sizes = count ? [Number(count)] : text ? [1, 2, 4, 8].filter((n) => n <= most(item)) : [1];
-      return sizes.map((n) => ({
-        value: `${item.name}x${n}`, text: `${item.name}x${n}`,
-        detail: [gigabytes(item.memory_bytes), si(item.memory_bytes_per_s, "B/s"), item.price ? `${dollars(item.price.usd_per_hour * n)}/h` : ""].filter(Boolean).join(" · "),
-      }));
-    });
+    return (await hardware)
+      .filter((item) => matches(`${item.name} ${item.vendor ?? ""}`, name ?? text))
+      .flatMap((item) => {
+        const sizes = count ? [Number(count)] : text ? [1, 2, 4, 8].filter((n) => n <= most(item)) : [1];
+        return sizes.map((n) => ({
+          value: `${item.name}x${n}`,
+          text: `${item.name}x${n}`,
+          detail: [
+            gigabytes(item.memory_bytes),
+            si(item.memory_bytes_per_s, "B/s"),
+            item.price ? `${dollars(item.price.usd_per_hour * n)}/h` : "",
+          ]
+            .filter(Boolean)
+            .join(" · "),
+        }));
+      });
   }
 
   /** The setups as two lists of the address, which belong together by their position. */
@@ -84,13 +139,28 @@ export function stepForm({ onChange, kept = [] }) {
     const n = Math.min(Math.max(rows.models.length, rows.hardware.length, 1), MOST);
     place.replaceChildren();
     for (let i = 0; i < n; i += 1) {
-      addSetup({ model: rows.models[i] ?? rows.models.at(-1) ?? FIRST.model, hardware: rows.hardware[i] ?? rows.hardware.at(-1) ?? FIRST.hardware });
+      addSetup({
+        model: rows.models[i] ?? rows.models.at(-1) ?? FIRST.model,
+        hardware: rows.hardware[i] ?? rows.hardware.at(-1) ?? FIRST.hardware,
+      });
     }
   };
-  const isDefault = () => place.children.length === 1 && setups()[0].model === FIRST.model && setups()[0].hardware === FIRST.hardware;
+  const isDefault = () =>
+    place.children.length === 1 && setups()[0].model === FIRST.model && setups()[0].hardware === FIRST.hardware;
   const lists = {
-    model: { read: () => (isDefault() ? [] : setups().map((s) => s.model)), write: (values) => { rows.models = values; } },
-    hardware: { read: () => (isDefault() ? [] : setups().map((s) => s.hardware)), write: (values) => { rows.hardware = values; rebuild(); } },
+    model: {
+      read: () => (isDefault() ? [] : setups().map((s) => s.model)),
+      write: (values) => {
+        rows.models = values;
+      },
+    },
+    hardware: {
+      read: () => (isDefault() ? [] : setups().map((s) => s.hardware)),
+      write: (values) => {
+        rows.hardware = values;
+        rebuild();
+      },
+    },
   };
   const state = urlState(form, { lists, kept });
 
@@ -98,10 +168,28 @@ export function stepForm({ onChange, kept = [] }) {
   logSlider("context");
   form.addEventListener("input", changed);
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", (event) => { event.preventDefault(); restore(""); state.save(Object.fromEntries(kept.map((name) => [name, ""]))); onChange(); });
-  window.addEventListener("popstate", () => { restore(); onChange(); });
-  add.addEventListener("click", () => { addSetup(setups().at(-1)).hardware.focus(); changed(); });
-  call("/engines").then((found) => choices("engine", found.items.filter((item) => item.supported !== false && item.name).map((item) => item.name))).catch(() => {});
+  form.addEventListener("reset", (event) => {
+    event.preventDefault();
+    restore("");
+    state.save(Object.fromEntries(kept.map((name) => [name, ""])));
+    onChange();
+  });
+  window.addEventListener("popstate", () => {
+    restore();
+    onChange();
+  });
+  add.addEventListener("click", () => {
+    addSetup(setups().at(-1)).hardware.focus();
+    changed();
+  });
+  call("/engines")
+    .then((found) =>
+      choices(
+        "engine",
+        found.items.filter((item) => item.supported !== false && item.name).map((item) => item.name),
+      ),
+    )
+    .catch(() => {});
   fill(document.getElementById("share"), shareButton());
 
   function restore(text) {
@@ -118,7 +206,9 @@ export function stepForm({ onChange, kept = [] }) {
     /** Return what all setups share, as values of a query. */
     shared: () => Object.fromEntries(SHARED.map((name) => [name, form.elements[name]?.value ?? ""])),
     /** Return the query of the i-th setup. */
-    queryOf(i) { return query({ ...setups()[i], ...this.shared() }); },
+    queryOf(i) {
+      return query({ ...setups()[i], ...this.shared() });
+    },
   };
 
   /** Offer further values of a select; a value that the address holds stays chosen. */
@@ -131,7 +221,9 @@ export function stepForm({ onChange, kept = [] }) {
   function logSlider(name) {
     const slider = document.getElementById(`${name}-slider`);
     const number = document.getElementById(name);
-    const follow = () => { slider.value = Math.log2(Math.max(Number(number.value), 1)); };
+    const follow = () => {
+      slider.value = Math.log2(Math.max(Number(number.value), 1));
+    };
     slider.addEventListener("input", () => {
       const size = 2 ** Number(slider.value);
       const step = 2 ** Math.max(0, Math.floor(Math.log2(size)) - 3);
@@ -149,8 +241,14 @@ function part(node, name) {
 /** Return the command of `plan analyze` for a setup. */
 export function analyzeCommand({ model, hardware }, shared) {
   const options = Object.entries({ model: modelName(model), hw: hardware, ...shared })
-    .filter(([name, value]) => value !== "" && !(name === "stage" && value === "decode") && !(name === "engine" && value === "vllm"))
-    .map(([name, value]) => `--${name.replaceAll("_", "-")} ${/^[\w.,:/*-]+$/.test(value) ? value : `'${String(value).replaceAll("'", "'\\''")}'`}`);
+    .filter(
+      ([name, value]) =>
+        value !== "" && !(name === "stage" && value === "decode") && !(name === "engine" && value === "vllm"),
+    )
+    .map(
+      ([name, value]) =>
+        `--${name.replaceAll("_", "-")} ${/^[\w.,:/*-]+$/.test(value) ? value : `'${String(value).replaceAll("'", "'\\''")}'`}`,
+    );
   return `plan analyze ${options.join(" ")}`;
 }
 
@@ -158,7 +256,11 @@ export function analyzeCommand({ model, hardware }, shared) {
 export async function askSetups(page, path, signal) {
   const setups = page.setups();
   const documents = await Promise.all(setups.map((_, i) => call(`${path}?${page.queryOf(i)}`, { signal })));
-  return documents.map((document, i) => ({ setup: setups[i], title: setupName(setups[i], i, setups.length), document }));
+  return documents.map((document, i) => ({
+    setup: setups[i],
+    title: setupName(setups[i], i, setups.length),
+    document,
+  }));
 }
 
 /** Return a name of a setup for titles: its letter where there are several, its model and its hardware. */
@@ -173,6 +275,11 @@ function modelName(model) {
 
 /** Return lines of text as a list, for example the notices of a calibration; null without lines. */
 export function notes(lines) {
-  return lines?.length ? el("ul", { class: "notes" }, lines.map((line) => el("li", {}, line))) : null;
+  return lines?.length
+    ? el(
+        "ul",
+        { class: "notes" },
+        lines.map((line) => el("li", {}, line)),
+      )
+    : null;
 }
-

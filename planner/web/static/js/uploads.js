@@ -41,15 +41,25 @@ export function isUpload(name) {
 export function ownModel(take) {
   const input = el("input", { type: "file", accept: ".json,application/json", class: "unseen" });
   const text = el("textarea", { rows: "6", spellcheck: "false" });
-  const place = el("fieldset", { class: "own-model" },
+  const place = el(
+    "fieldset",
+    { class: "own-model" },
     el("div", { class: "row" }, el("label", { class: "button small-file" }, "Upload config.json", input)),
     el("div", { class: "field" }, el("label", {}, "Or paste its content", text)),
-    button("Use this configuration", async () => {
-      const done = await upload(new File([text.value], "config.json", { type: "application/json" }), place);
-      if (done) taken(done.upload);
-    }, { class: "small" }));
+    button(
+      "Use this configuration",
+      async () => {
+        const done = await upload(new File([text.value], "config.json", { type: "application/json" }), place);
+        if (done) taken(done.upload);
+      },
+      { class: "small" },
+    ),
+  );
   const fold = el("details", { class: "fold own-model-fold" }, el("summary", {}, "A model of your own"), place);
-  const taken = (name) => { fold.open = false; take(name); };
+  const taken = (name) => {
+    fold.open = false;
+    take(name);
+  };
   place.addEventListener("input", (event) => event.stopPropagation()); // what one pastes is no control of the page
   uploadsOf(input, taken);
   return fold;

@@ -15,7 +15,8 @@
  * @param {string[]} kept Names of the address that belong to the page and not to the form.
  */
 export function urlState(form, { lists = {}, kept = [] } = {}) {
-  const controls = () => [...form.elements].filter((control) => control.name && !(control.name in lists) && !(`${control.name}.` in lists));
+  const controls = () =>
+    [...form.elements].filter((control) => control.name && !(control.name in lists) && !(`${control.name}.` in lists));
 
   /** Return the query of the form, without defaults. */
   function query() {
