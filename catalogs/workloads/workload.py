@@ -144,9 +144,9 @@ def list_workloads() -> list[str]:
 
 
 def load_workload(text: str) -> Workload:
-    """Return a workload by catalog name, workload file (.yaml, .yml), trace file (any other name) or its keys in braces.
+    """Return a workload by catalog name, workload file (.yaml, .yml), trace file (any other name) or keys in braces.
 
-    The keys are those of a workload file, for example {arrivals: {poisson: {}}, input_tokens: 500, output_tokens: 200}.
+    The keys are those of a workload file: {arrivals: {poisson: {}}, input_tokens: 500, output_tokens: 200}.
 
     Raises:
         InputError: The name is unknown (the message names the nearest), or the file or a key breaks a rule.

@@ -73,4 +73,13 @@ def _results(files: list[Path]) -> dict[str, Any]:
 SUMMARY: Final = "Install a calibration from `calibrate export`, or read results of load clients."
 
 #: `measures`: the same calibration is installed anew, because another one may have been installed since.
-KIND = JobKind("import", "imports", SUMMARY, prepare, run, lambda: ImportQuestion.model_json_schema(), measures=True)
+KIND = JobKind(
+    "import",
+    "imports",
+    SUMMARY,
+    prepare,
+    run,
+    lambda: ImportQuestion.model_json_schema(),
+    measures=True,
+    page="/calibrate",
+)

@@ -90,4 +90,6 @@ def run(task: Task) -> JobResult:
 
 SUMMARY: Final = "Simulate how a deployment serves a workload."
 
-KIND = JobKind("simulation", "simulations", SUMMARY, prepare, run, lambda: SimulationQuestion.model_json_schema())
+KIND = JobKind(
+    "simulation", "simulations", SUMMARY, prepare, run, lambda: SimulationQuestion.model_json_schema(), page="/simulate"
+)

@@ -4,7 +4,7 @@ import { draw, seriesStyle } from "/static/js/charts.js";
 import { jobPage } from "/static/js/job_page.js";
 import { resultLinks } from "/static/js/job.js";
 import { cards, codeBlock, el, fill, fold, problemNote, shareButton, table } from "/static/js/parts.js";
-import { questionForm } from "/static/js/question.js";
+import { questionForm } from "/static/js/question/form.js";
 import { counted, digits, dollars, grouped } from "/static/js/words.js";
 
 const at = (id) => document.getElementById(id);

@@ -5,18 +5,6 @@ import { resultLinks, stateTag } from "/static/js/job.js";
 import { announce, button, el, problemNote, table } from "/static/js/parts.js";
 import { duration, moment } from "/static/js/words.js";
 
-/** Pages that show a job of a kind. */
-const PAGES = {
-  plan: "/plan",
-  simulation: "/simulate",
-  front: "/fronts",
-  whatif: "/compare",
-  verification: "/calibrate",
-  profile: "/calibrate",
-  import: "/calibrate",
-  "inference-task": "/run",
-};
-
 /** Return whether a job waits or runs. */
 export function isActive(job) {
   return job.status === "queued" || job.status === "running";
@@ -32,8 +20,7 @@ export function jobTable(jobs, onChange) {
 }
 
 function row(job, onChange) {
-  const page = PAGES[job.kind];
-  const title = page ? el("a", { href: `${page}?job=${encodeURIComponent(job.id)}` }, job.title) : job.title;
+  const title = job.links.page ? el("a", { href: job.links.page }, job.title) : job.title;
   const verdict = job.verdict === "no" ? el("span", { class: "tag bad" }, "answer: no") : null;
   const done = job.status === "running" && job.progress?.total ? ` ${job.progress.done} of ${job.progress.total}` : "";
   const act = async (event, done) => {

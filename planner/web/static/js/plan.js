@@ -5,7 +5,7 @@ import { showAnswer } from "/static/js/answer.js";
 import { failure, follow, progressBox, resultLinks } from "/static/js/job.js";
 import { liveStrip } from "/static/js/live.js";
 import { announce, codeBlock, el, fill, fold, problemNote, shareButton } from "/static/js/parts.js";
-import { questionForm } from "/static/js/question.js";
+import { questionForm } from "/static/js/question/form.js";
 import { digits } from "/static/js/words.js";
 
 const place = Object.fromEntries(

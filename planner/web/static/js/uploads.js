@@ -1,5 +1,6 @@
 /** Files of the user: sent to the server, which names each by its content, `upload:SHA256`. */
 
+import { Problem, call } from "/static/js/api.js";
 import { button, el, problemNote } from "/static/js/parts.js";
 
 /** Upload the file that a control takes, and pass its name on. */
@@ -21,11 +22,20 @@ export async function upload(file, place) {
     const response = await fetch("/api/v1/uploads", { method: "POST", body });
     const found = await response.json();
     if (response.ok) return found;
-    place.append(problemNote(Object.assign(new Error(found.detail ?? found.title), found)));
+    place.append(problemNote(new Problem(found)));
   } catch (error) {
     place.append(problemNote(error));
   }
   return null;
+}
+
+/** Return the name that an uploaded file had. */
+export async function uploadName(reference) {
+  try {
+    return (await call(`/uploads/${encodeURIComponent(reference)}`)).name;
+  } catch {
+    return `${reference.slice(0, 15)}… (not on this server)`;
+  }
 }
 
 /** Return whether the name of a model is that of an upload. */
