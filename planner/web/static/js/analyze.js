@@ -1,9 +1,9 @@
 /** The analyze page: one engine step by operator, bound, memory, precision and scaling, live as controls move. */
 
 import { call } from "/static/js/api.js";
-import { BOUNDS } from "/static/js/bounds.js";
+import { boundWords, useWords } from "/static/js/bounds.js";
 import { draw, seriesStyle } from "/static/js/charts.js";
-import { button, cards, codeBlock, download, el, fill, fold, partsBar, problemNote, table } from "/static/js/parts.js";
+import { button, cards, codeBlock, download, el, fill, fold, memoryBar, problemNote, table } from "/static/js/parts.js";
 import { rooflines } from "/static/js/roofline.js";
 import { analyzeCommand, askSetups, notes, stepForm } from "/static/js/step_form.js";
 import { digits, gigabytes, grouped, percent, seconds, si } from "/static/js/words.js";
@@ -24,6 +24,7 @@ async function show() {
   place.answer.classList.add("busy-now");
   try {
     const shown = await askSetups(page, "/analyze", signal);
+    useWords(shown[0].document.words.bounds);
     fill(place.problem);
     fill(place.answer, summary(shown));
     place.roofline.hidden = false;
@@ -47,7 +48,7 @@ function summary(shown) {
       [
         found.step.n_steps > 1 ? `${grouped(found.step.n_steps)} steps` : "One step",
         seconds(found.step.engine_s),
-        `${seconds(found.step.device_s)} on the device`,
+        onDevice(found.step),
       ],
       [
         "At the roofline",
@@ -55,11 +56,7 @@ function summary(shown) {
         `${percent(found.step.roofline_s / found.step.engine_s)} of the step`,
       ],
       ["Tokens per second", digits(found.step.tokens_per_s), "of one replica"],
-      [
-        "Mostly bound by",
-        BOUNDS[bound]?.words ?? bound,
-        `${percent(found.bound_s[bound] / found.step.device_s)} of device time`,
-      ],
+      ["Mostly bound by", boundWords(bound), `${percent(found.bound_s[bound] / found.step.device_s)} of device time`],
       [
         "Memory",
         el("span", { class: held.fits ? "good" : "bad" }, held.fits ? "It fits" : "It does not fit"),
@@ -70,6 +67,11 @@ function summary(shown) {
   ];
 }
 
+/** Return the time on the device in words; where it is that of the step, no second figure. */
+function onDevice({ device_s: device, engine_s: engine }) {
+  return Math.abs(device / engine - 1) < 0.01 ? "the device works all the time" : `${seconds(device)} on the device`;
+}
+
 function comparison(shown) {
   const rows = [
     ["Step in the engine", (f) => seconds(f.step.engine_s)],
@@ -78,7 +80,7 @@ function comparison(shown) {
     ["At the roofline", (f) => seconds(f.step.roofline_s)],
     ["Tokens per second", (f) => digits(f.step.tokens_per_s)],
     ["Weights and KV", (f) => `${f.question.weight_dtype}, ${f.question.kv_dtype}`],
-    ["Mostly bound by", (f) => BOUNDS[Object.keys(f.bound_s)[0]]?.words ?? ""],
+    ["Mostly bound by", (f) => boundWords(Object.keys(f.bound_s)[0])],
     ["KV of the batch", (f) => `${gigabytes(f.memory.kv_batch_bytes)} of ${gigabytes(f.memory.kv_room_bytes)}`],
     ["Fits", (f) => el("span", { class: f.memory.fits ? "good" : "bad" }, f.memory.fits ? "yes" : "no")],
     ["Calibration", (f) => f.calibration.bundle],
@@ -131,7 +133,7 @@ function operators({ document: found, title }) {
   const total = found.step.device_s;
   const rows = found.operators.map((op) => [
     op.name,
-    BOUNDS[op.bound]?.words ?? op.bound,
+    boundWords(op.bound),
     grouped(op.count),
     op.flops ? si(op.flops, "") : "",
     si(op.bytes, "B"),
@@ -162,15 +164,8 @@ export function origin({ seconds: all, measured_s: measured, interpolated_s: bet
 
 function memory({ document: found, setup, title }) {
   const held = found.memory;
-  const parts = [
-    ["weights", held.weights_bytes],
-    ["activations", held.activation_bytes],
-    ["runtime", held.runtime_bytes],
-    ["KV of this batch", held.kv_batch_bytes],
-  ];
-  const free = held.device_bytes - parts.reduce((sum, [, size]) => sum + size, 0);
-  const shown = parts.map(([name, size], i) => ({ name, size, words: gigabytes(size), pattern: i }));
-  if (free > 0) shown.push({ name: "free", size: free, words: gigabytes(free), pattern: 5 });
+  const { weights_bytes: weights, activation_bytes: activations, runtime_bytes: runtime, kv_batch_bytes: kv } = held;
+  const sizes = { weights, activations, runtime, "KV of this batch": kv };
   const layers = el("div", {});
   const i = page.setups().findIndex((one) => one.model === setup.model && one.hardware === setup.hardware);
   call(`/memory?${page.queryOf(Math.max(i, 0))}`)
@@ -178,7 +173,7 @@ function memory({ document: found, setup, title }) {
     .catch((error) => {
       if (error.status !== 404) fill(layers, problemNote(error));
     });
-  return [partsBar(shown, held.device_bytes, `Memory of one accelerator, ${gigabytes(held.device_bytes)}`), layers];
+  return [memoryBar(Object.entries(sizes), held.device_bytes), layers];
 }
 
 function byLayer(all, title) {

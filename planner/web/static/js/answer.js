@@ -19,7 +19,7 @@ export function showAnswer(place, view, { files = [], onChange, note } = {}) {
 function recommended(view, files) {
   const [main, ...others] = view.figures;
   return [
-    el("h2", { class: "verdict" }, `${view.offer ? "Rent" : "Use"} ${view.planned_hardware}`),
+    el("h2", { class: "verdict" }, `${view.rents ? "Rent" : "Use"} ${view.planned_hardware}`),
     el("p", {}, view.headline),
     cards(view.cards),
     view.offer ? el("p", { class: "soft" }, view.offer) : null,

@@ -4,14 +4,24 @@ import { el } from "/static/js/parts.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** The bounds of an operator with their words and the names of their patterns. */
+/** The bounds of an operator with the names of their patterns; documents of the API bring their words. */
 export const BOUNDS = {
-  memory: { words: "memory bandwidth", key: "memory" },
-  compute: { words: "arithmetic", key: "compute" },
-  link: { words: "link between accelerators", key: "link" },
-  "fixed cost": { words: "fixed cost per kernel", key: "fixed" },
-  host: { words: "host", key: "fixed" },
+  memory: { key: "memory" },
+  compute: { key: "compute" },
+  link: { key: "link" },
+  "fixed cost": { key: "fixed" },
+  host: { key: "fixed" },
 };
+
+/** Take the words of the bounds from a document of the API. */
+export function useWords(words) {
+  for (const [bound, text] of Object.entries(words)) (BOUNDS[bound] ??= { key: "fixed" }).words = text;
+}
+
+/** Return a bound in words. */
+export function boundWords(bound) {
+  return BOUNDS[bound]?.words ?? bound;
+}
 
 /** Return an element of SVG; attributes and children as `el` takes them. */
 export function svg(tag, attributes = {}, ...children) {
@@ -75,7 +85,7 @@ export function legend(found) {
           { viewBox: "0 0 18 18", "aria-hidden": "true" },
           svg("path", { d: markPath(bound, 9, 9, 6), fill: fillOf(bound), class: "axis" }),
         ),
-        `bound by ${BOUNDS[bound].words}`,
+        `bound by ${boundWords(bound)}`,
       ),
     ),
   );

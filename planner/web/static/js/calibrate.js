@@ -39,10 +39,28 @@ at("verification").addEventListener("submit", async (event) => {
   const results = await uploaded(at("results"));
   if (results) verifications.run({ job: at("plan").value, results });
 });
+/** What becomes of the files of each type of import. */
+const IMPORTS = {
+  results: "Results of vllm bench serve, GuideLLM, AIPerf or inference-perf become one table.",
+  tables:
+    "One file for each operator family, FAMILY.parquet or FAMILY.csv, with the columns of calibrate profile: the shape, " +
+    "seconds and source of each row. Their fit replaces the calibration of this hardware on this server; operators " +
+    "without a table have roofline times then.",
+  calibration: "The archive that calibrate export writes. It is installed on this server, and later plans use it.",
+};
+const importing = () => {
+  at("what-note").textContent = IMPORTS[at("what").value];
+  at("import-hardware-field").hidden = at("what").value !== "tables";
+  at("import-hardware").required = at("what").value === "tables";
+};
+at("what").addEventListener("change", importing);
+importing();
 at("import").addEventListener("submit", async (event) => {
   event.preventDefault();
   const files = await uploaded(at("files"));
-  if (files) imports.run(at("what").value === "results" ? { results: files } : { calibration: files[0] });
+  const what = at("what").value;
+  const hardware = what === "tables" ? { hardware: at("import-hardware").value.trim() } : {};
+  if (files) imports.run({ [what]: what === "calibration" ? files[0] : files, ...hardware });
 });
 
 /** Upload the files of a control and return their names; null if one is refused. */

@@ -203,6 +203,13 @@ function showComparison(found) {
   }
 }
 
+/** Return a relative change in per cent, or as a factor from ten times on. */
+function changed(change) {
+  if (change === null) return "";
+  if (change >= 9) return `× ${digits(1 + change)}`;
+  return `${change >= 0 ? "+" : "−"}${Math.abs(100 * change).toFixed(0)} %`;
+}
+
 function showWhatIf(result, job) {
   const { comparison, holds, breaks } = result;
   at("changed").append(
@@ -223,9 +230,7 @@ function showWhatIf(result, job) {
           figure.name,
           amount(figure.a, figure.unit),
           amount(figure.b, figure.unit),
-          figure.change === null
-            ? ""
-            : `${figure.change >= 0 ? "+" : "−"}${Math.abs(100 * figure.change).toFixed(0)} %`,
+          changed(figure.change),
         ]),
       }),
       comparison.differs.length

@@ -1,6 +1,6 @@
 /** The graph page: the operators of a step as a graph, one or several setups beside each other, and as a table. */
 
-import { BOUNDS, legend } from "/static/js/bounds.js";
+import { boundWords, legend, useWords } from "/static/js/bounds.js";
 import { SIZES, operatorGraph } from "/static/js/operator_graph.js";
 import { button, debounced, download, el, fill, fold, problemNote, table } from "/static/js/parts.js";
 import { analyzeCommand, askSetups, notes, stepForm } from "/static/js/step_form.js";
@@ -43,6 +43,7 @@ async function show() {
   place.graphs.classList.add("busy-now");
   try {
     shown = await askSetups(page, "/graph", signal);
+    useWords(shown[0].document.bounds);
     fill(place.problem);
     draw();
   } catch (error) {
@@ -155,7 +156,7 @@ function figures(node) {
   const rows = [
     ["Time", `${seconds(node.total_s)}, ${percent(node.share)} of the step`],
     ["Executions", `${grouped(node.count)} of ${seconds(node.seconds)} each`],
-    ["Bound by", BOUNDS[node.bound]?.words ?? node.bound],
+    ["Bound by", boundWords(node.bound)],
     ["Origin of the time", origins(node)],
     node.roofline_s ? ["At the roofline", `${seconds(node.roofline_s)} each`] : null,
     node.flops ? ["Arithmetic", `${si(node.flops, "FLOP")} each`] : null,
@@ -211,7 +212,7 @@ function asTable({ setup, title, document: found }) {
     seconds(node.seconds),
     seconds(node.total_s),
     percent(node.share),
-    BOUNDS[node.bound]?.words ?? node.bound,
+    boundWords(node.bound),
     origins(node),
   ]);
   const total = found.nodes.reduce((all, node) => all + node.count * node.seconds, 0);

@@ -28,6 +28,7 @@ export function jobPage({ path, place, save, show }) {
     fill(place.job);
     if (!job.links.result) {
       fill(place.answer, failure(job));
+      place.answer.scrollIntoView({ block: "nearest" });
       return;
     }
     try {

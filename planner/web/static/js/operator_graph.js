@@ -1,7 +1,7 @@
 /** The graph of a step as SVG: dagre places the operators, their layers are boxes around them. */
 
 import { layout as place, Graph } from "/static/vendor/dagre/dagre.esm.js";
-import { BOUNDS, fillOf, svg } from "/static/js/bounds.js";
+import { boundWords, fillOf, svg } from "/static/js/bounds.js";
 import { freshId } from "/static/js/parts.js";
 import { grouped, percent, seconds, si } from "/static/js/words.js";
 
@@ -101,7 +101,7 @@ function cluster(at, shown) {
 
 function box(at, i, shown, choose) {
   const { node, x, y, width, height } = at;
-  const bound = BOUNDS[node.bound]?.words ?? node.bound;
+  const bound = boundWords(node.bound);
   const words = shown.words(node);
   const plate = Math.min(
     Math.max(node.label.length * LETTER, height > 44 ? (words.length + 8) * 6.2 : 0) + 8,

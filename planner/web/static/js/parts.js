@@ -1,6 +1,7 @@
 /** Builders of the elements that all pages share. Text is always set as text, so that no name becomes markup. */
 
 import { Problem } from "/static/js/api.js";
+import { gigabytes } from "/static/js/words.js";
 
 let nextId = 0;
 
@@ -175,9 +176,16 @@ export function problemNote(error) {
   const near =
     error.nearest !== undefined ? el("p", {}, "Nearest valid choice: ", el("code", {}, error.nearest)) : null;
   const parts = error.rule
-    ? [el("p", {}, el("strong", {}, sentence(error.rule))), given, near, error.hint ? el("p", {}, error.hint) : null]
+    ? [el("p", {}, el("strong", {}, sentence(error.rule))), given, near, hint(error.hint)]
     : [el("p", {}, error.message)];
   return el("div", { class: "problem", role: "alert" }, parts);
+}
+
+/** Return what helps with a problem; where it is a command that lists a catalog, the page of that catalog. */
+function hint(text) {
+  if (!text) return null;
+  const kind = text.match(/^`catalog list (\w+)`/)?.[1];
+  return el("p", {}, kind ? el("a", { href: `/catalog?kind=${kind}` }, `All ${kind} of the catalog`) : text);
 }
 
 /** Return a text with a capital first letter and a full stop. */
@@ -226,6 +234,15 @@ export function partsBar(parts, total, label) {
     ),
   );
   return el("div", {}, bar, legend);
+}
+
+/** Return a bar of the memory of one accelerator: pairs of a name and bytes, and what is free. */
+export function memoryBar(sizes, device) {
+  const parts = sizes.filter(([, size]) => size > 0).map(([name, size], i) => ({ name, size, pattern: i }));
+  const free = device - parts.reduce((sum, { size }) => sum + size, 0);
+  if (free > 0) parts.push({ name: "free", size: free, pattern: 5 });
+  const shown = parts.map((part) => ({ ...part, words: gigabytes(part.size) }));
+  return partsBar(shown, device, `Memory of one accelerator, ${gigabytes(device)}`);
 }
 
 /** Wait until no call came for `ms` milliseconds, then run. */

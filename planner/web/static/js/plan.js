@@ -69,6 +69,7 @@ async function ended(job, asked) {
   fill(place.job);
   if (!job.links.result) {
     fill(place.answer, failure(job));
+    place.answer.scrollIntoView({ block: "nearest" });
     return;
   }
   let view;
