@@ -8,8 +8,8 @@ import { button, cards, codeBlock, el, fill, fold, table } from "/static/js/part
  *
  * @param {HTMLElement} place Where.
  * @param {object} view The document of `POST /api/v1/answers/view`.
- * @param {{files?: Node[], onChange?: (changes: object, words: string) => void, note?: Node}} page Links to files of the
- *   job, what a suggestion of a refusal does, and a note above the answer.
+ * @param {{files?: Node[], onChange?: (changes: object, words: string) => void, note?: Node}} page Links to files of
+ *   the job, what a suggestion of a refusal does, and a note above the answer.
  */
 export function showAnswer(place, view, { files = [], onChange, note } = {}) {
   const parts = view.feasible ? recommended(view, files) : refused(view, files, onChange);

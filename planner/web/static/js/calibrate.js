@@ -43,9 +43,9 @@ at("verification").addEventListener("submit", async (event) => {
 const IMPORTS = {
   results: "Results of vllm bench serve, GuideLLM, AIPerf or inference-perf become one table.",
   tables:
-    "One file for each operator family, FAMILY.parquet or FAMILY.csv, with the columns of calibrate profile: the shape, " +
-    "seconds and source of each row. Their fit replaces the calibration of this hardware on this server; operators " +
-    "without a table have roofline times then.",
+    "One file for each operator family, FAMILY.parquet or FAMILY.csv, with the columns of calibrate profile: the " +
+    "shape, seconds and source of each row. Their fit replaces the calibration of this hardware on this server; " +
+    "operators without a table have roofline times then.",
   calibration: "The archive that calibrate export writes. It is installed on this server, and later plans use it.",
 };
 const importing = () => {
@@ -107,7 +107,7 @@ async function known() {
         el(
           "figcaption",
           {},
-          "Errors of single operators on shapes that were held out of the fit: the median of each kind of operator, by accelerator.",
+          "Median errors of each kind of operator on shapes that were held out of the fit, by accelerator.",
         ),
       ),
       fold("By accelerator", () =>
@@ -208,8 +208,8 @@ function median(values) {
 
 function wholeRuns(runs) {
   const names = ["ttft", "tpot", "itl", "e2e"];
-  const range = ([low, high]) =>
-    `${low < 0 ? "−" : "+"}${Math.abs(100 * low).toFixed(0)} % to ${high < 0 ? "−" : "+"}${Math.abs(100 * high).toFixed(0)} %`;
+  const signed = (x) => `${x < 0 ? "−" : "+"}${Math.abs(100 * x).toFixed(0)} %`;
+  const range = ([low, high]) => `${signed(low)} to ${signed(high)}`;
   return table({
     head: ["Engine", ...names.map((name) => name.toUpperCase()), "Runs", "Source"],
     label: "Errors of whole runs",

@@ -201,9 +201,14 @@ function csv(columns, rows) {
   const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
   const plain = (value) => (value !== null && typeof value === "object" ? JSON.stringify(value) : String(value ?? ""));
   const line = (cells) => cells.map((cell) => quoted(/^[=+@\t]|^-(?!\d)/.test(cell) ? `'${cell}` : cell)).join(",");
-  return `${[line(columns.map((column) => column.key)), ...rows.map((row) => line(columns.map((column) => plain(row.item[column.key]))))].join("\n")}\n`;
+  const cellsOf = ({ item }) => columns.map((column) => plain(item[column.key]));
+  return `${[columns.map((column) => column.key), ...rows.map(cellsOf)].map(line).join("\n")}\n`;
 }
 
+fill(
+  form.elements.kind,
+  Object.keys(COLUMNS).map((kind, i) => new Option(kind, kind, i === 0)),
+);
 state.restore();
 form.addEventListener("submit", (event) => event.preventDefault());
 form.addEventListener(

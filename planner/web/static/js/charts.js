@@ -1,4 +1,4 @@
-/** Charts with plotly, which is loaded at the first chart. Colours come from the theme; series also differ by pattern. */
+/** Charts with plotly, loaded at the first chart. Colours come from the theme; series also differ by pattern. */
 
 /** The palette of Okabe and Ito, distinguishable with every kind of colour vision (catalogs/ui/charts.py). */
 export const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C8C8C", "#7A5195"];

@@ -180,6 +180,7 @@ function showComparison(found) {
     ),
   );
   if (chart.isConnected) {
+    const each = cost.values.map((value, i) => `${letters[i]} ${dollars(value)}`);
     const data = [
       {
         type: "bar",
@@ -196,7 +197,7 @@ function showComparison(found) {
       chart,
       { data, layout: { yaxis: { autorange: "reversed" }, xaxis: { rangemode: "tozero", tickprefix: "$" } } },
       {
-        label: `Dollars per million output tokens: ${cost.values.map((value, i) => `${letters[i]} ${dollars(value)}`).join(", ")}`,
+        label: `Dollars per million output tokens: ${each.join(", ")}`,
         height: 60 + 42 * letters.length,
       },
     );

@@ -101,22 +101,17 @@ function show(result, job) {
     el(
       "p",
       {},
-      `On ${best.hardware} at ${digits(best.requests_per_s)} requests/s. It is the point of the front that is nearest to the best value of every axis, each from the best to the worst of the front on a logarithmic scale.`,
+      [
+        `On ${best.hardware} at ${digits(best.requests_per_s)} requests/s.`,
+        "It is the point of the front that is nearest to the best value of every axis,",
+        "each from the best to the worst of the front on a logarithmic scale.",
+      ].join(" "),
     ),
     cards([
       ...names.map((axis) => [axis.words, amount(best.values[axis.name], axis.unit), ""]),
       ["Price", best.usd_per_hour === null ? "unknown" : `${dollars(best.usd_per_hour)}/h`, ""],
     ]),
-    el(
-      "figure",
-      {},
-      chart,
-      el(
-        "figcaption",
-        {},
-        `Filled marks are the front, hollow ones the other ${counted(simulated.filter((p) => !p.on_front).length, "simulated point")}; the star is the best balance.${names.length > 2 ? ` The third axis, ${names[2].words}, is the size of a mark.` : ""} Choose a mark for its deployment.`,
-      ),
-    ),
+    el("figure", {}, chart, el("figcaption", {}, captionOf(names, simulated))),
     el("div", { class: "row" }, shareButton(), resultLinks(job)),
     fold(
       `The front as a table (${counted(front.length, "point")})`,
@@ -169,14 +164,23 @@ function show(result, job) {
   });
 }
 
+/** Return what the marks of the chart are. */
+function captionOf(names, simulated) {
+  const others = counted(simulated.filter((p) => !p.on_front).length, "simulated point");
+  const third = names.length > 2 ? ` The third axis, ${names[2].words}, is the size of a mark.` : "";
+  const star = "the star is the best balance";
+  return `Filled marks are the front, hollow ones the other ${others}; ${star}.${third} Choose one for its deployment.`;
+}
+
 function figure({ axes: names, front, simulated }, best) {
   const [x, y, z] = names;
   const value = (p, axis) => p.values[axis.name];
   const largest = z ? Math.max(...front.map((p) => value(p, z))) : 1;
   const size = (p) => (z ? 7 + 16 * Math.sqrt(value(p, z) / largest) : 10);
   const others = simulated.filter((p) => !p.on_front && value(p, x) !== null && value(p, y) !== null);
+  const valueWords = (p) => names.map((axis) => `${axis.words}: ${amount(value(p, axis), axis.unit)}`);
   const hover = (p) =>
-    `${p.words} on ${p.hardware}<br>${digits(p.requests_per_s)} requests/s<br>${names.map((axis) => `${axis.words}: ${amount(value(p, axis), axis.unit)}`).join("<br>")}`;
+    [`${p.words} on ${p.hardware}`, `${digits(p.requests_per_s)} requests/s`, ...valueWords(p)].join("<br>");
   const sorted = front.map((p, i) => [p, i]).sort(([a], [b]) => value(a, x) - value(b, x));
   const style = seriesStyle(0);
   const data = [

@@ -234,7 +234,10 @@ function asTable({ setup, title, document: found }) {
       ],
       rows,
       numeric: [2, 3, 4, 5, 6, 7, 8],
-      caption: `${title}. The times of all operators, with that of the host, add up to the step: ${seconds(found.step_s)}. Calibration: ${found.calibration}.`,
+      caption: [
+        `${title}. The times of all operators, with that of the host, add up to the step: ${seconds(found.step_s)}.`,
+        `Calibration: ${found.calibration}.`,
+      ].join(" "),
     }),
     el("p", { class: "soft" }, "The command: ", el("code", {}, analyzeCommand(setup, page.shared()))),
   ];

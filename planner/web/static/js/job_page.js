@@ -10,7 +10,8 @@ import { announce, el, fill, problemNote } from "/static/js/parts.js";
  * @param {{path: string, place: {problem: HTMLElement, job: HTMLElement, answer: HTMLElement},
  *   save: (job: string) => void, show: (result: object, job: object) => void}} page The address that takes questions,
  *   where things are shown, what writes the id of the job into the address of the page, and what shows a result.
- * @returns {{run: (body: object) => Promise<void>, resume: () => Promise<object|null>, back: () => Promise<object|null>}}
+ * @returns {{run: (body: object) => Promise<void>, resume: () => Promise<object|null>,
+ *   back: () => Promise<object|null>}}
  */
 export function jobPage({ path, place, save, show }) {
   let stop = () => {};

@@ -23,8 +23,9 @@ const LETTER = 7.3; // width of a letter, px
  * Return the graph of a document of `/graph`.
  *
  * @param {object} found The document.
- * @param {{title: string, size: string, most: number, choose: (node: object) => void, width?: number}} view Its title, what
- *   sizes show, the largest amount of all graphs of the page, what runs when a node is chosen, and the width there is.
+ * @param {{title: string, size: string, most: number, choose: (node: object) => void, width?: number}} view Its
+ *   title, what sizes show, the largest amount of all graphs of the page, what runs when a node is
+ *   chosen, and the width there is.
  */
 export function operatorGraph(found, { title, size, most, choose, width: room = 800 }) {
   const growth = room < 560 ? { wide: 50, high: 56, gap: 12 } : { wide: 150, high: 62, gap: 22 };

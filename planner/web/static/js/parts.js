@@ -39,7 +39,7 @@ export function fill(node, ...children) {
   return node;
 }
 
-/** Return a table in a box that scrolls by itself. A cell is a text or a node; `numeric` are the right-aligned columns. */
+/** Return a table in a box that scrolls. A cell is a text or a node; `numeric` are the right-aligned columns. */
 export function table({ head, rows, caption, numeric = [], label }) {
   const kind = (i, cell = "") =>
     numeric.includes(i) ? "number" : typeof cell === "string" && cell.length > 40 ? "long" : null;
@@ -63,6 +63,17 @@ export function table({ head, rows, caption, numeric = [], label }) {
     el("tbody", {}, body),
   );
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label ?? caption ?? "Table" }, made);
+}
+
+/** Return lines as a list; null without lines. */
+export function bullets(lines, attributes = {}) {
+  return lines?.length
+    ? el(
+        "ul",
+        attributes,
+        lines.map((line) => el("li", {}, line)),
+      )
+    : null;
 }
 
 /** Return the most important figures: rows of label, value and an optional detail. */

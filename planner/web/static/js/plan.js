@@ -106,7 +106,8 @@ function stopped(best) {
     el(
       "p",
       { class: "soft" },
-      "The search ended before it compared all candidates, and before the full simulation of this one. Plan again for an answer with its confidence and cost.",
+      "The search ended before it compared all candidates, and before the full simulation of this one. " +
+        "Plan again for an answer with its confidence and cost.",
     ),
     el(
       "div",
@@ -123,6 +124,13 @@ function again(changes, words) {
   setTimeout(plan, 0);
 }
 
+/** Return the request of a question as a command of curl. */
+function curl(question) {
+  const address = `${window.location.origin}/api/v1/plans`;
+  const body = JSON.stringify(question).replaceAll("'", "'\\''");
+  return `curl -X POST ${address} -H 'Content-Type: application/json' -d '${body}'`;
+}
+
 /** Show the question as a command, a scenario file and a body of the API. */
 async function spelled() {
   try {
@@ -132,10 +140,7 @@ async function spelled() {
       fold("The same question as a command, a file or a request", () => [
         codeBlock(found.command, "Command"),
         codeBlock(found.scenario, "Scenario file"),
-        codeBlock(
-          `curl -X POST ${window.location.origin}/api/v1/plans -H 'Content-Type: application/json' -d '${JSON.stringify(found.question).replaceAll("'", "'\\''")}'`,
-          "Request to the API",
-        ),
+        codeBlock(curl(found.question), "Request to the API"),
       ]),
     );
   } catch (error) {

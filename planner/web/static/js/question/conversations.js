@@ -1,4 +1,4 @@
-/** Conversations of several turns as a workload: its keys in braces (docs/workloads.md), and the fields that set them. */
+/** Conversations as a workload: its keys in braces (docs/workloads.md), and the fields that set them. */
 
 /** Return whether the text of a workload holds its keys, and is no name. */
 export function isWrittenOut(text) {

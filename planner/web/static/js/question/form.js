@@ -5,7 +5,7 @@ import { announce, debounced } from "/static/js/parts.js";
 import { hardwareChips } from "/static/js/question/hardware.js";
 import { modelField } from "/static/js/question/model.js";
 import { objectiveRows } from "/static/js/question/objectives.js";
-import { asQuestion, flat, severalValues, text } from "/static/js/question/spelling.js";
+import { asQuestion, asText, flat, severalValues } from "/static/js/question/spelling.js";
 import { lengthSlider, workloadField } from "/static/js/question/workload.js";
 import { urlState } from "/static/js/url_state.js";
 
@@ -118,7 +118,7 @@ function applyChanges(changes, { slo, chips }) {
       control.value =
         name === "fixed"
           ? Object.entries(value)
-              .map(([key, part]) => `${key}=${text(part)}`)
+              .map(([key, part]) => `${key}=${asText(part)}`)
               .join("\n")
           : Array.isArray(value)
             ? value.join(",")

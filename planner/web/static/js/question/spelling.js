@@ -77,7 +77,7 @@ export function severalValues(form) {
       };
     } else if (kind === "keys" && control.name === "fixed") {
       found["fixed."] = {
-        read: () => Object.entries(keys(control.value)).map(([name, value]) => [`fixed.${name}`, text(value)]),
+        read: () => Object.entries(keys(control.value)).map(([name, value]) => [`fixed.${name}`, asText(value)]),
         write: (pairs) => {
           control.value = pairs.map(([name, value]) => `${name.slice("fixed.".length)}=${value}`).join("\n");
         },
@@ -88,7 +88,7 @@ export function severalValues(form) {
         write: ([value]) => {
           control.value = value
             ? Object.entries(JSON.parse(value))
-                .map(([name, part]) => `${name}=${text(part)}`)
+                .map(([name, part]) => `${name}=${asText(part)}`)
                 .join("\n")
             : "";
         },
@@ -106,6 +106,6 @@ function parts(value) {
 }
 
 /** Return a value as the text of a control. */
-export function text(value) {
+export function asText(value) {
   return typeof value === "string" ? value : JSON.stringify(value);
 }

@@ -45,7 +45,7 @@ export function workloadField(changed) {
   return { follow };
 }
 
-/** Show the fields of conversations if the workload is written out; a text that says more than they can stands alone. */
+/** Show the fields of conversations if the workload is written out; a text that says more has none. */
 function showConversations(control, own, fields) {
   const chosen = control.value;
   if (isWrittenOut(chosen) && chosen !== own.value && fields.write(chosen)) {
