@@ -116,8 +116,7 @@ def first_page(server: Server) -> None:
         seen.add(path)
         text = server.get(path)
         if path.endswith(".js"):
-            names = re.findall(r'from "\./([\w.]+)"', text.decode())
-            loaded |= {f"/static/js/{name}" for name in names}
+            loaded |= set(re.findall(r'from "(/static/js/[\w./]+)"', text.decode()))
     server.get("/api/v1/jobs?limit=10")
 
 

@@ -6,9 +6,12 @@ What may import what is in .importlinter, which lint-imports checks.
 from __future__ import annotations
 
 import ast
+import re
 import runpy
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,6 +30,68 @@ def test_files_stay_readable(package: str) -> None:
     folders = {folder: list(folder.glob("*.py")) for folder in (ROOT / package).rglob("*") if folder.is_dir()}
     crowded = {str(f): n for f, files in folders.items() if (n := sum(p.name not in ASIDE for p in files)) > 20}
     assert not crowded
+
+
+#: What browsers read, without the libraries of others.
+SCRIPTS = sorted((ROOT / "planner/web/static/js").rglob("*.js"))
+TEMPLATES = sorted((ROOT / "planner/web/templates").glob("*.html"))
+
+
+def test_scripts_and_templates_stay_readable() -> None:
+    assert len(SCRIPTS) > 20
+    assert len(TEMPLATES) > 10
+    lines = {file: file.read_text(encoding="utf-8").splitlines() for file in (*SCRIPTS, *TEMPLATES)}
+    wide = [f"{file.name}:{i}" for file, texts in lines.items() for i, text in enumerate(texts, 1) if len(text) > 120]
+    assert wide == []
+    assert {file.name: len(texts) for file, texts in lines.items() if len(texts) > 500} == {}
+    long = [
+        f"{file.name}: {name}, {n} lines" for file in SCRIPTS for name, n in functions(lines[file]) if n > MOST_JS_LINES
+    ]
+    assert long == []
+
+
+#: Most lines of a function of JavaScript; those that connect a whole form with its page are the longest.
+MOST_JS_LINES = 100
+
+
+def functions(lines: list[str]) -> Iterator[tuple[str, int]]:
+    """The functions of a module and their numbers of lines; a function ends at the brace in the first column."""
+    name, start = "", 0
+    for i, line in enumerate(lines):
+        if found := re.match(r"(?:export )?(?:async )?function (\w+)", line):
+            name, start = found[1], i
+        elif line == "}" and name:
+            yield name, i - start + 1
+            name = ""
+
+
+def test_scripts_import_what_they_call() -> None:
+    exported = {name for file in SCRIPTS for name in re.findall(r"^export (?:async )?function (\w+)", read(file), re.M)}
+    missing = [f"{file.name}: {name}" for file in SCRIPTS for name in sorted(called_only(read(file)) & exported)]
+    assert missing == []
+    unused = [f"{file.name}: {name}" for file in SCRIPTS for name in imported_only(read(file))]
+    assert unused == []
+    assert called_only("/** fill(x) */ const b = 1;\na.button(b);\nfill(b); `${c(b)}`") == {"fill", "c"}
+
+
+def read(file: Path) -> str:
+    return file.read_text(encoding="utf-8")
+
+
+def imported_only(code: str) -> set[str]:
+    """The names that a module of JavaScript imports and does not use."""
+    code = re.sub(r'"[^"\n]*"', '""', code)
+    imported = {name.strip() for names in re.findall(r"import \{(.*?)\}", code, re.S) for name in names.split(",")}
+    words = Counter(re.findall(r"\w+", code))
+    return {name for name in imported if words[name.split()[-1]] < 2} if imported else set()
+
+
+def called_only(code: str) -> set[str]:
+    """The names that a module of JavaScript calls, and neither imports nor declares."""
+    code = re.sub(r"/\*.*?\*/|//[^\n]*", "", code, flags=re.S)
+    called = set(re.findall(r"(?<![\w.])([a-zA-Z]\w*)\(", code))
+    imported = {name.strip() for names in re.findall(r"import \{(.*?)\}", code, re.S) for name in names.split(",")}
+    return called - imported - set(re.findall(r"\b(?:function|const|let|class) (\w+)", code))
 
 
 #: Folders of plug-ins, where one short module is one entry of a registry.

@@ -48,6 +48,11 @@ class Turns(YamlBlock):
     per_session: Lengths
     think_time_s: NonNegativeFloat = 10.0
 
+    @property
+    def span_s(self) -> float:
+        """Return the mean time from the first turn of a session to its last, seconds."""
+        return self.think_time_s * (float(self.per_session.sample(np.random.default_rng(0), 4096).mean()) - 1.0)
+
     @field_validator("per_session", mode="before")
     @classmethod
     def _parse(cls, data: Any) -> Lengths:

@@ -50,6 +50,12 @@ class Adapters(YamlBlock):
 class SyntheticWorkload:
     """Distributions of arrivals and lengths, and the content that prompts share.
 
+    Attributes:
+        models: Weights by name; empty if requests name no model.
+        steady_sessions: Whether turns that would arrive after n requests' time arrive as much after its beginning, as
+            the turns of sessions that began before. Otherwise a run begins without sessions and ends without new ones,
+            and its rate is lower, the shorter it is compared with a session.
+
     Raises:
         InputError: The sessions have several turns, and all requests arrive at once.
     """
@@ -61,9 +67,10 @@ class SyntheticWorkload:
     seed: int = 0
     shared_prefix: SharedPrefix | None = None
     turns: Turns | None = None
-    models: Mapping[str, float] = field(default_factory=dict)  # weights by name; empty: requests name no model
+    models: Mapping[str, float] = field(default_factory=dict)
     classes: tuple[ServiceClass, ...] = ()
     adapters: Adapters | None = None
+    steady_sessions: bool = False
 
     def __post_init__(self) -> None:
         if self.turns and isinstance(self.arrivals, AllAtOnce):
@@ -134,7 +141,8 @@ class SyntheticWorkload:
         starts = self.arrivals.starts_s(streams[0], sessions.n_sessions, rate, per_session)
         thinking = streams[5].standard_exponential(len(sessions.session)) * self.turns.think_time_s
         waited = np.cumsum(np.where(sessions.turn == 0, 0.0, thinking))
-        return np.asarray(starts[sessions.session] + np.maximum(waited - waited[sessions.first], 0.0))
+        arrival_s = np.asarray(starts[sessions.session] + np.maximum(waited - waited[sessions.first], 0.0))
+        return np.mod(arrival_s, len(arrival_s) / rate) if self.steady_sessions else arrival_s
 
     def _order(self, sessions: Sessions, arrival_s: FloatArray) -> IntArray:
         """Return the order of the requests. Shape (n,).

@@ -11,9 +11,9 @@ import numpy as np
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.input_files import is_file
-from catalogs.io.yaml_files import DATA, YamlBlock, check_keys, read_yaml
+from catalogs.io.yaml_files import DATA, YamlBlock, check_keys, parse_yaml, read_yaml
 from catalogs.workloads.arrivals import MOST_COUNT
-from catalogs.workloads.files import parse_workload_file
+from catalogs.workloads.files import TRACE_KEYS, parse_workload_file
 from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.lengths import ConstantLength
 from catalogs.workloads.replay import Replay
@@ -144,11 +144,15 @@ def list_workloads() -> list[str]:
 
 
 def load_workload(text: str) -> Workload:
-    """Return a workload by catalog name, workload file (.yaml, .yml) or trace file (any other name).
+    """Return a workload by catalog name, workload file (.yaml, .yml), trace file (any other name) or keys in braces.
+
+    The keys are those of a workload file: {arrivals: {poisson: {}}, input_tokens: 500, output_tokens: 200}.
 
     Raises:
-        InputError: The name is unknown (the message names the nearest), or the file breaks a rule.
+        InputError: The name is unknown (the message names the nearest), or the file or a key breaks a rule.
     """
+    if is_written_out(text):
+        return _from_text(text)
     names = {name.lower(): name for name in list_workloads()}
     if text.lower() in names:
         return _from_catalog(names[text.lower()])
@@ -162,6 +166,21 @@ def load_workload(text: str) -> Workload:
     trace = read_trace(path)
     content = Replay(trace, len(trace.input_tokens))
     return Workload(path.name, f"{trace.format} trace {path.name}", content, trace.notices)
+
+
+def is_written_out(text: str) -> bool:
+    """Return whether the text of a workload holds its keys in braces, and is no name."""
+    return text.lstrip().startswith("{")
+
+
+def _from_text(text: str) -> Workload:
+    """Return the workload of keys in braces, YAML or JSON; a trace is a file, and has another spelling."""
+    data = parse_yaml(text, "the workload")
+    for key in sorted(TRACE_KEYS & data.keys()):
+        raise InputError("a workload in braces names no file; give the trace itself as the workload", key)
+    name = "conversations" if "turns" in data else "lengths of the question"
+    found = _from_mapping(data, name, Path(), "the workload")
+    return replace(found, source=found.source if "source" in data else "the keys of the question")
 
 
 class SecondName(YamlBlock):

@@ -14,6 +14,7 @@ from typing import Final
 
 from calibration.accuracy.stated_error import StatedError
 from catalogs.workloads.length_statistics import LengthStatistics
+from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload
 from planner.evaluation.closed_forms import CandidateQueueing
 from planner.evaluation.deployments import CandidateDeployments
@@ -40,6 +41,13 @@ from simulator.cluster.simulate import simulate as run
 _KEPT_RUNS: Final = 16
 
 _ALIKE_RUNS: Final = 48
+
+#: Time of a run of conversations, in mean times from the first to the last turn. Shorter runs find less of the earlier
+#: turns in the cache than a server that has run for long.
+_SESSION_SPANS: Final = 3.0
+
+#: Most requests that a run has for this reason.
+_MOST_FOR_SESSIONS: Final = 20_000
 
 Settle = Callable[[Candidate, Load], tuple[Run, Observation]]
 
@@ -77,6 +85,7 @@ class RunCache:
 
     def simulate(self, part: CompiledDeployment | CompiledFleet, share: int, load: Load, n: int) -> Run:
         """Simulate `n` requests: every `share`-th of the whole load, as a round-robin router gives each part."""
+        n = max(n, self._requests_of_sessions(load.requests_per_s / share))
         alike: list[Run] = []
         if isinstance(part, CompiledDeployment):
             alike = self._alike.setdefault((load.seed, n, load.requests_per_s, share), [])
@@ -90,6 +99,13 @@ class RunCache:
         while sum(map(len, self._alike.values())) > _ALIKE_RUNS:
             self._alike.popitem(last=False)
         return done
+
+    def _requests_of_sessions(self, requests_per_s: float) -> int:
+        """Return the requests of a run in which most turns follow an earlier turn of their session; 0 without turns."""
+        content = self.workload.content
+        if not isinstance(content, SyntheticWorkload) or content.turns is None:
+            return 0
+        return min(math.ceil(_SESSION_SPANS * content.turns.span_s * requests_per_s), _MOST_FOR_SESSIONS)
 
 
 @dataclass(eq=False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
@@ -13,6 +13,7 @@ from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
 from catalogs.workloads.length_statistics import LengthStatistics, TokenStatistics
 from catalogs.workloads.request_set import RequestSet
+from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload
 from planner.problem.load_curve import steady
 from planner.problem.request import PlanRequest
@@ -74,6 +75,8 @@ def open_loop(workload: Workload) -> Workload:
 def workload_of(request: PlanRequest, given: Workload | None = None) -> Workload:
     """Return the workload of a request for an evaluator: at a constant rate, even if the load changes with time.
 
+    Conversations are in a steady state too: at any time some begin, and others are at one of their turns.
+
     Args:
         request: The request.
         given: Replaces the workload of the request.
@@ -81,8 +84,16 @@ def workload_of(request: PlanRequest, given: Workload | None = None) -> Workload
     Raises:
         InputError: The workload is unknown or has no rate.
     """
-    found = given or open_loop(request.read_workload())
+    found = given or with_steady_sessions(open_loop(request.read_workload()))
     return steady(found) if request.over_time else found
+
+
+def with_steady_sessions(workload: Workload) -> Workload:
+    """Return the workload with sessions in a steady state, so that its runs have the rate that they are drawn for."""
+    content = workload.content
+    if not isinstance(content, SyntheticWorkload) or content.turns is None:
+        return workload
+    return replace(workload, content=replace(content, steady_sessions=True))
 
 
 class TokenBlock(JsonBlock):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,54 +21,75 @@ FOLDER: Final = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class WebPage:
-    """A page of the navigation: `templates/NAME.html` and `static/js/NAME.js`."""
+    """A page of the navigation: `templates/NAME.html` and `static/js/NAME.js`.
+
+    Attributes:
+        context: Returns what the template needs besides the page; it is called at the first request.
+    """
 
     path: str
     name: str
     title: str
+    context: Callable[[], dict[str, Any]] = dict
+
+
+@cache
+def _question() -> dict[str, Any]:
+    """Return what the form of a question needs, `templates/_question.html`; the imports are heavy."""
+    from planner.problem.latency_metrics import LATENCY_METRICS
+    from planner.problem.slo import STATS
+    from planner.web.documents import question_form as form
+
+    metrics = {key: metric.title for key, metric in LATENCY_METRICS.items()}
+    found = {"groups": form.further_groups(), "choices": form.essential_choices(), "goals": form.goals()}
+    return found | {"presets": form.PRESETS, "metrics": metrics, "stats": STATS}
+
+
+@cache
+def _front() -> dict[str, Any]:
+    """Return the form of a question, the axes of a front by name, and the keys that its question may have."""
+    from planner.problem.front import PER_TOKEN
+    from planner.problem.request_keys import FRONT_KEYS
+
+    metrics = _question()["metrics"]
+    latencies = {f"{name}.{stat}": f"{title}, {stat}" for name, title in metrics.items() for stat in ("p99", "mean")}
+    axes = {name: words for name, (_, words) in PER_TOKEN.items()} | latencies
+    return _question() | {"axes": axes, "front_keys": FRONT_KEYS}
+
+
+@cache
+def _step() -> dict[str, Any]:
+    """Return what the form of a step needs, `templates/_step.html`."""
+    from catalogs.engines.files import list_engines, load_engine
+    from catalogs.units import DTYPE_BYTES
+
+    engines = [load_engine(name) for name in list_engines(supported_only=True)]
+    kv_dtypes = {dtype for engine in engines for dtype in engine.kv_dtypes}
+    return {"weight_dtypes": DTYPE_BYTES, "kv_dtypes": [name for name in DTYPE_BYTES if name in kv_dtypes]}
+
+
+@cache
+def _jobs() -> dict[str, Any]:
+    """Return the kinds of jobs."""
+    from planner.web.jobs.registry import KINDS
+
+    return {"kinds": [name for name, kind in KINDS.items() if not kind.derived]}
 
 
 #: The pages in the order of the navigation.
 PAGES: Final = (
     WebPage("/", "overview", "Overview"),
-    WebPage("/plan", "plan", "Plan"),
-    WebPage("/analyze", "analyze", "Analyze"),
-    WebPage("/graph", "graph", "Graph"),
+    WebPage("/plan", "plan", "Plan", _question),
+    WebPage("/analyze", "analyze", "Analyze", _step),
+    WebPage("/graph", "graph", "Graph", _step),
     WebPage("/simulate", "simulate", "Simulate"),
     WebPage("/compare", "compare", "Compare"),
-    WebPage("/fronts", "fronts", "Fronts"),
+    WebPage("/fronts", "fronts", "Fronts", _front),
     WebPage("/calibrate", "calibrate", "Calibrate"),
     WebPage("/run", "run", "Inference task"),
     WebPage("/catalog", "catalog", "Catalog"),
-    WebPage("/jobs", "jobs", "Jobs"),
+    WebPage("/jobs", "jobs", "Jobs", _jobs),
 )
-
-
-@cache
-def _context(name: str) -> dict[str, Any]:
-    """Return what the template of a page needs besides the page; the imports are heavy and not for all pages."""
-    if name in ("plan", "fronts"):  # include the form of a question, `templates/_question.html`
-        from planner.problem.latency_metrics import LATENCY_METRICS
-        from planner.problem.slo import STATS
-        from planner.web.documents.question_form import essential_choices, further_groups
-
-        metrics = {key: metric.title for key, metric in LATENCY_METRICS.items()}
-        found = {"groups": further_groups(), "choices": essential_choices(), "metrics": metrics, "stats": STATS}
-        return found | (_of_front(metrics) if name == "fronts" else {})
-    if name == "jobs":
-        from planner.web.jobs.registry import KINDS
-
-        return {"kinds": tuple(KINDS)}
-    return {}
-
-
-def _of_front(metrics: dict[str, str]) -> dict[str, Any]:
-    """Return the axes of a front by name, and the keys that its question may have."""
-    from planner.problem.front import PER_TOKEN
-    from planner.problem.request_keys import FRONT_KEYS
-
-    latencies = {f"{name}.{stat}": f"{title}, {stat}" for name, title in metrics.items() for stat in ("p99", "mean")}
-    return {"axes": {name: words for name, (_, words) in PER_TOKEN.items()} | latencies, "front_keys": FRONT_KEYS}
 
 
 templates = Jinja2Templates(FOLDER / "templates")
@@ -78,7 +100,7 @@ router = APIRouter(include_in_schema=False)
 def _add(page: WebPage) -> None:
     @router.get(page.path, response_class=HTMLResponse, name=page.name)
     def show(request: Request) -> HTMLResponse:
-        found = {"page": page, "pages": PAGES, "version": own_version(), **_context(page.name)}
+        found = {"page": page, "pages": PAGES, "version": own_version(), **page.context()}
         return templates.TemplateResponse(request, f"{page.name}.html", found)
 
 

@@ -7,8 +7,10 @@ from typing import Any, Generic, TypeVar
 from fastapi import APIRouter, Query
 from typing_extensions import TypedDict
 
-from planner.web.api.state import PREFIX
+from planner.web.api.state import PREFIX, Owner, State
 from planner.web.documents import shapes
+from planner.web.questions import shown_names
+from planner.web.uploads import with_names
 
 router = APIRouter(prefix=PREFIX, tags=["catalogs"])
 
@@ -77,6 +79,17 @@ def list_workloads() -> Items[shapes.WorkloadItem]:
     from planner.web.documents import catalogs as documents
 
     return {"items": documents.workloads()}
+
+
+@router.get("/workloads/{text:path}")
+def show_workload(state: State, owner: Owner, text: str) -> shapes.WorkloadDocument:
+    """Show one workload: by name, as an uploaded trace or workload file (upload:SHA256), or by its keys in braces."""
+    from planner.web.documents import catalogs as documents
+
+    local, files = state.uploads.local(text, owner)
+    with shown_names(files):
+        found = documents.workload_document(local)
+    return with_names(found, files)  # type: ignore[no-any-return]
 
 
 @router.get("/prices")

@@ -42,7 +42,7 @@ class JobProgress(BaseModel):
 
 
 class JobView(BaseModel):
-    """A job as the API shows it. Times are in UTC; `links` are addresses of its events and results by name."""
+    """A job as the API shows it. Times are in UTC; `links` are addresses of its page, events and results."""
 
     id: str
     kind: str
@@ -71,6 +71,8 @@ def view(job: Job, artifacts: list[str]) -> dict[str, Any]:
     """Return a job as the API shows it."""
     here = f"{PREFIX}/jobs/{job.id}"
     links = {"self": here, "events": f"{here}/events"}
+    if (kind := KINDS.get(job.kind)) is not None and kind.page is not None:
+        links["page"] = f"{kind.page}?job={job.id}"
     links |= {name.removesuffix(".json") if name == RESULT else name: f"{here}/{name}" for name in artifacts}
     if RESULT in artifacts:
         links["result"] = f"{here}/result"

@@ -53,10 +53,12 @@ def answer_document(answer: Answer) -> dict[str, Any]:
 
 def _recommended(answer: Answer, plan: Plan) -> dict[str, Any]:
     known = plan.calibration
+    offer = "" if plan.cost is None or plan.cost.usd_per_hour is None else offer_words(plan.cost)
     return {
         "planned_hardware": plan.hardware,
         "headline": deployment_words(plan.deployment),
-        "offer": "" if plan.cost is None or plan.cost.usd_per_hour is None else offer_words(plan.cost),
+        "rents": offer != "" and answer.request.accounting.owned is None,
+        "offer": offer,
         "cards": [list(card) for card in _cards(answer, plan)],
         "objectives": asdict(answer_tables.objectives(answer, plan)),
         "sections": [list(line) for line in section_lines(answer)],

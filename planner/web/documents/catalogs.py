@@ -16,6 +16,7 @@ from catalogs.models.catalog import list_models, load_model
 from catalogs.models.layers import LayerGroup
 from catalogs.models.names import load_names
 from catalogs.models.spec import Checkpoint, ModelSpec
+from catalogs.workloads.workload import load_workload
 from planner.web.documents.shapes import (
     Calibrated,
     CheckpointItem,
@@ -24,6 +25,7 @@ from planner.web.documents.shapes import (
     ModelDocument,
     ModelItem,
     PriceItem,
+    WorkloadDocument,
     WorkloadItem,
 )
 
@@ -224,6 +226,26 @@ def workloads() -> list[WorkloadItem]:
         }
         for row in catalog_kind("workloads").rows()
     ]
+
+
+def workload_document(text: str) -> WorkloadDocument:
+    """Return the workload of a name, a file or keys in braces.
+
+    Raises:
+        InputError: There is no such workload, or the file or a key breaks a rule.
+    """
+    found = load_workload(text)
+    lengths = found.lengths()
+    return {
+        "name": found.name,
+        "input_tokens_mean": lengths.input_tokens.mean,
+        "output_tokens_mean": lengths.output_tokens.mean,
+        "requests_per_s": found.requests_per_s,
+        "requests": found.n_requests,
+        "source": found.source,
+        "lengths": lengths.words,
+        "notices": list(found.notices),
+    }
 
 
 #: Kinds of dated tables that are listed row by row.

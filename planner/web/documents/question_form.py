@@ -16,6 +16,7 @@ from catalogs.economics.prices import Reading
 from catalogs.engines.files import list_engines
 from catalogs.errors import InputError
 from catalogs.launch.command import engine_family
+from planner.answer.schema import GOALS
 from planner.problem.request import OBJECTIVES
 from planner.problem.request_keys import RequestKey, request_keys
 
@@ -43,6 +44,31 @@ _LABELS: Final = {
     "accounting.power_caps_w": "Power limits, W",
     "search.trials": "Candidates to simulate",
 }
+
+
+#: Headings of groups whose other keys the form presents by hand.
+_TITLES: Final = {
+    "Choice": "Engine, precision and kinds of deployment",
+    "Price": "Your own prices, and spot",
+    "Load": "Failures",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A starting point for users, which they change: a workload and its objectives."""
+
+    name: str
+    workload: str
+    slo: tuple[str, ...]
+
+
+PRESETS: Final = (
+    Preset("Chat", "chat", ("ttft.p99=2s", "tpot.p95=60ms")),
+    Preset("Code", "azure-code", ("ttft.p95=1s", "tpot.p95=40ms")),
+    Preset("Reasoning", "reasoning", ("ttft.p95=3s", "tpot.p95=40ms")),
+    Preset("Agent", "summarization", ("e2e.p95=20s",)),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +107,18 @@ def further_groups() -> tuple[FormGroup, ...]:
     for key in request_keys().values():
         if key.name not in ESSENTIAL and key.name not in _FILES and not key.run_only:
             groups.setdefault(key.panel or "Request", []).append(_field(key))
-    return tuple(FormGroup(title, tuple(fields)) for title, fields in groups.items())
+    return tuple(FormGroup(_TITLES.get(title, title), tuple(fields)) for title, fields in groups.items())
+
+
+def goals() -> dict[str, str]:
+    """Return the quantities to optimise, in words."""
+    return {name: GOALS.get(name, f"lowest {name}") for name in OBJECTIVES}
 
 
 def essential_choices() -> dict[str, tuple[str, ...]]:
     """Return the values of the essential keys that have a fixed set of values."""
     places = list_cloud_regions()
     return {
-        "objective": OBJECTIVES,
         "tariff.commitment": COMMITMENTS,
         "tariff.cloud": tuple(sorted({cloud for cloud, _ in places})),
         "tariff.region": tuple(sorted({region for _, region in places})),

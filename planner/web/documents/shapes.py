@@ -130,6 +130,13 @@ class WorkloadItem(TypedDict):
     source: str
 
 
+class WorkloadDocument(WorkloadItem):
+    """A workload in full: the lengths of its prompts and answers in words, and notices of its reader."""
+
+    lengths: str
+    notices: list[str]
+
+
 # ---- calibrations
 
 

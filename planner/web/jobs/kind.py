@@ -117,6 +117,7 @@ class JobKind:
         schema: Returns the JSON Schema of the body.
         measures: Whether the result depends on the outside world, so that an equal question is answered anew.
         uses_device: Whether the job may open an accelerator, which maps more addresses than a memory limit allows.
+        page: The page that shows such a job; None if no page does.
         derived: Whether the job makes files of a finished job in a short time; such jobs run first and are not listed.
     """
 
@@ -128,6 +129,7 @@ class JobKind:
     schema: Callable[[], dict[str, Any]]
     measures: bool = False
     uses_device: bool = False
+    page: str | None = None
     derived: bool = False
 
 

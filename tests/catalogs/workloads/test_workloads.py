@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from catalogs.errors import InputError
 from catalogs.workloads.files import parse_workload_file
 from catalogs.workloads.request_set import RequestSet
+from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload, list_workloads, load_workload
 
 BASE = {"arrivals": {"poisson": {"requests_per_s": 8}}, "input_tokens": 100, "output_tokens": 10}
@@ -346,3 +348,32 @@ def test_published_means_are_met(name: str, inputs: float, outputs: float) -> No
     requests = load_workload(name).materialise(0, 100_000)
     assert requests.input_tokens.mean() == pytest.approx(inputs, rel=0.03)
     assert requests.output_tokens.mean() == pytest.approx(outputs, rel=0.03)
+
+
+TALKS = "{arrivals: {poisson: {}}, input_tokens: 50, output_tokens: 20, turns: {per_session: 4, think_time_s: 30}}"
+
+
+def test_a_workload_is_written_in_braces() -> None:
+    found = load_workload(TALKS)
+    assert (found.name, found.source) == ("conversations", "the keys of the question")
+    assert found.stats()["input_mean_tokens"] == pytest.approx(50 + 70 * 1.5, rel=0.02)
+    for text, rule in (("{trace: x.csv}", "names no file"), ("{arrivals", "not valid YAML"), ("{turn: 3}", "turns")):
+        with pytest.raises(InputError, match=rule):
+            load_workload(text)
+
+
+@pytest.mark.parametrize("rate", [0.5, 20.0, 1e6])
+def test_steady_sessions_have_the_rate_from_the_beginning_to_the_end_of_a_run(rate: float) -> None:
+    found = load_workload(TALKS)
+    content = found.content
+    assert isinstance(content, SyntheticWorkload)
+    steady = replace(found, content=replace(content, steady_sessions=True)).materialise(3, 4000, rate)
+    counts, _ = np.histogram(steady.arrival_s, bins=10, range=(0, 4000 / rate))
+    assert counts.sum() == 4000
+    assert np.abs(counts - 400).max() < 4.5 * np.sqrt(400 * 4)  # turns of a session may fall into one tenth
+    unsteady = found.materialise(3, 4000, rate)
+    assert sorted(unsteady.input_tokens) == sorted(steady.input_tokens)
+    span_s = content.turns.span_s if content.turns else 0.0
+    assert span_s == pytest.approx(90)
+    if rate * span_s > 4000:  # a run shorter than a session has another rate without this
+        assert unsteady.arrival_s[-1] > 2 * 4000 / rate

@@ -35,6 +35,10 @@ PLAIN = PlanRequest(model="llama3.2-1b", hardware="h100x2", slos=parse_slos(["tt
 NAMES = st.sampled_from(
     ["aws", "us-east-1", "no", "null", "1e3", "12", "a b", "x: y", "'q'", "#1", "{a}", "2026-01-01"]
 )
+#: A workload by its keys, as JSON and as YAML.
+CONVERSATIONS = st.sampled_from(
+    ['{"arrivals":{"poisson":{}},"input_tokens":90,"output_tokens":9,"turns":4}', "{turns: 2, input_tokens: 'a, b'}"]
+)
 ABOVE_ZERO = st.floats(1e-5, 1e6)
 SLOS = st.sampled_from(["ttft.p99=2s", "p90=150ms", "tpot.mean=30ms,e2e.p99.9=12.5s", "itl.p95=1us"])
 
@@ -94,7 +98,7 @@ def requests(draw: st.DrawFn) -> PlanRequest:
         model=draw(st.sampled_from(["llama3.1-8b", "./my model"])),
         hardware="2*h100x8",
         slos=parse_slos([draw(SLOS)]),
-        workload=draw(NAMES),
+        workload=draw(NAMES | CONVERSATIONS),
         input_tokens=draw(maybe(st.integers(1, 10**6))),
         output_tokens=draw(maybe(st.integers(1, 10**6))),
         requests_per_s=rate,

@@ -169,6 +169,8 @@ def without_times(answer: dict[str, Any]) -> dict[str, Any]:
 #: Sets every control of the form to a value that is not its default, and returns the values of all controls.
 CHANGE = """() => {
     const form = document.getElementById("question");
+    for (const part of document.querySelectorAll("#conversations [data-part]")) part.value = "5";
+    document.getElementById("conversations").dispatchEvent(new Event("input", { bubbles: true }));
     for (const control of form.elements) {
         if (!control.name || control.name === "model") continue;
         if (control.type === "checkbox") control.checked = !control.defaultChecked;
@@ -193,6 +195,7 @@ VALUES = """() => ({
     rows: [...document.querySelectorAll(".slo")]
         .map((row) => [...row.querySelectorAll("select, input")].map((c) => c.value)),
     chips: [...document.querySelectorAll("#hardware-chips li")].map((chip) => chip.textContent),
+    conversations: [...document.querySelectorAll("#conversations:not([hidden]) [data-part]")].map((c) => c.value),
 })"""
 
 
@@ -203,15 +206,37 @@ def test_every_control_survives_form_address_new_tab_form(browser: Browser, serv
         page.locator("#hardware-search").fill("h100x2")
         page.keyboard.press("Enter")
         page.evaluate(CHANGE)
+        page.evaluate("() => document.getElementById('workload').dispatchEvent(new Event('change', { bubbles: true }))")
         page.wait_for_function("() => location.search.includes('e2e.mean')")
         first, address = page.evaluate(VALUES), page.url
         tab = page.context.new_page()
         tab.goto(address)
         tab.wait_for_load_state("networkidle")
         assert tab.evaluate(VALUES) == first
+        assert set(first["conversations"]) == {"5"}
         names = {name for name, _ in first["controls"]}
         assert {"model", "rate", "fixed", "accounting.owned", "tariff.region", "search.trials", "over_time"} <= names
         found.faults.clear()  # values that exclude each other: the estimate refuses them, as it should
+
+
+@pytest.mark.slow
+def test_a_trace_that_cannot_be_read_is_refused_where_it_is_uploaded(browser: Browser, server: RunningServer) -> None:
+    good = b"arrival_s,input_tokens,output_tokens\n" + b"".join(b"%d,100,%d\n" % (i, 10 + i) for i in range(50))
+    with watched(browser, server.url) as found:
+        page = found.open("/plan")
+        for name, content in (("bad.csv", b"a,b\n1,2\n"), ("good.csv", good)):
+            page.locator("#trace-file").set_input_files({"name": name, "mimeType": "text/csv", "buffer": content})
+            if name == "bad.csv":
+                page.locator("#workload-problem .problem").wait_for()
+                assert page.locator("#workload").input_value() == "azure-conv"
+        page.locator("#workload-note", has_text="Mean 100 tokens in").wait_for()
+        assert page.locator("#workload-problem .problem").count() == 0
+        assert page.locator("#workload option:checked").inner_text() == "good.csv"
+        page.locator("#paste-config").click()
+        page.locator("#config-text").fill("{not JSON")
+        page.locator("#use-config").click()
+        page.locator("#pasted .problem", has_text="not JSON").wait_for()
+        found.faults.clear()  # the refused trace
 
 
 @pytest.mark.slow

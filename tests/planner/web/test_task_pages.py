@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from calibration.bundles.archive import export_bundle
+from catalogs.hardware.catalog import parse_hardware
 from tests.hostile_server import HostileServer, hostile
 from tests.planner.web.running_server import SMALL, RunningServer, answered
 from tests.planner.web.watched_page import watched
@@ -59,7 +60,7 @@ def test_an_inference_task_is_a_job(task_server: RunningServer, model: HostileSe
         assert [row["output_tokens"] for row in found["requests"]] == [4, 4, 4]
         assert found["simulated"]["n_completed"] == 3
         assert found["simulated"]["e2e_s"]["p50"] > 0
-        assert str(model.port) not in json.dumps([job, found, endpoint])
+        assert f":{model.port}" not in json.dumps([job, found, endpoint])
         again = client.post("/api/v1/inference-tasks", json=body)
         assert again.status_code == 202  # it measures: the same question is sent again
         for change in ({"endpoint": "http://169.254.169.254/"}, {"url": "http://x"}, {"requests": 10**9}):
@@ -78,6 +79,37 @@ def test_a_calibration_and_results_are_imported(task_server: RunningServer, tmp_
         assert items["h100"]["own"] is False
         for body in ({}, {"calibration": "l40s.tar.gz"}, {"calibration": upload["upload"], "results": ["x"]}):
             assert client.post("/api/v1/imports", json=body).status_code == 422
+
+
+def test_tables_of_operators_are_checked_fitted_and_installed(task_server: RunningServer) -> None:
+    rows = gemm_rows()
+    with task_server.client() as client:
+        upload = client.post("/api/v1/uploads", files={"file": ("gemm.csv", rows)}).json()["upload"]
+        body = {"tables": [upload], "hardware": "l4"}
+        job, found = answered(client, "imports", body)
+        assert (job["verdict"], found["hardware"]) == ("yes", "l4")
+        assert found["rows"]["gemm"] == rows.count(b"\n") - 2
+        assert any("gemm: 1 of" in line for line in found["notices"])  # the row that no l4 could have
+        items = {item["name"]: item for item in client.get("/api/v1/calibrations").json()["items"]}
+        measured = {family["family"] for family in items["l4"]["families"] if family["measured"]}
+        assert (items["l4"]["own"], measured) == (True, {"gemm"})
+        wrong = client.post("/api/v1/uploads", files={"file": ("gems.csv", rows)}).json()["upload"]
+        for change, nearest in (({"tables": [wrong]}, "gemm.parquet"), ({"hardware": None}, "hardware: h100")):
+            refused = client.post("/api/v1/imports", json=body | change)
+            assert (refused.status_code, refused.json()["nearest"]) == (422, nearest)
+
+
+def gemm_rows() -> bytes:
+    """Matrix products as an l4 might run them, at 60 % of its peaks, and one at a hundred times its peak."""
+    l4 = parse_hardware("l4").accelerator
+    lines = ["m,n,k,dtype,seconds,source"]
+    for n, k in ((1024, 1024), (4096, 1024), (4096, 4096), (8192, 4096), (14336, 4096), (4096, 14336)):
+        for m in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096):
+            flops, size = 2.0 * m * n * k, 2.0 * (m * k + k * n + m * n)
+            seconds = max(flops / l4.peak_flops["bf16"], size / l4.memory_bandwidth_bytes_per_s) / 0.6 + 4e-6
+            lines.append(f"{m},{n},{k},bf16,{seconds:.9g},own measurement")
+    lines.append(f"4096,4096,4096,bf16,{2 * 4096**3 / l4.peak_flops['bf16'] / 100:.9g},own measurement")
+    return ("\n".join(lines) + "\n").encode()
 
 
 @pytest.mark.slow

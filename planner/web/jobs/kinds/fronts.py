@@ -84,4 +84,6 @@ def schema() -> dict[str, Any]:
     return found | {"properties": kept | {"axes": axes}, "required": ["model", "hardware"]}
 
 
-KIND = JobKind("front", "fronts", "Find the Pareto front of deployments and loads.", prepare, run, schema)
+KIND = JobKind(
+    "front", "fronts", "Find the Pareto front of deployments and loads.", prepare, run, schema, page="/fronts"
+)

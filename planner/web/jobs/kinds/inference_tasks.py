@@ -47,4 +47,5 @@ KIND = JobKind(
     run,
     lambda: InferenceTask.model_json_schema(),
     measures=True,
+    page="/run",
 )

@@ -78,4 +78,12 @@ def schema() -> dict[str, Any]:
     return found
 
 
-KIND = JobKind("plan", "plans", "Find the deployment that serves a model within its objectives.", prepare, run, schema)
+KIND = JobKind(
+    "plan",
+    "plans",
+    "Find the deployment that serves a model within its objectives.",
+    prepare,
+    run,
+    schema,
+    page="/plan",
+)

@@ -85,4 +85,5 @@ KIND = JobKind(
     lambda: ProfileQuestion.model_json_schema(),
     measures=True,
     uses_device=True,
+    page="/calibrate",
 )

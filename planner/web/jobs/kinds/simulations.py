@@ -50,10 +50,10 @@ def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
     with shown_names(files):
         deployment = validate_as(Deployment, local["deployment"], "deployment")
         resolve_pools(deployment)
-        load_workload(local["workload"])
+        workload = load_workload(local["workload"])
     named = validate_as(Deployment, question.deployment, "deployment")
     written = named.model_dump(mode="json", exclude_defaults=True)
-    title = f"{named.model} on {named.hardware}: {question.workload}"
+    title = f"{named.model} on {named.hardware}: {workload.name}"
     for file in files:
         title = title.replace(file.reference, file.name)
     return Prepared(title, question.model_dump(exclude_defaults=True) | {"deployment": written})
@@ -90,4 +90,6 @@ def run(task: Task) -> JobResult:
 
 SUMMARY: Final = "Simulate how a deployment serves a workload."
 
-KIND = JobKind("simulation", "simulations", SUMMARY, prepare, run, lambda: SimulationQuestion.model_json_schema())
+KIND = JobKind(
+    "simulation", "simulations", SUMMARY, prepare, run, lambda: SimulationQuestion.model_json_schema(), page="/simulate"
+)

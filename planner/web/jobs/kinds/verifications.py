@@ -64,4 +64,12 @@ def run(task: Task) -> JobResult:
 
 SUMMARY: Final = "Compare results of load tests with their plan."
 
-KIND = JobKind("verification", "verifications", SUMMARY, prepare, run, lambda: VerificationQuestion.model_json_schema())
+KIND = JobKind(
+    "verification",
+    "verifications",
+    SUMMARY,
+    prepare,
+    run,
+    lambda: VerificationQuestion.model_json_schema(),
+    page="/calibrate",
+)

@@ -71,4 +71,4 @@ def run(task: Task) -> JobResult:
 
 SUMMARY: Final = "Simulate the deployment of a plan with changes."
 
-KIND = JobKind("whatif", "whatifs", SUMMARY, prepare, run, lambda: WhatIfQuestion.model_json_schema())
+KIND = JobKind("whatif", "whatifs", SUMMARY, prepare, run, lambda: WhatIfQuestion.model_json_schema(), page="/compare")

@@ -1,4 +1,4 @@
-/** Charts with plotly, which is loaded at the first chart. Colours come from the theme; series also differ by pattern. */
+/** Charts with plotly, loaded at the first chart. Colours come from the theme; series also differ by pattern. */
 
 /** The palette of Okabe and Ito, distinguishable with every kind of colour vision (catalogs/ui/charts.py). */
 export const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C8C8C", "#7A5195"];
@@ -33,7 +33,14 @@ export function seriesStyle(i) {
 
 /** Return the fill of the i-th kind of bar. */
 export function barStyle(i, colour = COLOURS[i % COLOURS.length]) {
-  const pattern = { shape: HATCHES[i % HATCHES.length], solidity: 0.15, size: 7, fillmode: "overlay", fgcolor: "#4a5563", fgopacity: 0.45 };
+  const pattern = {
+    shape: HATCHES[i % HATCHES.length],
+    solidity: 0.15,
+    size: 7,
+    fillmode: "overlay",
+    fgcolor: "#4a5563",
+    fgopacity: 0.45,
+  };
   return { color: colour, pattern, line: { color: "#ffffff", width: 0.5 } };
 }
 
@@ -46,10 +53,19 @@ function theme(node) {
 function themed(layout, node) {
   const { ink, line, back, font } = theme(node);
   const axis = (own = {}) => ({
-    ...own, gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true,
+    ...own,
+    gridcolor: line,
+    zerolinecolor: line,
+    linecolor: line,
+    automargin: true,
     title: { ...own.title, font: { size: 13 } },
   });
-  const made = { ...layout, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, family: font, size: 12 } };
+  const made = {
+    ...layout,
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: ink, family: font, size: 12 },
+  };
   for (const key of Object.keys(layout).filter((key) => /^[xy]axis\d*$/.test(key))) made[key] = axis(layout[key]);
   made.xaxis ??= axis();
   made.yaxis ??= axis();
@@ -68,7 +84,9 @@ const LEGEND_LINE = 20;
 /** Return the further height that a narrow screen needs for a horizontal legend, one line for each entry. */
 function legendHeight({ data, layout }, width) {
   if (width >= 560 || layout?.legend?.orientation !== "h" || layout.showlegend === false) return 0;
-  const shown = new Set(data.filter((trace) => trace.showlegend !== false).map((trace) => trace.legendgroup || trace.name));
+  const shown = new Set(
+    data.filter((trace) => trace.showlegend !== false).map((trace) => trace.legendgroup || trace.name),
+  );
   return LEGEND_LINE * shown.size;
 }
 
@@ -81,7 +99,10 @@ function fitted(figure, width) {
   for (const note of found.layout.annotations) note.text = note.text?.replace(/: /, ":<br>");
   found.layout.margin = { ...found.layout.margin, t: 48 };
   const axis = (found.layout.xaxis ??= {});
-  const ends = found.data.filter((trace) => trace.type === "scatter").flatMap((trace) => trace.x ?? []).filter(Number.isFinite);
+  const ends = found.data
+    .filter((trace) => trace.type === "scatter")
+    .flatMap((trace) => trace.x ?? [])
+    .filter(Number.isFinite);
   if (axis.type !== "log" && !axis.range && ends.length) axis.range = [0, 1.08 * Math.max(...ends)];
   return found;
 }
@@ -103,7 +124,10 @@ export async function draw(node, figure, { label, height = 340, onClick } = {}) 
     const { data, layout } = structuredClone(fitted(figure, node.clientWidth));
     const below = legendHeight(figure, node.clientWidth);
     const margin = { l: 10, r: 20, t: 24, b: 10, ...layout?.margin };
-    const whole = themed({ ...layout, margin: { ...margin, b: margin.b + below + (below ? LEGEND_LINE * 2 : 0) }, height: height + below }, node);
+    const whole = themed(
+      { ...layout, margin: { ...margin, b: margin.b + below + (below ? LEGEND_LINE * 2 : 0) }, height: height + below },
+      node,
+    );
     if (below) node.style.height = `${height + below}px`;
     return plotly.react(node, data, whole, { displayModeBar: false, responsive: true });
   };

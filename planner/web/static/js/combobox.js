@@ -5,7 +5,10 @@ import { el, fill, freshId } from "/static/js/parts.js";
 /** Return whether every word of `text` is in `searched`. */
 export function matches(searched, text) {
   const place = searched.toLowerCase();
-  return text.toLowerCase().split(/\s+/).every((word) => place.includes(word));
+  return text
+    .toLowerCase()
+    .split(/\s+/)
+    .every((word) => place.includes(word));
 }
 
 /**
@@ -16,9 +19,22 @@ export function matches(searched, text) {
  * @param {(value: string) => void} choose Called with the value of a chosen suggestion, or with a text after Enter.
  */
 export function combobox(input, find, choose) {
-  const list = el("ul", { id: freshId("list"), role: "listbox", "aria-label": "Suggestions", class: "options", hidden: true });
+  const list = el("ul", {
+    id: freshId("list"),
+    role: "listbox",
+    "aria-label": "Suggestions",
+    class: "options",
+    hidden: true,
+  });
   const box = el("div", { class: "combobox" }, input, list);
-  for (const [name, value] of Object.entries({ role: "combobox", "aria-autocomplete": "list", "aria-expanded": "false", "aria-controls": list.id, autocomplete: "off", spellcheck: "false" })) {
+  for (const [name, value] of Object.entries({
+    role: "combobox",
+    "aria-autocomplete": "list",
+    "aria-expanded": "false",
+    "aria-controls": list.id,
+    autocomplete: "off",
+    spellcheck: "false",
+  })) {
     input.setAttribute(name, value);
   }
   let found = [];
@@ -48,10 +64,22 @@ export function combobox(input, find, choose) {
     const items = await find(input.value.trim()).catch(() => []);
     if (own !== asked || document.activeElement !== input) return;
     found = items.slice(0, 60);
-    fill(list, found.map((item) => el("li", {
-      id: freshId("option"), role: "option", "aria-selected": "false",
-      on: { mousedown: (event) => event.preventDefault(), click: () => take(item.value) },
-    }, el("span", {}, item.text), item.detail ? el("small", {}, item.detail) : null)));
+    fill(
+      list,
+      found.map((item) =>
+        el(
+          "li",
+          {
+            id: freshId("option"),
+            role: "option",
+            "aria-selected": "false",
+            on: { mousedown: (event) => event.preventDefault(), click: () => take(item.value) },
+          },
+          el("span", {}, item.text),
+          item.detail ? el("small", {}, item.detail) : null,
+        ),
+      ),
+    );
     list.hidden = found.length === 0;
     active = -1;
     input.removeAttribute("aria-activedescendant");

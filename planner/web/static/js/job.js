@@ -6,7 +6,11 @@ import { rate } from "/static/js/words.js";
 
 /** Words for the states of a job, and the class of its tag. */
 export const STATES = {
-  queued: ["queued", "busy"], running: ["running", "busy"], done: ["done", "good"], failed: ["failed", "bad"], cancelled: ["cancelled", ""],
+  queued: ["queued", "busy"],
+  running: ["running", "busy"],
+  done: ["done", "good"],
+  failed: ["failed", "bad"],
+  cancelled: ["cancelled", ""],
 };
 
 /** Return the tag of a job's state. */
@@ -39,7 +43,8 @@ export function follow(job, { onProgress, onEnd, onError }) {
     try {
       const now = await call(`/jobs/${encodeURIComponent(job.id)}`);
       if (ended(now)) onEnd(now);
-      else onError(new Error("The connection to the server was lost. The job goes on; load the page again to follow it."));
+      else
+        onError(new Error("The connection to the server was lost. The job goes on; load the page again to follow it."));
     } catch (error) {
       onError(error);
     }
@@ -60,17 +65,30 @@ export function progressBox(place, job) {
   const words = el("span", {}, "Waiting for a free worker");
   const count = el("span", { class: "soft" });
   const best = el("p", { class: "soft" });
-  const cancel = button(KEEP.includes(job.kind) ? "Cancel and keep the best" : "Cancel", async () => {
-    cancel.disabled = true;
-    try {
-      await call(`/jobs/${encodeURIComponent(job.id)}`, { method: "DELETE" });
-      announce("Cancelled");
-    } catch (error) {
-      place.append(problemNote(error));
-      cancel.disabled = false;
-    }
-  }, { class: "small" });
-  fill(place, el("div", { class: "progress" }, el("div", { class: "row between" }, el("div", {}, words, " ", count), cancel), bar, best));
+  const cancel = button(
+    KEEP.includes(job.kind) ? "Cancel and keep the best" : "Cancel",
+    async () => {
+      cancel.disabled = true;
+      try {
+        await call(`/jobs/${encodeURIComponent(job.id)}`, { method: "DELETE" });
+        announce("Cancelled");
+      } catch (error) {
+        place.append(problemNote(error));
+        cancel.disabled = false;
+      }
+    },
+    { class: "small" },
+  );
+  fill(
+    place,
+    el(
+      "div",
+      { class: "progress" },
+      el("div", { class: "row between" }, el("div", {}, words, " ", count), cancel),
+      bar,
+      best,
+    ),
+  );
   const show = (progress) => {
     if (!progress) return;
     if (progress.total) {
@@ -89,23 +107,48 @@ export function progressBox(place, job) {
 }
 
 function bestWords(best) {
-  const found = [best.words, best.hardware ? `on ${best.hardware}` : "", best.requests_per_s ? `${rate(best.requests_per_s)}` : ""];
+  const found = [
+    best.words,
+    best.hardware ? `on ${best.hardware}` : "",
+    best.requests_per_s ? `${rate(best.requests_per_s)}` : "",
+  ];
   return found.filter(Boolean).join(", ");
 }
 
 /** Words for the results of a job, by the name of their link. */
 const RESULTS = {
-  result: "JSON", "result.csv": "CSV", "result.parquet": "Parquet", "result.html": "Full report", "files.zip": "Files to deploy (zip)",
+  result: "JSON",
+  "result.csv": "CSV",
+  "result.parquet": "Parquet",
+  "result.html": "Full report",
+  "files.zip": "Files to deploy (zip)",
 };
 
 /** Return links to the results that a job has. */
 export function resultLinks(job) {
   const shown = Object.entries(RESULTS).filter(([name]) => name in job.links);
-  return shown.map(([name, text]) => el("a", { class: "button small", href: job.links[name], download: name === "result.html" ? null : `${job.kind}-${job.id}${name.replace("result", "").replace("files", "") || ".json"}` }, text));
+  return shown.map(([name, text]) =>
+    el(
+      "a",
+      {
+        class: "button small",
+        href: job.links[name],
+        download:
+          name === "result.html"
+            ? null
+            : `${job.kind}-${job.id}${name.replace("result", "").replace("files", "") || ".json"}`,
+      },
+      text,
+    ),
+  );
 }
 
 /** Return the problem of a failed job. */
 export function failure(job) {
-  const error = job.error ? new Problem(job.error) : new Error(job.status === "cancelled" ? "Cancelled before there was an answer." : "The job failed without a reason.");
+  const error = job.error
+    ? new Problem(job.error)
+    : new Error(
+        job.status === "cancelled" ? "Cancelled before there was an answer." : "The job failed without a reason.",
+      );
   return problemNote(error);
 }

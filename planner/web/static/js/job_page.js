@@ -10,7 +10,8 @@ import { announce, el, fill, problemNote } from "/static/js/parts.js";
  * @param {{path: string, place: {problem: HTMLElement, job: HTMLElement, answer: HTMLElement},
  *   save: (job: string) => void, show: (result: object, job: object) => void}} page The address that takes questions,
  *   where things are shown, what writes the id of the job into the address of the page, and what shows a result.
- * @returns {{run: (body: object) => Promise<void>, resume: () => Promise<object|null>, back: () => Promise<object|null>}}
+ * @returns {{run: (body: object) => Promise<void>, resume: () => Promise<object|null>,
+ *   back: () => Promise<object|null>}}
  */
 export function jobPage({ path, place, save, show }) {
   let stop = () => {};
@@ -28,11 +29,15 @@ export function jobPage({ path, place, save, show }) {
     fill(place.job);
     if (!job.links.result) {
       fill(place.answer, failure(job));
+      place.answer.scrollIntoView({ block: "nearest" });
       return;
     }
     try {
       const result = await call(`/jobs/${encodeURIComponent(job.id)}/result`);
-      fill(place.answer, job.status === "cancelled" ? el("p", { class: "note" }, "Cancelled: this is the partial result.") : null);
+      fill(
+        place.answer,
+        job.status === "cancelled" ? el("p", { class: "note" }, "Cancelled: this is the partial result.") : null,
+      );
       show(result, job);
       announce("Result ready");
     } catch (error) {
@@ -49,7 +54,10 @@ export function jobPage({ path, place, save, show }) {
       watch(job);
       return job;
     } catch {
-      fill(place.problem, el("p", { class: "note" }, "The job of this link is not on this server. The same question can be sent again."));
+      fill(
+        place.problem,
+        el("p", { class: "note" }, "The job of this link is not on this server. The same question can be sent again."),
+      );
       return null;
     }
   }
@@ -89,6 +97,11 @@ export function csvRows(text) {
   const names = head.split(",");
   return lines.map((line) => {
     const cells = line.split(",");
-    return Object.fromEntries(names.map((name, i) => [name, cells[i] === "" || cells[i] === undefined ? null : Number.isNaN(Number(cells[i])) ? cells[i] : Number(cells[i])]));
+    return Object.fromEntries(
+      names.map((name, i) => [
+        name,
+        cells[i] === "" || cells[i] === undefined ? null : Number.isNaN(Number(cells[i])) ? cells[i] : Number(cells[i]),
+      ]),
+    );
   });
 }

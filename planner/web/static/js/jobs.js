@@ -19,14 +19,31 @@ async function load() {
     before = found.next;
     if (!before) break;
   }
-  fill(document.getElementById("more"), before ? button("Show older jobs", () => { pages += 1; refresh(); }) : null);
+  fill(
+    document.getElementById("more"),
+    before
+      ? button("Show older jobs", () => {
+          pages += 1;
+          refresh();
+        })
+      : null,
+  );
   fill(document.getElementById("problem"));
   return items;
 }
 
 state.restore();
 const refresh = watchJobs(place, {
-  load, empty: "No jobs.", onError: (error) => fill(document.getElementById("problem"), problemNote(error)),
+  load,
+  empty: "No jobs.",
+  onError: (error) => fill(document.getElementById("problem"), problemNote(error)),
 });
-form.addEventListener("change", () => { pages = 1; state.save(); refresh(); });
-window.addEventListener("popstate", () => { state.restore(); refresh(); });
+form.addEventListener("change", () => {
+  pages = 1;
+  state.save();
+  refresh();
+});
+window.addEventListener("popstate", () => {
+  state.restore();
+  refresh();
+});

@@ -1,8 +1,8 @@
 /** The estimate while one types: does it fit, what binds, a lone request, and a first guess of GPUs and dollars. */
 
 import { call } from "/static/js/api.js";
-import { cards, el, fill, partsBar, problemNote, sentence } from "/static/js/parts.js";
-import { counted, digits, dollars, gigabytes, rate, seconds } from "/static/js/words.js";
+import { cards, el, fill, memoryBar, problemNote, sentence } from "/static/js/parts.js";
+import { counted, digits, dollars, rate, seconds } from "/static/js/words.js";
 
 /** Return a function that shows the estimate of a question in `place`; a newer question replaces an older one. */
 export function liveStrip(place) {
@@ -29,13 +29,33 @@ function estimate(guess) {
   const range = guess.uncertainty ?? {};
   const rows = [
     ["Memory", fits, guess.hardware ?? ""],
-    ["First guess", value(guess.gpus, (n) => counted(n, "accelerator")), between(range.gpus, digits) || (guess.requests_per_s ? `carries about ${rate(guess.requests_per_s)}` : "")],
+    [
+      "First guess",
+      value(guess.gpus, (n) => counted(n, "accelerator")),
+      between(range.gpus, digits) || (guess.requests_per_s ? `carries about ${rate(guess.requests_per_s)}` : ""),
+    ],
     ["Cost", value(guess.usd_per_hour, (usd) => `${dollars(usd)}/h`), between(range.usd_per_hour, dollars)],
-    ["One request alone", value(guess.lone_ttft_s, seconds), guess.lone_tpot_s === null ? "" : `to the first token, then ${seconds(guess.lone_tpot_s)} per token`],
-    ["Limited by", guess.binds ?? "nothing", guess.fits && !guess.enough ? "more hardware is needed than is named" : ""],
+    [
+      "One request alone",
+      value(guess.lone_ttft_s, seconds),
+      guess.lone_tpot_s === null ? "" : `to the first token, then ${seconds(guess.lone_tpot_s)} per token`,
+    ],
+    [
+      "Limited by",
+      guess.binds ?? "nothing",
+      guess.fits && !guess.enough ? "more hardware is needed than is named" : "",
+    ],
   ];
   const notes = [range.words, ...guess.notes].filter(Boolean).map(sentence);
-  return [cards(rows), guess.memory ? memoryBar(guess.memory) : null, el("ul", { class: "soft notes" }, notes.map((text) => el("li", {}, text)))];
+  return [
+    cards(rows),
+    guess.memory ? ofAnswer(guess.memory) : null,
+    el(
+      "ul",
+      { class: "soft notes" },
+      notes.map((text) => el("li", {}, text)),
+    ),
+  ];
 }
 
 /** Return a range in words; empty if both ends are equal or unknown. */
@@ -50,12 +70,8 @@ function value(found, words) {
 }
 
 /** Return a bar of the memory of one accelerator; the document is that of an answer's memory. */
-export function memoryBar(memory) {
-  const parts = [
-    ["weights", memory.weights_bytes], ["activations", memory.activation_bytes], ["runtime", memory.non_torch_bytes], ["KV cache", memory.kv_bytes],
-  ].filter(([, size]) => size > 0);
-  const free = memory.device_bytes - parts.reduce((sum, [, size]) => sum + size, 0);
-  const shown = parts.map(([name, size], i) => ({ name, size, words: gigabytes(size), pattern: i }));
-  if (free > 0) shown.push({ name: "free", size: free, words: gigabytes(free), pattern: 5 });
-  return partsBar(shown, memory.device_bytes, `Memory of one accelerator, ${gigabytes(memory.device_bytes)}`);
+function ofAnswer(memory) {
+  const { weights_bytes: weights, activation_bytes: activations, non_torch_bytes: runtime, kv_bytes: kv } = memory;
+  const sizes = { weights, activations, runtime, "KV cache": kv };
+  return memoryBar(Object.entries(sizes), memory.device_bytes);
 }

@@ -1,6 +1,7 @@
 /** Builders of the elements that all pages share. Text is always set as text, so that no name becomes markup. */
 
 import { Problem } from "/static/js/api.js";
+import { gigabytes } from "/static/js/words.js";
 
 let nextId = 0;
 
@@ -32,26 +33,58 @@ export function el(tag, attributes = {}, ...children) {
 
 /** Replace the children of a node. */
 export function fill(node, ...children) {
-  node.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
+  node.replaceChildren(
+    ...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false),
+  );
   return node;
 }
 
-/** Return a table in a box that scrolls by itself. A cell is a text or a node; `numeric` are the right-aligned columns. */
+/** Return a table in a box that scrolls. A cell is a text or a node; `numeric` are the right-aligned columns. */
 export function table({ head, rows, caption, numeric = [], label }) {
-  const kind = (i, cell = "") => (numeric.includes(i) ? "number" : typeof cell === "string" && cell.length > 40 ? "long" : null);
+  const kind = (i, cell = "") =>
+    numeric.includes(i) ? "number" : typeof cell === "string" && cell.length > 40 ? "long" : null;
   const body = rows.map((row) =>
-    el("tr", {}, row.map((cell, i) => (i === 0 ? el("th", { scope: "row", class: kind(i, cell) }, cell ?? "") : el("td", { class: kind(i, cell) }, cell ?? "")))),
+    el(
+      "tr",
+      {},
+      row.map((cell, i) =>
+        i === 0
+          ? el("th", { scope: "row", class: kind(i, cell) }, cell ?? "")
+          : el("td", { class: kind(i, cell) }, cell ?? ""),
+      ),
+    ),
   );
   const heads = head.map((text, i) => (text === "" ? el("td") : el("th", { scope: "col", class: kind(i) }, text)));
-  const made = el("table", {}, caption ? el("caption", {}, caption) : null, el("thead", {}, el("tr", {}, heads)), el("tbody", {}, body));
+  const made = el(
+    "table",
+    {},
+    caption ? el("caption", {}, caption) : null,
+    el("thead", {}, el("tr", {}, heads)),
+    el("tbody", {}, body),
+  );
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label ?? caption ?? "Table" }, made);
+}
+
+/** Return lines as a list; null without lines. */
+export function bullets(lines, attributes = {}) {
+  return lines?.length
+    ? el(
+        "ul",
+        attributes,
+        lines.map((line) => el("li", {}, line)),
+      )
+    : null;
 }
 
 /** Return the most important figures: rows of label, value and an optional detail. */
 export function cards(rows) {
-  return el("dl", { class: "cards" }, rows.map(([label, value, detail]) =>
-    el("div", {}, el("dt", {}, label), el("dd", {}, value, detail ? el("small", {}, detail) : null)),
-  ));
+  return el(
+    "dl",
+    { class: "cards" },
+    rows.map(([label, value, detail]) =>
+      el("div", {}, el("dt", {}, label), el("dd", {}, value, detail ? el("small", {}, detail) : null)),
+    ),
+  );
 }
 
 /** Return a section that is folded until it is opened; `make` may be a function, called at the first opening. */
@@ -108,17 +141,23 @@ export function button(text, onClick, attributes = {}) {
 
 /** Return a button that copies a text, or what a function returns, and states that it did. */
 export function copyButton(text, label = "Copy") {
-  const made = button(label, async () => {
-    const copied = typeof text === "function" ? await text() : text;
-    try {
-      await navigator.clipboard.writeText(copied);
-      made.textContent = "Copied";
-      announce("Copied");
-    } catch {
-      made.textContent = "Select the text to copy it";
-    }
-    setTimeout(() => { made.textContent = label; }, 1600);
-  }, { class: "quiet" });
+  const made = button(
+    label,
+    async () => {
+      const copied = typeof text === "function" ? await text() : text;
+      try {
+        await navigator.clipboard.writeText(copied);
+        made.textContent = "Copied";
+        announce("Copied");
+      } catch {
+        made.textContent = "Select the text to copy it";
+      }
+      setTimeout(() => {
+        made.textContent = label;
+      }, 1600);
+    },
+    { class: "quiet" },
+  );
   return made;
 }
 
@@ -142,11 +181,22 @@ export function download(name, text, type = "application/json") {
 
 /** Return a problem in words: the rule that was broken, the value, the nearest valid choice. */
 export function problemNote(error) {
-  if (!(error instanceof Problem)) return el("div", { class: "problem", role: "alert" }, el("p", {}, String(error.message ?? error)));
+  if (!(error instanceof Problem))
+    return el("div", { class: "problem", role: "alert" }, el("p", {}, String(error.message ?? error)));
   const given = error.value !== undefined ? el("p", {}, "Given: ", el("code", {}, error.value)) : null;
-  const near = error.nearest !== undefined ? el("p", {}, "Nearest valid choice: ", el("code", {}, error.nearest)) : null;
-  const parts = error.rule ? [el("p", {}, el("strong", {}, sentence(error.rule))), given, near, error.hint ? el("p", {}, error.hint) : null] : [el("p", {}, error.message)];
+  const near =
+    error.nearest !== undefined ? el("p", {}, "Nearest valid choice: ", el("code", {}, error.nearest)) : null;
+  const parts = error.rule
+    ? [el("p", {}, el("strong", {}, sentence(error.rule))), given, near, hint(error.hint)]
+    : [el("p", {}, error.message)];
   return el("div", { class: "problem", role: "alert" }, parts);
+}
+
+/** Return what helps with a problem; where it is a command that lists a catalog, the page of that catalog. */
+function hint(text) {
+  if (!text) return null;
+  const kind = text.match(/^`catalog list (\w+)`/)?.[1];
+  return el("p", {}, kind ? el("a", { href: `/catalog?kind=${kind}` }, `All ${kind} of the catalog`) : text);
 }
 
 /** Return a text with a capital first letter and a full stop. */
@@ -159,23 +209,51 @@ let region = null;
 
 /** Have screen readers announce a text. */
 export function announce(text) {
-  region ??= document.getElementById("content").appendChild(el("div", { class: "unseen", role: "status", "aria-live": "polite" }));
+  region ??= document
+    .getElementById("content")
+    .appendChild(el("div", { class: "unseen", role: "status", "aria-live": "polite" }));
   region.textContent = text;
 }
 
 /** Return a bar of parts, each with a pattern and a colour of its own, and its legend with the sizes in words. */
 export function partsBar(parts, total, label) {
-  const all = Math.max(total, parts.reduce((sum, part) => sum + part.size, 0)) || 1;
-  const bar = el("div", { class: "parts", role: "img", "aria-label": `${label}: ${parts.map((p) => `${p.name} ${p.words}`).join(", ")}` });
+  const all =
+    Math.max(
+      total,
+      parts.reduce((sum, part) => sum + part.size, 0),
+    ) || 1;
+  const bar = el("div", {
+    class: "parts",
+    role: "img",
+    "aria-label": `${label}: ${parts.map((p) => `${p.name} ${p.words}`).join(", ")}`,
+  });
   parts.forEach((part, i) => {
     const piece = el("span", { class: `part pattern-${part.pattern ?? i}`, title: `${part.name} ${part.words}` });
     piece.style.width = `${(100 * part.size) / all}%`;
     bar.append(piece);
   });
-  const legend = el("ul", { class: "legend" }, parts.map((part, i) =>
-    el("li", {}, el("span", { class: `key pattern-${part.pattern ?? i}`, "aria-hidden": "true" }), `${part.name} ${part.words}`),
-  ));
+  const legend = el(
+    "ul",
+    { class: "legend" },
+    parts.map((part, i) =>
+      el(
+        "li",
+        {},
+        el("span", { class: `key pattern-${part.pattern ?? i}`, "aria-hidden": "true" }),
+        `${part.name} ${part.words}`,
+      ),
+    ),
+  );
   return el("div", {}, bar, legend);
+}
+
+/** Return a bar of the memory of one accelerator: pairs of a name and bytes, and what is free. */
+export function memoryBar(sizes, device) {
+  const parts = sizes.filter(([, size]) => size > 0).map(([name, size], i) => ({ name, size, pattern: i }));
+  const free = device - parts.reduce((sum, { size }) => sum + size, 0);
+  if (free > 0) parts.push({ name: "free", size: free, pattern: 5 });
+  const shown = parts.map((part) => ({ ...part, words: gigabytes(part.size) }));
+  return partsBar(shown, device, `Memory of one accelerator, ${gigabytes(device)}`);
 }
 
 /** Wait until no call came for `ms` milliseconds, then run. */

@@ -5,16 +5,24 @@ import { showAnswer } from "/static/js/answer.js";
 import { failure, follow, progressBox, resultLinks } from "/static/js/job.js";
 import { liveStrip } from "/static/js/live.js";
 import { announce, codeBlock, el, fill, fold, problemNote, shareButton } from "/static/js/parts.js";
-import { questionForm } from "/static/js/question.js";
+import { questionForm } from "/static/js/question/form.js";
 import { digits } from "/static/js/words.js";
 
-const place = Object.fromEntries(["live", "problem", "job", "answer", "spelled"].map((id) => [id, document.getElementById(id)]));
+const place = Object.fromEntries(
+  ["live", "problem", "job", "answer", "spelled"].map((id) => [id, document.getElementById(id)]),
+);
 const strip = liveStrip(place.live);
 let stop = () => {};
 let shown = null; // the question of the answer on the page, as a query
 let current = null; // the id of the job on the page
 
-const page = questionForm({ kept: ["job"], onChange: () => { fill(place.problem); changed(); } });
+const page = questionForm({
+  kept: ["job"],
+  onChange: () => {
+    fill(place.problem);
+    changed();
+  },
+});
 
 function changed() {
   strip(page.asQuery(), page.complete());
@@ -61,6 +69,7 @@ async function ended(job, asked) {
   fill(place.job);
   if (!job.links.result) {
     fill(place.answer, failure(job));
+    place.answer.scrollIntoView({ block: "nearest" });
     return;
   }
   let view;
@@ -75,7 +84,10 @@ async function ended(job, asked) {
     fill(place.answer, problemNote(error));
     return;
   }
-  const note = job.status === "cancelled" ? el("p", { class: "note" }, "Cancelled: this is the best plan that had been found.") : null;
+  const note =
+    job.status === "cancelled"
+      ? el("p", { class: "note" }, "Cancelled: this is the best plan that had been found.")
+      : null;
   showAnswer(place.answer, view, { files: [...resultLinks(job), shareButton()], note, onChange: again });
   shown = asked;
   changed();
@@ -85,12 +97,23 @@ async function ended(job, asked) {
 
 /** Return what a search had found when it was stopped before it could write an answer. */
 function stopped(best) {
-  const yaml = Object.entries(best.deployment).map(([name, value]) => `${name}: ${JSON.stringify(value)}\n`).join("");
+  const yaml = Object.entries(best.deployment)
+    .map(([name, value]) => `${name}: ${JSON.stringify(value)}\n`)
+    .join("");
   return [
     el("h2", { class: "verdict" }, "Stopped: the best so far"),
     el("p", {}, `${best.words}, on ${best.hardware}: ${digits(best.requests_per_s)} requests/s.`),
-    el("p", { class: "soft" }, "The search ended before it compared all candidates, and before the full simulation of this one. Plan again for an answer with its confidence and cost."),
-    el("div", { class: "row" }, el("a", { class: "button small", href: `/simulate?${query({ deployment: yaml })}` }, "Simulate it")),
+    el(
+      "p",
+      { class: "soft" },
+      "The search ended before it compared all candidates, and before the full simulation of this one. " +
+        "Plan again for an answer with its confidence and cost.",
+    ),
+    el(
+      "div",
+      { class: "row" },
+      el("a", { class: "button small", href: `/simulate?${query({ deployment: yaml })}` }, "Simulate it"),
+    ),
     codeBlock(yaml, "deployment.yaml"),
   ];
 }
@@ -101,15 +124,25 @@ function again(changes, words) {
   setTimeout(plan, 0);
 }
 
+/** Return the request of a question as a command of curl. */
+function curl(question) {
+  const address = `${window.location.origin}/api/v1/plans`;
+  const body = JSON.stringify(question).replaceAll("'", "'\\''");
+  return `curl -X POST ${address} -H 'Content-Type: application/json' -d '${body}'`;
+}
+
 /** Show the question as a command, a scenario file and a body of the API. */
 async function spelled() {
   try {
     const found = await call("/question", { method: "POST", body: page.question() });
-    fill(place.spelled, fold("The same question as a command, a file or a request", () => [
-      codeBlock(found.command, "Command"),
-      codeBlock(found.scenario, "Scenario file"),
-      codeBlock(`curl -X POST ${window.location.origin}/api/v1/plans -H 'Content-Type: application/json' -d '${JSON.stringify(found.question).replaceAll("'", "'\\''")}'`, "Request to the API"),
-    ]));
+    fill(
+      place.spelled,
+      fold("The same question as a command, a file or a request", () => [
+        codeBlock(found.command, "Command"),
+        codeBlock(found.scenario, "Scenario file"),
+        codeBlock(curl(found.question), "Request to the API"),
+      ]),
+    );
   } catch (error) {
     fill(place.spelled, problemNote(error));
   }
@@ -118,7 +151,9 @@ async function spelled() {
 page.form.addEventListener("submit", (event) => {
   event.preventDefault();
   if (!page.complete()) {
-    const missing = page.form.elements.model.value.trim() ? document.getElementById("hardware-search") : page.form.elements.model;
+    const missing = page.form.elements.model.value.trim()
+      ? document.getElementById("hardware-search")
+      : page.form.elements.model;
     fill(place.problem, problemNote(new Error("Name a model, hardware and at least one objective.")));
     missing.focus();
     return;
@@ -141,7 +176,14 @@ async function showLinked(id) {
     const own = await call("/question", { method: "POST", body: page.question() });
     same = own.key === job.key;
     if (!same && JSON.stringify(own.question) === JSON.stringify(job.question)) {
-      fill(place.problem, el("p", { class: "note" }, "This answer was made with another version or calibration. Plan again to bring it up to date."));
+      fill(
+        place.problem,
+        el(
+          "p",
+          { class: "note" },
+          "This answer was made with another version or calibration. Plan again to bring it up to date.",
+        ),
+      );
       same = true;
     }
   } catch (error) {

@@ -2,8 +2,8 @@
  * The state of a form in the address of the page, so that a link brings back every control.
  *
  * A control takes part if it has a name. Values that equal the default in the HTML are left out. Names with several
- * values, such as rows that users add, are read and written by a list of the page; a list whose name ends in a dot stands
- * for all names that begin so, and reads and writes pairs of name and value.
+ * values, such as rows that users add, are read and written by a list of the page; a list whose name ends in a dot
+ * stands for all names that begin so, and reads and writes pairs of name and value.
  */
 
 /**
@@ -15,7 +15,8 @@
  * @param {string[]} kept Names of the address that belong to the page and not to the form.
  */
 export function urlState(form, { lists = {}, kept = [] } = {}) {
-  const controls = () => [...form.elements].filter((control) => control.name && !(control.name in lists) && !(`${control.name}.` in lists));
+  const controls = () =>
+    [...form.elements].filter((control) => control.name && !(control.name in lists) && !(`${control.name}.` in lists));
 
   /** Return the query of the form, without defaults. */
   function query() {

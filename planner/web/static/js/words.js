@@ -12,7 +12,8 @@ function rounded(x, n) {
 function short(x, n = 3) {
   if (x === 0) return "0";
   const [mantissa, power] = rounded(x, n).split("e");
-  if (Number(power) < -4 || Number(power) >= n) return `${Number(mantissa)}e${power[0]}${power.slice(1).padStart(2, "0")}`;
+  if (Number(power) < -4 || Number(power) >= n)
+    return `${Number(mantissa)}e${power[0]}${power.slice(1).padStart(2, "0")}`;
   return String(Number(`${mantissa}e${power}`));
 }
 
@@ -62,7 +63,13 @@ export function gigabytes(bytes) {
 
 /** Return a number with an SI prefix and its unit, for example "990 TFLOP/s". */
 export function si(x, unit) {
-  for (const [size, letter] of [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+  for (const [size, letter] of [
+    [1e15, "P"],
+    [1e12, "T"],
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ]) {
     if (x >= size * 0.9995) return `${short(x / size)} ${letter}${unit}`;
   }
   return `${short(x)} ${unit}`.trim();
@@ -86,6 +93,11 @@ export function moment(text) {
 
 /** Return a duration in the largest unit that is not above it, such as "2.5 min". */
 export function duration(x) {
-  for (const [unit, size] of [["d", 86400], ["h", 3600], ["min", 60]]) if (x >= size) return `${short(x / size)} ${unit}`;
+  for (const [unit, size] of [
+    ["d", 86400],
+    ["h", 3600],
+    ["min", 60],
+  ])
+    if (x >= size) return `${short(x / size)} ${unit}`;
   return `${short(x)} s`;
 }

@@ -1,0 +1,150 @@
+/** The form of a question to the planner: controls, presets, and its spellings as a query and as JSON. */
+
+import { call, query } from "/static/js/api.js";
+import { announce, debounced } from "/static/js/parts.js";
+import { hardwareChips } from "/static/js/question/hardware.js";
+import { modelField } from "/static/js/question/model.js";
+import { objectiveRows } from "/static/js/question/objectives.js";
+import { asQuestion, asText, flat, severalValues } from "/static/js/question/spelling.js";
+import { lengthSlider, workloadField } from "/static/js/question/workload.js";
+import { urlState } from "/static/js/url_state.js";
+
+const at = (id) => document.getElementById(id);
+
+/**
+ * Give life to the form of `_question.html`.
+ *
+ * @param {{onChange: () => void, kept?: string[]}} page What runs after a change; names of the address that are not the
+ *   form's.
+ */
+export function questionForm({ onChange, kept = [] }) {
+  const form = at("question");
+  const models = call("/models")
+    .then((found) => found.items)
+    .catch(() => []);
+  const hardware = call("/hardware")
+    .then((found) => found.items)
+    .catch(() => []);
+  const changed = debounced(() => {
+    state.save();
+    onChange();
+  }, 120);
+
+  const slo = objectiveRows(presetObjectives()[0], changed);
+  const chips = hardwareChips(hardware, changed);
+  const lists = { ...severalValues(form), slo, hardware: chips, model: modelField(models, changed) };
+  const state = urlState(form, { lists, kept });
+  const workloads = workloadField(changed);
+  lengthSlider("input", changed);
+  lengthSlider("output", changed);
+  pairSlider(at("confidence-slider"), at("confidence"), changed);
+  loadFields();
+  presets(slo, changed);
+
+  const follow = () => {
+    workloads.follow();
+    form.dispatchEvent(new Event("restored"));
+    loadFields();
+  };
+  const restore = (text) => {
+    state.restore(text);
+    follow();
+  };
+  form.addEventListener("input", changed);
+  form.addEventListener("change", () => {
+    loadFields();
+    changed();
+  });
+  form.addEventListener("reset", (event) => {
+    event.preventDefault();
+    restore("");
+    state.save(Object.fromEntries(kept.map((name) => [name, ""])));
+    onChange();
+  });
+  window.addEventListener("popstate", () => {
+    restore();
+    onChange();
+  });
+  restore();
+
+  return {
+    form,
+    state,
+    /** Return the question as the JSON of a scenario file. */
+    question: () =>
+      asQuestion(form, { slo: slo.read(), hardware: chips.read().join(","), model: at("model").value.trim() }),
+    /** Return the question as the text of a query. */
+    asQuery: () => state.query().toString(),
+    /** Return whether the question names all that a plan needs. */
+    complete: () => at("model").value.trim() !== "" && chips.read().length > 0 && slo.read().length > 0,
+    /** Change keys of the question, as a suggestion of a refused answer does. */
+    change: (changes) => {
+      applyChanges(changes, { slo, chips });
+      changed();
+    },
+    /** Set the form from a question, as a link or a finished job holds it. */
+    write: (question) => restore(query(flat(question))),
+  };
+}
+
+const presetButtons = () => [...at("presets").querySelectorAll("button")];
+
+/** Return the objectives of each preset. */
+function presetObjectives() {
+  return presetButtons().map((button) => button.dataset.slo.split(","));
+}
+
+/** Have the buttons of presets set a workload and its objectives, which users then change. */
+function presets(slo, changed) {
+  const objectives = presetObjectives();
+  presetButtons().forEach((button, i) =>
+    button.addEventListener("click", () => {
+      at("workload").value = button.dataset.workload;
+      at("workload").dispatchEvent(new Event("change", { bubbles: true }));
+      slo.write(objectives[i]);
+      announce(`Preset ${button.textContent}`);
+      changed();
+    }),
+  );
+}
+
+function applyChanges(changes, { slo, chips }) {
+  for (const [name, value] of Object.entries(changes)) {
+    if (name === "slo") slo.write(value);
+    else if (name === "hardware") chips.write([value]);
+    else {
+      const control = at("question").elements[name];
+      if (!control) continue;
+      control.value =
+        name === "fixed"
+          ? Object.entries(value)
+              .map(([key, part]) => `${key}=${asText(part)}`)
+              .join("\n")
+          : Array.isArray(value)
+            ? value.join(",")
+            : value;
+      control.closest("details")?.setAttribute("open", "");
+      control.dispatchEvent(new Event("input", { bubbles: true }));
+    }
+  }
+}
+
+function pairSlider(slider, number, changed) {
+  slider.addEventListener("input", () => {
+    number.value = slider.value;
+    changed();
+  });
+  number.addEventListener("input", () => {
+    slider.value = number.value;
+  });
+  at("question").addEventListener("restored", () => {
+    slider.value = number.value;
+  });
+}
+
+function loadFields() {
+  const [rate, users] = [at("rate"), at("users")];
+  if (document.activeElement === rate && rate.value) users.value = "";
+  else if (document.activeElement === users && users.value) rate.value = "";
+  at("think-field").hidden = users.value === "";
+}
