@@ -291,9 +291,7 @@ class _Priced:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Priced):
             return NotImplemented
-        own, others = self.bundle.models, other.bundle.models
-        same_tables = own.keys() == others.keys() and all(others[family] is model for family, model in own.items())
-        return same_tables and self.resolved == other.resolved
+        return self.bundle.same_tables(other.bundle) and self.resolved == other.resolved
 
 
 @lru_cache(maxsize=32)

@@ -14,7 +14,8 @@ from planner.evaluation.confidence import allowance_for
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.problem.scenario import request_of_keys
 from planner.problem.slo import Slo
-from planner.web.documents.guess import Guess, guess_document
+from planner.web.documents.guess import guess_document
+from planner.web.documents.shapes import Guess
 
 QUESTION: dict[str, Any] = {
     "model": "llama3.1-8b",
