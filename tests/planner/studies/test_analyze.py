@@ -19,7 +19,8 @@ from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
 from planner.cli.main import app
 from planner.studies import step_analysis
-from planner.studies.step_analysis import PromptLimits, StepQuery, analyze, decode_step, document, prefill_steps
+from planner.studies.analyzed_steps import PromptLimits, decode_step, prefill_steps
+from planner.studies.step_analysis import StepQuery, analyze, document
 from simulator.analysis.operators import FIXED, LINK, MEMORY, together
 from simulator.cluster.compiled import compile_deployment
 from simulator.core.batch import BatchShape
