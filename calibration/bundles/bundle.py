@@ -254,7 +254,7 @@ def _read(path: Path) -> tuple[BundleFacts, Mapping[str, FamilyModel]]:
     return _read_once(path, tuple((f.st_mtime, f.st_size) for f in files))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _read_once(
     path: Path,
     changed: object,  # noqa: ARG001 (the cache's key)

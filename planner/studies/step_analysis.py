@@ -226,7 +226,7 @@ class _Priced:
         return self.bundle.same_tables(other.bundle) and self.resolved == other.resolved
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def _step_cost(priced: _Priced) -> StepCost:
     """Return the cost of steps, which questions about other batches and contexts share."""
     return compile_step_cost(priced.resolved, priced.bundle)

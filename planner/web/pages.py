@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 
 from catalogs.ui.shared_options import own_version
 from planner.web.problems import http_problem
+from planner.web.scripts import module_addresses
 
 FOLDER: Final = Path(__file__).parent
 
@@ -61,6 +62,12 @@ def _context(name: str) -> dict[str, Any]:
     return {}
 
 
+def prepare() -> None:
+    """Compute what the templates need before a page is first shown."""
+    for page in PAGES:
+        _context(page.name)
+
+
 def _of_front(metrics: dict[str, str]) -> dict[str, Any]:
     """Return the axes of a front by name, and the keys that its question may have."""
     from planner.cli.commands.front import KEYS
@@ -71,6 +78,7 @@ def _of_front(metrics: dict[str, str]) -> dict[str, Any]:
 
 
 templates = Jinja2Templates(FOLDER / "templates")
+templates.env.globals["module_addresses"] = module_addresses
 
 router = APIRouter(include_in_schema=False)
 

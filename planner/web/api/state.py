@@ -13,6 +13,7 @@ from planner.web.jobs.queue import JobQueue
 from planner.web.settings import MIB, ServerSettings
 from planner.web.store import Job, Store
 from planner.web.uploads import Uploads
+from planner.web.warm_up import WarmUp
 
 PREFIX: Final = "/api/v1"
 
@@ -31,6 +32,7 @@ class ServerState:
     store: Store
     uploads: Uploads
     queue: JobQueue
+    warm_up: WarmUp
 
     @classmethod
     def open(cls, settings: ServerSettings) -> ServerState:
@@ -41,7 +43,7 @@ class ServerState:
         """
         store, limits = Store(settings.store_url), settings.limits
         uploads = Uploads(store, settings.folder, limits.max_upload_mib * MIB, limits.max_uploads_mib * MIB)
-        return cls(settings, store, uploads, JobQueue(store, uploads, settings))
+        return cls(settings, store, uploads, JobQueue(store, uploads, settings), WarmUp())
 
     def submission(self, owner: str) -> Submission:
         """Return what the kinds of jobs may use for one user."""
