@@ -50,6 +50,7 @@ SHORT = {
     "planner/cli/options.py": "shared by all commands",
     "planner/problem/reproduction.py": "the schema of a block",
     "planner/search/progress.py": "shared by both searches",
+    "planner/web/scripts.py": "shared by all pages",
     "simulator/core/invariants.py": "public types",
     "simulator/core/outcomes.py": "public constants",
     "simulator/costs/compile.py": "the choice among the cost models, above all of them",

@@ -26,8 +26,8 @@ export function stepForm({ onChange, kept = [] }) {
   const form = document.getElementById("step");
   const place = document.getElementById("setups");
   const add = document.getElementById("add-setup");
-  const models = call("/models").then((found) => found.items).catch(() => []);
-  const hardware = call("/hardware").then((found) => found.items).catch(() => []);
+  const models = itemsOf("/models");
+  const hardware = itemsOf("/hardware");
   const changed = debounced(() => { state.save(); if (form.checkValidity()) onChange(); }, 120);
 
   const setups = () => [...place.children].map((node) => ({ model: part(node, "model").value.trim(), hardware: part(node, "hardware").value.trim() }));
@@ -61,7 +61,7 @@ export function stepForm({ onChange, kept = [] }) {
   }
 
   async function findModels(text) {
-    return (await models).filter((item) => matches(`${item.name} ${item.hf_id ?? ""}`, text)).map((item) => ({
+    return (await models()).filter((item) => matches(`${item.name} ${item.hf_id ?? ""}`, text)).map((item) => ({
       value: item.name, text: item.name, detail: [item.params ? si(item.params, "").replace(" G", " B") : "", item.weight_dtype].filter(Boolean).join(" · "),
     }));
   }
@@ -69,7 +69,7 @@ export function stepForm({ onChange, kept = [] }) {
   async function findHardware(text) {
     const [, name, count] = text.toLowerCase().match(/^([a-z][\w-]*?)?(?:x(\d*))?$/) ?? [];
     const most = (item) => Math.max(...(item.node_sizes ?? [8]));
-    return (await hardware).filter((item) => matches(`${item.name} ${item.vendor ?? ""}`, name ?? text)).flatMap((item) => {
+    return (await hardware()).filter((item) => matches(`${item.name} ${item.vendor ?? ""}`, name ?? text)).flatMap((item) => {
       const sizes = count ? [Number(count)] : text ? [1, 2, 4, 8].filter((n) => n <= most(item)) : [1];
       return sizes.map((n) => ({
         value: `${item.name}x${n}`, text: `${item.name}x${n}`,
@@ -144,6 +144,17 @@ export function stepForm({ onChange, kept = [] }) {
 
 function part(node, name) {
   return node.querySelector(`[data-part="${name}"]`);
+}
+
+/** Return a function that asks for the items of a catalog when they are first needed, after the first answer. */
+function itemsOf(path) {
+  let items = null;
+  return () => {
+    items ??= call(path)
+      .then((found) => found.items)
+      .catch(() => []);
+    return items;
+  };
 }
 
 /** Return the command of `plan analyze` for a setup. */
