@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from calibration.bundles.bundle import load_bundle
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.models.catalog import list_models
@@ -131,7 +132,7 @@ def test_later_guesses_share_what_objectives_and_rates_do_not_change() -> None:
 def test_a_new_calibration_is_not_answered_from_the_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Closed forms are kept for the tables from which they were made."""
     first = sized(model="qwen3-32b", hardware="h100x2")
-    other = guesses.load_bundle(parse_hardware("h200").accelerator)
+    other = load_bundle(parse_hardware("h200").accelerator)
     monkeypatch.setattr(guesses, "load_bundle", lambda _: other)
     assert sized(model="qwen3-32b", hardware="h100x2").choice.forms is not first.choice.forms
 
