@@ -117,6 +117,7 @@ SHORT = {
     "planner/problem/reproduction.py": "the schema of a block",
     "planner/search/progress.py": "shared by both searches",
     "planner/web/mcp/command.py": "the command, apart from the protocol that it serves",
+    "planner/web/scripts.py": "shared by all pages",
     "simulator/core/invariants.py": "public types",
     "simulator/core/outcomes.py": "public constants",
     "simulator/costs/compile.py": "the choice among the cost models, above all of them",

@@ -75,6 +75,11 @@ class Bundle:
             raise InputError("unknown operator family", family, ", ".join(DEFAULTS))
         return self.errors.get(family, DEFAULTS[family].expected_error)
 
+    def same_tables(self, other: Bundle) -> bool:
+        """Return whether both were read from the same files, so that every operator costs the same."""
+        own, others = self.models, other.models
+        return own.keys() == others.keys() and all(others[family] is model for family, model in own.items())
+
     def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
         """Return whether decodes in a step with prefill cost as much as prefill chunks of one token.
 
@@ -250,7 +255,7 @@ def _read(path: Path) -> tuple[BundleFacts, Mapping[str, FamilyModel]]:
     return _read_once(path, tuple((f.st_mtime, f.st_size) for f in files))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _read_once(
     path: Path,
     changed: object,  # noqa: ARG001 (the cache's key)

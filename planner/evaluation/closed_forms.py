@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 from catalogs.deployments.layout import Role
 from planner.evaluation.deployments import CandidateDeployments
@@ -28,6 +29,7 @@ class ClosedForms:
     slos: Sequence[Slo]
     _queueing: dict[Candidate, CandidateQueueing] = field(default_factory=dict, repr=False)
     _saturation: dict[Candidate, float] = field(default_factory=dict, repr=False)
+    _operator_errors: dict[Candidate, float] = field(default_factory=dict, repr=False)
     _floors: dict[tuple[object, ...], Discard | None] = field(default_factory=dict, repr=False)
 
     def discard(self, candidate: Candidate) -> Discard | None:
@@ -94,13 +96,18 @@ class ClosedForms:
             output_tokens=lengths.output_mean,
             api_server=ApiServerQueue(compiled.resolved.engine.host, compiled.resolved.api_server_count),
             variability=lengths.variability,
-            input_quantile=lengths.input_at,
+            input_quantile=cache(lengths.input_at),
         )
 
     def operator_error(self, candidate: Candidate) -> float:
-        """Return the expected relative error of the step times from the operators alone; of two pools, the larger."""
-        totals = (totals for _, totals in self._typical_seconds(candidate, self.saturation_per_s(candidate)))
-        return max(found.expected_error for found in totals)
+        """Return the expected relative error of the step times from the operators alone; the result is cached.
+
+        Of two pools it is the larger.
+        """
+        if candidate not in self._operator_errors:
+            seconds = self._typical_seconds(candidate, self.saturation_per_s(candidate))
+            self._operator_errors[candidate] = max(totals.expected_error for _, totals in seconds)
+        return self._operator_errors[candidate]
 
     def power_w(self, candidate: Candidate, requests_per_s: float) -> float:
         """Return the estimated power of the whole deployment at a rate, watts, at the servers.

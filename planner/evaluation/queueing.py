@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from catalogs.deployments.layout import Role
@@ -129,7 +130,7 @@ class Utilisation:
     first_s: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class QueueingModel:
     """Equal replicas that serve whole requests of mean lengths, each under an even share of the rate.
 
@@ -169,13 +170,13 @@ class QueueingModel:
             decodes=batch, decode_context_sum=batch * context, decode_context_max=2 * context, logits=batch
         )
 
-    @property
+    @cached_property
     def prefill_s(self) -> float:
         """Return the engine time that one prompt of many adds to a step that runs anyway, seconds."""
         shape = self._prompts
         return self.cycle_s(shape) / shape.prefill_chunks
 
-    @property
+    @cached_property
     def _prompts(self) -> BatchShape:
         """Return a step full of whole prompts."""
         chunk = max(int(self.input_tokens), 1)
@@ -206,7 +207,7 @@ class QueueingModel:
         """Return the requests per second with full batches, or with the API servers at their limit."""
         return self.microbatches * self._own_saturation_per_s
 
-    @property
+    @cached_property
     def _own_saturation_per_s(self) -> float:
         step_s = self.step_s(self.seats)
         engine_per_s = 1.0 / (step_s * self.output_tokens / self.seats + self.prefill_s)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -27,7 +27,57 @@ _MAX_COUNTS: Final = 8
 
 def candidates(request: PlanRequest, names: CatalogLookup) -> list[Candidate]:
     """Return every legal candidate in a fixed order: small hardware first, the engine's default limits first."""
-    found = [
+    found = _each(
+        request,
+        names,
+        lambda layout: placements(request, names, layout),
+        kv_dtypes(names, request.fixed),
+        limits(names, request.fixed),
+    )
+    if request.speculative is not None:  # at the default limits of the engine: one more candidate per placement
+        own = limits(names, request.fixed)[0]
+        plain = [c for c in found if (c.max_num_seqs, c.max_num_batched_tokens) == own and may_draft(c)]
+        drafts = parse_drafts(request.speculative)
+        found += [replace(c, rest=DeploymentOverrides({**c.rest.values, SPECULATIVE: drafts})) for c in plain]
+    return sorted(found, key=lambda c: (c.hardware.n_accelerators, distance_from_defaults(c, names), c))
+
+
+def single_replicas(request: PlanRequest, names: CatalogLookup) -> list[Candidate]:
+    """Return one replica of each legal layout and weight dtype, the fewest accelerators first.
+
+    Each has the engine's default limits and KV dtype, on the whole hardware.
+
+    Raises:
+        InputError: The values that the request fixes leave no layout or no limits.
+    """
+    whole = names.hardware.without_notices()
+    own_dtype, own_limits = kv_dtypes(names, request.fixed)[0], limits(names, request.fixed)[0]
+    found = _each(request, names, lambda _: ((whole, 1),), (own_dtype,), (own_limits,))
+
+    def order(candidate: Candidate) -> tuple[object, ...]:
+        layout = candidate.layout
+        return layout.accelerators, layout.expert_parallel, distance_from_defaults(candidate, names), candidate
+
+    return sorted(found, key=order)
+
+
+def _each(
+    request: PlanRequest,
+    names: CatalogLookup,
+    placed: Callable[[Layout], Iterable[tuple[Hardware, int]]],
+    caches: Sequence[str],
+    batches: Sequence[tuple[int, int]],
+) -> list[Candidate]:
+    """Return a candidate for each combination of layout, placement, weight dtype, KV dtype and limits.
+
+    Args:
+        request: The request.
+        names: The model, the engine and the hardware.
+        placed: Returns pairs (hardware, replicas) for a layout.
+        caches: KV dtypes.
+        batches: Pairs (max_num_seqs, max_num_batched_tokens).
+    """
+    return [
         Candidate(
             hardware=hardware,
             replicas=replicas,
@@ -39,17 +89,11 @@ def candidates(request: PlanRequest, names: CatalogLookup) -> list[Candidate]:
             rest=request.fixed.rest,
         )
         for layout in layouts(request, names)
-        for hardware, replicas in placements(request, names, layout)
+        for hardware, replicas in placed(layout)
         for w in weight_dtypes(request, names)
-        for kv in kv_dtypes(names, request.fixed)
-        for s, t in limits(names, request.fixed)
+        for kv in caches
+        for s, t in batches
     ]
-    if request.speculative is not None:  # at the default limits of the engine: one more candidate per placement
-        own = limits(names, request.fixed)[0]
-        plain = [c for c in found if (c.max_num_seqs, c.max_num_batched_tokens) == own and may_draft(c)]
-        drafts = parse_drafts(request.speculative)
-        found += [replace(c, rest=DeploymentOverrides({**c.rest.values, SPECULATIVE: drafts})) for c in plain]
-    return sorted(found, key=lambda c: (c.hardware.n_accelerators, distance_from_defaults(c, names), c))
 
 
 def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int]]:

@@ -7,8 +7,8 @@ steps. All figures are of one accelerator of one replica with `tensor_parallel` 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -23,6 +23,7 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.charts import time_text
 from catalogs.ui.words import percent
+from planner.studies.analyzed_steps import AnalyzedSteps, PromptLimits, decode_step, prefill_steps
 from planner.studies.published_table import published_decode_table
 from simulator.analysis.operators import (
     BOUND_WORDS,
@@ -30,14 +31,12 @@ from simulator.analysis.operators import (
     operator_document,
     origin_shares,
     seconds_by_bound,
-    step_operators,
+    step_seconds,
     together,
 )
-from simulator.core.batch import BatchShape
 from simulator.costs.compile import compile_step_cost
 from simulator.costs.partition import BatchRows
 from simulator.costs.step_cost import StepCost
-from simulator.costs.tables import StepTables
 from simulator.layers.encoder import cross_cache_bytes
 from simulator.layers.shard import Shard
 from simulator.layers.step import step_calls
@@ -62,70 +61,6 @@ MOST_PROMPT_TOKENS: Final = 2**24
 
 #: Multiples of the batch and of the context in the table of scaling.
 STEPS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
-
-
-@dataclass(frozen=True, slots=True)
-class AnalyzedSteps:
-    """Engine steps: the different batch shapes, and the number of steps of each shape."""
-
-    shapes: tuple[BatchShape, ...]
-    counts: tuple[int, ...]
-
-    @property
-    def n(self) -> int:
-        """Return the number of steps."""
-        return sum(self.counts)
-
-    @property
-    def tokens(self) -> int:
-        """Return the number of tokens in all steps."""
-        return sum(s.tokens * n for s, n in zip(self.shapes, self.counts, strict=True))
-
-    def seconds(self, cycle_s: Callable[[BatchShape], float]) -> float:
-        """Return the seconds of all steps; `cycle_s` returns the seconds of one step."""
-        return sum(cycle_s(s) * n for s, n in zip(self.shapes, self.counts, strict=True))
-
-    def operators(self, tables: StepTables) -> list[OperatorRow]:
-        """Return the operators of all steps as the engine runs them, padded to its CUDA graphs."""
-        return step_operators(tables, [BatchRows.of_shapes(self.shapes)], np.array(self.counts, dtype=np.float64))
-
-
-def decode_step(sequences: int, context: int) -> AnalyzedSteps:
-    """Return the step that generates one token for each of `sequences` sequences of `context` tokens."""
-    return AnalyzedSteps((BatchShape(0, 0.0, 0, sequences, sequences * context, context, sequences),), (1,))
-
-
-@dataclass(frozen=True, slots=True)
-class PromptLimits:
-    """The limits by which an engine splits prompts: a step takes up to `budget_tokens` of up to `seats` prompts.
-
-    A prompt that exceeds the budget of a step is continued in the next step. If the engine does not split prompts
-    (`chunked` is False), it waits for the next step instead, and a prompt longer than the whole budget runs alone.
-    """
-
-    budget_tokens: int
-    seats: int
-    chunked: bool = True
-
-
-def prefill_steps(prompts: int, tokens: int, limits: PromptLimits) -> AnalyzedSteps:
-    """Return the steps that compute `prompts` prompts of `tokens` tokens each, first come first served."""
-    budget_tokens = limits.budget_tokens if limits.chunked else max(limits.budget_tokens // tokens, 1) * tokens
-    found: Counter[tuple[int, float, int, int]] = Counter()
-    left, done = prompts, 0  # incomplete prompts; computed tokens of the first of them
-    while left:
-        unused, chunks, new, pairs, ended = budget_tokens, 0, 0, 0.0, 0
-        while unused and left > ended and chunks < limits.seats:
-            take = min(tokens - done, unused)
-            pairs += take * (done + take / 2)
-            new, unused, chunks = new + take, unused - take, chunks + 1
-            done += take
-            if done == tokens:
-                ended, done = ended + 1, 0
-        left -= ended
-        found[new, pairs, chunks, ended] += 1
-    shapes = tuple(BatchShape(new, pairs, chunks, logits=ended) for new, pairs, chunks, ended in found)
-    return AnalyzedSteps(shapes, tuple(found.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,11 +191,11 @@ def analyze(query: StepQuery) -> Analysis:
         InputError: A name is unknown, or the context exceeds the positions of the model.
     """
     replica = PricedReplica.of(query)
-    longest = replica.resolved.model.max_position_tokens
     steps = replica.steps(query)
     rows = steps.operators(replica.cost.tables)
     own_time = replica.time(steps, rows)
-    precisions = (_precision(query, bits, weights, caches) for bits, weights, caches in PRECISIONS)
+    known = {(replica.resolved.weight_dtype, replica.resolved.kv_dtype): rows}
+    precisions = (_precision(query, known, bits, weights, caches) for bits, weights, caches in PRECISIONS)
     return Analysis(
         query=query,
         resolved=replica.resolved,
@@ -269,10 +204,7 @@ def analyze(query: StepQuery) -> Analysis:
         time=own_time,
         held=replica.held(query),
         precisions=[row for row in precisions if row is not None],
-        scaling=[
-            *_scaled(replica, query, own_time, "batch", None),
-            *_scaled(replica, query, own_time, "context", longest),
-        ],
+        scaling=_scaling(replica, query, own_time),
         bundle=replica.bundle.name,
         notices=tuple(dict.fromkeys(replica.notices(query, steps))),
     )
@@ -292,12 +224,10 @@ class _Priced:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Priced):
             return NotImplemented
-        own, others = self.bundle.models, other.bundle.models
-        same_tables = own.keys() == others.keys() and all(others[family] is model for family, model in own.items())
-        return same_tables and self.resolved == other.resolved
+        return self.bundle.same_tables(other.bundle) and self.resolved == other.resolved
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=64)
 def _step_cost(priced: _Priced) -> StepCost:
     """Return the cost of steps, which questions about other batches and contexts share."""
     return compile_step_cost(priced.resolved, priced.bundle)
@@ -370,8 +300,17 @@ class PricedReplica:
             yield "the KV cache of this batch does not fit: the engine would run fewer sequences at once"
 
 
-def _precision(query: StepQuery, bits: int, weights: tuple[str, ...], caches: tuple[str, ...]) -> PrecisionRow | None:
-    """Return the row of a precision; None if the model has no such weights on this device."""
+def _precision(
+    query: StepQuery,
+    known: Mapping[tuple[str, str], list[OperatorRow]],
+    bits: int,
+    weights: tuple[str, ...],
+    caches: tuple[str, ...],
+) -> PrecisionRow | None:
+    """Return the row of a precision; None if the model has no such weights on this device.
+
+    `known` holds operators by weight data type and KV cache data type.
+    """
     names = CatalogLookup.of(query.model, query.engine, query.hardware)
     peaks = names.hardware.accelerator.peak_flops
     weight = next((w for w in weights if w in peaks), weights[-1])
@@ -381,24 +320,47 @@ def _precision(query: StepQuery, bits: int, weights: tuple[str, ...], caches: tu
     except InputError:
         return None
     steps, r = replica.steps(query), replica.resolved
-    rows = steps.operators(replica.cost.tables)
+    rows = known.get((r.weight_dtype, r.kv_dtype)) or steps.operators(replica.cost.tables)
     work, moved = sum(x.flops for x in rows), sum(x.bytes for x in rows if x.kind != "collective")
     return PrecisionRow(bits, r.weight_dtype, r.kv_dtype, replica.time(steps, rows), replica.held(query), work, moved)
 
 
-def _scaled(
-    replica: PricedReplica, query: StepQuery, own_time: StepTime, quantity: str, most: int | None
-) -> Iterator[ScalingRow]:
-    for value in sorted({max(1, round(getattr(query, quantity) * step)) for step in STEPS}):
-        if most is not None and value > most:
-            break
-        try:
-            steps = replica.steps(replace(query, **{quantity: value}))
-        except InputError:  # larger than a query may be
-            continue
-        own = value == getattr(query, quantity)
-        time = own_time if own else replica.time(steps, steps.operators(replica.cost.tables))
-        yield ScalingRow(quantity, value, time, steps.tokens / time.engine_s)
+def _scaling(replica: PricedReplica, query: StepQuery, own_time: StepTime) -> list[ScalingRow]:
+    """Return the same step with other batches and contexts, all priced together."""
+    wanted = list(_multiples(replica, query))
+    others = [steps for _, _, steps in wanted if steps is not None]
+    times = iter(_times(replica, others))
+    own = replica.steps(query)
+    rows = []
+    for quantity, value, steps in wanted:
+        time = own_time if steps is None else next(times)
+        rows.append(ScalingRow(quantity, value, time, (steps or own).tokens / time.engine_s))
+    return rows
+
+
+def _multiples(replica: PricedReplica, query: StepQuery) -> Iterator[tuple[str, int, AnalyzedSteps | None]]:
+    """Yield (quantity, value, steps) for multiples of the batch and of the context; None for the step itself."""
+    for quantity, most in (("batch", math.inf), ("context", replica.resolved.model.max_position_tokens)):
+        own = getattr(query, quantity)
+        for value in sorted({max(1, round(own * step)) for step in STEPS}):
+            if value > most:
+                break
+            try:
+                changed = replace(query, **{quantity: value})
+            except InputError:  # larger than a query may be
+                continue
+            yield quantity, value, None if value == own else replica.steps(changed)
+
+
+def _times(replica: PricedReplica, every: Sequence[AnalyzedSteps]) -> Iterator[StepTime]:
+    """Yield the times of each of several steps."""
+    shapes = [shape for steps in every for shape in steps.shapes]
+    times_s = step_seconds(replica.cost.tables, BatchRows.of_shapes(shapes)) if shapes else ()
+    end = 0
+    for steps in every:
+        start, end = end, end + len(steps.shapes)
+        limit_s, device_s = (float(each[start:end] @ np.array(steps.counts)) for each in times_s)
+        yield StepTime(limit_s, device_s, steps.seconds(replica.cost.cycle_s))
 
 
 def document(analysis: Analysis) -> dict[str, Any]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib import import_module
 from typing import Final
 
 from anyio import to_thread
@@ -39,16 +37,6 @@ from planner.web.settings import ServerSettings
 #: Responses from this size on are compressed, bytes.
 _COMPRESSED_FROM = 1024
 
-
-#: Time from the start to the import of what the first answers need; the first page is answered before, seconds.
-_IMPORTS_AFTER_S = 1.0
-
-#: Modules that handlers import when they are first called, since the server would start slowly otherwise.
-_IMPORTED_LATER: Final = tuple(
-    f"planner.web.documents.{name}"
-    for name in ("catalogs", "analysis", "graph", "memory", "guess", "question_form", "deployment_text", "answers")
-)
-
 #: The modules whose routes the server has.
 PARTS: Final = (
     pages,
@@ -67,22 +55,14 @@ PARTS: Final = (
 )
 
 
-def import_documents() -> None:
-    """Import what handlers would import at their first calls, so that these calls need not wait for it."""
-    for name in _IMPORTED_LATER:
-        import_module(name)
-
-
 @asynccontextmanager
 async def _serving(app: FastAPI) -> AsyncIterator[None]:
-    """Run the queue of jobs while the server runs."""
+    """Run the queue of jobs while the server runs, and load ahead what questions need."""
     server: ServerState = app.state.server
     server.queue.start()
-    later = threading.Timer(_IMPORTS_AFTER_S, import_documents)
-    later.daemon = True
-    later.start()
+    server.warm_up.start()
     yield
-    later.cancel()
+    server.warm_up.cancel()
     await to_thread.run_sync(server.queue.stop)
     server.database.close()
 

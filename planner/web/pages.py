@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 
 from catalogs.ui.shared_options import own_version
 from planner.web.problems import http_problem
+from planner.web.scripts import module_addresses
 
 FOLDER: Final = Path(__file__).parent
 
@@ -92,7 +93,14 @@ PAGES: Final = (
 )
 
 
+def prepare() -> None:
+    """Compute what the templates need before a page is first shown."""
+    for page in PAGES:
+        page.context()
+
+
 templates = Jinja2Templates(FOLDER / "templates")
+templates.env.globals["module_addresses"] = module_addresses
 
 router = APIRouter(include_in_schema=False)
 

@@ -106,6 +106,30 @@ def step_operators(tables: StepTables, ranks: Sequence[BatchRows], weights: Floa
     return found
 
 
+def step_seconds(tables: StepTables, batches: BatchRows) -> tuple[FloatArray, FloatArray]:
+    """Return (roofline seconds, calibrated seconds) of the operators of each step, if all ranks have equal shares.
+
+    They are the sums of `step_operators` for each step alone, in one pass over the operators. Shape (rows,) each.
+    """
+    limit_s, seconds = np.zeros(len(batches)), np.zeros(len(batches))
+    for model, ranks, n_passes in _model_passes(tables, [batches]):
+        for term in model.terms(ranks[0]):
+            for group in model.operators(term):
+                times = n_passes[group.rows] * group.times
+                for line in group.lines:
+                    own_s = _seconds(model.pricer, line, times.shape)[1]
+                    own_limit_s = line.count * roofline_s(line.op, model.pricer.hardware.accelerator)
+                    seconds[group.rows] += times * own_s
+                    limit_s[group.rows] += times * np.where(own_s > 0, own_limit_s, 0.0)
+    return limit_s, seconds
+
+
+def _seconds(pricer: Pricer, line: OperatorCall, shape: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
+    """Return the channels of an operator, shape `shape` + (channels,), and their seconds, shape `shape`."""
+    channels = pricer.price([line], shape, at_nodes=True)
+    return channels, channels[..., :N_CLASSES].sum(axis=-1)
+
+
 def _model_passes(
     tables: StepTables, ranks: Sequence[BatchRows]
 ) -> Iterator[tuple[StepTables, Sequence[BatchRows], FloatArray]]:
@@ -149,8 +173,7 @@ def operator_rows(lines: Iterable[OperatorCall], pricer: Pricer, weights: FloatA
 def _rows(line: OperatorCall, pricer: Pricer, weights: FloatArray) -> Iterator[OperatorRow]:
     """Yield one row for each bound of the operator in any of the steps."""
     op, n, unit = line.op, float(line.count), pricer.hardware.accelerator
-    channels = pricer.price([line], weights.shape, at_nodes=True)
-    seconds = channels[..., :N_CLASSES].sum(axis=-1)
+    channels, seconds = _seconds(pricer, line, weights.shape)
     limit_s = n * roofline_s(op, unit)
     far = np.broadcast_to(seconds > FIXED_COST_FACTOR * limit_s, weights.shape)
     if isinstance(op, Collective):

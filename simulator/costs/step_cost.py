@@ -68,7 +68,8 @@ class StepCost:
         # Decode-only steps by number of decodes; see `_row`
         self._rows: dict[int, tuple[float, list[Cell], float, float]] = {}
         self._alone: dict[int, list[Cell]] = {}  # attention in steps without prompts, by decodes on a rank
-        self._mixed: dict[int, list[Cell]] = {}  # the same in steps with prompts
+        # The same in steps with prompts
+        self._mixed: dict[int, list[Cell]] = self._alone if tables.mixed is tables.decode else {}
         self._contexts: list[float] = tables.decode.even.axes[1].tolist()
         self._bounds = self._contexts[1:-1]  # between the cells, of which the first and the last have no outer bound
         self._prefill = tables.prefill.values[..., :N_CLASSES].sum(axis=-1).tolist()

@@ -183,8 +183,7 @@ class StepTables:
             _token_table(lines.rank, pricer, sizes, top),
             _token_table(lines.group, pricer, sizes * dp, top * dp),
             _logits_table(lines, pricer, resolved.limits.max_num_seqs * shard.scored),
-            _decode_tables(lines.decode, shard, pricer, resolved),
-            _decode_tables(lines.mixed_decode, shard, pricer, resolved),
+            *_both_decode_tables(lines, pricer, resolved),
             _prefill_table(lines, pricer, resolved),
             _padding(sizes, top),
             # Launches on a CPU are negligible.
@@ -193,8 +192,7 @@ class StepTables:
 
     def further(self, lines: StepCalls) -> StepTables:
         """Return these tables with the decode attention of other operators."""
-        decode = _decode_tables(lines.decode, lines.shard, self.pricer, self.resolved)
-        mixed = _decode_tables(lines.mixed_decode, lines.shard, self.pricer, self.resolved)
+        decode, mixed = _both_decode_tables(lines, self.pricer, self.resolved)
         return replace(self, lines=lines, decode=decode, mixed=mixed)
 
     def padded_tokens(self, tokens: FloatArray) -> FloatArray:
@@ -362,6 +360,16 @@ def _logits_table(lines: StepCalls, pricer: Pricer, top: int) -> MultilinearTabl
     nodes = spaced(1, top, LOGITS_NODES)
     values = pricer.price(lines.logits(nodes), nodes.shape)
     return MultilinearTable((np.concatenate([[0.0], nodes]),), np.concatenate([np.zeros((1, N_CHANNELS)), values]))
+
+
+def _both_decode_tables(
+    lines: StepCalls, pricer: Pricer, resolved: ResolvedDeployment
+) -> tuple[DecodeTables, DecodeTables]:
+    """Return the tables of decodes in steps without prompts and in steps with prompts; one table if they are alike."""
+    decode = _decode_tables(lines.decode, lines.shard, pricer, resolved)
+    if lines.mixes_alike:
+        return decode, decode
+    return decode, _decode_tables(lines.mixed_decode, lines.shard, pricer, resolved)
 
 
 def _decode_tables(lines: DecodeLines, shard: Shard, pricer: Pricer, resolved: ResolvedDeployment) -> DecodeTables:

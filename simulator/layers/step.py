@@ -135,6 +135,12 @@ class StepCalls:
         """
         return self._decode(sequences, mean_context, max_context, self.joins_decodes)
 
+    @property
+    def mixes_alike(self) -> bool:
+        """Return whether decodes run the same kernels in steps with prompts as in steps without."""
+        one = np.ones(1)
+        return self.decode(one, one, one) == self.mixed_decode(one, one, one)
+
     def _decode(self, sequences: Num, mean_context: Num, max_context: Num, joins: JoinsDecodes) -> list[OperatorCall]:
         n, mean, longest = _floats(sequences, mean_context, max_context)
         return self._attention(

@@ -27,16 +27,20 @@ def healthz() -> dict[str, str]:
 
 
 @router.get(
-    "/readyz", responses={503: {"description": "The database or the queue does not work."}}, response_model=None
+    "/readyz",
+    responses={503: {"description": "The database or the queue does not work, or the server still loads."}},
+    response_model=None,
 )
 def readyz(state: State) -> dict[str, Any] | Response:
-    """Return whether the server can take jobs: its database answers and its queue works."""
+    """Return whether the server answers as fast as it will: its database and queue work, and calibrations are read."""
     try:
         state.database.check()
     except SQLAlchemyError:
         return problem(503, "Not ready", "the database does not answer")
     if not state.queue.is_running:
         return problem(503, "Not ready", "the queue of jobs does not work")
+    if not state.warm_up.is_done:
+        return problem(503, "Not ready", "the server still reads its catalogs and calibrations")
     return {"status": "ready", "workers": state.settings.n_workers}
 
 

@@ -15,6 +15,7 @@ from planner.web.store.database import Database
 from planner.web.store.jobs import Job, JobStore
 from planner.web.store.uploads import UploadStore
 from planner.web.uploads import Uploads
+from planner.web.warm_up import WarmUp
 
 PREFIX: Final = "/api/v1"
 
@@ -34,6 +35,7 @@ class ServerState:
     store: JobStore
     uploads: Uploads
     queue: JobQueue
+    warm_up: WarmUp
 
     @classmethod
     def open(cls, settings: ServerSettings) -> ServerState:
@@ -46,7 +48,7 @@ class ServerState:
         store = JobStore(database)
         most, most_together = file.max_upload_mib * MIB, file.max_uploads_mib * MIB
         uploads = Uploads(UploadStore(database), settings.folder, most, most_together)
-        return cls(settings, database, store, uploads, JobQueue(store, uploads, settings))
+        return cls(settings, database, store, uploads, JobQueue(store, uploads, settings), WarmUp())
 
     def submission(self, owner: str) -> Submission:
         """Return what the kinds of jobs may use for one user."""

@@ -16,7 +16,8 @@ import numpy as np
 
 from calibration.operators.operators import Operator
 from catalogs.models.layers import LayerGroup
-from planner.studies.step_analysis import AnalyzedSteps, PricedReplica, StepQuery
+from planner.studies.analyzed_steps import AnalyzedSteps
+from planner.studies.step_analysis import PricedReplica, StepQuery
 from planner.web.documents.catalogs import group_words
 from planner.web.documents.memory import layer_ids, layer_memory
 from planner.web.documents.shapes import Edge, Graph, GraphGroup, GraphNode

@@ -8,7 +8,7 @@ from catalogs.deployments.resolve import CatalogLookup, resolve
 from catalogs.errors import InputError
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
-from planner.space.candidates import candidates, distance_from_defaults
+from planner.space.candidates import candidates, distance_from_defaults, single_replicas
 
 SLOS = parse_slos(["p99=2s"])
 CASES = [
@@ -50,6 +50,19 @@ def test_the_plainest_comes_first() -> None:
     assert set(distance_from_defaults(found[0], names)) == {0}
     tokens, seqs = names.default_limits
     assert (found[0].max_num_batched_tokens, found[0].max_num_seqs) == (tokens, seqs)
+
+
+@pytest.mark.parametrize(("model", "hardware"), CASES)
+def test_single_replicas_are_the_layouts_and_weights_of_the_space(model: str, hardware: str) -> None:
+    found, names = space(model, hardware)
+    single = single_replicas(PlanRequest(model=model, hardware=hardware, slos=SLOS), names)
+    assert {(c.layout, c.weight_dtype) for c in single} >= {(c.layout, c.weight_dtype) for c in found}
+    sizes = [c.accelerators for c in single]
+    assert sizes == sorted(sizes)
+    assert len(set(single)) == len(single)
+    assert {c.replicas for c in single} == {1}
+    tokens, seqs = names.default_limits
+    assert {(c.max_num_batched_tokens, c.max_num_seqs) for c in single} == {(tokens, seqs)}
 
 
 def test_fp8_is_offered_only_where_it_is_computed_and_int4_only_when_asked() -> None:

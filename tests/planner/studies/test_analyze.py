@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,8 @@ from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
 from planner.cli.main import app
 from planner.studies import step_analysis
-from planner.studies.step_analysis import PromptLimits, StepQuery, analyze, decode_step, document, prefill_steps
+from planner.studies.analyzed_steps import PromptLimits, decode_step, prefill_steps
+from planner.studies.step_analysis import StepQuery, analyze, document
 from simulator.analysis.operators import FIXED, LINK, MEMORY, together
 from simulator.cluster.compiled import compile_deployment
 from simulator.core.batch import BatchShape
@@ -125,6 +126,14 @@ def test_scaling_grows_with_batch_and_context() -> None:
         assert times == sorted(times)
         (here,) = (s for s in rows if s.value == getattr(a.query, quantity))
         assert here.time == a.time
+
+
+@pytest.mark.parametrize("stage", ["decode", "prefill"])
+def test_a_row_of_scaling_is_the_analysis_of_that_step(stage: str) -> None:
+    for row in analyze(asked(model="gpt-oss-120b", stage=stage)).scaling:
+        alone = analyze(asked(model="gpt-oss-120b", stage=stage, **{row.quantity: row.value}))
+        assert astuple(row.time) == pytest.approx(astuple(alone.time), rel=1e-12)
+        assert row.tokens_per_s == pytest.approx(alone.tokens_per_s, rel=1e-12)
 
 
 def test_a_batch_that_does_not_fit_says_so() -> None:

@@ -64,6 +64,14 @@ class RunningServer:
     def client(self, **more: Any) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=60, **more)
 
+    def wait_until_ready(self, client: httpx.Client) -> None:
+        """Wait until `/readyz` answers 200."""
+        until = time.monotonic() + 60
+        while client.get("/readyz").status_code == 503:
+            if time.monotonic() > until:
+                raise TimeoutError(self.log)
+            time.sleep(0.05)
+
     def stop(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGINT)

@@ -61,6 +61,9 @@ def test_the_server_plans_without_rights_on_a_read_only_file_system(tmp_path: Pa
             time.sleep(0.2)
             bearer = {"Authorization": f"Bearer {TOKEN}"}
             with httpx.Client(base_url=f"http://127.0.0.1:{port[1]}", headers=bearer, timeout=60) as client:
+                until = time.monotonic() + 60
+                while client.get("/readyz").status_code == 503 and time.monotonic() < until:
+                    time.sleep(0.05)
                 assert client.get("/readyz").json()["status"] == "ready"
                 job, _ = answered(client, "plans", SMALL)
                 assert job["verdict"] == "yes"

@@ -162,6 +162,8 @@ def test_decodes_beside_prefill_may_run_as_chunks_of_one_token() -> None:
     alone, mixed = decodes(16, 700, 900), prompt(512, 0, 1, decodes=16, decode_context_sum=16 * 700, logits=17)
     mixed.decode_context_max = 1600
     assert JOINED.cycle_s(alone) == COST.cycle_s(alone)
+    assert JOINED.tables.mixed is not JOINED.tables.decode
+    assert COST.tables.mixed is COST.tables.decode  # one table where the kernels are the same
     assert JOINED.cycle_s(mixed) != COST.cycle_s(mixed)
     longer = prompt(512, 0, 1, decodes=16, decode_context_sum=16 * 700, decode_context_max=3000, logits=17)
     assert JOINED.cycle_s(mixed) == JOINED.cycle_s(longer) < COST.cycle_s(longer)

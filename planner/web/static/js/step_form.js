@@ -77,12 +77,8 @@ export function stepForm({ onChange, kept = [] }) {
 function setupRows(changed) {
   const place = document.getElementById("setups");
   const add = document.getElementById("add-setup");
-  const models = call("/models")
-    .then((found) => found.items)
-    .catch(() => []);
-  const hardware = call("/hardware")
-    .then((found) => found.items)
-    .catch(() => []);
+  const models = itemsOf("/models");
+  const hardware = itemsOf("/hardware");
   const value = (node, name) => part(node, name).value.trim();
   const setups = () =>
     [...place.children].map((node) => ({ model: value(node, "model"), hardware: value(node, "hardware") }));
@@ -169,7 +165,7 @@ function suggest(input, find, changed) {
 function findModels(loading) {
   const detail = (item) => [item.params ? si(item.params, "").replace(" G", " B") : "", item.weight_dtype];
   return async (text) =>
-    (await loading)
+    (await loading())
       .filter((item) => matches(`${item.name} ${item.hf_id ?? ""}`, text))
       .map((item) => ({ value: item.name, text: item.name, detail: detail(item).filter(Boolean).join(" · ") }));
 }
@@ -185,7 +181,7 @@ function findHardware(loading) {
     const [, name, count] = text.toLowerCase().match(/^([a-z][\w-]*?)?(?:x(\d*))?$/) ?? [];
     const most = (item) => Math.max(...(item.node_sizes ?? [8]));
     const sizes = (item) => (count ? [Number(count)] : text ? [1, 2, 4, 8].filter((n) => n <= most(item)) : [1]);
-    return (await loading)
+    return (await loading())
       .filter((item) => matches(`${item.name} ${item.vendor ?? ""}`, name ?? text))
       .flatMap((item) => sizes(item).map((n) => [item, n, `${item.name}x${n}`]))
       .map(([item, n, whole]) => ({ value: whole, text: whole, detail: detail(item, n).filter(Boolean).join(" · ") }));
@@ -216,6 +212,17 @@ function logSlider(form, name) {
 
 function part(node, name) {
   return node.querySelector(`[data-part="${name}"]`);
+}
+
+/** Return a function that asks for the items of a catalog when they are first needed, after the first answer. */
+function itemsOf(path) {
+  let items = null;
+  return () => {
+    items ??= call(path)
+      .then((found) => found.items)
+      .catch(() => []);
+    return items;
+  };
 }
 
 /** Return the command of `plan analyze` for a setup. */

@@ -1,0 +1,33 @@
+"""Pages announce every module that their scripts import."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import pytest
+
+from planner.web.pages import PAGES
+from planner.web.scripts import FOLDER, module_addresses
+
+#: Every import of a module, found in another way than the product does: any quoted address of a script.
+QUOTED = re.compile(r'from\s*"(/static/js/[\w/.-]+)"')
+
+
+@pytest.mark.parametrize("page", [page.name for page in PAGES])
+def test_the_modules_of_a_page_are_those_that_its_scripts_name(page: str) -> None:
+    found = module_addresses(page)
+    own = [f"/static/js/{page}.js"]
+    named = {name for path in (*own, *found) for name in QUOTED.findall((FOLDER / path.rsplit("/", 1)[1]).read_text())}
+    assert set(found) == named - set(own)
+
+
+def test_a_page_without_a_script_announces_nothing() -> None:
+    assert module_addresses("missing") == ()
+
+
+def test_a_page_holds_the_announcements(client: httpx.Client) -> None:
+    shown = client.get("/analyze").text
+    assert '<link rel="modulepreload" href="/static/js/step_form.js">' in shown
+    for path in re.findall(r'rel="modulepreload" href="([^"]+)"', shown):
+        assert client.get(path).status_code == 200
