@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 375, "height": 800}
+#: How Chromium reports a request that the page itself gave up, for example because the next one replaces it.
+_ABORTED = "net::ERR_ABORTED"
 
 
 @dataclass
@@ -28,6 +30,7 @@ class WatchedPage:
         self.page.on("console", lambda m: m.type in ("error", "warning") and self.faults.append(m.text))
         self.page.on("pageerror", lambda error: self.faults.append(str(error)))
         self.page.on("request", lambda r: _other(r.url, own) and self.faults.append(f"request to {r.url}"))
+        self.page.on("requestfailed", lambda r: r.failure != _ABORTED and self.faults.append(f"{r.failure} {r.url}"))
         self.page.on("response", lambda r: r.status >= 400 and self.faults.append(f"{r.status} {r.url}"))
 
     def open(self, path: str) -> Page:
