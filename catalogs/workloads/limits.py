@@ -10,6 +10,9 @@ from catalogs.errors import InputError
 #: The highest count of requests, users or tokens. It fits arrays of 64-bit numbers.
 MOST_COUNT: Final = 1_000_000_000
 
+#: The highest number of requests of one simulation, which holds them in memory.
+MOST_REQUESTS: Final = 10_000_000
+
 #: The lowest and the highest rate, requests per second. Times between requests stay finite in double precision.
 LEAST_REQUESTS_PER_S: Final = 1e-6
 

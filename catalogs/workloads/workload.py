@@ -14,7 +14,7 @@ from catalogs.io.yaml_files import DATA, YamlBlock, check_keys, read_yaml
 from catalogs.workloads.files import parse_workload_file
 from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.lengths import ConstantLength
-from catalogs.workloads.limits import MOST_COUNT, check_rate
+from catalogs.workloads.limits import MOST_COUNT, MOST_REQUESTS, check_rate
 from catalogs.workloads.replay import Replay
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
@@ -22,9 +22,6 @@ from catalogs.workloads.traces import read_trace
 
 #: Used where neither the workload nor the caller gives a rate; a notice states this.
 DEFAULT_REQUESTS_PER_S: Final = 1.0
-
-#: A limit far beyond any use: a simulation holds its requests in memory.
-MOST_REQUESTS: Final = 10_000_000
 
 #: Requests drawn to describe the lengths of a synthetic workload.
 STATS_REQUESTS: Final = 20_000

@@ -87,7 +87,7 @@ def simulate(
         check_rate(rate, "--rate")
     check_targets(json_file, requests_out, chrome_trace, time_series)
     views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain)
-    written = _with_router(load_deployment(deployment), router, router_staleness)
+    written = with_router(load_deployment(deployment), router, router_staleness)
     fleet = compile_fleet(written)
     options = serving_options(written, fleet)
     source = with_constant_lengths(load_workload(workload), input_tokens, output_tokens)
@@ -114,7 +114,7 @@ def simulate(
         print_summary(document)
 
 
-def _with_router(written: Deployment, router: str | None, staleness_s: float | None) -> Deployment:
+def with_router(written: Deployment, router: str | None, staleness_s: float | None) -> Deployment:
     """Return the deployment with another router."""
     from catalogs.deployments.schema import check_staleness
     from catalogs.io.yaml_files import parse_yaml
