@@ -84,7 +84,7 @@ def _without_body(send: Send) -> Send:
     """Return a `send` that leaves the bodies of responses out: a response to HEAD has only the headers of GET."""
 
     async def send_head(message: Message) -> None:
-        await send(message | {"body": b""} if message["type"] == "http.response.body" else message)
+        await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
 
     return send_head
 
@@ -112,15 +112,16 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
+        respond: Send = send_with_headers
         refusal = self._refusal(scope)
         if scope["method"] == "HEAD" and not scope["path"].endswith(EVENTS):  # events would only end with their job
-            scope, send_with_headers = scope | {"method": "GET"}, _without_body(send_with_headers)
+            scope, respond = {**scope, "method": "GET"}, _without_body(respond)
         if refusal is not None:
-            await refusal(scope, receive, send_with_headers)
+            await refusal(scope, receive, respond)
         elif self._token is not None and scope["path"] == LOGIN:
-            await (await self._log_in(scope, receive))(scope, receive, send_with_headers)
+            await (await self._log_in(scope, receive))(scope, receive, respond)
         else:
-            await self._run(scope, receive, send_with_headers)
+            await self._run(scope, receive, respond)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application, which gets no more of the body than the limit allows."""
