@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 DESKTOP = {"width": 1280, "height": 900}
 PHONE = {"width": 375, "height": 800}
+#: How long a page may take to load or to change, on a machine that does much else.
+MOST_WAIT_MS = 120_000
 #: How Chromium reports a request that the page itself gave up, for example because the next one replaces it.
 _ABORTED = "net::ERR_ABORTED"
 
@@ -48,6 +50,7 @@ def _other(url: str, own: str) -> bool:
 def watched(browser: Browser, url: str, **options: Any) -> Iterator[WatchedPage]:
     """Yield a page in a context of its own; faults fail the test at the end."""
     context = browser.new_context(**{"viewport": DESKTOP, **options})
+    context.set_default_timeout(MOST_WAIT_MS)
     found = WatchedPage(context.new_page(), url)
     yield found
     context.close()
