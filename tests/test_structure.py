@@ -105,6 +105,7 @@ SHORT = {
     "catalogs/models/catalog.py": "the lookup by name, above the files it reads",
     "catalogs/ui/shared_options.py": "shared by all commands",
     "catalogs/ui/quiet_start.py": "imported before all else",
+    "catalogs/workloads/limits.py": "shared by workloads and requests",
     "catalogs/units.py": "public constants",
     "calibration/accuracy/reliability.py": "public types",
     "calibration/families/nonnegative.py": "shared by families and simulator.verify",

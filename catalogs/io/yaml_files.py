@@ -111,7 +111,7 @@ def build_as(schema: TypeAdapter[T], data: dict[str, Any], where: str) -> T:
 
 
 def _first_error(fields: Collection[str], error: ValidationError, where: str) -> InputError:
-    errors = error.errors(include_url=False, include_context=False)
+    errors = error.errors(include_url=False)
     unknown = [e for e in errors if e["type"] in ("extra_forbidden", "unexpected_keyword_argument")]
     first = (unknown or errors)[0]
     key = ".".join(map(str, first["loc"]))
@@ -122,7 +122,15 @@ def _first_error(fields: Collection[str], error: ValidationError, where: str) ->
         return InputError(f"{where}: key {key!r} is missing")
     message = first["msg"].removeprefix("Value error, ")  # pydantic's prefix before our messages
     message = message[:1].lower() + message[1:]
-    return InputError(": ".join(part for part in (where, key, message) if part), first.get("input"))
+    return InputError(
+        ": ".join(part for part in (where, key, message) if part), first.get("input"), nearest_bound(first)
+    )
+
+
+def nearest_bound(fault: Mapping[str, Any]) -> str | None:
+    """Return the bound that a number of pydantic's error is beyond, as the nearest valid choice; None for others."""
+    name = {"less_than_equal": "le", "greater_than_equal": "ge"}.get(fault["type"])
+    return None if name is None else f"{fault['ctx'][name]:.12g}"
 
 
 def check_keys(model: type[M], data: object, where: str) -> M:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Final
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from catalogs.arrays import FloatArray
 from catalogs.io.yaml_files import Share, YamlBlock, choose_kind
+from catalogs.workloads.limits import LEAST_REQUESTS_PER_S, MOST_COUNT, MOST_REQUESTS_PER_S
 
 #: Pieces into which a smooth period is cut: the minutes of a day.
 PIECES = 1440
@@ -61,14 +62,11 @@ class RateCurve:
         return RateCurve(self.edges_s, self.rates * (requests_per_s / self.mean))
 
 
-#: A count of anything in a workload. The limit is far above any use, and still fits arrays of 64-bit numbers.
-#: The highest count of requests, users or tokens in a description of a workload.
-MOST_COUNT: Final = 1_000_000_000
-
+#: A count of anything in a workload.
 Count = Annotated[int, Field(ge=1, le=MOST_COUNT, strict=True)]
 
-#: A rate in requests per second. The limits are far beyond any use, and keep times finite in double precision.
-Rate = Annotated[float, Field(ge=1e-6, le=1e9)]
+#: A rate in requests per second.
+Rate = Annotated[float, Field(ge=LEAST_REQUESTS_PER_S, le=MOST_REQUESTS_PER_S)]
 
 #: A coefficient of variation whose square neither vanishes nor overflows.
 Variation = Annotated[float, Field(ge=1e-6, le=1e3)]

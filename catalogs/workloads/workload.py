@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -12,10 +11,10 @@ import numpy as np
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.input_files import is_file
 from catalogs.io.yaml_files import DATA, YamlBlock, check_keys, parse_yaml, read_yaml
-from catalogs.workloads.arrivals import MOST_COUNT
 from catalogs.workloads.files import TRACE_KEYS, parse_workload_file
 from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.lengths import ConstantLength
+from catalogs.workloads.limits import MOST_COUNT, MOST_REQUESTS, check_rate
 from catalogs.workloads.replay import Replay
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
@@ -23,11 +22,6 @@ from catalogs.workloads.traces import read_trace
 
 #: Used where neither the workload nor the caller gives a rate; a notice states this.
 DEFAULT_REQUESTS_PER_S: Final = 1.0
-
-#: Limits far beyond any use: a simulation holds its requests in memory and keeps time in double precision.
-MOST_REQUESTS: Final = 10_000_000
-
-LEAST_REQUESTS_PER_S: Final = 1e-6
 
 #: Requests drawn to describe the lengths of a synthetic workload.
 STATS_REQUESTS: Final = 20_000
@@ -97,15 +91,10 @@ class Workload:
     def _rate(self, requested: float | None) -> float:
         if requested is None:
             return self.requests_per_s or DEFAULT_REQUESTS_PER_S
-        if isinstance(requested, bool) or not isinstance(requested, int | float | np.number) or not requested > 0:
-            raise InputError("a rate is a number of requests per second above zero", requested, "1")
-        if not math.isfinite(requested):
-            raise InputError("a rate in requests per second must be finite", requested, "1")
-        if requested < LEAST_REQUESTS_PER_S:
-            raise InputError(f"a rate in requests per second must be at least {LEAST_REQUESTS_PER_S:g}", requested)
+        rate = check_rate(requested)
         if not self.content.has_rate:
             raise InputError(f"workload {self.name} has no arrival rate to set; leave the rate out", requested)
-        return float(requested)
+        return rate
 
 
 def with_constant_lengths(workload: Workload, input_tokens: int | None, output_tokens: int | None) -> Workload:

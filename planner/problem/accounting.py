@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, PlainSerializer, model_validator
 
 from catalogs.economics.electricity import read_hourly_carbon
 from planner.economics.ownership import OwnedHardware, parse_owned
-from planner.problem.key_definition import POWER, PRICE, Number, Numbers, RequestModel, Seconds, key, refuse_if
+from planner.problem.key_definition import POWER, PRICE, Number, Numbers, RequestModel, Seconds, Whole, key, refuse_if
 
 SPOT: Final = "spot"
 
@@ -53,7 +53,7 @@ class Accounting(RequestModel):
         ),
     ] = None
     nodes_per_rack: Annotated[
-        int | None, key("Nodes in a rack, to compute its power.", POWER, metavar="N", former="--nodes-per-rack")
+        Whole | None, key("Nodes in a rack, to compute its power.", POWER, metavar="N", former="--nodes-per-rack")
     ] = None
     carbon_hours: Annotated[
         str | None,

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from catalogs.errors import InputError
-from catalogs.workloads.workload import LEAST_REQUESTS_PER_S
+from catalogs.workloads.limits import LEAST_REQUESTS_PER_S, check_rate
 from planner.problem.candidate import Candidate
 from planner.problem.key_definition import refuse_if
 
@@ -90,15 +90,18 @@ class Demand:
 
     def __post_init__(self) -> None:
         rate, users, think_s = self.requests_per_s, self.users, self.think_s
-        if rate is not None and not LEAST_REQUESTS_PER_S <= rate < math.inf:
-            least = "" if rate <= 0 else f", at least {LEAST_REQUESTS_PER_S:g}"
-            raise InputError(f"a rate is a number of requests per second above zero{least}", rate, "1")
+        if rate is not None:
+            check_rate(rate)
         if users is not None:
             refuse_if(users < 1, "users must be a whole number of at least 1", users, "1")
             rule = "the load is a rate or a number of users, not both"
             refuse_if(rate is not None, rule, users, "--rate or --users")
         rule = "a think time is a number of seconds, not below zero"
         refuse_if(not 0 <= think_s < math.inf, rule, think_s, "30")
+        if users is not None:  # half, since users also wait for answers
+            most_s = users / LEAST_REQUESTS_PER_S / 2
+            rule = f"{users:,} users with a think time of more than {most_s:,.0f} s send too few requests to simulate"
+            refuse_if(think_s > most_s, rule, think_s, f"{most_s:.0f}")
         refuse_if(bool(think_s) and users is None, "a think time needs --users", think_s, "--users N --set think_s=S")
         refuse_if(bool(self.spare) and not self.given, "--survive needs a load", None, "--rate or --users")
 

@@ -6,6 +6,7 @@ is generated, and from the schema the command line, the list of keys, and the co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 
@@ -13,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.ui.words import exact_duration, parse_duration
+from catalogs.workloads.limits import MOST_COUNT, MOST_REQUESTS_PER_S
 
 #: Headings under which `plan --help` and `plan keys` group the keys.
 LOAD: Final = "Load"
@@ -24,6 +26,9 @@ PRICE: Final = "Price"
 POWER: Final = "Power and carbon"
 
 SEARCH: Final = "Search"
+
+#: Highest number of a request. It is far above any use, and products of such numbers stay finite.
+MOST_NUMBER: Final = 1e12
 
 #: Key of the JSON Schema of fields that concern only the run; see `key`.
 RUN_ONLY: Final = "x-of-run"
@@ -136,6 +141,11 @@ def _first_fault(model: type[BaseModel], error: ValidationError, whole: str) -> 
         return InputError(f"{whole} has no such key", key, nearest_name(key, known))
     if first["type"] == "missing":
         return InputError(f"{whole} needs the key {key}")
+    if first["type"] == "less_than_equal":
+        if math.isnan(first["input"]):
+            return InputError(f"{key} must be a number", first["input"])
+        most = f"{first['ctx']['le']:,.0f}"
+        return InputError(f"{key} must be at most {most}", first["input"], most.replace(",", ""))
     given = first["input"] if isinstance(first["input"], str | int | float) else type(first["input"]).__name__
     return _WrongValue(key, f"{first['msg'][:1].lower()}{first['msg'][1:]}", given)
 
@@ -179,14 +189,24 @@ def _seconds(value: object) -> object:
     return parse_duration(number) if isinstance(number, str) else number
 
 
-Number = Annotated[float, BeforeValidator(_number)]
+Number = Annotated[float, BeforeValidator(_number), Field(le=MOST_NUMBER)]
+
+#: Requests per second.
+Rate = Annotated[float, BeforeValidator(_number), Field(le=MOST_REQUESTS_PER_S)]
+
+#: A count.
+Whole = Annotated[int, Field(le=MOST_COUNT)]
 
 Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 
-Numbers = Annotated[tuple[float, ...], BeforeValidator(_numbers)]
+Numbers = Annotated[tuple[Annotated[float, Field(le=MOST_NUMBER)], ...], BeforeValidator(_numbers)]
 
 Seconds = Annotated[
-    float, BeforeValidator(_seconds), PlainSerializer(exact_duration), WithJsonSchema({"type": ["string", "number"]})
+    float,
+    BeforeValidator(_seconds),
+    Field(le=MOST_NUMBER),
+    PlainSerializer(exact_duration),
+    WithJsonSchema({"type": ["string", "number"]}),
 ]
 
 

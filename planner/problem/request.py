@@ -28,8 +28,10 @@ from planner.problem.key_definition import (
     RUN_ONLY,
     SEARCH,
     Number,
+    Rate,
     RequestModel,
     Texts,
+    Whole,
     key,
     need_one_of,
     read_by,
@@ -103,7 +105,7 @@ _FIXED: Final = read_by(Overrides.read, lambda fixed: dict(fixed.values), {"type
 class SearchOptions(RequestModel):
     """The size of a search, where it is stored, and where it runs."""
 
-    trials: Annotated[int, key("Most candidates to simulate.", SEARCH, metavar="N", former="--trials")] = 40
+    trials: Annotated[Whole, key("Most candidates to simulate.", SEARCH, metavar="N", former="--trials")] = 40
     study: Annotated[
         str | None,
         key(
@@ -191,7 +193,7 @@ class PlanRequest(RequestModel):
     input_tokens: Annotated[int | None, key(INPUT_TOKENS_HELP, LOAD, "--input-tokens", "N")] = None
     output_tokens: Annotated[int | None, key(OUTPUT_TOKENS_HELP, LOAD, "--output-tokens", "N")] = None
     requests_per_s: Annotated[
-        Number | None,
+        Rate | None,
         key("Required requests per second (default: the highest sustainable rate).", LOAD, "--rate", alias="rate"),
     ] = None
     over_time: Annotated[
@@ -204,7 +206,7 @@ class PlanRequest(RequestModel):
             value_of="workload",
         ),
     ] = False
-    users: Annotated[int | None, key("Required number of concurrent users; replaces --rate.", LOAD, "--users")] = None
+    users: Annotated[Whole | None, key("Required number of concurrent users; replaces --rate.", LOAD, "--users")] = None
     think_s: Annotated[
         Number,
         key(

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from anyio import to_thread
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.gzip import GZipMiddleware
 
@@ -28,6 +28,7 @@ from planner.web.api import (
     uploads,
 )
 from planner.web.api.description import describe
+from planner.web.api.queries import refuse_unknown_keys
 from planner.web.api.state import ServerState
 from planner.web.metrics import Measured, RequestMetrics
 from planner.web.problems import add_error_handlers
@@ -37,10 +38,8 @@ from planner.web.settings import ServerSettings
 #: Responses from this size on are compressed, bytes.
 _COMPRESSED_FROM = 1024
 
-#: The modules whose routes the server has.
+#: The modules of the API, whose addresses refuse queries with unknown keys.
 PARTS: Final = (
-    pages,
-    operations,
     questions,
     uploads,
     jobs,
@@ -83,8 +82,10 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.add_middleware(GZipMiddleware, minimum_size=_COMPRESSED_FROM, compresslevel=5)
     app.add_middleware(Guard, settings=settings, token=token)
     app.add_middleware(Measured, metrics=app.state.metrics)
-    for part in PARTS:
+    for part in (pages, operations):
         app.include_router(part.router)
+    for part in PARTS:
+        app.include_router(part.router, dependencies=[Depends(refuse_unknown_keys)])
     describe(app)
     app.mount("/static", StaticFiles(directory=pages.FOLDER / "static"), name="static")
     return app

@@ -10,10 +10,13 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from catalogs.errors import InputError, printable
+from catalogs.io.yaml_files import nearest_bound
 
 MEDIA_TYPE: Final = "application/problem+json"
 
 INVALID_INPUT: Final = "Invalid input"
+
+UNREADABLE: Final = "the body is not valid JSON: it is nested too deeply, or a number has too many digits"
 
 #: Characters of an invalid value that an error repeats.
 _LONGEST_VALUE: Final = 200
@@ -55,7 +58,13 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def failed(_: Request, error: HTTPException) -> ProblemResponse:
+        if isinstance(error.__cause__, RecursionError | ValueError):  # FastAPI could not read the body
+            return input_problem(InputError(UNREADABLE))
         return http_problem(error)
+
+    @app.exception_handler(Exception)
+    def broken(_: Request, __: Exception) -> ProblemResponse:
+        return problem(500, "The server failed", "this is a fault of the server; its log states what happened")
 
 
 def http_problem(error: HTTPException) -> ProblemResponse:
@@ -75,8 +84,10 @@ def _input_error(first: dict[str, Any]) -> InputError:
     if not place:
         hint = "send it with Content-Type: application/json"
         return InputError("the body must be a JSON object", _shown(first["input"]), hint=hint)
+    if "UploadFile" in first["msg"]:
+        return InputError(f"{place} must be a file with a name, as a form sends it", None, None, "curl -F file=@FILE")
     message = first["msg"]
-    return InputError(f"{place}: {message[:1].lower()}{message[1:]}", _shown(first["input"]))
+    return InputError(f"{place}: {message[:1].lower()}{message[1:]}", _shown(first["input"]), nearest_bound(first))
 
 
 def _shown(value: object) -> str:

@@ -33,6 +33,9 @@ UPLOADS: Final = "/api/v1/uploads"
 
 LOGIN: Final = "/login"
 
+#: End of the addresses of server-sent events.
+EVENTS: Final = "/events"
+
 COOKIE: Final = "planner_session"
 
 _COOKIE_AGE_S: Final = 30 * 86400
@@ -77,6 +80,15 @@ _LOGIN_PAGE: Final = """<!doctype html>
 """
 
 
+def _without_body(send: Send) -> Send:
+    """Return a `send` that leaves the bodies of responses out: a response to HEAD has only the headers of GET."""
+
+    async def send_head(message: Message) -> None:
+        await send({**message, "body": b""} if message["type"] == "http.response.body" else message)
+
+    return send_head
+
+
 class Guard:
     """An ASGI middleware that refuses requests which break a rule, and adds the headers of every response."""
 
@@ -100,13 +112,16 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
+        respond: Send = send_with_headers
         refusal = self._refusal(scope)
+        if scope["method"] == "HEAD" and not scope["path"].endswith(EVENTS):  # events would only end with their job
+            scope, respond = {**scope, "method": "GET"}, _without_body(respond)
         if refusal is not None:
-            await refusal(scope, receive, send_with_headers)
+            await refusal(scope, receive, respond)
         elif self._token is not None and scope["path"] == LOGIN:
-            await (await self._log_in(scope, receive))(scope, receive, send_with_headers)
+            await (await self._log_in(scope, receive))(scope, receive, respond)
         else:
-            await self._run(scope, receive, send_with_headers)
+            await self._run(scope, receive, respond)
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the application, which gets no more of the body than the limit allows."""

@@ -75,18 +75,19 @@ def simulate(
 ) -> None:
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
     from catalogs.deployments.schema import load_deployment
-    from catalogs.workloads.workload import LEAST_REQUESTS_PER_S, load_workload, with_constant_lengths
+    from catalogs.workloads.limits import check_rate
+    from catalogs.workloads.workload import load_workload, with_constant_lengths
     from simulator.cli import outputs
     from simulator.cli.outputs import RequestedOutputs
     from simulator.cluster.compiled import compile_fleet
     from simulator.cluster.serving import serving_options
     from simulator.cluster.simulate import simulate as run
 
-    if rate is not None and not LEAST_REQUESTS_PER_S <= rate < float("inf"):
-        raise InputError(f"--rate is a number of requests per second of at least {LEAST_REQUESTS_PER_S:g}", rate, "1")
+    if rate is not None:
+        check_rate(rate, "--rate")
     check_targets(json_file, requests_out, chrome_trace, time_series)
     views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain)
-    written = _with_router(load_deployment(deployment), router, router_staleness)
+    written = with_router(load_deployment(deployment), router, router_staleness)
     fleet = compile_fleet(written)
     options = serving_options(written, fleet)
     source = with_constant_lengths(load_workload(workload), input_tokens, output_tokens)
@@ -113,7 +114,7 @@ def simulate(
         print_summary(document)
 
 
-def _with_router(written: Deployment, router: str | None, staleness_s: float | None) -> Deployment:
+def with_router(written: Deployment, router: str | None, staleness_s: float | None) -> Deployment:
     """Return the deployment with another router."""
     from catalogs.deployments.schema import check_staleness
     from catalogs.io.yaml_files import parse_yaml

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 
+from planner.web.api.queries import QuestionQuery
 from planner.web.api.state import PREFIX, Owner, State
 from planner.web.documents.shapes import Guess
 from planner.web.questions import from_query, read_question, shown_names
@@ -13,12 +14,12 @@ router = APIRouter(prefix=PREFIX, tags=["plans"])
 
 
 @router.get("/guess")
-def guess(request: Request, state: State, owner: Owner) -> Guess:
+def guess(query: QuestionQuery, state: State, owner: Owner) -> Guess:
     """Guess a plan in a few milliseconds, without simulation: the query is that of a question."""
     from planner.problem.scenario import request_of_keys
     from planner.web.documents.guess import guess_document
 
-    question = read_question(from_query(request.query_params.multi_items()), state.uploads, owner)
+    question = read_question(from_query(query), state.uploads, owner)
     with shown_names(question.files):
         found: Guess = with_names(guess_document(request_of_keys(question.keys)), question.files)
     return found

@@ -14,6 +14,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 
+from catalogs.errors import InputError
 from planner.web.api.state import PREFIX, FoundJob, Owner, ServerState, State
 from planner.web.jobs.kind import JobKind
 from planner.web.jobs.queue import QueueFull
@@ -27,6 +28,12 @@ ON_DEMAND: Final = ("result.html", "files.zip", "deployment.yaml")
 
 #: Time between two looks for new events, seconds.
 _LOOK_EVERY_S: Final = 0.25
+
+#: Highest number of a job or an event that a database stores.
+_LAST_NUMBER: Final = 2**63 - 1
+
+#: Characters of a question as JSON. The longest that a person writes has a few thousand; every list repeats them.
+_LONGEST_QUESTION: Final = 100_000
 
 #: Seconds after which a client may try again when the queue is full.
 RETRY_AFTER_S: Final = 5
@@ -99,6 +106,10 @@ def _view(state: ServerState, job: Job) -> dict[str, Any]:
 def _submit(kind: JobKind) -> Callable[..., Response]:
     def submit(state: State, owner: Owner, body: Annotated[dict[str, Any], Body()]) -> Response:
         prepared = kind.prepare(body, state.submission(owner))
+        size = len(json.dumps(prepared.question))
+        if size > _LONGEST_QUESTION:
+            rule = f"a question has at most {_LONGEST_QUESTION:,} characters"
+            raise InputError(rule, size, str(_LONGEST_QUESTION), "upload what is long as a file")
         try:
             job, new = state.queue.submit(kind.name, prepared, owner)
         except QueueFull as full:
@@ -159,12 +170,11 @@ def list_jobs(
     owner: Owner,
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     kind: Annotated[str | None, Query(max_length=32)] = None,
-    before: Annotated[str | None, Query(max_length=32, description="`next` of the page before")] = None,
+    before: Annotated[int | None, Query(ge=1, le=_LAST_NUMBER, description="`next` of the page before")] = None,
 ) -> JobList:
     """Return the jobs of the user, newest first."""
-    number = int(before) if before is not None and before.isdigit() else 0
     without = () if kind in DERIVED else DERIVED
-    jobs = state.store.jobs(owner, limit + 1, kind, without, min(number, 2**63 - 1))
+    jobs = state.store.jobs(owner, limit + 1, kind, without, before or 0)
     names = state.store.artifact_names([job.id for job in jobs])
     items = [JobView.model_validate(view(job, names[job.id])) for job in jobs[:limit]]
     return JobList(items=items, next=str(jobs[limit - 1].number) if len(jobs) > limit else None)
@@ -181,7 +191,7 @@ async def follow(
     request: Request, state: State, job: FoundJob, last_event_id: Annotated[str | None, Header(max_length=32)] = None
 ) -> AsyncIterator[ServerSentEvent]:
     """Send an event `progress` for each step, and `done` with the job at its end; `Last-Event-ID` resumes."""
-    number = int(last_event_id) if last_event_id is not None and last_event_id.isdigit() else 0
+    number = min(int(last_event_id), _LAST_NUMBER) if last_event_id is not None and last_event_id.isdecimal() else 0
     while not await request.is_disconnected():
         current = await to_thread.run_sync(state.store.job, job.id)  # before the events: none is missed at the end
         for number, data in await to_thread.run_sync(state.store.events, job.id, number):  # noqa: B020

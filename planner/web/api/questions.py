@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Request
+from fastapi import APIRouter, Body
 
+from planner.web.api.queries import QuestionQuery
 from planner.web.api.state import PREFIX, Owner, State
 from planner.web.questions import from_query, read_question
 
@@ -13,10 +14,9 @@ router = APIRouter(prefix=PREFIX, tags=["questions"])
 
 
 @router.get("/question")
-def question_of_query(request: Request, state: State, owner: Owner) -> dict[str, Any]:
+def question_of_query(query: QuestionQuery, state: State, owner: Owner) -> dict[str, Any]:
     """Return the question that the query of a URL sets, in all spellings."""
-    keys = from_query(request.query_params.multi_items())
-    return read_question(keys, state.uploads, owner).spellings()
+    return read_question(from_query(query), state.uploads, owner).spellings()
 
 
 @router.post("/question")

@@ -264,9 +264,15 @@ class JobQueue:
 
     def _start(self, job: Job, context: Any) -> None:
         """Start the process of a job in its folder, with its uploads."""
-        file, folder = self.settings.file, self._folder(job)
+        file = self.settings.file
         try:
+            folder = self._folder(job)
             question = self._place(job, folder)
+        except OSError as error:  # no space, or no rights
+            print(f"plan serve: job {job.id} could not start ({error})", file=sys.stderr)
+            text = f"the server cannot write the files of the job: {error.strerror}"
+            self.store.finish(job, FAILED, {}, error=problem_details(503, "The job could not start", text))
+            return
         except (InputError, KeyError) as error:
             text = str(error) if isinstance(error, InputError) else "the plan of this job was deleted"
             self.store.finish(job, FAILED, {}, error=problem_details(422, INVALID_INPUT, text))

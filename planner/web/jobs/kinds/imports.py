@@ -28,8 +28,6 @@ _MOST_FILES: Final = 20
 
 Uploads = Annotated[list[str], Field(min_length=1, max_length=_MOST_FILES)]
 
-SCHEMA_VERSION: Final = 1
-
 
 class ImportQuestion(YamlBlock):
     """The body of an import: an uploaded archive with a calibration, tables of operators, or results of load clients.

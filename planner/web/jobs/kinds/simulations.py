@@ -12,11 +12,18 @@ from catalogs.errors import InputError
 from catalogs.io.json_files import check_values, read_json
 from catalogs.io.yaml_files import YamlBlock, validate_as
 from catalogs.ui.shared_options import DEFAULT_WORKLOAD
+from catalogs.workloads.limits import LEAST_REQUESTS_PER_S, MOST_COUNT, MOST_REQUESTS, MOST_REQUESTS_PER_S
 from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task
 from planner.web.questions import shown_names
 
 #: Names of the further results.
 REQUESTS, SERIES, TRACE = "requests.csv", "time_series.csv", "trace.json"
+
+#: Times in seconds that a simulation can state.
+LEAST_STEP_S, MOST_STEP_S = 1e-6, 1e9
+
+#: Highest seed. JSON readers of other languages keep integers up to here exact.
+MOST_SEED: Final = 2**53 - 1
 
 
 class SimulationQuestion(YamlBlock):
@@ -24,22 +31,24 @@ class SimulationQuestion(YamlBlock):
 
     deployment: dict[str, Any]
     workload: str = DEFAULT_WORKLOAD
-    rate: float | None = Field(default=None, gt=0)
-    requests: int | None = Field(default=None, ge=1)
-    seed: int | None = Field(default=None, ge=0)
-    input_tokens: int | None = Field(default=None, ge=1)
-    output_tokens: int | None = Field(default=None, ge=1)
+    rate: float | None = Field(default=None, ge=LEAST_REQUESTS_PER_S, le=MOST_REQUESTS_PER_S)
+    requests: int | None = Field(default=None, ge=1, le=MOST_REQUESTS)
+    seed: int | None = Field(default=None, ge=0, le=MOST_SEED)
+    input_tokens: int | None = Field(default=None, ge=1, le=MOST_COUNT)
+    output_tokens: int | None = Field(default=None, ge=1, le=MOST_COUNT)
     router: str | None = None
-    router_staleness: float | None = Field(default=None, ge=0)
+    router_staleness: float | None = Field(default=None, ge=0, le=MOST_STEP_S)
     trace_window: str | None = None
-    time_step: float = Field(default=1.0, gt=0)
+    time_step: float = Field(default=1.0, ge=LEAST_STEP_S, le=MOST_STEP_S)
 
 
 def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
     """Return the question of a simulation; its deployment and workload are read to find faults at once."""
     from catalogs.deployments.resolve import resolve_pools
+    from catalogs.deployments.routing import parse_router
     from catalogs.deployments.schema import Deployment
     from catalogs.workloads.workload import load_workload
+    from simulator.cli.main import with_router
     from simulator.cli.outputs import parse_window
 
     check_values(body, "the simulation")
@@ -49,7 +58,9 @@ def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
     local, files = submission.uploads.local(question.model_dump(), submission.owner)
     with shown_names(files):
         deployment = validate_as(Deployment, local["deployment"], "deployment")
-        resolve_pools(deployment)
+        routed = with_router(deployment, question.router, question.router_staleness)
+        parse_router(routed.router)
+        resolve_pools(routed)
         workload = load_workload(local["workload"])
     named = validate_as(Deployment, question.deployment, "deployment")
     written = named.model_dump(mode="json", exclude_defaults=True)
