@@ -21,7 +21,7 @@ _MEMORY_KEYS: Final = (
 )
 
 
-def guess_document(request: PlanRequest) -> shapes.Guess:
+def guess_document(request: PlanRequest) -> shapes.GuessDocument:
     """Return the first guess of a plan for a request.
 
     Raises:

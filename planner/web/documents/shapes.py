@@ -261,7 +261,7 @@ class Graph(TypedDict):
 # ---- first guesses
 
 
-class Guess(TypedDict):
+class GuessDocument(TypedDict):
     """A first guess of a plan; null where there is none."""
 
     fits: bool

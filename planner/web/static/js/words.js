@@ -49,11 +49,11 @@ export function dollars(x) {
   return `$${short(x, 2)}`;
 }
 
-/** Return a fraction in per cent; "under 1 %" and "over 99 %" near the ends, "unknown" for null. */
+/** Return a fraction in per cent; "under 1 %" and "over 99 %" near the ends unless exact, "unknown" for null. */
 export function percent(share) {
   if (share === null || share === undefined) return "unknown";
-  if (share > 0.99 && share <= 1) return "over 99 %";
-  return share >= 0.01 || share === 0 ? `${fixed(100 * share, 0)} %` : "under 1 %";
+  if (share > 0.99 && share < 1) return "over 99 %";
+  return share > 0 && share < 0.01 ? "under 1 %" : `${fixed(100 * share, 0)} %`;
 }
 
 /** Return bytes as decimal gigabytes. */
