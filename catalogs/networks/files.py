@@ -79,10 +79,9 @@ class OperatorBlock(YamlBlock):
         """
         fields = {f.name: f for f in dataclasses.fields(shape_class(self.kind))}
         listed = listed_dims(self.kind)
-        kernel = self.dims.get("kernel")
-        stated = dict(self.dims)
-        if isinstance(kernel, list):
-            stated = {key: [1] * len(kernel) for key in ONES if key in listed} | stated
+        stated: dict[str, Expression | list[Expression]] = dict(self.dims)
+        if isinstance(kernel := self.dims.get("kernel"), list):
+            stated = {**{key: [1] * len(kernel) for key in ONES}, **stated}
         for key, value in stated.items():
             if key not in fields:
                 raise InputError(f"a {self.kind} has no such dim", key, nearest_name(key, fields) or ", ".join(fields))
@@ -96,8 +95,9 @@ class OperatorBlock(YamlBlock):
         if listed and (len(lengths) != 1 or not lengths & {1, 2, 3}):
             raise InputError(f"operator {self.name}: {', '.join(sorted(listed))} have one to three equal entries")
         dims = {
-            key: tuple(map(Polynomial.of, value)) if isinstance(value, list) else Polynomial.of(value)
-            for key, value in stated.items()
+            key: tuple(map(Polynomial.of, value)) if isinstance(value := stated[key], list) else Polynomial.of(value)
+            for key in fields
+            if key in stated
         }
         reads, writes = usual_traffic(self.kind, dims, self.weights)
         reads = reads if self.reads is None else Polynomial.of(self.reads)
@@ -336,9 +336,14 @@ def _item_lines(items: Iterable[Operator | Repeat], indent: str) -> list[str]:
 
 def _operator_fields(operator: Operator) -> dict[str, Any]:
     dims = {
-        key: [_number(d) for d in dim] if isinstance(dim, tuple) else _number(dim) for key, dim in operator.dims.items()
+        key: [_number(d) for d in dim] if isinstance(dim, tuple) else _number(dim)
+        for key, dim in operator.dims.items()
+        if key not in ONES or dim != tuple([Polynomial.of(1)] * len(dim if isinstance(dim, tuple) else ()))
     }
-    fields = {"name": operator.name, "kind": operator.kind, "operator": operator.operator, "dims": dims}
+    fields: dict[str, Any] = {"name": operator.name, "kind": operator.kind}
+    if operator.operator != USUAL_OPERATOR.get(operator.kind, operator.kind):
+        fields["operator"] = operator.operator
+    fields["dims"] = dims
     reads, writes = usual_traffic(operator.kind, operator.dims, operator.weights)
     if operator.reads != reads:
         fields["reads"] = _number(operator.reads)
