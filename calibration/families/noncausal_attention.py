@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 TILE_ROWS: Final = 128.0
 
+#: Highest share of the matrix units' peak that is assumed where the vector units do not bound attention.
+MATRIX_SHARE: Final = 0.9
+
 POWERS: Final = (16, 32, 64, 128, 256, 512)
 
 #: Head dimensions that a kernel computes in.
@@ -51,18 +54,31 @@ PADDED_DIMS: Final[dict[str, tuple[int, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class NonCausalAttentionModel:
-    """Log utilisation on (log streams, log length), and the least measured seconds, both by "head_dim/kernel"."""
+    """Log utilisation on (log streams, log length), and the least measured seconds, both by "head_dim/kernel".
+
+    The peaks are those of the matrix units (bf16) and of the vector units (fp32) of the measured accelerator.
+    """
 
     grids: dict[str, InterpolationGrid]
     floors_s: dict[str, float]
+    matrix_flops: float
+    vector_flops: float
     family: str = field(default="noncausal_attention", init=False)
 
     def cost(self, op: NonCausalAttention, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
         """Return (seconds, origin) in the broadcast shape of sequences, query_tokens and key_tokens."""
+        seconds, origin = self.vector_bound(op, accelerator)
+        if accelerator.flops_for("bf16") != self.matrix_flops:
+            seconds = np.maximum(seconds, compute_s(op, accelerator) / MATRIX_SHARE)
+            origin = np.full_like(origin, ROOFLINE)
+        return np.maximum(seconds, roofline_s(op, accelerator)), origin
+
+    def vector_bound(self, op: NonCausalAttention, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
+        """Return (seconds, origin) without regard to the peak of the accelerator's matrix units. Shape as `cost`."""
         sequences, queries, keys = broadcast(op.sequences, op.query_tokens, op.key_tokens)
         sequences, queries, keys = (np.maximum(x, 1.0) for x in (sequences, queries, keys))
         key, used, borrowed = self._table(op)
-        peak = accelerator.flops_for("bf16") * used
+        peak = self.matrix_flops * used * accelerator.flops_for("fp32") / self.vector_flops
         streams = sequences * op.n_heads
         wide = streams * np.ceil(queries / TILE_ROWS) / np.ceil(keys / TILE_ROWS)
         seconds, origin = self._square(key, wide, keys, op.head_dim, peak)
@@ -73,7 +89,6 @@ class NonCausalAttentionModel:
             walked = floor + (own - floor) * keys / queries
             seconds = np.where(narrow, np.maximum(seconds, walked), seconds)
             origin = np.where(narrow, own_origin, origin)
-        seconds = np.maximum(seconds, roofline_s(op, accelerator))
         origin = np.where(queries == keys, origin, np.maximum(origin, 1.0))
         return seconds, np.where(borrowed, ROOFLINE, origin)
 
@@ -104,12 +119,14 @@ class NonCausalAttentionModel:
 
     def to_parts(self) -> Parts:
         """Return readable facts and arrays that `from_parts` reads."""
-        return {"tables": list(self.grids), "floors_s": self.floors_s}, pack_grids(self.grids)
+        peaks = {"matrix_flops": self.matrix_flops, "vector_flops": self.vector_flops}
+        return {"tables": list(self.grids), "floors_s": self.floors_s, **peaks}, pack_grids(self.grids)
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
         """Return the model in facts and arrays."""
-        return cls(unpack_grids(facts["tables"], arrays), dict(facts["floors_s"]))
+        peaks = float(facts["matrix_flops"]), float(facts["vector_flops"])
+        return cls(unpack_grids(facts["tables"], arrays), dict(facts["floors_s"]), *peaks)
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
@@ -120,7 +137,7 @@ class NonCausalAttentionModel:
             key = f"{head_dim}/{kernel}"
             grids[key] = _fit_grid(table.reset_index(drop=True), accelerator)
             floors[key] = float(table.seconds.min())
-        return cls(grids, floors)
+        return cls(grids, floors, accelerator.flops_for("bf16"), accelerator.flops_for("fp32"))
 
 
 def padded_dim(head_dim: int, kernel: str) -> int:

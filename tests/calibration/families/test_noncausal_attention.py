@@ -16,7 +16,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
 
 #: 1 PFLOP/s, 1 TB/s: 4 x 1024 x 1024 x 64 FLOPs of one head take 268 ns at the peak.
-BOARD = Accelerator("board", "board", 80e9, 1e12, {"bf16": 1e15}, 700.0, 70.0)
+BOARD = Accelerator("board", "board", 80e9, 1e12, {"bf16": 1e15, "fp32": 1e14}, 700.0, 70.0)
 PER_HEAD_S = 4 * 1024 * 1024 * 64 / 1e15
 
 
@@ -76,6 +76,16 @@ def test_time_is_at_least_the_roofline_and_grows_with_sequences(sequences: int, 
     one, two = seconds(model, sequences, q, k, dim), seconds(model, 2 * sequences, q, k, dim)
     assert one >= float(roofline_s(NonCausalAttention(sequences, q, k, 8, dim, "fa2"), BOARD)) * (1 - 1e-12)
     assert two >= one * (1 - 1e-9)
+
+
+def test_slower_matrix_units_alone_slow_attention_only_to_their_own_peak(model: NonCausalAttentionModel) -> None:
+    """The measured utilisation is 0.5: half the matrix units suffice, until 90 % of them are used."""
+    op, seconds_here = NonCausalAttention(4, 1024, 1024, 8, 64, "fa2"), 32 * PER_HEAD_S / 0.5
+    for matrix, vector, expected in ((0.6e15, 1e14, 1.0), (0.6e15, 0.5e14, 2.0), (0.25e15, 1e14, 2.0 / 0.9)):
+        other = Accelerator("other", "other", 80e9, 1e12, {"bf16": matrix, "fp32": vector}, 700.0, 70.0)
+        found, origin = model.cost(op, other)
+        assert float(found) == pytest.approx(seconds_here * expected, rel=1e-3)
+        assert float(origin) == ROOFLINE
 
 
 def test_parts_are_read_back(model: NonCausalAttentionModel) -> None:
