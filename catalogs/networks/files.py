@@ -23,6 +23,7 @@ from catalogs.networks.network import (
     Repeat,
     Stage,
     listed_dims,
+    usual_traffic,
 )
 from catalogs.networks.polynomials import Polynomial
 from catalogs.networks.shapes import Kind, shape_class
@@ -44,14 +45,14 @@ class SizeBlock(YamlBlock):
 
 
 class OperatorBlock(YamlBlock):
-    """One operator; `dims` are those of its kind."""
+    """One operator; `dims` are those of its kind, and its bytes the usual ones of these dims unless stated."""
 
     name: str
     kind: Kind
     operator: str
     dims: dict[str, Expression | list[Expression]]
-    reads: Expression = 0
-    writes: Expression = 0
+    reads: Expression | None = None
+    writes: Expression | None = None
     weights: NonNegativeInt = 0
     dtype: str | None = None
 
@@ -79,7 +80,9 @@ class OperatorBlock(YamlBlock):
             key: tuple(map(Polynomial.of, value)) if isinstance(value, list) else Polynomial.of(value)
             for key, value in self.dims.items()
         }
-        reads, writes = Polynomial.of(self.reads), Polynomial.of(self.writes)
+        reads, writes = usual_traffic(self.kind, dims, self.weights)
+        reads = reads if self.reads is None else Polynomial.of(self.reads)
+        writes = writes if self.writes is None else Polynomial.of(self.writes)
         return Operator(self.name, self.kind, self.operator, dims, reads, writes, self.weights, self.dtype)
 
 
@@ -316,8 +319,12 @@ def _operator_fields(operator: Operator) -> dict[str, Any]:
         key: [_number(d) for d in dim] if isinstance(dim, tuple) else _number(dim) for key, dim in operator.dims.items()
     }
     fields = {"name": operator.name, "kind": operator.kind, "operator": operator.operator, "dims": dims}
-    others = {"reads": _number(operator.reads), "writes": _number(operator.writes), "weights": operator.weights}
-    return fields | {k: v for k, v in (others | {"dtype": operator.dtype}).items() if v}
+    reads, writes = usual_traffic(operator.kind, operator.dims, operator.weights)
+    if operator.reads != reads:
+        fields["reads"] = _number(operator.reads)
+    if operator.writes != writes:
+        fields["writes"] = _number(operator.writes)
+    return fields | {k: v for k, v in (("weights", operator.weights), ("dtype", operator.dtype)) if v}
 
 
 def _number(polynomial: Polynomial) -> Expression:
@@ -342,7 +349,8 @@ _RESERVED = frozenset({"", "null", "true", "false", "yes", "no", "on", "off", "y
 def _scalar(value: Any) -> str:
     if not isinstance(value, str):
         return str(value)
-    plain = all(c.isascii() and (c.isalnum() or c in _PLAIN) for c in value) and value[:1].isalpha()
+    starts = value[:1].isalpha() or (value[:1].isdigit() and "*" in value)  # no number looks like that
+    plain = starts and all(c.isascii() and (c.isalnum() or c in _PLAIN) for c in value)
     return value if plain and value == value.strip() and value.lower() not in _RESERVED else _quoted(value)
 
 

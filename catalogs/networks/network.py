@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from math import ceil, floor
+from operator import mul
 from typing import Final, Literal
 
 from catalogs.errors import InputError, nearest_name
@@ -271,6 +272,32 @@ class NeuralNetwork:
         """
         sizes = self.sizes_of(job)
         return tuple(stage.at(sizes, itemsize) for stage in self.stages)
+
+
+def usual_traffic(
+    kind: str, dims: Mapping[str, Polynomial | tuple[Polynomial, ...]], weights: int
+) -> tuple[Polynomial, Polynomial]:
+    """Return the bytes that an operator of these dims reads and writes where nothing else is stated.
+
+    A product and a convolution read their factors once, of which parameters are counted apart, attention reads
+    queries, keys and values, and all others read as much as they write.
+    """
+
+    def size(*keys: str) -> Polynomial:
+        found = [dims.get(key, Polynomial.of(1)) for key in keys]
+        flat = [d for dim in found for d in (dim if isinstance(dim, tuple) else (dim,))]
+        return reduce(mul, flat, Polynomial.name(ITEMSIZE))
+
+    if kind == "gemm":
+        second = Polynomial() if weights else size("batch", "n", "k")
+        return size("batch", "m", "k") + second, size("batch", "m", "n")
+    if kind == "convolution":
+        return size("batch", "in_channels", "input"), size("batch", "out_channels", "output")
+    if kind == "attention":
+        read = size("batch", "heads", "queries", "head_dim") + size("batch", "kv_heads", "keys", "head_dim")
+        read += size("batch", "kv_heads", "keys", "value_dim")
+        return read, size("batch", "heads", "queries", "value_dim")
+    return size("elements"), size("elements")
 
 
 def listed_dims(kind: str) -> frozenset[str]:

@@ -73,6 +73,7 @@ def test_a_network_at_its_default_job(hand: NeuralNetwork) -> None:
     assert (up.times, act.times) == (3, 6)
     assert up.shape == GemmShape(m=6, n=4, k=8)  # 3 rows: 8 / 3 rounded up
     assert (act.read_bytes, act.written_bytes) == (48, 56)
+    assert (up.read_bytes, up.written_bytes) == (6 * 8 * 2, 6 * 4 * 2)  # not stated: those of its dims
     assert step.flops == 3 * 2 * 6 * 4 * 8
 
 

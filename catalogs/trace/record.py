@@ -1,0 +1,307 @@
+"""One run of a module on the meta device, recorded: every operator, what it moves, and what lives meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Final
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from catalogs.trace.kinds import (
+    FILLS,
+    TABLE_READS,
+    TABLE_WRITES,
+    Dims,
+    attention_dims,
+    base_name,
+    dims_of,
+    kind_of,
+    runs_no_kernel,
+)
+
+#: Names of dtypes as network files spell them.
+DTYPES: Final = {
+    "fp32": torch.float32,
+    "fp16": torch.float16,
+    "bf16": torch.bfloat16,
+    "fp64": torch.float64,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+}
+_DTYPE_NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype as network files spell it."""
+    return _DTYPE_NAMES.get(dtype) or str(dtype).removeprefix("torch.")
+
+
+@dataclass(slots=True)
+class Amount:
+    """An amount of memory: elements of the run's dtype, bytes of tensors of other dtypes, elements of parameters."""
+
+    elements: int = 0
+    fixed_bytes: int = 0
+    weights: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedOperator:
+    """One operator of a run. `live` is what lives while it runs, its outputs included."""
+
+    module: str
+    kind: str
+    operator: str
+    dims: Dims
+    reads: Amount
+    writes: Amount
+    live: Amount
+    dtype: str | None
+
+
+@dataclass(slots=True)
+class Recording:
+    """Every operator of one run, in order."""
+
+    operators: list[RecordedOperator] = field(default_factory=list)
+
+
+def elements_in_memory(tensor: torch.Tensor) -> int:
+    """Return the elements that a tensor touches: those of expanded dimensions count once."""
+    return prod(n for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride != 0 or n == 0)
+
+
+class _Recorder(TorchDispatchMode):
+    """Records each operator that reaches the dispatcher."""
+
+    def __init__(self, module: torch.nn.Module, dtype: torch.dtype, recording: Recording) -> None:
+        super().__init__()
+        self.dtype = dtype
+        self.recording = recording
+        self.stack = [""]
+        self.names = {id(m): name for name, m in module.named_modules()}
+        tensors = [*module.parameters(), *module.buffers()]
+        self.parameters = {t.untyped_storage()._cdata for t in tensors}
+        self._kept = tensors  # so that no other storage takes their addresses
+        self.live: dict[int, tuple[weakref.ref[Any], int, bool]] = {}
+        self.live_elements = 0
+        self.live_bytes = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operator and record it."""
+        result = func(*args, **(kwargs or {}))
+        outputs = _tensors(result)
+        for output in outputs:
+            self.hold(output)
+        if not runs_no_kernel(func):
+            self._record(func, args, kwargs or {}, outputs)
+        return result
+
+    def hold(self, tensor: torch.Tensor) -> None:
+        """Count the storage of a tensor as live until it is freed."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self.parameters or key in self.live:
+            return
+        own = tensor.dtype == self.dtype
+        amount = storage.nbytes() // tensor.element_size() if own else storage.nbytes()
+
+        def freed(_: object) -> None:
+            if self.live.pop(key, None) is not None:
+                self._count(-amount, own)
+
+        self.live[key] = (weakref.ref(storage, freed), amount, own)
+        self._count(amount, own)
+
+    def _count(self, amount: int, own: bool) -> None:
+        if own:
+            self.live_elements += amount
+        else:
+            self.live_bytes += amount
+
+    def _record(
+        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], outputs: list[torch.Tensor]
+    ) -> None:
+        name, kind = base_name(func), kind_of(func)
+        inputs = _tensors((args, kwargs))
+        if name.removesuffix("_") in FILLS:
+            inputs = inputs[1:]
+        written = outputs
+        reads = self.amount(inputs)
+        if name in TABLE_READS:
+            reads = self.amount(inputs[1:])
+            _add(reads, self.amount_of(outputs))
+        elif name in TABLE_WRITES:
+            reads, written = self.amount(inputs[1:]), inputs[-1:]
+        self.add(kind, func._schema.name.replace("::", ".").removeprefix("aten."), dims_of(kind, name, args, outputs), inputs, reads, written)
+
+    def add(
+        self,
+        kind: str,
+        operator: str,
+        dims: Dims,
+        inputs: list[torch.Tensor],
+        reads: Amount,
+        written: list[torch.Tensor],
+    ) -> None:
+        """Append one operator."""
+        computed = next((t.dtype for t in (*written, *inputs) if t.is_floating_point()), None)
+        dtype = None if computed in (None, self.dtype) else dtype_name(computed)
+        self.recording.operators.append(
+            RecordedOperator(
+                self.stack[-1],
+                kind,
+                operator,
+                dims,
+                reads,
+                self.amount_of(written),
+                Amount(self.live_elements, self.live_bytes),
+                dtype,
+            )
+        )
+
+    def amount(self, tensors: Iterable[torch.Tensor]) -> Amount:
+        """Return how much the reading of tensors moves; parameters of the run's dtype are counted apart."""
+        total = Amount()
+        seen = set()
+        for tensor in tensors:
+            storage = tensor.untyped_storage()._cdata
+            place = (storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+            if place in seen:
+                continue
+            seen.add(place)
+            if storage in self.parameters and tensor.dtype == self.dtype:
+                total.weights += elements_in_memory(tensor)
+            else:
+                _add(total, self.amount_of([tensor]))
+        return total
+
+    def amount_of(self, tensors: Iterable[torch.Tensor]) -> Amount:
+        """Return how much tensors hold."""
+        total = Amount()
+        for tensor in tensors:
+            elements = elements_in_memory(tensor)
+            if tensor.dtype == self.dtype:
+                total.elements += elements
+            else:
+                total.fixed_bytes += elements * tensor.element_size()
+        return total
+
+
+def _add(total: Amount, other: Amount) -> None:
+    total.elements += other.elements
+    total.fixed_bytes += other.fixed_bytes
+    total.weights += other.weights
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+class _AttentionAsOne(TorchFunctionMode):
+    """Keeps scaled dot-product attention as one operator, with the memory layout that the fused kernels return."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run a function of torch; attention becomes one recorded operator."""
+        if func is F.scaled_dot_product_attention:
+            return self._attend(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def _attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,  # noqa: ARG002 - the signature of torch
+        is_causal: bool = False,
+        scale: float | None = None,  # noqa: ARG002
+        enable_gqa: bool = False,  # noqa: ARG002
+    ) -> torch.Tensor:
+        *lead, queries, _ = query.shape
+        if len(lead) >= 2:  # fused kernels write heads next to each other
+            heads = lead.pop()
+            output = query.new_empty((*lead, queries, heads, value.shape[-1])).transpose(-2, -3)
+        else:
+            output = query.new_empty((*lead, queries, value.shape[-1]))
+        inputs = [query, key, value, *([attn_mask] if attn_mask is not None else [])]
+        dims = attention_dims(query, key, value, is_causal, attn_mask is not None)
+        operator = "scaled_dot_product_attention"
+        self.recorder.add("attention", operator, dims, inputs, self.recorder.amount(inputs), [output])
+        return output
+
+
+@contextmanager
+def _module_names(recorder: _Recorder) -> Iterator[None]:
+    """Keep the recorder's stack of module names while modules run."""
+    modules = torch.nn.modules.module
+
+    def enter(module: torch.nn.Module, _: object) -> None:
+        recorder.stack.append(recorder.names.get(id(module), recorder.stack[-1]))
+
+    def leave(module: torch.nn.Module, _: object, __: object) -> None:
+        recorder.stack.pop()
+
+    handles = [
+        modules.register_module_forward_pre_hook(enter),
+        modules.register_module_forward_hook(leave, always_call=True),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def record(
+    module: torch.nn.Module, run: Callable[[], Any], inputs: Iterable[Any], dtype: torch.dtype
+) -> Recording:
+    """Return what one call of `run` does.
+
+    Args:
+        module: The module whose parameters are not activations and whose submodules name the operators.
+        run: Runs the module on tensors of the meta device.
+        inputs: The arguments of the run, whose tensors are live from the start.
+        dtype: The dtype in which the network computes.
+    """
+    recording = Recording()
+    recorder = _Recorder(module, dtype, recording)
+    for tensor in _tensors(list(inputs)):
+        recorder.hold(tensor)
+    collecting = gc.isenabled()
+    gc.disable()
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        with ExitStack() as stack:
+            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.device("meta"))
+            stack.enter_context(_module_names(recorder))
+            stack.enter_context(_AttentionAsOne(recorder))
+            stack.enter_context(recorder)
+            result = run()
+            del result
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+        if collecting:
+            gc.enable()
+    return recording

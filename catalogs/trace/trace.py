@@ -1,0 +1,121 @@
+"""From a recipe to a network: each stage is traced, and its FLOPs are compared with torch's own counter."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from catalogs.errors import InputError
+from catalogs.networks.network import DerivedSize, JobSize, NeuralNetwork, Stage
+from catalogs.networks.polynomials import Polynomial
+from catalogs.trace.modules import build_module, library, make_inputs, quiet
+from catalogs.trace.recipes import NetworkRecipe, StageRecipe, check_inputs
+
+#: The largest relative difference from the FLOPs that torch counts.
+FLOP_TOLERANCE: Final = 1e-3
+
+
+def trace_network(name: str, recipe: NetworkRecipe) -> NeuralNetwork:
+    """Return the network that a recipe describes.
+
+    Raises:
+        InputError: A module cannot be built or traced, or its FLOPs differ from those that torch counts.
+    """
+    sizes = recipe.job_sizes()
+    stages = []
+    derived: dict[str, DerivedSize] = {}
+    for key, stage in recipe.stages.items():
+        used = check_inputs(stage, recipe.sizes)
+        try:
+            traced, found = _trace_stage(key, stage, [size for size in sizes if size.name in used])
+        except InputError as error:
+            rule = f"stage {key} of {name}: {error.rule}"
+            raise InputError(rule, error.value, error.nearest, error.hint) from None
+        stages.append(traced)
+        derived |= {size.name: size for size in found}
+    libraries = dict.fromkeys(["torch", *(stage.module.partition(".")[0] for stage in recipe.stages.values())])
+    with_versions = [f"{lib} {getattr(sys.modules.get(lib), '__version__', '')}".strip() for lib in libraries]
+    network = NeuralNetwork(
+        name,
+        recipe.family,
+        sizes,
+        tuple(stages),
+        tuple(derived.values()),
+        recipe.source,
+        ", ".join(text.partition("+")[0] for text in with_versions),
+    )
+    _check_flops(network, recipe)
+    return network
+
+
+def _trace_stage(key: str, stage: StageRecipe, sizes: list[JobSize]) -> tuple[Stage, tuple[DerivedSize, ...]]:
+    library("torch")
+    from catalogs.trace.record import DTYPES, record
+    from catalogs.trace.stage import trace_operators
+
+    module = build_module(stage)
+    dtype = DTYPES[stage.dtype]
+
+    def run(job: Mapping[str, int]) -> Any:
+        inputs = make_inputs(stage.inputs, job, dtype)
+        with quiet():
+            return record(module, lambda: _call(module, stage, inputs), [inputs], dtype)
+
+    traced = trace_operators(run, sizes)
+    notices = tuple(f"{operator} is of unknown kind and counted by its bytes" for operator in traced.unknown)
+    parameters = sum(parameter.numel() for parameter in {id(p): p for p in module.parameters()}.values())
+    place = f"{stage.module}.{stage.part}" if stage.part else stage.module
+    label = f"{place}.{stage.method}" if stage.method else place
+    found = Stage(
+        key, Polynomial.of(stage.runs), traced.items, parameters, stage.dtype, traced.peak, label, notices
+    )
+    return found, traced.derived
+
+
+def _call(module: Any, stage: StageRecipe, inputs: Mapping[str, Any]) -> Any:
+    """Run the module once.
+
+    Raises:
+        InputError: The module needs values, which tensors without memory do not have, or does not take the inputs.
+    """
+    try:
+        return (getattr(module, stage.method) if stage.method else module)(**inputs)
+    except InputError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())[:300]
+        if "meta" in reason or "data-dependent" in reason or "data dependent" in reason:
+            rule = f"{stage.module} decides by the value of a tensor ({reason})"
+            hint = "leave out the optional input (such as a mask) that it reads, or trace the part before or after"
+            raise InputError(rule, hint=hint) from None
+        shapes = ", ".join(f"{name} {_shape(value)}" for name, value in inputs.items())
+        rule = f"{stage.module} does not run with {shapes} ({type(error).__name__}: {reason})"
+        raise InputError(rule, hint="correct --inputs or the configuration") from None
+
+
+def _shape(value: Any) -> str:
+    return "x".join(map(str, value.shape)) if hasattr(value, "shape") else type(value).__name__
+
+
+def _check_flops(network: NeuralNetwork, recipe: NetworkRecipe) -> None:
+    """Compare the FLOPs of each stage at the default job with those of torch's own counter.
+
+    Raises:
+        InputError: They differ by more than the tolerance.
+    """
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from catalogs.trace.record import DTYPES
+
+    torch = library("torch")
+    sizes = network.sizes_of()
+    for stage in network.stages:
+        made = recipe.stages[stage.name]
+        module = build_module(made)
+        inputs = make_inputs(made.inputs, sizes, DTYPES[made.dtype])
+        with quiet(), torch.no_grad(), torch.device("meta"), FlopCounterMode(display=False) as counter:
+            _call(module, made, inputs)
+        counted, ours = counter.get_total_flops(), stage.at(sizes).flops
+        if abs(counted - ours) > FLOP_TOLERANCE * counted:
+            raise InputError(f"the FLOPs of stage {stage.name} differ from the {counted} that torch counts", ours)
