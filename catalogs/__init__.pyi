@@ -15,6 +15,8 @@ from .hardware.specs import Hardware as Hardware
 from .hardware.specs import Node as Node
 from .models.catalog import load_model as load_model
 from .models.spec import ModelSpec as ModelSpec
+from .networks.files import load_network as load_network
+from .networks.network import NeuralNetwork as NeuralNetwork
 from .workloads.request_set import RequestSet as RequestSet
 from .workloads.workload import Workload as Workload
 from .workloads.workload import load_workload as load_workload

@@ -19,7 +19,9 @@ from catalogs.hardware.files import find_hardware_file, read_hardware_file
 from catalogs.io.json_files import read_json
 from catalogs.io.yaml_files import DATA, user_folder
 from catalogs.models.catalog import list_models, load_model
-from catalogs.units import GIB, GIGA, TERA
+from catalogs.networks.files import list_networks, load_network
+from catalogs.networks.network import NeuralNetwork
+from catalogs.units import GIB, GIGA, MIB, TERA
 
 Record = dict[str, Any]
 
@@ -201,6 +203,40 @@ def _region(name: str) -> Record:
     raise InputError(rule, name, nearest or next(iter(named)))
 
 
+def _network_rows() -> list[Record]:
+    return _brief(list_networks(), _network, "name", "family", "params_billion", "gflop_per_job", "source")
+
+
+def _network(name: str) -> Record:
+    return network_record(load_network(name))
+
+
+def network_record(network: NeuralNetwork) -> Record:
+    """Return a network as a record: its sizes and its stages at the default job (in the dtype of the trace)."""
+    stages = network.at()
+    return {
+        "name": network.name,
+        "family": network.family,
+        "params_billion": network.parameters / GIGA,
+        "gflop_per_job": sum(stage.runs * stage.flops for stage in stages) / GIGA,
+        "source": network.source,
+        "traced_with": network.traced_with,
+        "sizes": [asdict(size) for size in network.sizes],
+        "stages": [
+            {
+                "name": stage.name,
+                "runs": stage.runs,
+                "params_billion": stage.parameters / GIGA,
+                "gflop_per_run": stage.flops / GIGA,
+                "launches": sum(operator.times for operator in stage.operators),
+                "peak_activation_mib": stage.peak_activation_bytes / MIB,
+                "notices": "; ".join(traced.notices),
+            }
+            for stage, traced in zip(stages, network.stages, strict=True)
+        ],
+    }
+
+
 def _calibration_folders() -> dict[str, Path]:
     """Return the shipped calibrations by hardware name; those of the user take precedence."""
     return {
@@ -230,6 +266,7 @@ def _calibration(name: str) -> Record:
 
 KINDS: dict[str, CatalogKind] = {
     "models": CatalogKind(_model_rows, _model),
+    "networks": CatalogKind(_network_rows, _network),
     "hardware": CatalogKind(_hardware_rows, _hardware),
     "engines": CatalogKind(_engine_rows, lambda name: asdict(load_engine(name))),
     "workloads": CatalogKind(_workload_rows, _workload),

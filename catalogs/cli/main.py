@@ -7,6 +7,7 @@ import catalogs.ui.quiet_start  # noqa: F401
 # isort: split
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +18,7 @@ from catalogs.ui.shared_options import takes_version
 from catalogs.ui.terminal import PIPED_LIST, open_console
 
 app = typer.Typer(
-    help="List and show models, hardware, engines, workloads, prices, grids, regions and calibrations.",
+    help="List and show models, networks, hardware, engines, workloads, prices and more; trace torch modules.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
@@ -28,7 +29,9 @@ app.callback()(takes_version)
 
 KindName = Annotated[
     str,
-    typer.Argument(metavar="KIND", help="models, hardware, engines, workloads, prices, grids, regions or calibrations"),
+    typer.Argument(
+        metavar="KIND", help="models, networks, hardware, engines, workloads, prices, grids, regions or calibrations"
+    ),
 ]
 
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")]
@@ -68,6 +71,30 @@ def show(
         write_json({"schema_version": 1, "kind": kind.lower(), "entry": record}, json_file)
     if json_file != "-":
         _print_record(record)
+
+
+@app.command()
+def trace(
+    module: Annotated[
+        str,
+        typer.Argument(help="A shipped recipe, a class of transformers, diffusers or timm, or package.module:Class."),
+    ],
+    out: Annotated[Path, typer.Option(help="Network file to write (NAME.yaml).")],
+    config: Annotated[Path | None, typer.Option(help="JSON or YAML configuration of the class.")] = None,
+    inputs: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="Inputs as YAML, 'NAME: [batch, 3, height, width]', or a file.")
+    ] = None,
+    size: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=DEFAULT[:STEP[:MINIMUM]]", help="A size that the inputs use.")
+    ] = None,
+) -> None:
+    """Trace a torch module without weights into a network file (extra `trace`)."""
+    from catalogs.cli.describe import network_record
+    from catalogs.trace.command import trace_command
+
+    check_targets(None, out)
+    network = trace_command(module, config, inputs, size or [], out)
+    _print_record(network_record(network))
 
 
 def _print_rows(title: str, rows: list[dict[str, Any]]) -> None:

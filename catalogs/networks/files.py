@@ -7,7 +7,7 @@ import keyword
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag
 
@@ -30,6 +30,18 @@ from catalogs.networks.shapes import Kind, shape_class
 
 FOLDER = DATA / "networks"
 
+#: What the library calls the operators of a kind unless a file states it.
+USUAL_OPERATOR: Final = {
+    "gemm": "addmm",
+    "attention": "scaled_dot_product_attention",
+    "convolution": "convolution",
+    "normalisation": "native_layer_norm",
+    "softmax": "_softmax",
+}
+
+#: Dims that are 1 in each dimension unless a file states them.
+ONES: Final = ("stride", "dilation")
+
 #: An expression, or a plain integer.
 Expression = int | str
 
@@ -45,11 +57,14 @@ class SizeBlock(YamlBlock):
 
 
 class OperatorBlock(YamlBlock):
-    """One operator; `dims` are those of its kind, and its bytes the usual ones of these dims unless stated."""
+    """One operator; `dims` are those of its kind, and its bytes the usual ones of these dims unless stated.
+
+    A stride and a dilation that are not stated are 1; an operator that is not stated is the usual one of its kind.
+    """
 
     name: str
     kind: Kind
-    operator: str
+    operator: str | None = None
     dims: dict[str, Expression | list[Expression]]
     reads: Expression | None = None
     writes: Expression | None = None
@@ -64,26 +79,31 @@ class OperatorBlock(YamlBlock):
         """
         fields = {f.name: f for f in dataclasses.fields(shape_class(self.kind))}
         listed = listed_dims(self.kind)
-        for key, value in self.dims.items():
+        stated: dict[str, Expression | list[Expression]] = dict(self.dims)
+        if isinstance(kernel := self.dims.get("kernel"), list):
+            stated = {**{key: [1] * len(kernel) for key in ONES}, **stated}
+        for key, value in stated.items():
             if key not in fields:
                 raise InputError(f"a {self.kind} has no such dim", key, nearest_name(key, fields) or ", ".join(fields))
             if isinstance(value, list) != (key in listed):
                 form = "a list with one entry per dimension" if key in listed else "one expression"
                 raise InputError(f"the dim {key} of a {self.kind} is {form}", value)
         for key, field in fields.items():
-            if key not in self.dims and field.default is dataclasses.MISSING:
+            if key not in stated and field.default is dataclasses.MISSING:
                 raise InputError(f"operator {self.name}: a {self.kind} needs the dim {key}")
-        lengths = {len(self.dims[key]) for key in listed}  # type: ignore[arg-type]  # lists, as checked above
+        lengths = {len(stated[key]) for key in listed}  # type: ignore[arg-type]  # lists, as checked above
         if listed and (len(lengths) != 1 or not lengths & {1, 2, 3}):
             raise InputError(f"operator {self.name}: {', '.join(sorted(listed))} have one to three equal entries")
         dims = {
-            key: tuple(map(Polynomial.of, value)) if isinstance(value, list) else Polynomial.of(value)
-            for key, value in self.dims.items()
+            key: tuple(map(Polynomial.of, value)) if isinstance(value := stated[key], list) else Polynomial.of(value)
+            for key in fields
+            if key in stated
         }
         reads, writes = usual_traffic(self.kind, dims, self.weights)
         reads = reads if self.reads is None else Polynomial.of(self.reads)
         writes = writes if self.writes is None else Polynomial.of(self.writes)
-        return Operator(self.name, self.kind, self.operator, dims, reads, writes, self.weights, self.dtype)
+        operator = self.operator or USUAL_OPERATOR.get(self.kind, self.kind)
+        return Operator(self.name, self.kind, operator, dims, reads, writes, self.weights, self.dtype)
 
 
 class RepeatBlock(YamlBlock):
@@ -316,9 +336,14 @@ def _item_lines(items: Iterable[Operator | Repeat], indent: str) -> list[str]:
 
 def _operator_fields(operator: Operator) -> dict[str, Any]:
     dims = {
-        key: [_number(d) for d in dim] if isinstance(dim, tuple) else _number(dim) for key, dim in operator.dims.items()
+        key: [_number(d) for d in dim] if isinstance(dim, tuple) else _number(dim)
+        for key, dim in operator.dims.items()
+        if key not in ONES or dim != tuple([Polynomial.of(1)] * len(dim if isinstance(dim, tuple) else ()))
     }
-    fields = {"name": operator.name, "kind": operator.kind, "operator": operator.operator, "dims": dims}
+    fields: dict[str, Any] = {"name": operator.name, "kind": operator.kind}
+    if operator.operator != USUAL_OPERATOR.get(operator.kind, operator.kind):
+        fields["operator"] = operator.operator
+    fields["dims"] = dims
     reads, writes = usual_traffic(operator.kind, operator.dims, operator.weights)
     if operator.reads != reads:
         fields["reads"] = _number(operator.reads)

@@ -2,8 +2,8 @@
 
 Point (i, j, ...) of the lattice is i steps above the base in the first size, j in the second. The points needed for a
 set of samples are those of a lower set of indices: those that the differences along axes, in pairs, and then in larger
-groups of sizes show to matter. The differences at the base are the coefficients of products of binomials, so a polynomial
-of the found degree passes exactly through all points; that it is the true one is verified at others.
+groups of sizes show to matter. The differences at the base are the coefficients of products of binomials, so a
+polynomial of the found degree passes exactly through all points; that it is the true one is verified at others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from catalogs.arrays import IntArray
+from catalogs.arrays import BoolArray, IntArray
 from catalogs.networks.polynomials import Polynomial
 
 #: A point: steps above the base in each size.
@@ -69,7 +69,7 @@ def points_needed(axes: Sequence[Axis], sample: Callable[[Index], IntArray]) -> 
 
     degrees = np.stack([_degrees(i, axes, sample, at) for i in range(len(axes))])
     chosen = [at({}), *(at({i: k}) for i, row in enumerate(degrees) for k in range(1, row.max(initial=0) + 1))]
-    joined = {(i,): degrees[i] > 0 for i in range(len(axes))}
+    joined: dict[Index, BoolArray] = {(i,): degrees[i] > 0 for i in range(len(axes))}
     for size in range(2, len(axes) + 1):
         for group in combinations(range(len(axes)), size):
             candidates = np.logical_and.reduce([joined[part] for part in combinations(group, size - 1)])

@@ -22,7 +22,11 @@ class Fold:
 def fold(sequence: Sequence[Hashable], start: int = 0) -> tuple[int | Fold, ...]:
     """Return the positions of a sequence with its repetitions folded, inner ones included.
 
-    At each place the repetition that saves most is taken. `start` is the position of the first element.
+    At each place the repetition that saves most is taken.
+
+    Args:
+        sequence: What is folded.
+        start: The position of the first element.
     """
     places: dict[Hashable, list[int]] = defaultdict(list)
     for i, item in enumerate(sequence):

@@ -53,32 +53,80 @@ KINDS: Final = {name: kind for kind, names in _NAMES.items() for name in names.s
 
 #: Operators that launch nothing: allocations and reinterpretations that are not views by their schema.
 NO_KERNEL: Final = frozenset(
-    """
-    empty empty_like new_empty empty_strided new_empty_strided _unsafe_view _reshape_alias lift_fresh lift detach
-    set_ resize_ sym_size sym_numel sym_stride sym_storage_offset is_same_size _local_scalar_dense alias is_pinned
-    as_strided_ squeeze_ unsqueeze_ transpose_ t_ _assert_async _assert_tensor_metadata _assert_scalar _has_compatible_shallow_copy_type record_stream
-    """.split()
+    [
+        "empty",
+        "empty_like",
+        "new_empty",
+        "empty_strided",
+        "new_empty_strided",
+        "_unsafe_view",
+        "_reshape_alias",
+        "lift_fresh",
+        "lift",
+        "detach",
+        "set_",
+        "resize_",
+        "sym_size",
+        "sym_numel",
+        "sym_stride",
+        "sym_storage_offset",
+        "is_same_size",
+        "_local_scalar_dense",
+        "alias",
+        "is_pinned",
+        "as_strided_",
+        "squeeze_",
+        "unsqueeze_",
+        "transpose_",
+        "t_",
+        "_assert_async",
+        "_assert_tensor_metadata",
+        "_assert_scalar",
+        "_has_compatible_shallow_copy_type",
+        "record_stream",
+    ]
 )
 
 #: Operators that write without reading their first argument.
 FILLS: Final = frozenset(
-    "fill zero zeros_like ones_like full_like new_zeros new_ones new_full randn_like rand_like copy".split()
+    [
+        "fill",
+        "zero",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "randn_like",
+        "rand_like",
+        "copy",
+    ]
 )
 
 #: Operators that read as much of their first argument as they write: a few rows of a table.
 TABLE_READS: Final = frozenset(
-    "embedding index index_select gather take _unsafe_index masked_select _unsafe_masked_index".split()
+    ["embedding", "index", "index_select", "gather", "take", "_unsafe_index", "masked_select", "_unsafe_masked_index"]
 )
 
 #: Operators that write as much into their first argument as they read of the source, where they work in place.
 TABLE_WRITES: Final = frozenset(
-    "index_put_ scatter_ scatter_add_ index_add_ index_copy_ index_fill_ _unsafe_index_put_ masked_scatter_".split()
+    [
+        "index_put_",
+        "scatter_",
+        "scatter_add_",
+        "index_add_",
+        "index_copy_",
+        "index_fill_",
+        "_unsafe_index_put_",
+        "masked_scatter_",
+    ]
 )
 
 
 def base_name(operator: torch._ops.OpOverload) -> str:
     """Return the name of an operator without namespace and overload."""
-    return operator._schema.name.partition("::")[2]
+    return str(operator._schema.name).partition("::")[2]
 
 
 def kind_of(operator: torch._ops.OpOverload) -> str:
@@ -143,9 +191,7 @@ def _convolution_dims(args: Sequence[Any], output: torch.Tensor) -> Dims:
     return dims | ({"groups": groups} if groups != 1 else {}) | ({"transposed": 1} if transposed else {})
 
 
-def attention_dims(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, masked: bool
-) -> Dims:
+def attention_dims(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, masked: bool) -> Dims:
     """Return the dims of scaled dot-product attention."""
     *lead, queries, head_dim = query.shape
     heads = lead.pop() if lead else 1

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib
 import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from collections.abc import Iterator
 from typing import Any, Final
 
 from catalogs.errors import InputError, nearest_name
@@ -80,25 +79,20 @@ def build_module(stage: StageRecipe) -> Any:
     except InputError:
         raise
     except Exception as error:
-        reason = str(error).strip().splitlines()
-        rule = f"{stage.module} cannot be built from this configuration ({type(error).__name__}: {reason[:1]})"
+        reason = " ".join(str(error).split())[:300]
+        rule = f"{stage.module} cannot be built from this configuration ({type(error).__name__}: {reason})"
         raise InputError(rule) from None
-    for name in (stage.part or "").split("."):
-        module = getattr(module, name) if name else module
-    if stage.part is not None:
-        module = _part(module, stage)
+    for name in stage.part.split(".") if stage.part else ():
+        if not hasattr(module, name):
+            children = [child for child, _ in module.named_children()]
+            raise InputError(f"{stage.module} has no such part", stage.part, nearest_name(name, children))
+        module = getattr(module, name)
     from catalogs.trace.record import DTYPES
 
     if stage.dtype not in DTYPES:
         raise InputError("unknown dtype", stage.dtype, nearest_name(stage.dtype, DTYPES) or "bf16")
     torch.nn.Module.to(module, DTYPES[stage.dtype])
     return module.eval()
-
-
-def _part(module: Any, stage: StageRecipe) -> Any:
-    if not hasattr(module, "forward"):
-        raise InputError(f"{stage.module} has no such submodule", stage.part)
-    return module
 
 
 def _maker(name: str, config: dict[str, Any]) -> Callable[[], Any]:

@@ -82,7 +82,7 @@ def elements_in_memory(tensor: torch.Tensor) -> int:
     return prod(n for n, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride != 0 or n == 0)
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped here
     """Records each operator that reaches the dispatcher."""
 
     def __init__(self, module: torch.nn.Module, dtype: torch.dtype, recording: Recording) -> None:
@@ -106,7 +106,7 @@ class _Recorder(TorchDispatchMode):
         outputs = _tensors(result)
         for output in outputs:
             self.hold(output)
-        if not runs_no_kernel(func):
+        if (outputs or func._schema.is_mutable) and not runs_no_kernel(func):
             self._record(func, args, kwargs or {}, outputs)
         return result
 
@@ -132,9 +132,7 @@ class _Recorder(TorchDispatchMode):
         else:
             self.live_bytes += amount
 
-    def _record(
-        self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], outputs: list[torch.Tensor]
-    ) -> None:
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], outputs: list[torch.Tensor]) -> None:
         name, kind = base_name(func), kind_of(func)
         inputs = _tensors((args, kwargs))
         if name.removesuffix("_") in FILLS:
@@ -146,7 +144,14 @@ class _Recorder(TorchDispatchMode):
             _add(reads, self.amount_of(outputs))
         elif name in TABLE_WRITES:
             reads, written = self.amount(inputs[1:]), inputs[-1:]
-        self.add(kind, func._schema.name.replace("::", ".").removeprefix("aten."), dims_of(kind, name, args, outputs), inputs, reads, written)
+        self.add(
+            kind,
+            func._schema.name.replace("::", ".").removeprefix("aten."),
+            dims_of(kind, name, args, outputs),
+            inputs,
+            reads,
+            written,
+        )
 
     def add(
         self,
@@ -211,7 +216,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
-class _AttentionAsOne(TorchFunctionMode):
+class _AttentionAsOne(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped here
     """Keeps scaled dot-product attention as one operator, with the memory layout that the fused kernels return."""
 
     def __init__(self, recorder: _Recorder) -> None:
@@ -258,7 +263,7 @@ def _module_names(recorder: _Recorder) -> Iterator[None]:
     def enter(module: torch.nn.Module, _: object) -> None:
         recorder.stack.append(recorder.names.get(id(module), recorder.stack[-1]))
 
-    def leave(module: torch.nn.Module, _: object, __: object) -> None:
+    def leave(*_: object) -> None:
         recorder.stack.pop()
 
     handles = [
@@ -272,9 +277,7 @@ def _module_names(recorder: _Recorder) -> Iterator[None]:
             handle.remove()
 
 
-def record(
-    module: torch.nn.Module, run: Callable[[], Any], inputs: Iterable[Any], dtype: torch.dtype
-) -> Recording:
+def record(module: torch.nn.Module, run: Callable[[], Any], inputs: Iterable[Any], dtype: torch.dtype) -> Recording:
     """Return what one call of `run` does.
 
     Args:

@@ -1,17 +1,19 @@
-"""A stage from recordings of its module: runs at a few sizes, exact polynomials, verification at others, and folding."""
+"""A stage from recordings of its module: runs at a few sizes, exact polynomials, verification at others, folding."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from itertools import product
+from math import prod
 from typing import Final
 
 import numpy as np
 
 from catalogs.arrays import IntArray
 from catalogs.errors import InputError
-from catalogs.networks.network import ITEMSIZE, DerivedSize, JobSize, Operator, Repeat, Stage
+from catalogs.networks.network import ITEMSIZE, DerivedSize, JobSize, Operator, Repeat
 from catalogs.networks.polynomials import Polynomial
 from catalogs.networks.shapes import shape_class
 from catalogs.trace.fit import Axis, DegreeTooHigh, Fit, Index, points_needed
@@ -20,6 +22,9 @@ from catalogs.trace.record import Amount, RecordedOperator, Recording
 
 #: The bytes of an element for which the largest sets of live tensors are chosen.
 CHOICE_ITEMSIZE: Final = 2
+
+#: Steps of a size up to which the peak memory of a size without a maximum is looked at.
+MOST_STEPS: Final = 4096
 
 #: Runs a module at sizes and returns what it did.
 Runner = Callable[[Mapping[str, int]], Recording]
@@ -46,21 +51,21 @@ def trace_operators(run: Runner, sizes: Sequence[JobSize]) -> TracedStage:
     Raises:
         InputError: The operators depend on the sizes in a way that polynomials do not describe.
     """
-    cached = _cached(run)
-    flat = _fit(cached, [_axis(size) for size in sizes], {})
+    steady = _steady(run, {size.name: _axis(size).base for size in sizes})
+    flat = _fit(steady, [_axis(size) for size in sizes], {}, _corners(sizes, {}))
     several: tuple[DerivedSize, ...] = ()
     for size in sizes:
         least = {s.name: _axis(s).base for s in sizes} | {size.name: size.minimum}
-        if _keys(cached(least)) == flat.keys:
+        if _keys(steady(least)) == flat.keys:
             continue
         if size.minimum != 1 or several:
-            raise _changes(size, flat.keys, _keys(cached(least)))
+            raise _changes(size, flat.keys, _keys(steady(least)))
         rest = [_axis(s) for s in sizes if s.name != size.name]
-        alone = _fit(cached, rest, {size.name: 1})
+        alone = _fit(steady, rest, {size.name: 1}, _corners(sizes, {size.name: 1}))
         name = f"several_{size.name}"
         several = (DerivedSize(name, "min", Polynomial.name(size.name) - 1, Polynomial.of(1)),)
         flat = _merged(flat, alone, size.name, Polynomial.name(name))
-    _verify(cached, flat, sizes, several)
+    _verify(steady, flat, sizes, several)
     names = sorted({op.operator for op, _ in flat.operators if op.kind == "other"})
     return TracedStage(_folded(flat.operators), flat.peak, several, tuple(names))
 
@@ -70,16 +75,21 @@ def _axis(size: JobSize) -> Axis:
     return Axis(size.name, size.minimum + size.multiple_of * (1 if size.minimum > 1 else 2), size.multiple_of)
 
 
-def _cached(run: Runner) -> Runner:
+def _steady(run: Runner, base: Mapping[str, int]) -> Runner:
+    """Return `run` with its results kept, in the steady state: some modules fill caches in the first run of a size."""
+    run(base)
+    first = _keys(run(base))
     known: dict[tuple[tuple[str, int], ...], Recording] = {}
 
-    def cached(sizes: Mapping[str, int]) -> Recording:
+    def steady(sizes: Mapping[str, int]) -> Recording:
         key = tuple(sorted(sizes.items()))
         if key not in known:
             known[key] = run(sizes)
+            if _keys(known[key]) != first:
+                known[key] = run(sizes)
         return known[key]
 
-    return cached
+    return steady
 
 
 @dataclass(frozen=True)
@@ -111,7 +121,7 @@ def _values(recording: Recording) -> IntArray:
     return np.array(found, dtype=np.int64)
 
 
-def _fit(run: Runner, axes: Sequence[Axis], fixed: Mapping[str, int]) -> _Flat:
+def _fit(run: Runner, axes: Sequence[Axis], fixed: Mapping[str, int], corners: Sequence[Mapping[str, int]]) -> _Flat:
     """Return the operators as polynomials in the sizes of the axes, where they are the same at all points."""
 
     def at(index: Index) -> Recording:
@@ -152,13 +162,11 @@ def _fit(run: Runner, axes: Sequence[Axis], fixed: Mapping[str, int]) -> _Flat:
         operator, position = _operator(op, polynomial, position)
         live.append(position - 2)
         operators.append((operator, Polynomial.of(1)))
-    peak = _largest(samples, live, polynomial)
+    peak = _largest(live, polynomial, corners)
     return _Flat(keys, tuple(operators), peak)
 
 
-def _operator(
-    op: RecordedOperator, polynomial: Callable[[int], Polynomial], position: int
-) -> tuple[Operator, int]:
+def _operator(op: RecordedOperator, polynomial: Callable[[int], Polynomial], position: int) -> tuple[Operator, int]:
     """Return an operator whose numbers begin at a position, and the position after it."""
     dims: dict[str, Polynomial | tuple[Polynomial, ...]] = {}
     for name, dim in op.dims.items():
@@ -179,16 +187,35 @@ def _operator(
     )
 
 
-def _largest(samples: IntArray, live: list[int], polynomial: Callable[[int], Polynomial]) -> tuple[Polynomial, ...]:
-    """Return the live bytes that are not below those of another operator at every point; samples (points, values)."""
-    totals = samples[:, live] * CHOICE_ITEMSIZE + samples[:, [i + 1 for i in live]]
-    chosen: list[int] = []
-    for column in sorted(range(len(live)), key=lambda c: -int(totals[:, c].sum())):
-        if not any((totals[:, other] >= totals[:, column]).all() for other in chosen):
-            chosen.append(column)
+def _largest(
+    live: Sequence[int], polynomial: Callable[[int], Polynomial], corners: Sequence[Mapping[str, int]]
+) -> tuple[Polynomial, ...]:
+    """Return the live bytes that may be the most: those that no others reach at every corner."""
     itemsize = Polynomial.name(ITEMSIZE)
-    found = [polynomial(live[c]) * itemsize + polynomial(live[c] + 1) for c in chosen]
-    return tuple(dict.fromkeys(found))
+    distinct = list(dict.fromkeys(polynomial(i) * itemsize + polynomial(i + 1) for i in live))
+    totals = np.array([[_approximate(p, {**c, ITEMSIZE: CHOICE_ITEMSIZE}) for c in corners] for p in distinct])
+    chosen: list[int] = []
+    for row in sorted(range(len(distinct)), key=lambda r: -float(totals[r].sum())):
+        if not any((totals[other] >= totals[row]).all() for other in chosen):
+            chosen.append(row)
+    return tuple(distinct[row] for row in chosen)
+
+
+def _approximate(polynomial: Polynomial, sizes: Mapping[str, int]) -> float:
+    terms = (float(c) * float(prod(sizes[name] ** e for name, e in monomial)) for monomial, c in polynomial.terms)
+    return sum(terms)
+
+
+def _corners(sizes: Sequence[JobSize], fixed: Mapping[str, int]) -> list[dict[str, int]]:
+    """Return jobs with every size at its smallest, its default, four times that, and a very large value."""
+
+    def values(size: JobSize) -> list[int]:
+        if size.name in fixed:
+            return [fixed[size.name]]
+        most = size.maximum or size.minimum + MOST_STEPS * size.multiple_of
+        return sorted({size.minimum, size.default, min(most, 4 * size.default), most})
+
+    return [dict(zip((s.name for s in sizes), job, strict=True)) for job in product(*map(values, sizes))]
 
 
 def _operator_of(recording: Recording, position: int) -> RecordedOperator:
@@ -277,7 +304,10 @@ def _verify(run: Runner, flat: _Flat, sizes: Sequence[JobSize], derived: Sequenc
 
 def _verify_operator(op: Operator, recorded: RecordedOperator, sizes: Mapping[str, int], where: str) -> None:
     complete = {**sizes, ITEMSIZE: CHOICE_ITEMSIZE}
-    dims = {k: tuple(x.value(complete) for x in d) if isinstance(d, tuple) else d.value(complete) for k, d in op.dims.items()}
+    dims = {
+        k: tuple(x.value(complete) for x in d) if isinstance(d, tuple) else d.value(complete)
+        for k, d in op.dims.items()
+    }
     read = _bytes(recorded.reads) + recorded.reads.weights * CHOICE_ITEMSIZE
     known_read = op.reads.value(complete) + op.weights * CHOICE_ITEMSIZE
     same = dims == recorded.dims and known_read == read and op.writes.value(complete) == _bytes(recorded.writes)

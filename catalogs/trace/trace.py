@@ -56,20 +56,19 @@ def _trace_stage(key: str, stage: StageRecipe, sizes: list[JobSize]) -> tuple[St
 
     module = build_module(stage)
     dtype = DTYPES[stage.dtype]
+    fixed = {size.name: size.minimum for size in sizes if size.maximum == size.minimum}
 
     def run(job: Mapping[str, int]) -> Any:
-        inputs = make_inputs(stage.inputs, job, dtype)
+        inputs = make_inputs(stage.inputs, {**fixed, **job}, dtype)
         with quiet():
             return record(module, lambda: _call(module, stage, inputs), [inputs], dtype)
 
-    traced = trace_operators(run, sizes)
+    traced = trace_operators(run, [size for size in sizes if size.name not in fixed])
     notices = tuple(f"{operator} is of unknown kind and counted by its bytes" for operator in traced.unknown)
     parameters = sum(parameter.numel() for parameter in {id(p): p for p in module.parameters()}.values())
     place = f"{stage.module}.{stage.part}" if stage.part else stage.module
     label = f"{place}.{stage.method}" if stage.method else place
-    found = Stage(
-        key, Polynomial.of(stage.runs), traced.items, parameters, stage.dtype, traced.peak, label, notices
-    )
+    found = Stage(key, Polynomial.of(stage.runs), traced.items, parameters, stage.dtype, traced.peak, label, notices)
     return found, traced.derived
 
 
