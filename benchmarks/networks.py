@@ -272,7 +272,7 @@ def execution_of(row: Row, network: NeuralNetwork) -> Execution:
 def parallelism_of(row: Row, network: NeuralNetwork, ranks: int) -> Parallelism:
     """Return the split of a row: as stated, or else Ulysses as far as the heads can be divided, and a ring."""
     if stated := re.search(r"ulysses(\d) ring(\d) cfg(\d)", row["input"]):
-        return Parallelism(*map(int, stated.groups()))
+        return Parallelism(int(stated[1]), int(stated[2]), int(stated[3]))
     heads = [op.dims["heads"] for stage in network.stages for op, _ in stage.operators if op.kind == "attention"]
     counts = [int(h.constant or 1) for h in heads if not isinstance(h, tuple)]
     most = max(counts, default=1)
@@ -391,7 +391,7 @@ def main() -> int:
     found = list(outcomes(rows, Predictor(factors, given.networks)))
     print(table(found))
     print("\nrows without a prediction, by reason:")
-    for reason, count in Counter(o.reason.split(";")[0] for o in found if o.predicted is None).most_common():
+    for reason, count in Counter(o.reason.split(": got")[0] for o in found if o.predicted is None).most_common():
         print(f"  {count:4d} {reason}")
     for kind in TARGETS:
         part = sorted((o for o in found if o.kind == kind and o.predicted), key=lambda o: -o.error)

@@ -61,7 +61,7 @@ def launches(stage: SizedStage, execution: Execution) -> list[Launch]:
 
 
 def _alone(op: SizedOperator, execution: Execution) -> Launch:
-    moved = op.read_bytes + op.written_bytes + op.weights * execution.activation_bytes
+    moved: float = op.read_bytes + op.written_bytes + op.weights * execution.activation_bytes
     if op.kind in COMPUTING:
         return Launch(op.kind, op, moved, 1, op.times, (op.name,))
     kernels, kind = 1, ("norm" if op.kind in ROWS else "stream")

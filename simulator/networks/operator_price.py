@@ -143,15 +143,16 @@ class Pricing:
             floor = self.stream(images, "stream", launches=True)
             return Price(max(moving, shape.flops / peak / self.clock, floor.seconds), ROOFLINE, floor.watts)
         share = self.factors.convolution_share[mode]
-        sized = self._gemm(product.m, max(product.n, TILE_COLUMNS), max(product.k, TILE_DEPTH))
-        cost = self.source.cost(sized)
-        utilisation = float(roofline_s(sized, accelerator)) / float(cost.seconds)
+        extents = float(product.m), float(max(product.n, TILE_COLUMNS)), float(max(product.k, TILE_DEPTH))
+        sized = Gemm(*extents, GEMM_DTYPE[self.execution.precision])
+        # Convolutions in 8 bits are other kernels than the products of language models: the rate in 16 bits, scaled.
+        known = Gemm(*extents, "bf16") if self.execution.precision in ("fp8", "int8") else sized
+        cost = self.source.cost(known)
+        utilisation = float(roofline_s(known, accelerator)) / float(cost.seconds)
         slower = TF32_SLOWDOWN if self.execution.precision == "tf32" else 1.0
         arithmetic = slower * product.batch * float(compute_s(sized, accelerator)) / utilisation / share
         if self.execution.precision in ("fp8", "int8"):
-            self.notices[f"convolutions in {self.execution.precision}: no table; {share:.0%} of a product's rate"] = (
-                None
-            )
+            self.notices[f"convolutions in {self.execution.precision}: no table; the utilisation of bf16"] = None
         seconds = max(arithmetic, moving, self.stream(0.0, "stream", launches=True).seconds)
         if mode == "eager":
             transposed = 2.0 * (op.read_bytes + op.written_bytes)

@@ -12,7 +12,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.network import JobSize, NeuralNetwork, Operator, SizedOperator, SizedStage, Stage
 from catalogs.networks.polynomials import Polynomial
-from catalogs.networks.shapes import AttentionShape, ConvolutionShape, ElementShape, GemmShape
+from catalogs.networks.shapes import AttentionShape, ConvolutionShape, ElementShape, GemmShape, Kind
 from simulator.network.collectives import Network
 from simulator.networks.attention_backends import attention_price, default_backend, load_backends
 from simulator.networks.execution import Execution, Parallelism
@@ -29,7 +29,7 @@ def bundle(name: str = "h100") -> Bundle:
     return load_bundle(parse_hardware(name).accelerator)
 
 
-def memory_op(kind: str, read: int, written: int, name: str = "op", times: int = 1) -> SizedOperator:
+def memory_op(kind: Kind, read: int, written: int, name: str = "op", times: int = 1) -> SizedOperator:
     operator = "aten.native_layer_norm" if kind == "normalisation" else f"aten.{kind}"
     return SizedOperator(name, kind, operator, ElementShape(written // 2), read, written, 0, None, times)
 
