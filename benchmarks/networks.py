@@ -163,6 +163,8 @@ class Predictor:
         Raises:
             InputError: The network or hardware is not in the catalog, or the metric is not one that is predicted.
         """
+        if row["metric"] not in ("peak memory", "latency", "throughput"):
+            raise InputError("this metric is not predicted", row["metric"])
         network = self._network(NETWORK.get(row["model"], row["model"].removeprefix("timm/")))
         job = job_of(row, network)
         price = self._price(network, row, job)
@@ -172,10 +174,8 @@ class Predictor:
             return price.seconds
         if row["metric"] == "latency" and row["unit"] == "ms":
             return price.seconds * 1e3
-        if row["metric"] == "throughput":
-            jobs = job.get("batch", 1) * (int(row["n_gpus"]) if row.kind == "MLPerf offline" else 1)
-            return jobs / price.seconds
-        raise InputError("this metric is not predicted", row["metric"])
+        jobs = job.get("batch", 1) * (int(row["n_gpus"]) if row.kind == "MLPerf offline" else 1)
+        return jobs / price.seconds
 
     def _network(self, name: str) -> NeuralNetwork:
         if self._networks is not None and (path := self._networks / f"{name}.yaml").is_file():
@@ -221,6 +221,8 @@ def job_of(row: Row, network: NeuralNetwork) -> dict[str, int]:
     for name, pattern in (("frames", r"(\d+) frames"), ("steps", r"(\d+) steps")):
         if number := re.search(pattern, text):
             found[name] = int(number[1])
+    if "CFG" in text:
+        found["guidance"] = 2
     if "10 fps" in text:
         found["frames"] = 61
     found["batch"] = OFFLINE_BATCH.get(row["model"], 1) if not row["batch"].isdigit() else int(row["batch"])
@@ -273,7 +275,8 @@ def parallelism_of(row: Row, network: NeuralNetwork, ranks: int) -> Parallelism:
     """Return the split of a row: as stated, or else Ulysses as far as the heads can be divided, and a ring."""
     if stated := re.search(r"ulysses(\d) ring(\d) cfg(\d)", row["input"]):
         return Parallelism(int(stated[1]), int(stated[2]), int(stated[3]))
-    heads = [op.dims["heads"] for stage in network.stages for op, _ in stage.operators if op.kind == "attention"]
+    repeated = [stage for stage in network.stages if "steps" in stage.runs.names]
+    heads = [op.dims["heads"] for stage in repeated for op, _ in stage.operators if op.kind == "attention"]
     counts = [int(h.constant or 1) for h in heads if not isinstance(h, tuple)]
     most = max(counts, default=1)
     ulysses = max(n for n in range(1, ranks + 1) if ranks % n == 0 and most % n == 0)

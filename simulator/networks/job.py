@@ -3,8 +3,8 @@
 Under sequence parallelism a rank holds a share of the tokens. Products and memory-bound kernels shrink with it.
 Ulysses exchanges queries, keys, values and the output of each attention, so that a rank attends with a share of the
 heads (arXiv 2309.14509). In a ring, a rank keeps its queries and passes keys and values on, while it computes on what
-it has (arXiv 2310.01889). Only stages that a job repeats are split; the others (text encoders, the decoder of a latent
-image) run on every rank.
+it has (arXiv 2310.01889). Only the stage that a job repeats most is split; the others (text encoders, the decoder of a
+latent image) run on every rank.
 """
 
 from __future__ import annotations
@@ -114,9 +114,14 @@ def price_job(
         raise InputError("a job has at most as many ranks as the hardware has accelerators", split.ranks, most)
     pricing = Pricing(bundle, execution, factors)
     stages = network.at(job, execution.activation_bytes)
-    priced = tuple(price_stage(stage, pricing, Network(hardware)) for stage in stages)
+    alone = Pricing(bundle, replace(execution, parallelism=Parallelism()), factors, notices=pricing.notices)
+    most = max(stage.runs for stage in stages)
+    links = Network(hardware)
+    priced = tuple(price_stage(s, pricing if s.runs == most else alone, links) for s in stages)
     weights = [
-        stage.parameters * execution.activation_bytes / (split.ranks if split.shard_weights and stage.runs > 1 else 1)
+        stage.parameters
+        * execution.activation_bytes
+        / (split.ranks if split.shard_weights and stage.runs == most else 1)
         for stage in stages
     ]
     needs = [w + s.activation_bytes for w, s in zip(weights, priced, strict=True)]
