@@ -115,13 +115,13 @@ def price_job(
     pricing = Pricing(bundle, execution, factors)
     stages = network.at(job, execution.activation_bytes)
     alone = Pricing(bundle, replace(execution, parallelism=Parallelism()), factors, notices=pricing.notices)
-    most = max(stage.runs for stage in stages)
+    most_runs = max(stage.runs for stage in stages)
     links = Network(hardware)
-    priced = tuple(price_stage(s, pricing if s.runs == most else alone, links) for s in stages)
+    priced = tuple(price_stage(s, pricing if s.runs == most_runs else alone, links) for s in stages)
     weights = [
         stage.parameters
         * execution.activation_bytes
-        / (split.ranks if split.shard_weights and stage.runs == most else 1)
+        / (split.ranks if split.shard_weights and stage.runs == most_runs else 1)
         for stage in stages
     ]
     needs = [w + s.activation_bytes for w, s in zip(weights, priced, strict=True)]
