@@ -13,7 +13,7 @@ from calibration.rows.dataset import OPERATOR_COLUMNS, operators_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
-WORDS: Final = ("dtype", "kv_dtype", "kind", "stage", "graph")
+WORDS: Final = ("dtype", "kv_dtype", "kind", "stage", "graph", "kernel")
 
 PHYSICS: Final = ("flops", "bytes", "roofline")
 
@@ -23,6 +23,7 @@ ROW_COUNT: Final = {
     "moe": "tokens",
     "prefill_attention": "tokens",
     "decode_attention": "sequences",
+    "noncausal_attention": "query_tokens",
     "mla": "tokens",
     "linear_attention": "tokens",
     "elementwise": "tokens",

@@ -10,6 +10,7 @@ from calibration.families.gemm import GemmModel
 from calibration.families.grouped_gemm import GroupedGemmModel
 from calibration.families.linear_attention import LinearAttentionModel
 from calibration.families.mla import MlaModel
+from calibration.families.noncausal_attention import NonCausalAttentionModel
 from calibration.families.prefill_attention import PrefillAttentionModel
 
 FAMILIES: dict[str, type[FamilyModel]] = {
@@ -17,6 +18,7 @@ FAMILIES: dict[str, type[FamilyModel]] = {
     "moe": GroupedGemmModel,
     "prefill_attention": PrefillAttentionModel,
     "decode_attention": DecodeAttentionModel,
+    "noncausal_attention": NonCausalAttentionModel,
     "mla": MlaModel,
     "linear_attention": LinearAttentionModel,
     "elementwise": ElementwiseModel,

@@ -36,6 +36,7 @@ DEFAULTS: Final[dict[str, DefaultEfficiency]] = {
     "moe": DefaultEfficiency(0.65, 15e-6, 0.40),
     "prefill_attention": DefaultEfficiency(0.35, 8e-6, 0.35),
     "decode_attention": DefaultEfficiency(0.75, 8e-6, 0.35),
+    "noncausal_attention": DefaultEfficiency(0.50, 8e-6, 0.35),
     "mla": DefaultEfficiency(0.40, 20e-6, 0.40),
     "linear_attention": DefaultEfficiency(0.50, 8e-6, 0.50),
     "elementwise": DefaultEfficiency(0.80, 2.5e-6, 0.35),

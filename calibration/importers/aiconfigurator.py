@@ -55,6 +55,16 @@ WITHOUT_CACHE_WRITE: Final = ("0.22.0",)
 
 ELEMENT_BYTES: Final = {"half": 2.0, "bfloat16": 2.0, "int8": 1.0}
 
+#: Attention kernels without a mask by the tables' names. vLLM's tables have FlashAttention; SGLang's times of the same
+#: kernels are not read, because rows of two collectors would disagree on one grid.
+KERNEL_OF: Final = {
+    "vllm_vit_flash_attn_fa2": "fa2",
+    "vllm_vit_flash_attn_fa3": "fa3",
+    "vllm_vit_flash_attn_fa4": "fa4",
+    "torch_flow": "trtllm",
+    "triton": "triton",
+}
+
 #: Dtypes by the tables' names. There are three 4-bit kinds: nvfp4 times nvfp4; mxfp4 (gpt-oss) with 16-bit activations
 #: (Triton on Hopper, Marlin on Ada and workstation Blackwell, FlashInfer on B200); mxfp4 with mxfp8 activations.
 DTYPE: Final = {
@@ -192,6 +202,16 @@ def mla_rows(raw: pd.DataFrame, stage: str) -> pd.DataFrame:
     return _common(raw).assign(stage=stage, sequences=sequences, **work, n_heads=heads, **REFERENCE_SHAPE, **dtypes)
 
 
+def _encoder(raw: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of encoder attention, square and without a mask, of the kernels in KERNEL_OF."""
+    raw = raw[raw.kernel_source.isin(KERNEL_OF)].reset_index(drop=True)
+    heads = {"num_heads": "n_heads", "head_dim": "head_dim"}
+    rows = raw[["seconds", "source"]].join(raw[list(heads)].rename(columns=heads).astype(int))
+    length = raw["isl"].to_numpy(float)
+    sizes = {"sequences": raw["batch_size"].to_numpy(float), "query_tokens": length, "key_tokens": length}
+    return rows.assign(**sizes, kernel=raw.kernel_source.map(KERNEL_OF))
+
+
 def _messages(raw: pd.DataFrame, dtype: pd.Series[str]) -> pd.DataFrame:
     size = (raw.message_size * dtype.map(ELEMENT_BYTES)).astype(float)
     return _common(raw).assign(message_bytes=size, ranks=raw.num_gpus.astype(int))
@@ -218,6 +238,9 @@ TABLES: Final[dict[str, tuple[tuple[str, str, str, Callable[[pd.DataFrame], pd.D
     "gemm": (("gemm", "gemm_perf", "vllm", _gemm),),
     "prefill_attention": (("attention", "context_attention_perf", "vllm", _prefill),),
     "decode_attention": (("attention", "generation_attention_perf", "vllm", _decode),),
+    "noncausal_attention": tuple(
+        ("encoder_attention", "encoder_attention_perf", engine, _encoder) for engine in ("vllm", "trtllm", "sglang")
+    ),
     "moe": (("moe", "moe_perf", "vllm", lambda raw: moe_rows(as_served(raw))),),
     "mla": (
         ("mla", "mla_context_module_perf", "vllm", partial(mla_rows, stage="prefill")),

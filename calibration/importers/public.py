@@ -18,7 +18,7 @@ LICENCES_FILE: Final = Path(__file__).with_name("licences.yaml")
 
 #: Families fitted to the first source that has them (rows of two sources would disagree on one grid); the others only
 #: check.
-ONE_SOURCE: Final = ("gemm", "prefill_attention", "decode_attention", "moe", "mla")
+ONE_SOURCE: Final = ("gemm", "prefill_attention", "decode_attention", "noncausal_attention", "moe", "mla")
 
 #: Hardware with a shipped calibration.
 SHIPPED: Final = ("a100-80gb", "b200", "h100", "h200", "l40s", "rtx4090", "rtxpro6000")

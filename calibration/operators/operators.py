@@ -98,6 +98,23 @@ class DecodeAttention:
 
 
 @dataclass(frozen=True, slots=True)
+class NonCausalAttention:
+    """Attention without a mask: each of `query_tokens` queries of a sequence attends to all of its `key_tokens` keys.
+
+    Keys and values have as many heads as the queries.
+    """
+
+    family: ClassVar[str] = "noncausal_attention"
+
+    sequences: Num
+    query_tokens: Num  # of one sequence
+    key_tokens: Num  # of one sequence
+    n_heads: int
+    head_dim: int
+    kernel: str  # "fa2" | "fa3" | "fa4" | "trtllm" | "triton", as measured
+
+
+@dataclass(frozen=True, slots=True)
 class MlaModule:
     """A whole MLA attention block of one layer: projections, absorbed products and attention, as in the public tables.
 
@@ -167,7 +184,15 @@ class Collective:
 
 
 Operator = (
-    Gemm | GroupedGemm | PrefillAttention | DecodeAttention | MlaModule | LinearAttentionScan | Elementwise | Collective
+    Gemm
+    | GroupedGemm
+    | PrefillAttention
+    | DecodeAttention
+    | NonCausalAttention
+    | MlaModule
+    | LinearAttentionScan
+    | Elementwise
+    | Collective
 )
 
 #: Operator class by family name.

@@ -20,6 +20,7 @@ from calibration.operators.operators import (
     GroupedGemm,
     LinearAttentionScan,
     MlaModule,
+    NonCausalAttention,
     Operator,
     PrefillAttention,
 )
@@ -121,6 +122,9 @@ def flops(op: Operator) -> FloatArray:
         case DecodeAttention():
             _, context, _ = broadcast(op.sequences, op.context_tokens, op.max_context_tokens)
             return 4.0 * context * op.n_heads * op.head_dim
+        case NonCausalAttention():
+            sequences, queries, keys = broadcast(op.sequences, op.query_tokens, op.key_tokens)
+            return 4.0 * sequences * queries * keys * op.n_heads * op.head_dim
         case MlaModule():
             sequences, tokens, pairs, context = broadcast(op.sequences, op.tokens, op.pairs, op.context_tokens)
             projections = 2.0 * (sequences if op.stage == "decode" else tokens) * mla_weights(op)
@@ -168,6 +172,9 @@ def bytes_moved(op: Operator, accelerator: Accelerator) -> FloatArray:
             sequences, context, _ = broadcast(op.sequences, op.context_tokens, op.max_context_tokens)
             kv = context * 2.0 * op.n_kv_heads * op.head_dim * stored_bytes(op.kv_dtype)
             return kv + 2.0 * sequences * op.n_heads * op.head_dim * ACTIVATION_BYTES
+        case NonCausalAttention():
+            sequences, queries, keys = broadcast(op.sequences, op.query_tokens, op.key_tokens)
+            return 2.0 * sequences * (queries + keys) * op.n_heads * op.head_dim * ACTIVATION_BYTES
         case MlaModule():
             sequences, tokens, _, context = broadcast(op.sequences, op.tokens, op.pairs, op.context_tokens)
             rows, keys = (sequences, context) if op.stage == "decode" else (tokens, context + tokens)

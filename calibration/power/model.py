@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.operators.operators import Gemm, MlaModule, Operator
+from calibration.operators.operators import Gemm, MlaModule, NonCausalAttention, Operator
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
@@ -62,6 +62,8 @@ def group_of(op: Operator) -> str:
         return f"mla_{op.stage}"
     if isinstance(op, Gemm) and op.dtype == "fp8_block":
         return "gemm_fp8_block"
+    if isinstance(op, NonCausalAttention):  # the same kernels without a mask
+        return "prefill_attention"
     return op.family if op.family in GROUPS else "other"
 
 

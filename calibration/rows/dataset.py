@@ -53,7 +53,8 @@ def check_rows(family: str, rows: pd.DataFrame) -> pd.DataFrame:
         raise InputError(f"{family} rows lack a column", missing[0])
     if not bool((rows["seconds"] > 0).all()):
         raise InputError(f"{family} rows need positive seconds", float(rows["seconds"].min()))
-    return rows[[*needed, *(c for c in OPTIONAL_COLUMNS if c in rows.columns)]].reset_index(drop=True)
+    optional = [c for c in OPTIONAL_COLUMNS if c in rows.columns and c not in needed]
+    return rows[[*needed, *optional]].reset_index(drop=True)
 
 
 def rows_sha256(rows: pd.DataFrame) -> str:
@@ -99,6 +100,7 @@ def read_rows(folder: Path) -> dict[str, pd.DataFrame]:
 ARRAY_FIELDS = {
     *("m", "n", "k", "tokens", "chunks", "pairs"),
     *("sequences", "context_tokens", "max_context_tokens", "message_bytes"),
+    *("query_tokens", "key_tokens"),
 }
 
 

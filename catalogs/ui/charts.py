@@ -160,6 +160,7 @@ FAMILY_WORDS: Final = {
     "gemm": "Matrix products",
     "prefill_attention": "Attention, prompts",
     "decode_attention": "Attention, generation",
+    "noncausal_attention": "Attention, without a mask",
     "mla": "Latent attention (MLA)",
     "moe": "Expert layers (MoE)",
     "linear_attention": "Linear attention",

@@ -1,0 +1,409 @@
+"""Predictions of networks that are not language models, compared with public measurements.
+
+    python benchmarks/networks.py [--rows FILE] [--networks DIR] [--worst N] [--fit FILE]
+
+FILE is `validation/networks/measured.csv` of the shared data (its README states the columns). Models whose name has an
+even SHA-256 serve to fit the engine factors (`--fit` writes them); the others are held out. A row that cannot be
+predicted counts 100 % and is printed with its reason. Networks come from the catalog, or from DIR/NAME.yaml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import hashlib
+import os
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import yaml
+
+from calibration.bundles.bundle import load_bundle
+from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.networks.files import load_network, read_network
+from catalogs.networks.network import NeuralNetwork
+from simulator.networks.execution import Execution, Parallelism
+from simulator.networks.factors import EngineFactors, load_factors
+from simulator.networks.job import JobPrice, price_job
+
+#: Classes of rows, with the target of the held-out median error.
+TARGETS: Final = {
+    "diffusion seconds": 0.12,
+    "timm eager": 0.10,
+    "timm compiled": 0.12,
+    "MLPerf offline": 0.20,
+    "speedup on 2, 4, 8 GPUs": 0.15,
+    "peak memory": 0.15,
+    "other": 0.0,
+}
+
+#: Hardware of the catalog by the start of the column `hardware`; the first match counts.
+HARDWARE: Final = (
+    ("RTX PRO 6000", "rtxpro6000"),
+    ("RTX 4090", "rtx4090"),
+    ("GB200", "gb200"),
+    ("B200", "b200"),
+    ("GH200", "h100"),
+    ("H200 NVL", "h200-nvl"),
+    ("H200", "h200"),
+    ("H100 PCIe", "h100-pcie"),
+    ("H100_PCIe", "h100-pcie"),
+    ("H100 NVL", "h100-nvl"),
+    ("H100NVL", "h100-nvl"),
+    ("H100_NVL", "h100-nvl"),
+    ("H100", "h100"),
+    ("H800/H100", "h100"),
+    ("H20", "h20"),
+    ("A800/A100", "a100-80gb"),
+    ("A100", "a100-80gb"),
+    ("L40S", "l40s"),
+    ("L20", "l20"),
+    ("L4 ", "l4"),
+    ("T4", "t4"),
+)
+
+#: Network of the catalog by measured model, where the names differ.
+NETWORK: Final = {
+    "consisid (cogvideox-5b)": "cogvideox-5b",
+    "wan2.2-ti2v-5b t2v": "wan2.2-ti2v-5b",
+    "wan2.2-ti2v-5b i2v": "wan2.2-ti2v-5b",
+    "open-sora-2.0-11b": "open-sora-2.0",
+}
+
+DIFFUSION: Final = ("wan", "hunyuan", "cosmos", "cogvideo", "consisid", "open-sora")
+
+#: Width and height by the names of resolutions in the rows. Cosmos' own table has 768 x 432 and 1280 x 704 at 16:9.
+RESOLUTIONS: Final = {"480p": (832, 480), "720p": (1280, 720)}
+COSMOS: Final = {"480p": (768, 432), "720p": (1280, 704)}
+
+#: Images of one launch in MLPerf's offline scenario, where the harness chooses: large enough to fill an accelerator.
+OFFLINE_BATCH: Final = {"resnet50": 256, "stable-diffusion-xl": 8}
+OFFLINE_PRECISION: Final = {"resnet50": "int8", "stable-diffusion-xl": "fp8"}
+
+MAX_Q_W: Final = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement."""
+
+    values: Mapping[str, str]
+
+    def __getitem__(self, key: str) -> str:
+        """Return the text of a column."""
+        return self.values[key]
+
+    @property
+    def held_out(self) -> bool:
+        """Return whether the model must not serve to fit factors."""
+        return int(hashlib.sha256(self["model"].encode()).hexdigest(), 16) % 2 == 1
+
+    @property
+    def kind(self) -> str:
+        """Return the class of the row."""
+        if self["metric"] == "peak memory":
+            return "peak memory"
+        if self["model"].startswith("timm/"):
+            return "timm compiled" if "compile" in self["precision"] else "timm eager"
+        if "Offline" in self["input"]:
+            return "MLPerf offline"
+        if self["model"].startswith(DIFFUSION) and self["metric"] == "latency":
+            return "diffusion seconds"
+        return "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A prediction beside its measurement; `reason` says why there is none."""
+
+    row: Row
+    kind: str
+    predicted: float | None
+    measured: float
+    reason: str = ""
+
+    @property
+    def error(self) -> float:
+        """Return the relative error, 1 without a prediction."""
+        return 1.0 if self.predicted is None else abs(self.predicted / self.measured - 1.0)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a file.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return [Row(values) for values in csv.DictReader(file)]
+    except OSError:
+        raise InputError("measurements cannot be read", str(path), hint="name the file with --rows") from None
+
+
+class Predictor:
+    """Predictions of rows under given factors."""
+
+    def __init__(self, factors: EngineFactors, networks: Path | None) -> None:
+        self.factors = factors
+        self._networks = networks
+        self._known: dict[tuple[object, ...], JobPrice] = {}
+
+    def value(self, row: Row) -> float:
+        """Return the predicted value of a row in its unit.
+
+        Raises:
+            InputError: The network or hardware is not in the catalog, or the metric is not one that is predicted.
+        """
+        if row["metric"] not in ("peak memory", "latency", "throughput"):
+            raise InputError("this metric is not predicted", row["metric"])
+        network = self._network(NETWORK.get(row["model"], row["model"].removeprefix("timm/")))
+        job = job_of(row, network)
+        price = self._price(network, row, job)
+        if row["metric"] == "peak memory":
+            return price.peak_memory_bytes / 1e9
+        if row["metric"] == "latency" and row["unit"].startswith("s"):
+            return price.seconds
+        if row["metric"] == "latency" and row["unit"] == "ms":
+            return price.seconds * 1e3
+        jobs = job.get("batch", 1) * (int(row["n_gpus"]) if row.kind == "MLPerf offline" else 1)
+        return jobs / price.seconds
+
+    def _network(self, name: str) -> NeuralNetwork:
+        if self._networks is not None and (path := self._networks / f"{name}.yaml").is_file():
+            return _read(path)
+        return load_network(name)
+
+    def _price(self, network: NeuralNetwork, row: Row, job: dict[str, int]) -> JobPrice:
+        execution = execution_of(row, network)
+        name = next((name for start, name in HARDWARE if row["hardware"].startswith(start)), None)
+        if name is None:
+            raise InputError("no such hardware in the catalog", row["hardware"])
+        key = (network.name, name, tuple(sorted(job.items())), execution)
+        if key not in self._known:
+            hardware = parse_hardware(name if execution.parallelism.ranks == 1 else f"{name}x{_node(name)}")
+            bundle = load_bundle(hardware.accelerator)
+            self._known[key] = price_job(network, bundle, hardware, execution, job, self.factors)
+        return self._known[key]
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path) -> NeuralNetwork:
+    return read_network(path)
+
+
+def _node(name: str) -> int:
+    return parse_hardware(name).node.max_accelerators
+
+
+def job_of(row: Row, network: NeuralNetwork) -> dict[str, int]:
+    """Return the sizes that a row states, as far as the network has them.
+
+    Raises:
+        InputError: The network was traced at another size.
+    """
+    text, found = row["input"], {}
+    if pixels := re.search(r"(\d+)x(\d+)", text):
+        found["width"], found["height"] = int(pixels[1]), int(pixels[2])
+    for name, (width, height) in (COSMOS if "cosmos" in row["model"] else RESOLUTIONS).items():
+        if name in text:
+            found["width"], found["height"] = width, height
+    if row["model"].startswith("wan2.2") and found.get("height") == 720:
+        found["height"] = 704
+    for name, pattern in (("frames", r"(\d+) frames"), ("steps", r"(\d+) steps")):
+        if number := re.search(pattern, text):
+            found[name] = int(number[1])
+    if "CFG" in text:
+        found["guidance"] = 2
+    if "10 fps" in text:
+        found["frames"] = 61
+    found["batch"] = OFFLINE_BATCH.get(row["model"], 1) if not row["batch"].isdigit() else int(row["batch"])
+    known = {size.name for size in network.sizes}
+    if "height" not in known and row["model"].startswith("timm/") and str(found["height"]) not in row["model"]:
+        return _traced_square(found, network)
+    return {name: value for name, value in found.items() if name in known}
+
+
+def _traced_square(found: dict[str, int], network: NeuralNetwork) -> dict[str, int]:
+    """Return the batch of a network that has one image size, where that is the size of the row.
+
+    Raises:
+        InputError: It is another size.
+    """
+    shapes = [op.dims.get("input") for stage in network.stages for op, _ in stage.operators if op.kind == "convolution"]
+    first = next((dims for dims in shapes if isinstance(dims, tuple)), ())
+    if [int(extent.constant or 0) for extent in first] != [found["height"], found["width"]]:
+        raise InputError("the network was traced at another size", f"{found['width']}x{found['height']}")
+    return {"batch": found["batch"]}
+
+
+def execution_of(row: Row, network: NeuralNetwork) -> Execution:
+    """Return how a row was executed."""
+    ranks = int(row["n_gpus"])
+    if row["model"].startswith("timm/"):
+        mode = "compiled" if "compile" in row["precision"] else "eager"
+        amp = "amp" in row["precision"]
+        limit = MAX_Q_W if "Max-Q" in row["hardware"] else None
+        precision = "fp16" if amp else "bf16"
+        return Execution(mode, precision, autocast=amp, attention_backend="sdpa", power_limit_w=limit)  # type: ignore[arg-type]
+    if row.kind == "MLPerf offline":
+        return Execution("tensorrt", OFFLINE_PRECISION.get(row["model"], "fp16"))
+    source = row["source"]
+    backend = None
+    if "xDiT" in source or "Wan2.1" in source:
+        backend = "fa2"
+    elif "CogVideo" in source or "sam2" in source:
+        backend = "sdpa"
+    elif "cosmos" in source and "B200" in row["hardware"]:
+        backend = "cudnn"
+    mode = "tensorrt" if "TensorRT" in source + row["precision"] else "eager"
+    precision = row["precision"] if row["precision"] in ("bf16", "fp16", "fp32") else "bf16"
+    split = parallelism_of(row, network, ranks)
+    offload = "offload" in source and ranks == 1
+    return Execution(mode, precision, False, backend, split, None, offload)  # type: ignore[arg-type]
+
+
+def parallelism_of(row: Row, network: NeuralNetwork, ranks: int) -> Parallelism:
+    """Return the split of a row: as stated, or else Ulysses as far as the heads can be divided, and a ring."""
+    if stated := re.search(r"ulysses(\d) ring(\d) cfg(\d)", row["input"]):
+        return Parallelism(int(stated[1]), int(stated[2]), int(stated[3]))
+    repeated = [stage for stage in network.stages if "steps" in stage.runs.names]
+    heads = [op.dims["heads"] for stage in repeated for op, _ in stage.operators if op.kind == "attention"]
+    counts = [int(h.constant or 1) for h in heads if not isinstance(h, tuple)]
+    most = max(counts, default=1)
+    ulysses = max(n for n in range(1, ranks + 1) if ranks % n == 0 and most % n == 0)
+    sharded = "Wan" in row["source"] and ranks > 1
+    return Parallelism(ulysses, ranks // ulysses, 1, sharded)
+
+
+def outcomes(rows: Sequence[Row], predictor: Predictor) -> Iterator[Outcome]:
+    """Yield the outcome of every row, and of the speedup of rows on several accelerators over one."""
+    single: dict[tuple[str, ...], Outcome] = {}
+    for row in sorted(rows, key=lambda row: int(row["n_gpus"])):
+        measured = float(row["value"])
+        try:
+            found = Outcome(row, row.kind, predictor.value(row), measured)
+        except InputError as error:
+            found = Outcome(row, row.kind, None, measured, str(error))
+        yield found
+        if row.kind != "diffusion seconds":
+            continue
+        key = (row["model"], row["hardware"], re.sub(r", ulysses.*", "", row["input"]), row["source"])
+        if row["n_gpus"] == "1":
+            single[key] = found
+        elif row["n_gpus"] in ("2", "4", "8") and (one := single.get(key)):
+            ratio = one.measured / measured
+            predicted = None
+            if found.predicted and one.predicted:
+                predicted = one.predicted / found.predicted
+            yield Outcome(row, "speedup on 2, 4, 8 GPUs", predicted, ratio, found.reason)
+
+
+def table(found: Sequence[Outcome]) -> str:
+    """Return a Markdown table of errors by class, fitted and held out, with the coverage of the stated interval."""
+    lines = [
+        "| class | rows | models | predicted | median error | p90 | bias | 90 % interval | covered | target |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    groups = defaultdict(list)
+    for outcome in found:
+        groups[outcome.kind, outcome.row.held_out].append(outcome)
+    for kind, target in TARGETS.items():
+        width = interval(groups[kind, False])
+        for held in (False, True):
+            part = groups[kind, held]
+            if not part:
+                lines.append(f"| {kind} | {'held out' if held else 'fit'} | 0 | 0 of 0 | | | | | | |")
+                continue
+            logs = np.array([np.log(o.predicted / o.measured) for o in part if o.predicted])
+            errors = [o.error for o in part]
+            bias = f"{np.expm1(np.median(logs)):+.1%}" if len(logs) else ""
+            covered = f"{np.mean(np.abs(logs) <= width):.0%}" if len(logs) and width else ""
+            stated = f"x or / {np.exp(width):.2f}" if width else ""
+            models = len({o.row["model"] for o in part})
+            lines.append(
+                f"| {kind} | {'held out' if held else 'fit'} | {models} | {len(logs)} of {len(part)} "
+                f"| {np.median(errors):.1%} | {np.quantile(errors, 0.9):.0%} | {bias} | {stated} | {covered} "
+                f"| {f'{target:.0%}' if held and target else ''} |"
+            )
+    return "\n".join(lines)
+
+
+def interval(fitted: Sequence[Outcome]) -> float:
+    """Return half the width, in log units, of the stated 90 % interval: that of the rows that served to fit."""
+    logs = [abs(float(np.log(o.predicted / o.measured))) for o in fitted if o.predicted]
+    return float(np.quantile(logs, 0.9)) if len(logs) >= 5 else 0.0
+
+
+#: Values that a fit tries for each factor.
+GRID: Final[dict[str, tuple[float, ...]]] = {
+    "convolution_share": (0.6, 0.7, 0.8, 0.9, 1.0),
+    "depthwise_share": (0.05, 0.1, 0.15, 0.2, 0.3),
+    "transposed_share": (0.25, 0.5, 0.75, 1.0),
+    "masked_attention_speed": (0.4, 0.55, 0.7, 0.85, 1.0),
+}
+
+
+def fit(rows: Sequence[Row], networks: Path | None) -> EngineFactors:
+    """Return the factors with the least mean absolute log error (at most 0.4 a row) on rows of even names."""
+    own = [row for row in rows if not row.held_out and row.kind in ("timm eager", "timm compiled")]
+    own = [row for row in own if "Max-Q" not in row["hardware"]]
+
+    def loss(factors: EngineFactors) -> float:
+        predictor = Predictor(factors, networks)
+        found = [o for o in outcomes(own, predictor) if o.predicted]
+        return float(np.mean([min(abs(float(np.log(o.predicted / o.measured))), 0.4) for o in found if o.predicted]))
+
+    best = load_factors()
+    least = loss(best)
+    for name, values in (*GRID.items(), *GRID.items()):
+        for value in values:
+            shape = getattr(best, name)
+            tried = best.model_copy(update={name: dict.fromkeys(shape, value) if isinstance(shape, dict) else value})
+            if (now := loss(tried)) < least - 1e-4:
+                best, least = tried, now
+        print(f"{name}: {getattr(best, name)}, loss {least:.4f}", file=sys.stderr)
+    return best
+
+
+def main() -> int:
+    """Print the table, the rows without a prediction by reason, and the worst rows."""
+    shared = Path(os.environ.get("CAPACITY_PLANNER_SHARED", "../shared"))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=Path, default=shared / "validation/networks/measured.csv", metavar="FILE")
+    parser.add_argument("--networks", type=Path, metavar="DIR", help="folder of further network files")
+    parser.add_argument("--worst", type=int, default=0, metavar="N", help="print the N worst predicted rows of a class")
+    parser.add_argument("--fit", type=Path, metavar="FILE", help="fit the engine factors and write them to FILE")
+    given = parser.parse_args()
+    try:
+        rows = read_rows(given.rows)
+        factors = fit(rows, given.networks) if given.fit else load_factors()
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if given.fit:
+        given.fit.write_text(yaml.safe_dump(factors.model_dump(), sort_keys=False), encoding="utf-8")
+    found = list(outcomes(rows, Predictor(factors, given.networks)))
+    print(table(found))
+    print("\nrows without a prediction, by reason:")
+    for reason, count in Counter(o.reason.split(": got")[0] for o in found if o.predicted is None).most_common():
+        print(f"  {count:4d} {reason}")
+    for kind in TARGETS:
+        part = sorted((o for o in found if o.kind == kind and o.predicted), key=lambda o: -o.error)
+        for o in part[: given.worst]:
+            names = ("model", "hardware", "n_gpus", "precision", "input", "batch")
+            stated = " ".join(o.row[name] for name in names)
+            print(f"  {kind}: {stated}: predicted {o.predicted:.4g}, measured {o.measured:.4g}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The kernels that a stage launches: its operators one by one, or with chains of memory-bound operators fused.
+
+Operators stand in the order of launch, and a network file states no other data flow. The traffic of a fused chain is
+therefore counted from the bytes of its operators: an operator reads from outside what exceeds the output of the one
+before it, and only the last output is written. A second input that joins before a norm (the residual of a transformer
+block) is written too, because the next block reads the sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from catalogs.networks.network import SizedOperator, SizedStage
+from simulator.networks.execution import Execution
+
+#: Kinds that compilers fuse with each other.
+FUSED: Final = frozenset({"pointwise", "normalisation", "softmax", "reduction", "copy", "gather", "resize"})
+
+#: Kinds that need a whole row before they can write.
+ROWS: Final = frozenset({"normalisation", "softmax", "reduction"})
+
+#: Kinds that compute; all others move bytes.
+COMPUTING: Final = frozenset({"gemm", "attention", "convolution"})
+
+#: Bytes that a norm or softmax in 16 bits moves per element under autocast, over those of 16 bits alone: cast to fp32
+#: (2 + 4), the norm itself in fp32 (4 + 4) and the cast for the product that follows (4 + 2), against 2 + 2. Fused, the
+#: casts are free.
+AUTOCAST_TRAFFIC: Final = (2 + 4 + 4 + 4 + 4 + 2) / (2 + 2)
+
+AUTOCAST_KERNELS: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Kernels that run `times` times in a stage.
+
+    Attributes:
+        kind: "gemm", "attention", "convolution", "norm" (rows are reduced) or "stream" (bytes pass through).
+        operator: The operator that computes, None for memory-bound kernels.
+        bytes: Traffic of one run, weights included.
+        kernels: Number of kernels of one run.
+        times: Number of runs in one run of the stage.
+        names: The operators that it executes.
+    """
+
+    kind: str
+    operator: SizedOperator | None
+    bytes: float
+    kernels: int
+    times: int
+    names: tuple[str, ...]
+
+
+def launches(stage: SizedStage, execution: Execution) -> list[Launch]:
+    """Return the kernels of one run of a stage in their order."""
+    if execution.mode == "eager":
+        return [_alone(op, execution) for op in stage.operators]
+    return list(_fused(stage.operators, execution))
+
+
+def _alone(op: SizedOperator, execution: Execution) -> Launch:
+    moved: float = op.read_bytes + op.written_bytes + op.weights * execution.activation_bytes
+    if op.kind in COMPUTING:
+        return Launch(op.kind, op, moved, 1, op.times, (op.name,))
+    kernels, kind = 1, ("norm" if op.kind in ROWS else "stream")
+    if execution.autocast and op.kind in ("normalisation", "softmax") and not is_batch_norm(op):
+        moved, kernels = moved * AUTOCAST_TRAFFIC, AUTOCAST_KERNELS
+    return Launch(kind, None, moved, kernels, op.times, (op.name,))
+
+
+def _fused(operators: tuple[SizedOperator, ...], execution: Execution) -> Iterator[Launch]:
+    chain: list[SizedOperator] = []
+    producer: SizedOperator | None = None
+    for op in operators:
+        joins = op.kind in FUSED
+        if chain and (not joins or chain[-1].times != op.times):
+            yield from _chain(chain, producer, execution)
+            chain, producer = [], None
+        if joins:
+            chain.append(op)
+        else:
+            yield _alone(op, execution)
+            producer = op if op.kind in ("gemm", "convolution") else None
+    if chain:
+        yield from _chain(chain, producer, execution)
+
+
+def _chain(chain: list[SizedOperator], producer: SizedOperator | None, execution: Execution) -> Iterator[Launch]:
+    """Yield the kernel of a chain, or nothing where the product before it does all of its work."""
+    head: list[SizedOperator] = []
+    if execution.mode == "tensorrt" and producer is not None and producer.times == chain[0].times:
+        while chain and (chain[0].kind == "pointwise" or is_batch_norm(chain[0])):
+            head, chain = [*head, chain[0]], chain[1:]
+    names = tuple(op.name for op in (*head, *chain))
+    joined = _outside_bytes(head, producer.written_bytes if producer else 0)
+    if chain:
+        kind = "norm" if any(op.kind in ROWS and not is_batch_norm(op) for op in chain) else "stream"
+        yield Launch(kind, None, joined + chain_bytes(chain, execution), 1, chain[0].times, names)
+    elif joined:  # the product reads the further inputs itself: traffic without a launch
+        yield Launch("stream", None, joined, 0, head[0].times, names)
+
+
+def _outside_bytes(chain: list[SizedOperator], given: float) -> float:
+    total = 0.0
+    for op in chain:
+        total += max(op.read_bytes - given, 0.0)
+        given = op.written_bytes
+    return total
+
+
+def chain_bytes(chain: list[SizedOperator], execution: Execution) -> float:
+    """Return the traffic of one run of a fused chain of memory-bound operators."""
+    norms = [i for i, op in enumerate(chain) if op.kind in ROWS and not is_batch_norm(op)]
+    before = chain[: norms[-1]] if norms else []
+    joined = _outside_bytes(before, before[0].written_bytes) if before else 0.0
+    kept = min(joined, before[-1].written_bytes) if before else 0.0
+    weights = sum(op.weights for op in chain) * execution.activation_bytes
+    return _outside_bytes(chain, 0.0) + kept + chain[-1].written_bytes + weights
+
+
+def is_batch_norm(op: SizedOperator) -> bool:
+    """Return whether an operator is a batch norm, which scales channels by constants at inference."""
+    return op.kind == "normalisation" and "batch_norm" in op.operator

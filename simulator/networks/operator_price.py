@@ -1,0 +1,172 @@
+"""The seconds of one kernel of a network on one accelerator, by what it is.
+
+A convolution is an implicit matrix product. Its arithmetic runs at the utilisation that the measured products of the
+same extents reach, times a fitted share (factors.py); its bytes are those of the images, not those of the unfolded
+matrix. One with a group for each channel runs on the vector units. In eager mode with channels first, a part of the
+convolutions on the matrix units also transpose their input and output.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from calibration.bundles.bundle import Bundle
+from calibration.bundles.clocked import Clocked
+from calibration.operators.cost import ROOFLINE, CostSource
+from calibration.operators.operators import Elementwise, Gemm
+from calibration.operators.roofline import compute_s, roofline_s
+from catalogs.networks.network import SizedOperator
+from catalogs.networks.shapes import AttentionShape, ConvolutionShape, GemmShape
+from simulator.networks.attention_backends import attention_price
+from simulator.networks.execution import Execution
+from simulator.networks.factors import EngineFactors, load_factors
+from simulator.networks.launches import Launch
+
+#: Smallest extents of a tile of the matrix units; narrower products fill a part of it.
+TILE_COLUMNS: Final = 64
+
+TILE_DEPTH: Final = 32
+
+#: Products with this many bytes per element have no tables; fp32 runs on the vector units unless tf32 is allowed.
+VECTOR_DTYPE: Final = "fp32"
+
+#: Share of the tf32 or fp32 peak that attention reaches without a 16-bit kernel, and of memory bandwidth that images
+#: reach. As calibration/families/uncalibrated.py states for attention and streams.
+WIDE_ATTENTION_SHARE: Final = 0.35
+
+IMAGE_SHARE: Final = 0.80
+
+#: Backends that read a mask tensor; engines give the others the lengths of sequences instead.
+TAKES_MASKS: Final = (None, "sdpa")
+
+#: Table of products by precision; tf32 is half of bf16 on all boards that have it.
+GEMM_DTYPE: Final = {"fp32": "fp32", "tf32": "bf16", "bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "int8": "int8"}
+
+TF32_SLOWDOWN: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Seconds of one run of a kernel, their origin (0 measured, 1 interpolated, 2 roofline), and watts meanwhile."""
+
+    seconds: float
+    origin: float
+    watts: float
+
+
+@dataclass(slots=True)
+class Pricing:
+    """Prices of kernels on the accelerator of a bundle under one execution; equal shapes are priced once."""
+
+    bundle: Bundle
+    execution: Execution
+    factors: EngineFactors = field(default_factory=load_factors)
+    clock: float = 1.0
+    notices: dict[str, None] = field(default_factory=dict)
+    _known: dict[object, Price] = field(default_factory=dict)
+
+    @property
+    def source(self) -> CostSource:
+        """Return the costs at the clock."""
+        return self.bundle if self.clock == 1.0 else Clocked(self.bundle, self.clock)
+
+    def price(self, launch: Launch) -> Price:
+        """Return the price of one run of a launch.
+
+        Raises:
+            InputError: The attention backend is unknown.
+        """
+        shape = launch.operator.shape if launch.operator is not None else None
+        key = (launch.kind, shape, launch.bytes, launch.operator.weights if launch.operator else 0)
+        if key not in self._known:
+            self._known[key] = self._price(launch)
+        return self._known[key]
+
+    def _price(self, launch: Launch) -> Price:
+        op = launch.operator
+        if op is None:
+            return self.stream(launch.bytes, launch.kind, bool(launch.kernels))
+        match op.shape:
+            case GemmShape():
+                return self.product(op.shape, shared=bool(op.weights))
+            case AttentionShape():
+                return self.attention(op.shape, launch.bytes)
+            case ConvolutionShape():
+                return self.convolution(op.shape, op)
+            case _:
+                return self.stream(launch.bytes, "stream", launches=True)
+
+    def product(self, shape: GemmShape, shared: bool) -> Price:
+        """Return the price of `shape.batch` products; `shared`: all have the same second factor, a parameter."""
+        rows = shape.m * shape.batch
+        slower = TF32_SLOWDOWN if self.execution.precision == "tf32" else 1.0
+        cost = self.source.cost(self._gemm(rows, shape.n, shape.k))
+        seconds = float(cost.seconds) * slower
+        if not shared and shape.batch > 1:  # each has factors of its own, which pass through memory
+            size = self.execution.activation_bytes
+            moved = size * shape.batch * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n)
+            seconds = max(seconds, self.stream(moved, "stream", launches=True).seconds)
+        origin = float(cost.origin) if slower == 1.0 else ROOFLINE
+        return Price(seconds, origin, float(cost.watts))
+
+    def attention(self, shape: AttentionShape, moved_bytes: float = 0.0) -> Price:
+        """Return the price of an attention that moves at least `moved_bytes`, a mask included.
+
+        Raises:
+            InputError: The attention backend is unknown.
+        """
+        if self.execution.precision in ("fp32", "tf32"):
+            self.notices["attention in fp32: a stated share of the peak, not measured"] = None
+            slower = TF32_SLOWDOWN * self.bundle.accelerator.flops_for("bf16")
+            peak = self.bundle.accelerator.flops_for(VECTOR_DTYPE) * 2 if self.execution.precision == "fp32" else slower
+            watts = self.product(GemmShape(shape.queries, shape.keys, shape.head_dim), shared=True).watts
+            return Price(2.0 * shape.executed_flops / peak / WIDE_ATTENTION_SHARE / self.clock, ROOFLINE, watts)
+        found = attention_price(shape, self.execution.attention_backend, self.bundle, self.source)
+        if found.notice:
+            self.notices[found.notice] = None
+        if shape.masked and self.execution.attention_backend in TAKES_MASKS:
+            reading = moved_bytes / (IMAGE_SHARE * self.bundle.accelerator.memory_bandwidth_bytes_per_s)
+            return Price(max(found.seconds / self.factors.masked_attention_speed, reading), ROOFLINE, found.watts)
+        return Price(found.seconds, found.origin, found.watts)
+
+    def convolution(self, shape: ConvolutionShape, op: SizedOperator) -> Price:
+        """Return the price of a convolution."""
+        accelerator, mode = self.bundle.accelerator, self.execution.mode
+        images = op.read_bytes + op.written_bytes + op.weights * self.execution.activation_bytes
+        moving = images / (IMAGE_SHARE * accelerator.memory_bandwidth_bytes_per_s)
+        product = shape.gemm
+        if shape.groups > 1 and product.n <= 2:
+            peak = accelerator.flops_for(VECTOR_DTYPE) * self.factors.depthwise_share
+            floor = self.stream(images, "stream", launches=True)
+            return Price(max(moving, shape.flops / peak / self.clock, floor.seconds), ROOFLINE, floor.watts)
+        share = self.factors.convolution_share[mode]
+        extents = float(product.m), float(max(product.n, TILE_COLUMNS)), float(max(product.k, TILE_DEPTH))
+        sized = Gemm(*extents, GEMM_DTYPE[self.execution.precision])
+        # Convolutions in 8 bits are other kernels than the products of language models: the rate in 16 bits, scaled.
+        known = Gemm(*extents, "bf16") if self.execution.precision in ("fp8", "int8") else sized
+        cost = self.source.cost(known)
+        utilisation = float(roofline_s(known, accelerator)) / float(cost.seconds)
+        slower = TF32_SLOWDOWN if self.execution.precision == "tf32" else 1.0
+        arithmetic = slower * product.batch * float(compute_s(sized, accelerator)) / utilisation / share
+        if self.execution.precision in ("fp8", "int8"):
+            self.notices[f"convolutions in {self.execution.precision}: no table; the utilisation of bf16"] = None
+        seconds = max(arithmetic, moving, self.stream(0.0, "stream", launches=True).seconds)
+        if mode == "eager":
+            transposed = 2.0 * (op.read_bytes + op.written_bytes)
+            seconds += self.factors.transposed_share * self.stream(transposed, "stream", launches=True).seconds
+        return Price(seconds, ROOFLINE, float(cost.watts))
+
+    def stream(self, moved_bytes: float, kind: str, launches: bool) -> Price:
+        """Return the price of a memory-bound kernel; without a launch, its bytes are those of another kernel."""
+        if not launches:
+            alone = moved_bytes / (IMAGE_SHARE * self.bundle.accelerator.memory_bandwidth_bytes_per_s)
+            return Price(alone, ROOFLINE, self.stream(moved_bytes, kind, launches=True).watts)
+        op = Elementwise("norm" if kind == "norm" else "activation", 1.0, max(moved_bytes, 1.0))
+        cost = self.source.cost(op)
+        return Price(float(cost.seconds), float(np.maximum(cost.origin, 1.0)), float(cost.watts))
+
+    def _gemm(self, m: int, n: int, k: int) -> Gemm:
+        return Gemm(float(m), float(n), float(k), GEMM_DTYPE[self.execution.precision])

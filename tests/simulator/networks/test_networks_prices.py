@@ -1,0 +1,283 @@
+"""Prices of networks that are not language models: small stages worked by hand, and laws."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibration.bundles.bundle import Bundle, load_bundle
+from calibration.operators.operators import Collective, Gemm
+from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.networks.network import JobSize, NeuralNetwork, Operator, SizedOperator, SizedStage, Stage
+from catalogs.networks.polynomials import Polynomial
+from catalogs.networks.shapes import AttentionShape, ConvolutionShape, ElementShape, GemmShape, Kind
+from simulator.network.collectives import Network
+from simulator.networks.attention_backends import attention_price, default_backend, load_backends
+from simulator.networks.execution import Execution, Parallelism
+from simulator.networks.factors import load_factors
+from simulator.networks.job import price_job, price_stage, sequence_shard
+from simulator.networks.launches import AUTOCAST_TRAFFIC, launches
+from simulator.networks.operator_price import Pricing
+
+EAGER, COMPILED = Execution(mode="eager"), Execution(mode="compiled")
+TENSORRT = Execution(mode="tensorrt")
+
+
+def bundle(name: str = "h100") -> Bundle:
+    return load_bundle(parse_hardware(name).accelerator)
+
+
+def memory_op(kind: Kind, read: int, written: int, name: str = "op", times: int = 1) -> SizedOperator:
+    operator = "aten.native_layer_norm" if kind == "normalisation" else f"aten.{kind}"
+    return SizedOperator(name, kind, operator, ElementShape(written // 2), read, written, 0, None, times)
+
+
+def product(m: int, n: int, k: int, times: int = 1) -> SizedOperator:
+    return SizedOperator("linear", "gemm", "aten.mm", GemmShape(m, n, k), 2 * m * k, 2 * m * n, n * k, None, times)
+
+
+def attention(queries: int, keys: int, heads: int = 24, masked: int = 0, times: int = 1) -> SizedOperator:
+    shape = AttentionShape(1, heads, heads, queries, keys, 64, 64, 0, masked)
+    moved = 2 * heads * 64 * 2
+    return SizedOperator("attn", "attention", "aten.sdpa", shape, moved * keys, moved * queries // 2, 0, None, times)
+
+
+def stage(*operators: SizedOperator, runs: int = 1) -> SizedStage:
+    return SizedStage("denoiser", runs, operators, 1000, 2000)
+
+
+def price(operators: SizedStage, execution: Execution, hardware: str = "h100x8") -> float:
+    found = parse_hardware(hardware)
+    return price_stage(operators, Pricing(bundle(found.accelerator.name), execution), Network(found)).seconds
+
+
+# ---- launches
+
+
+def test_eager_launches_each_operator_with_its_own_bytes() -> None:
+    chain = stage(memory_op("pointwise", 100, 100), memory_op("pointwise", 100, 100))
+    assert [(found.bytes, found.kernels) for found in launches(chain, EAGER)] == [(200, 1), (200, 1)]
+
+
+def test_a_fused_chain_reads_what_comes_from_outside_and_writes_its_last_output() -> None:
+    """read 100, write 100; then read those 100 and 40 more, write 100: outside 100 + 40 + 100."""
+    chain = stage(memory_op("pointwise", 100, 100), memory_op("pointwise", 140, 100))
+    assert [found.bytes for found in launches(chain, COMPILED)] == [240]
+
+
+def test_a_residual_that_joins_before_a_norm_is_written_for_the_next_block() -> None:
+    """The sum of two inputs of 100 is normalised: read 200, write the norm 100 and the sum 100."""
+    chain = stage(memory_op("pointwise", 200, 100), memory_op("normalisation", 100, 100))
+    assert [(found.kind, found.bytes) for found in launches(chain, COMPILED)] == [("norm", 400)]
+
+
+def test_tensorrt_fuses_what_follows_a_product_into_it() -> None:
+    after = stage(product(8, 8, 8), memory_op("pointwise", 128, 128), memory_op("pointwise", 256, 128))
+    kernels = launches(after, TENSORRT)
+    assert [found.kernels for found in kernels] == [1, 0]
+    assert kernels[1].bytes == 128  # the second input of the sum
+    assert [found.kernels for found in launches(after, COMPILED)] == [1, 1]
+
+
+def test_chains_end_where_the_repeats_differ() -> None:
+    chain = stage(memory_op("pointwise", 100, 100, times=2), memory_op("pointwise", 100, 100, times=3))
+    assert [(found.times, found.bytes) for found in launches(chain, COMPILED)] == [(2, 200), (3, 200)]
+
+
+def test_autocast_runs_norms_in_fp32_in_eager_mode_only() -> None:
+    norm = stage(memory_op("normalisation", 100, 100))
+    assert launches(norm, replace(EAGER, autocast=True))[0].bytes == 200 * AUTOCAST_TRAFFIC
+    assert launches(norm, replace(COMPILED, autocast=True))[0].bytes == 200
+
+
+# ---- prices
+
+
+def test_a_product_costs_what_its_table_says() -> None:
+    own = bundle()
+    expected = float(own.cost(Gemm(4096.0, 4096.0, 4096.0, "bf16")).seconds)
+    assert price(stage(product(4096, 4096, 4096, times=3)), COMPILED) == pytest.approx(3 * expected)
+
+
+def test_a_convolution_of_one_pixel_windows_costs_its_product_over_the_fitted_share() -> None:
+    shape = ConvolutionShape(64, 512, 512, (1, 1), (28, 28), (28, 28), (1, 1), (1, 1))
+    moved = 2 * 64 * 28 * 28 * 512
+    op = SizedOperator("conv", "convolution", "aten.convolution", shape, moved, moved, 512 * 512, None, 1)
+    pricing = Pricing(bundle(), COMPILED)
+    own = float(bundle().cost(Gemm(64 * 784.0, 512.0, 512.0, "bf16")).seconds)
+    found = pricing.convolution(shape, op).seconds
+    bandwidth = parse_hardware("h100").accelerator.memory_bandwidth_bytes_per_s
+    assert found >= (2 * moved + 512 * 512 * 2) / bandwidth
+    assert found == pytest.approx(own / load_factors().convolution_share["compiled"], rel=0.2)
+    assert Pricing(bundle(), EAGER).convolution(shape, op).seconds > found  # transposes
+
+
+def test_a_depthwise_convolution_runs_on_the_vector_units() -> None:
+    shape = ConvolutionShape(64, 512, 512, (7, 7), (28, 28), (28, 28), (1, 1), (1, 1), 512)
+    op = SizedOperator("conv", "convolution", "aten.convolution", shape, 1000, 1000, 512 * 49, None, 1)
+    peak = parse_hardware("h100").accelerator.flops_for("fp32") * load_factors().depthwise_share
+    assert Pricing(bundle(), COMPILED).convolution(shape, op).seconds == pytest.approx(shape.flops / peak)
+
+
+def test_host_time_counts_where_kernels_are_shorter() -> None:
+    tiny = stage(*(memory_op("pointwise", 100, 100, times=1) for _ in range(1000)))
+    assert price(tiny, EAGER) == pytest.approx(1000 * load_factors().host_launch_s["eager"], rel=0.01)
+
+
+def test_shares_of_certainty_add_up() -> None:
+    found = price_stage(
+        stage(product(4096, 4096, 4096), attention(4096, 4096)),
+        Pricing(bundle(), COMPILED),
+        Network(parse_hardware("h100")),
+    )
+    assert found.measured + found.interpolated + found.roofline == pytest.approx(1.0)
+    assert found.measured > 0
+
+
+# ---- attention backends
+
+
+def test_the_default_backend_is_the_best_measured_one() -> None:
+    found = {name: default_backend(bundle(name)) for name in ("h100", "b200", "l40s", "rtxpro6000", "a100-80gb")}
+    assert found == {"h100": "fa3", "b200": "fa4", "l40s": "fa2", "rtxpro6000": "fa2", "a100-80gb": None}
+
+
+def test_flash_attention_2_reaches_half_the_rate_of_3_on_hopper_and_states_it() -> None:
+    shape = attention(16384, 16384).shape
+    assert isinstance(shape, AttentionShape)
+    third, second = (attention_price(shape, name, bundle()) for name in ("fa3", "fa2"))
+    assert second.seconds == pytest.approx(2 * third.seconds)
+    assert 400e12 < shape.flops / third.seconds < 650e12
+    assert third.notice is None
+    assert second.notice is not None
+
+
+def test_on_h20_flash_attention_2_is_bound_by_its_own_instructions() -> None:
+    """H20 has two thirds of the vector units of H200 and 15 % of its matrix units, of which mma reaches 62 %."""
+    shape = attention(65536, 65536).shape
+    assert isinstance(shape, AttentionShape)
+    found = attention_price(shape, "fa2", bundle("h20"))
+    assert shape.flops / found.seconds == pytest.approx(0.62 * 148e12, rel=0.02)
+
+
+def test_an_accelerator_without_the_table_takes_its_causal_one_and_says_so() -> None:
+    shape = attention(16384, 16384).shape
+    assert isinstance(shape, AttentionShape)
+    found = attention_price(shape, "fa2", bundle("a100-80gb"))
+    assert found.notice is not None
+    assert "causal table" in found.notice
+    assert 100e12 < shape.flops / found.seconds < 312e12
+
+
+def test_an_unknown_pair_is_a_roofline_with_a_notice_and_an_unknown_backend_an_error() -> None:
+    shape = attention(4096, 4096).shape
+    assert isinstance(shape, AttentionShape)
+    found = attention_price(shape, "fa4", bundle("h100"))
+    assert found.notice is not None
+    assert "not measured" in found.notice
+    with pytest.raises(InputError, match=r"unknown attention backend.*fa3"):
+        attention_price(shape, "fa33", bundle())
+
+
+def test_every_published_rate_has_a_source() -> None:
+    entries = [entry for found in load_backends().values() for entry in found]
+    assert all(entry.source for entry in entries if entry.relative_speed != 1.0)
+
+
+# ---- several accelerators, power limits, jobs
+
+
+def test_ulysses_divides_heads_and_tokens_and_refuses_uneven_heads() -> None:
+    op = sequence_shard(attention(4096, 4096), Parallelism(ulysses=4))
+    assert isinstance(op.shape, AttentionShape)
+    assert (op.shape.heads, op.shape.queries, op.shape.keys) == (6, 4096, 4096)
+    with pytest.raises(InputError, match="heads"):
+        sequence_shard(attention(4096, 4096), Parallelism(ulysses=5))
+
+
+def test_a_ring_computes_all_pairs_in_as_many_turns() -> None:
+    whole = attention(4096, 4096)
+    op = sequence_shard(whole, Parallelism(ring=4))
+    assert op.times == 4
+    assert op.flops * 4 == whole.flops
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from([1, 2, 3, 4, 6, 8]), st.sampled_from([1024, 8192]))
+def test_work_of_all_ranks_is_at_least_the_whole(ranks: int, tokens: int) -> None:
+    for op in (attention(tokens, tokens), product(tokens, 512, 512)):
+        assert ranks * sequence_shard(op, Parallelism(ulysses=ranks)).flops >= op.flops
+
+
+def test_the_exchange_of_ulysses_is_four_all_to_alls_by_hand() -> None:
+    own, links = stage(attention(8192, 8192), runs=10), Network(parse_hardware("h100x4"))
+    execution = replace(COMPILED, parallelism=Parallelism(ulysses=4))
+    found = price_stage(own, Pricing(bundle(), execution), links)
+    sent = 24 * 64 * 2 * 8192 / 4  # one tensor of this rank's tokens
+    expected = 4 * float(links.collective_s(Collective("all_to_all", sent, 4), links.span(4)))
+    assert found.communication_s == pytest.approx(expected)
+
+
+def test_two_ranks_share_the_passes_of_guidance() -> None:
+    own, links = stage(attention(8192, 8192), runs=100), Network(parse_hardware("h100x2"))
+    one = price_stage(own, Pricing(bundle(), COMPILED), links)
+    two = price_stage(own, Pricing(bundle(), replace(COMPILED, parallelism=Parallelism(guidance=2))), links)
+    assert (one.runs, two.runs) == (100, 50)
+    assert two.total_s == pytest.approx(one.total_s / 2, rel=0.01)
+
+
+def test_a_power_limit_makes_a_stage_longer_and_its_power_fits() -> None:
+    own = stage(product(8192, 8192, 8192, times=20))
+    links = Network(parse_hardware("rtxpro6000"))
+    full, capped = (
+        price_stage(own, Pricing(bundle("rtxpro6000"), replace(COMPILED, power_limit_w=limit)), links)
+        for limit in (None, 300.0)
+    )
+    assert capped.seconds > full.seconds
+    assert capped.joules < full.joules
+    assert price_stage(
+        own, Pricing(bundle("rtxpro6000"), replace(COMPILED, power_limit_w=600.0)), links
+    ).seconds == pytest.approx(full.seconds)
+
+
+def network() -> NeuralNetwork:
+    tokens = Polynomial.name("tokens")
+    item = Polynomial.name("itemsize")
+    one = Polynomial.of(1)
+    dims = {"m": tokens, "n": Polynomial.of(512), "k": Polynomial.of(512), "batch": one}
+    moved = tokens * 512 * item
+    linear = Operator("linear", "gemm", "aten.mm", dims, moved, moved, 512 * 512)
+    stages = (
+        Stage("encoder", one, (linear,), 10, "bf16", (moved,)),
+        Stage("denoiser", Polynomial.name("steps"), (linear,), 20, "bf16", (moved * 2,)),
+    )
+    return NeuralNetwork("toy", "test", (JobSize("tokens", 1024), JobSize("steps", 5)), stages)
+
+
+def test_a_job_adds_its_stages_and_its_memory() -> None:
+    hardware = parse_hardware("h100x2")
+    found = price_job(network(), bundle(), hardware, COMPILED)
+    single = float(bundle().cost(Gemm(1024.0, 512.0, 512.0, "bf16")).seconds)
+    assert [s.runs for s in found.stages] == [1, 5]
+    assert found.seconds == pytest.approx(6 * max(single, load_factors().host_launch_s["compiled"]))
+    assert found.peak_memory_bytes == 30 * 2 + 2 * 1024 * 512 * 2
+    kept = price_job(network(), bundle(), hardware, replace(COMPILED, offload=True))
+    assert kept.peak_memory_bytes == 20 * 2 + 2 * 1024 * 512 * 2
+    with pytest.raises(InputError, match="as many ranks"):
+        price_job(network(), bundle(), hardware, replace(COMPILED, parallelism=Parallelism(ulysses=4)))
+
+
+@pytest.mark.parametrize(
+    ("make", "rule"),
+    [
+        (lambda: Execution(mode="jit"), "unknown execution mode"),  # type: ignore[arg-type]
+        (lambda: Execution(precision="bf8"), "unknown precision"),
+        (lambda: Parallelism(guidance=3), "two passes"),
+        (lambda: Parallelism(ring=0), "at least 1"),
+    ],
+)
+def test_bad_executions_are_one_line(make, rule: str) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(InputError, match=rule):
+        make()
