@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from planner.problem.candidate import Candidate, kind_of
+
+#: A candidate that misses an objective by less than this factor may meet it with other batching limits.
+NEAR_MISS: Final = 1.5
+
+#: Metrics between the tokens of a request: prompts in a step delay them, and a smaller token limit shortens the step.
+_BETWEEN_TOKENS: Final = ("tpot", "itl")
 
 
 def most_promising_first(
@@ -76,6 +84,37 @@ def placed_and_typed(candidate: Candidate) -> tuple[object, ...]:
     """Return every choice except batching limits and API servers, which seldom decide whether a load is carried."""
     c = candidate
     return (c.hardware, c.replicas, *c.step_choices, c.split)
+
+
+def failed_least_first(
+    candidates: Sequence[Candidate], missed: Iterable[tuple[Candidate, str, float]]
+) -> list[Candidate]:
+    """Return the candidates with those first whose placement and dtypes failed least often, else in their order.
+
+    A near miss of a time between tokens does not count against fewer batched tokens in a step, which relieve it, nor
+    one of a time to first token against more.
+
+    Args:
+        candidates: The candidates in order of promise.
+        missed: The candidates that failed, each with its objective and with value / limit.
+    """
+    failed = Counter[tuple[object, ...]]()
+    fewest: dict[tuple[object, ...], float] = {}
+    most: dict[tuple[object, ...], float] = {}
+    for c, objective, ratio in missed:
+        group, tokens, metric = placed_and_typed(c), c.max_num_batched_tokens, objective.partition(".")[0]
+        failed[group] += 1
+        if 1 < ratio < NEAR_MISS and metric in _BETWEEN_TOKENS:
+            fewest[group] = min(tokens, fewest.get(group, math.inf))
+        if 1 < ratio < NEAR_MISS and metric == "ttft":
+            most[group] = max(tokens, most.get(group, -math.inf))
+
+    def failures(c: Candidate) -> int:
+        group, tokens = placed_and_typed(c), c.max_num_batched_tokens
+        relieved = tokens < fewest.get(group, -math.inf) or tokens > most.get(group, math.inf)
+        return 0 if relieved else failed[group]
+
+    return sorted(candidates, key=failures)
 
 
 def _choices(candidate: Candidate) -> tuple[object, ...]:

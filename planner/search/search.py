@@ -1,10 +1,10 @@
 """Search over the candidates that the bounds leave: all of them if there are few, else the most promising.
 
 The first half of the trials follows the order of promise, but placements that failed with other limits come after those
-that did not. The second half refines the best plan: candidates that differ from it in one choice come first, and
-Optuna's TPE sampler proposes others when none of these is left. Until a plan meets the objectives, every other trial of
-the first half, and every trial of the second, takes the safest candidate instead: that a plan exists matters more than
-how good it is.
+that did not, unless a near miss shows which limit would relieve it. The second half refines the best plan: candidates
+that differ from it in one choice come first, and Optuna's TPE sampler proposes others when none of these is left. Until
+a plan meets the objectives, every other trial of the first half, and every trial of the second, takes the safest
+candidate instead: that a plan exists matters more than how good it is.
 
 No process simulates a candidate twice, and every decision depends on simulated requests, never on the clock, so equal
 seeds give equal answers. A journal file or a database stores each finished trial: a later run with the same request
@@ -14,7 +14,6 @@ those before it; a `Lookahead` may evaluate the next ones in advance.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,7 +23,7 @@ from optuna.trial import TrialState
 
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import Assess, Outcome
-from planner.search.ordering import differs_in_one_choice, placed_and_typed
+from planner.search.ordering import differs_in_one_choice, failed_least_first
 from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
 from planner.search.workers import Lookahead, SerialLookahead
 
@@ -279,8 +278,8 @@ class _Run:
             return self.candidates
         if self._needs_any_plan:
             return self.safest
-        failed = Counter(placed_and_typed(c) for c, outcome in self.seen.items() if not outcome.feasible)
-        return sorted(self.candidates, key=lambda c: failed[placed_and_typed(c)])
+        missed = ((c, o.binding, o.ratio) for c, o in self.seen.items() if not o.feasible)
+        return failed_least_first(self.candidates, missed)
 
     @property
     def _needs_any_plan(self) -> bool:

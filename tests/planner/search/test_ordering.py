@@ -5,7 +5,9 @@ from __future__ import annotations
 from planner.problem.candidate import Candidate
 from planner.search.candidate_tester import Outcome
 from planner.search.ordering import (
+    NEAR_MISS,
     differs_in_one_choice,
+    failed_least_first,
     interleaved,
     most_promising_first,
     one_of_each_placement_first,
@@ -94,3 +96,36 @@ def test_the_second_half_refines_the_best() -> None:
     assert first == GRID[:7]
     assert all(differs_in_one_choice(c, best) for c in second)
     assert second == [c for c in GRID[7:] if differs_in_one_choice(c, best)][: len(second)]
+
+
+def test_a_near_miss_counts_against_all_limits_but_those_that_relieve_it() -> None:
+    tokens = [candidate(8, max_num_batched_tokens=n) for n in (8192, 16384, 4096, 2048)]
+    eight, sixteen, four, two = tokens
+    order = [*tokens, NARROW]
+    assert failed_least_first(order, []) == order
+    assert failed_least_first(order, [(eight, "tpot.mean", 1.2)]) == [four, two, NARROW, eight, sixteen]
+    assert failed_least_first(order, [(eight, "ttft.p90", 1.2)]) == [sixteen, NARROW, eight, four, two]
+    twice = [(eight, "itl.p99", 1.3), (four, "itl.p99", 1.1)]
+    assert failed_least_first(order, twice) == [two, NARROW, eight, sixteen, four]
+    for far in ((eight, "tpot.mean", NEAR_MISS), (eight, "e2e.p90", 1.2), (eight, "tpot.mean", 0.9)):
+        assert failed_least_first(order, [far]) == [NARROW, *tokens]
+
+
+def test_a_search_finds_a_thrifty_placement_that_only_short_steps_can_use() -> None:
+    """The first placement holds only with the smallest token limit, which is the last of 20 limits of its order."""
+    space = [
+        candidate(8 if wide else 1, replicas=n, max_num_seqs=seqs, max_num_batched_tokens=tokens)
+        for wide, n in ((True, 1), (False, 8), (False, 7), (False, 6), (False, 5))
+        for tokens in (16384, 8192, 4096, 2048)
+        for seqs in (1024, 512, 256, 128, 64)
+    ]
+
+    def assess(c: Candidate, best: Outcome | None) -> Outcome:  # noqa: ARG001
+        wide = c.layout.tensor_parallel == 8
+        if wide and c.max_num_batched_tokens > 2048:
+            return Outcome(c, "infeasible", 0.0, 1.0, 1 + c.max_num_batched_tokens / 65536, "tpot.mean", None)
+        return Outcome(c, "measured", 1.0, 2.0, 0.9, "tpot.mean", 1.0 if wide else 2.0)
+
+    found = search(space, assess, SearchSettings(20, 0)).best
+    assert found is not None
+    assert found.candidate.layout.tensor_parallel == 8
