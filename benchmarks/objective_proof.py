@@ -24,7 +24,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from planner.answer.candidate_search import search_candidates
+from planner.answer.candidate_search import search_candidates, simplest_best
 from planner.answer.evaluate import PlanEvaluator
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.evaluator import RunSizes, apply_bounds
@@ -206,8 +206,10 @@ class Space:
         prices = PriceList(request.tariff, self.evaluator.names.hardware)
         values = {c: _value(objective, prices, c, truth[c]) for c in left}
         optimum = min((v for v in values.values() if v is not None), default=None)
-        result = search_candidates(request, PlanEvaluator(self.evaluator, self.tester, prices), left, ONE_PROCESS, None)
-        found = None if result.best is None else values[result.best.candidate]
+        evaluator = PlanEvaluator(self.evaluator, self.tester, prices)
+        result = search_candidates(request, evaluator, left, ONE_PROCESS, None)
+        feasible = [o for o in result.outcomes if o.feasible]
+        found = values[simplest_best(request, evaluator, feasible).candidate] if feasible else None
         seen = [values[o.candidate] for o in result.outcomes]
         best = min((v for v in seen if v is not None), default=None)
         return Proof(optimum, found, len(left), len(result.outcomes), best)
