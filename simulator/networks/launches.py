@@ -33,7 +33,7 @@ AUTOCAST_KERNELS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class KernelLaunch:
     """Kernels that run `times` times in a stage.
 
     Attributes:
@@ -53,24 +53,24 @@ class Launch:
     names: tuple[str, ...]
 
 
-def launches(stage: SizedStage, execution: Execution) -> list[Launch]:
+def launches(stage: SizedStage, execution: Execution) -> list[KernelLaunch]:
     """Return the kernels of one run of a stage in their order."""
     if execution.mode == "eager":
         return [_alone(op, execution) for op in stage.operators]
     return list(_fused(stage.operators, execution))
 
 
-def _alone(op: SizedOperator, execution: Execution) -> Launch:
+def _alone(op: SizedOperator, execution: Execution) -> KernelLaunch:
     moved: float = op.read_bytes + op.written_bytes + op.weights * execution.activation_bytes
     if op.kind in COMPUTING:
-        return Launch(op.kind, op, moved, 1, op.times, (op.name,))
+        return KernelLaunch(op.kind, op, moved, 1, op.times, (op.name,))
     kernels, kind = 1, ("norm" if op.kind in ROWS else "stream")
     if execution.autocast and op.kind in ("normalisation", "softmax") and not is_batch_norm(op):
         moved, kernels = moved * AUTOCAST_TRAFFIC, AUTOCAST_KERNELS
-    return Launch(kind, None, moved, kernels, op.times, (op.name,))
+    return KernelLaunch(kind, None, moved, kernels, op.times, (op.name,))
 
 
-def _fused(operators: tuple[SizedOperator, ...], execution: Execution) -> Iterator[Launch]:
+def _fused(operators: tuple[SizedOperator, ...], execution: Execution) -> Iterator[KernelLaunch]:
     chain: list[SizedOperator] = []
     producer: SizedOperator | None = None
     for op in operators:
@@ -87,7 +87,7 @@ def _fused(operators: tuple[SizedOperator, ...], execution: Execution) -> Iterat
         yield from _chain(chain, producer, execution)
 
 
-def _chain(chain: list[SizedOperator], producer: SizedOperator | None, execution: Execution) -> Iterator[Launch]:
+def _chain(chain: list[SizedOperator], producer: SizedOperator | None, execution: Execution) -> Iterator[KernelLaunch]:
     """Yield the kernel of a chain, or nothing where the product before it does all of its work."""
     head: list[SizedOperator] = []
     if execution.mode == "tensorrt" and producer is not None and producer.times == chain[0].times:
@@ -97,9 +97,9 @@ def _chain(chain: list[SizedOperator], producer: SizedOperator | None, execution
     joined = _outside_bytes(head, producer.written_bytes if producer else 0)
     if chain:
         kind = "norm" if any(op.kind in ROWS and not is_batch_norm(op) for op in chain) else "stream"
-        yield Launch(kind, None, joined + chain_bytes(chain, execution), 1, chain[0].times, names)
+        yield KernelLaunch(kind, None, joined + chain_bytes(chain, execution), 1, chain[0].times, names)
     elif joined:  # the product reads the further inputs itself: traffic without a launch
-        yield Launch("stream", None, joined, 0, head[0].times, names)
+        yield KernelLaunch("stream", None, joined, 0, head[0].times, names)
 
 
 def _outside_bytes(chain: list[SizedOperator], given: float) -> float:

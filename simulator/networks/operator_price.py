@@ -23,7 +23,7 @@ from catalogs.networks.shapes import AttentionShape, ConvolutionShape, GemmShape
 from simulator.networks.attention_backends import attention_price
 from simulator.networks.execution import Execution
 from simulator.networks.factors import EngineFactors, load_factors
-from simulator.networks.launches import Launch
+from simulator.networks.launches import KernelLaunch
 
 #: Smallest extents of a tile of the matrix units; narrower products fill a part of it.
 TILE_COLUMNS: Final = 64
@@ -49,7 +49,7 @@ TF32_SLOWDOWN: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Price:
+class KernelPrice:
     """Seconds of one run of a kernel, their origin (0 measured, 1 interpolated, 2 roofline), and watts meanwhile."""
 
     seconds: float
@@ -66,14 +66,14 @@ class Pricing:
     factors: EngineFactors = field(default_factory=load_factors)
     clock: float = 1.0
     notices: dict[str, None] = field(default_factory=dict)
-    _known: dict[object, Price] = field(default_factory=dict)
+    _known: dict[object, KernelPrice] = field(default_factory=dict)
 
     @property
     def source(self) -> CostSource:
         """Return the costs at the clock."""
         return self.bundle if self.clock == 1.0 else Clocked(self.bundle, self.clock)
 
-    def price(self, launch: Launch) -> Price:
+    def price(self, launch: KernelLaunch) -> KernelPrice:
         """Return the price of one run of a launch.
 
         Raises:
@@ -85,7 +85,7 @@ class Pricing:
             self._known[key] = self._price(launch)
         return self._known[key]
 
-    def _price(self, launch: Launch) -> Price:
+    def _price(self, launch: KernelLaunch) -> KernelPrice:
         op = launch.operator
         if op is None:
             return self.stream(launch.bytes, launch.kind, bool(launch.kernels))
@@ -99,7 +99,7 @@ class Pricing:
             case _:
                 return self.stream(launch.bytes, "stream", launches=True)
 
-    def product(self, shape: GemmShape, shared: bool) -> Price:
+    def product(self, shape: GemmShape, shared: bool) -> KernelPrice:
         """Return the price of `shape.batch` products; `shared`: all have the same second factor, a parameter."""
         rows = shape.m * shape.batch
         slower = TF32_SLOWDOWN if self.execution.precision == "tf32" else 1.0
@@ -110,9 +110,9 @@ class Pricing:
             moved = size * shape.batch * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n)
             seconds = max(seconds, self.stream(moved, "stream", launches=True).seconds)
         origin = float(cost.origin) if slower == 1.0 else ROOFLINE
-        return Price(seconds, origin, float(cost.watts))
+        return KernelPrice(seconds, origin, float(cost.watts))
 
-    def attention(self, shape: AttentionShape, moved_bytes: float = 0.0) -> Price:
+    def attention(self, shape: AttentionShape, moved_bytes: float = 0.0) -> KernelPrice:
         """Return the price of an attention that moves at least `moved_bytes`, a mask included.
 
         Raises:
@@ -123,16 +123,16 @@ class Pricing:
             slower = TF32_SLOWDOWN * self.bundle.accelerator.flops_for("bf16")
             peak = self.bundle.accelerator.flops_for(VECTOR_DTYPE) * 2 if self.execution.precision == "fp32" else slower
             watts = self.product(GemmShape(shape.queries, shape.keys, shape.head_dim), shared=True).watts
-            return Price(2.0 * shape.executed_flops / peak / WIDE_ATTENTION_SHARE / self.clock, ROOFLINE, watts)
+            return KernelPrice(2.0 * shape.executed_flops / peak / WIDE_ATTENTION_SHARE / self.clock, ROOFLINE, watts)
         found = attention_price(shape, self.execution.attention_backend, self.bundle, self.source)
         if found.notice:
             self.notices[found.notice] = None
         if shape.masked and self.execution.attention_backend in TAKES_MASKS:
             reading = moved_bytes / (IMAGE_SHARE * self.bundle.accelerator.memory_bandwidth_bytes_per_s)
-            return Price(max(found.seconds / self.factors.masked_attention_speed, reading), ROOFLINE, found.watts)
-        return Price(found.seconds, found.origin, found.watts)
+            return KernelPrice(max(found.seconds / self.factors.masked_attention_speed, reading), ROOFLINE, found.watts)
+        return KernelPrice(found.seconds, found.origin, found.watts)
 
-    def convolution(self, shape: ConvolutionShape, op: SizedOperator) -> Price:
+    def convolution(self, shape: ConvolutionShape, op: SizedOperator) -> KernelPrice:
         """Return the price of a convolution."""
         accelerator, mode = self.bundle.accelerator, self.execution.mode
         images = op.read_bytes + op.written_bytes + op.weights * self.execution.activation_bytes
@@ -141,7 +141,7 @@ class Pricing:
         if shape.groups > 1 and product.n <= 2:
             peak = accelerator.flops_for(VECTOR_DTYPE) * self.factors.depthwise_share
             floor = self.stream(images, "stream", launches=True)
-            return Price(max(moving, shape.flops / peak / self.clock, floor.seconds), ROOFLINE, floor.watts)
+            return KernelPrice(max(moving, shape.flops / peak / self.clock, floor.seconds), ROOFLINE, floor.watts)
         share = self.factors.convolution_share[mode]
         extents = float(product.m), float(max(product.n, TILE_COLUMNS)), float(max(product.k, TILE_DEPTH))
         sized = Gemm(*extents, GEMM_DTYPE[self.execution.precision])
@@ -157,16 +157,16 @@ class Pricing:
         if mode == "eager":
             transposed = 2.0 * (op.read_bytes + op.written_bytes)
             seconds += self.factors.transposed_share * self.stream(transposed, "stream", launches=True).seconds
-        return Price(seconds, ROOFLINE, float(cost.watts))
+        return KernelPrice(seconds, ROOFLINE, float(cost.watts))
 
-    def stream(self, moved_bytes: float, kind: str, launches: bool) -> Price:
+    def stream(self, moved_bytes: float, kind: str, launches: bool) -> KernelPrice:
         """Return the price of a memory-bound kernel; without a launch, its bytes are those of another kernel."""
         if not launches:
             alone = moved_bytes / (IMAGE_SHARE * self.bundle.accelerator.memory_bandwidth_bytes_per_s)
-            return Price(alone, ROOFLINE, self.stream(moved_bytes, kind, launches=True).watts)
+            return KernelPrice(alone, ROOFLINE, self.stream(moved_bytes, kind, launches=True).watts)
         op = Elementwise("norm" if kind == "norm" else "activation", 1.0, max(moved_bytes, 1.0))
         cost = self.source.cost(op)
-        return Price(float(cost.seconds), float(np.maximum(cost.origin, 1.0)), float(cost.watts))
+        return KernelPrice(float(cost.seconds), float(np.maximum(cost.origin, 1.0)), float(cost.watts))
 
     def _gemm(self, m: int, n: int, k: int) -> Gemm:
         return Gemm(float(m), float(n), float(k), GEMM_DTYPE[self.execution.precision])

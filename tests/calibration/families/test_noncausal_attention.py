@@ -45,7 +45,7 @@ def test_a_measured_square_is_reproduced(model: NonCausalAttentionModel) -> None
     assert float(origin) == MEASURED
 
 
-def test_flops_and_bytes_by_hand() -> None:
+def test_flops_and_bytes_without_a_mask_by_hand() -> None:
     op = NonCausalAttention(2, 100, 30, 4, 64, "fa2")
     assert float(flops(op)) == 4 * 2 * 100 * 30 * 4 * 64
     assert float(bytes_moved(op, BOARD)) == 2 * 2 * (100 + 30) * 4 * 64 * 2  # queries, output, keys and values

@@ -48,11 +48,11 @@ def test_every_console_script_ends_a_crash_with_its_status(
     name: str, target: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module_name, _, function = target.partition(":")
-    module = importlib.import_module(module_name)
-    monkeypatch.setattr(module, "app", _raising(ValueError("planted")))
+    start = getattr(importlib.import_module(module_name), function)
+    monkeypatch.setitem(start.__globals__, "app", _raising(ValueError("planted")))
     monkeypatch.setattr(sys, "argv", [name, "show", "x"])
     with pytest.raises(SystemExit) as ended:
-        getattr(module, function)()
+        start()
     assert ended.value.code == INTERNAL_ERROR
     assert capsys.readouterr().err.startswith(f"{name}: internal error (ValueError: planted)")
 
