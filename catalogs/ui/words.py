@@ -6,14 +6,12 @@ import math
 import re
 from typing import Final
 
-import numpy as np
-
 from catalogs.errors import InputError
 
 
 def human_s(value_s: float) -> str:
     """Return seconds with three digits and a suitable unit: 0.0123 -> "12.3 ms"."""
-    if not np.isfinite(value_s):
+    if not math.isfinite(value_s):
         return "unbounded"
     if value_s >= 0.9995:
         return f"{value_s:.3g} s" if value_s < 1000 else f"{value_s:.0f} s"

@@ -115,7 +115,7 @@ def test_a_search_continues_a_file_cut_anywhere_with_what_was_finished(
         lines = capsys.readouterr().err.splitlines()
         assert len(lines) == (n_bytes not in (0, *ends))
         assert all(str(path) in line and "the results before it are kept" in line for line in lines)
-        assert run(path) == (SearchResult(found.outcomes, found.best, n_resumed=len(CANDIDATES)), [])
+        assert run(path) == (SearchResult(found.outcomes, found.best, n_resumed=len(CANDIDATES), n_searches=1), [])
 
 
 def test_any_changed_byte_is_found(data: bytes, path: Path) -> None:

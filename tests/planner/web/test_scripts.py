@@ -18,7 +18,11 @@ QUOTED = re.compile(r'from\s*"(/static/js/[\w/.-]+)"')
 def test_the_modules_of_a_page_are_those_that_its_scripts_name(page: str) -> None:
     found = module_addresses(page)
     own = [f"/static/js/{page}.js"]
-    named = {name for path in (*own, *found) for name in QUOTED.findall((FOLDER / path.rsplit("/", 1)[1]).read_text())}
+    named = {
+        name
+        for path in (*own, *found)
+        for name in QUOTED.findall((FOLDER / path.removeprefix("/static/js/")).read_text())
+    }
     assert set(found) == named - set(own)
 
 
