@@ -43,8 +43,8 @@ WORKLOADS = ("azure-conv", "azure-code", "sharegpt")
 #: A space must have at least this multiple of the default budget.
 LEAST_SPACE = 5
 
-#: Short runs keep brute force affordable: only candidates are compared, under the same requests.
-SIZES = RunSizes(200, 600)
+#: The sizes with which `plan` itself searches for objectives on p90.
+SIZES = RunSizes(300, 1000)
 
 
 #: Brute force determines capacities to this tolerance, finer than the difference that it decides about.
