@@ -30,6 +30,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network, read_network
 from catalogs.networks.network import NeuralNetwork
+from catalogs.ui.words import percent
 from simulator.networks.execution import Execution, Parallelism
 from simulator.networks.factors import EngineFactors, load_factors
 from simulator.networks.job import JobPrice, price_job
@@ -325,14 +326,15 @@ def table(found: Sequence[Outcome]) -> str:
                 continue
             logs = np.array([np.log(o.predicted / o.measured) for o in part if o.predicted])
             errors = [o.error for o in part]
-            bias = f"{np.expm1(np.median(logs)):+.1%}" if len(logs) else ""
-            covered = f"{np.mean(np.abs(logs) <= width):.0%}" if len(logs) and width else ""
+            middle, high = float(np.median(errors)), float(np.quantile(errors, 0.9))
+            bias = percent(float(np.expm1(np.median(logs))), 1, signed=True) if len(logs) else ""
+            covered = percent(float(np.mean(np.abs(logs) <= width))) if len(logs) and width else ""
             stated = f"x or / {np.exp(width):.2f}" if width else ""
             models = len({o.row["model"] for o in part})
             lines.append(
                 f"| {kind} | {'held out' if held else 'fit'} | {models} | {len(logs)} of {len(part)} "
-                f"| {np.median(errors):.1%} | {np.quantile(errors, 0.9):.0%} | {bias} | {stated} | {covered} "
-                f"| {f'{target:.0%}' if held and target else ''} |"
+                f"| {percent(middle, 1)} | {percent(high)} | {bias} | {stated} | {covered} "
+                f"| {percent(target) if held and target else ''} |"
             )
     return "\n".join(lines)
 
