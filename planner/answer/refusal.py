@@ -11,6 +11,7 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import percent, rate, seconds
+from planner.answer.candidate_search import tester_of
 from planner.answer.evaluate import BEST, EvaluatedPlan, PlanEvaluator
 from planner.answer.more_hardware import HardwareSizing, SearchOn, more_of
 from planner.answer.plan_schema import Memory, Plan, SloResult
@@ -196,7 +197,10 @@ class Refuser:
         return replace(self.plan_evaluator, tester=tester).entry(candidate, None, BEST)
 
     def _lower_confidence(self, entry: EvaluatedPlan) -> float | None:
-        """Return the confidence with which the closest plan meets the objectives, a whole per cent; None below even."""
+        """Return the confidence with which the closest plan meets the objectives, in whole per cent.
+
+        The result is None if this is below the least confidence that a request may have.
+        """
         sure = math.floor(100 * min((row.probability_met for row in entry.plan.slo), default=0.0)) / 100
         while entry.verdict.met and LEAST_CONFIDENCE <= sure < self.request.confidence:
             if self._entry(entry.candidate, confidence=sure).met:
@@ -250,7 +254,8 @@ class Refuser:
 
     def _try(self, request: PlanRequest, evaluator: Evaluator) -> Candidate | None:
         """Return the first promising candidate with default limits that meets the request in simulation."""
-        tester = replace(self.plan_evaluator.tester, evaluator=evaluator)
+        required = tester_of(request, evaluator, ()).required  # the rate of users follows from their own hardware
+        tester = replace(self.plan_evaluator.tester, evaluator=evaluator, required=required)
         default: dict[object, Candidate] = {}
         for c in candidates(request, evaluator.names):
             default.setdefault(c.placement, c)

@@ -12,14 +12,19 @@ from hypothesis import strategies as st
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware, with_count
 from catalogs.hardware.specs import Hardware
+from planner.answer import candidate_search
+from planner.answer.evaluate import PlanEvaluator
 from planner.answer.more_hardware import HardwareSizing, more_of, other_kinds
+from planner.answer.refusal import Refuser
 from planner.answer.schema import Answer
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.pipeline import make_plan
 from planner.problem.candidate import Candidate
+from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from tests.planner.queue_toy import candidate
+from tests.planner.short_runs import shortened
 
 
 @dataclass
@@ -100,6 +105,25 @@ def test_nothing_is_named_if_no_size_suffices() -> None:
 def test_nothing_is_larger_than_a_slice() -> None:
     slice_ = parse_hardware("a100-80gb:2g.20gbx3")
     assert list(more_of(slice_)) == list(other_kinds(slice_)) == []
+
+
+def test_the_rate_of_users_follows_from_the_latencies_of_the_hardware_that_is_tried() -> None:
+    """A refusal of a choice must find on other hardware what a request for that hardware finds."""
+    request = PlanRequest(
+        model="llama3.1-8b", hardware="l4x1,l40sx1", slos=parse_slos(["ttft.p90=2s"]), workload="lmsys-turns", users=8
+    )
+    other = parse_hardware("h100x1")
+
+    def refuser(own: PlanRequest) -> Refuser:
+        evaluator = open_evaluator(own)
+        tester = candidate_search.tester_of(own, evaluator, ())
+        prices = PriceList(own.tariff, evaluator.names.hardware)
+        return Refuser(own, PlanEvaluator(evaluator, tester, prices), evaluator.elsewhere, lambda _: None)
+
+    with shortened():
+        found = refuser(request)._try_on(other)
+        assert found is not None
+        assert found == refuser(request.replace(hardware=other.text))._try_on(other)
 
 
 # ---- the suggestion is what `plan --hw` answers with it
