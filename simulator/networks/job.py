@@ -121,7 +121,7 @@ def price_job(
     weights = [
         stage.parameters
         * execution.activation_bytes
-        / (split.ranks if split.shard_weights and stage.runs == most_runs else 1)
+        / (split.ranks if split.shard_weights and stage.runs == most_runs > 1 else 1)
         for stage in stages
     ]
     needs = [w + s.activation_bytes for w, s in zip(weights, priced, strict=True)]

@@ -30,7 +30,7 @@ TILE_COLUMNS: Final = 64
 
 TILE_DEPTH: Final = 32
 
-#: Products with this many bytes per element have no tables; fp32 runs on the vector units unless tf32 is allowed.
+#: Number format of the vector units; products in it run there, and those in tf32 on the matrix units.
 VECTOR_DTYPE: Final = "fp32"
 
 #: Share of the tf32 or fp32 peak that attention reaches without a 16-bit kernel, and of memory bandwidth that images
@@ -120,10 +120,11 @@ class Pricing:
         """
         if self.execution.precision in ("fp32", "tf32"):
             self.notices["attention in fp32: a stated share of the peak, not measured"] = None
-            slower = TF32_SLOWDOWN * self.bundle.accelerator.flops_for("bf16")
-            peak = self.bundle.accelerator.flops_for(VECTOR_DTYPE) * 2 if self.execution.precision == "fp32" else slower
+            unit = self.bundle.accelerator
+            tf32 = unit.flops_for("bf16") / TF32_SLOWDOWN
+            peak = unit.flops_for(VECTOR_DTYPE) if self.execution.precision == "fp32" else tf32
             watts = self.product(GemmShape(shape.queries, shape.keys, shape.head_dim), shared=True).watts
-            return KernelPrice(2.0 * shape.executed_flops / peak / WIDE_ATTENTION_SHARE / self.clock, ROOFLINE, watts)
+            return KernelPrice(shape.executed_flops / peak / WIDE_ATTENTION_SHARE / self.clock, ROOFLINE, watts)
         found = attention_price(shape, self.execution.attention_backend, self.bundle, self.source)
         if found.notice:
             self.notices[found.notice] = None

@@ -19,7 +19,7 @@ from simulator.networks.execution import Execution, Parallelism
 from simulator.networks.factors import load_factors
 from simulator.networks.job import price_job, price_stage, sequence_shard
 from simulator.networks.launches import AUTOCAST_TRAFFIC, launches
-from simulator.networks.operator_price import Pricing
+from simulator.networks.operator_price import WIDE_ATTENTION_SHARE, Pricing
 
 EAGER, COMPILED = Execution(mode="eager"), Execution(mode="compiled")
 TENSORRT = Execution(mode="tensorrt")
@@ -119,6 +119,14 @@ def test_a_depthwise_convolution_runs_on_the_vector_units() -> None:
     op = SizedOperator("conv", "convolution", "aten.convolution", shape, 1000, 1000, 512 * 49, None, 1)
     peak = parse_hardware("h100").accelerator.flops_for("fp32") * load_factors().depthwise_share
     assert Pricing(bundle(), COMPILED).convolution(shape, op).seconds == pytest.approx(shape.flops / peak)
+
+
+@pytest.mark.parametrize(("precision", "dtype", "share"), [("fp32", "fp32", 1.0), ("tf32", "bf16", 0.5)])
+def test_attention_in_32_bits_has_the_rate_of_its_number_format(precision: str, dtype: str, share: float) -> None:
+    op = attention(4096, 4096)
+    peak = share * parse_hardware("h100").accelerator.flops_for(dtype)
+    found = Pricing(bundle(), Execution(precision=precision)).attention(op.shape)  # type: ignore[arg-type]
+    assert found.seconds == pytest.approx(op.flops / peak / WIDE_ATTENTION_SHARE)
 
 
 def test_host_time_counts_where_kernels_are_shorter() -> None:
