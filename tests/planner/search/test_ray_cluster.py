@@ -199,7 +199,7 @@ def planned(folder: Path, name: str, *options: str) -> dict[str, Any]:
 
 
 def test_plan_on_a_cluster_equals_plan_here(nodes: Any, tmp_path: Path) -> None:
-    """A minute: pytest -m slow tests/planner/test_ray_cluster.py"""
+    """A minute: pytest -m slow tests/planner/search/test_ray_cluster.py"""
     here = planned(tmp_path, "here.json")
     assert planned(tmp_path, "there.json", "--set", f"search.distributed={nodes.url}") == here
     kept = f"sqlite:///{tmp_path / 'study.db'}"
