@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from catalogs.errors import InputError
+from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import parse_yaml, read_yaml, validate_as
 from catalogs.networks.files import write_network
 from catalogs.networks.network import NeuralNetwork
 from catalogs.trace.recipes import NetworkRecipe, find_recipe, recipe_like
+
+#: Keys of --inputs that the stage takes as they are, and all keys.
+STAGE_KEYS: Final = ("method", "part", "dtype", "runs")
+
+KEYS: Final = ("inputs", "sizes", *STAGE_KEYS)
 
 
 def trace_command(
@@ -60,7 +65,7 @@ def _recipe(module: str, config: Path | None, inputs: str | None, sizes: Sequenc
         raise InputError(f"{name} is in no shipped recipe, so its inputs are needed", hint=hint)
     data["sizes"] = {**data["sizes"], **dict(map(_size, sizes))}
     stage_data = {"module": name, "config": read_yaml(config) if config else {}, "inputs": data["inputs"]}
-    stage_data |= {key: data[key] for key in ("method", "part", "dtype", "runs") if key in data}
+    stage_data |= {key: data[key] for key in STAGE_KEYS if key in data}
     source = f"{name} with {config.name if config else 'its default configuration'}"
     whole = {"family": "traced module", "source": source, "sizes": data["sizes"], "stages": {"forward": stage_data}}
     return validate_as(NetworkRecipe, whole, "--inputs")
@@ -70,10 +75,17 @@ def _inputs(text: str) -> dict[str, Any]:
     """Return the keys of --inputs: a file, or YAML text. Without a key `inputs` the whole mapping is the inputs.
 
     Raises:
-        InputError: It is neither a file nor a mapping.
+        InputError: It is neither a file nor a mapping, or has an unknown key besides `inputs`.
     """
     data = read_yaml(Path(text)) if Path(text).suffix in (".yaml", ".yml", ".json") else parse_yaml(text, "--inputs")
-    return data if "inputs" in data else {"inputs": data}
+    if "inputs" not in data:
+        return {"inputs": data}
+    for key in data:
+        if key not in KEYS:
+            raise InputError("--inputs has no such key", key, nearest_name(str(key), KEYS) or ", ".join(KEYS))
+    if not isinstance(data.get("sizes", {}), dict):
+        raise InputError("sizes are a mapping by name", data["sizes"], "{batch: {default: 1}}")
+    return data
 
 
 def _size(text: str) -> tuple[str, dict[str, int]]:

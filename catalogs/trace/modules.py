@@ -119,7 +119,7 @@ def make_inputs(spec: Any, sizes: Mapping[str, int], dtype: Any) -> Any:
     """Return the inputs that a specification describes, at sizes, on the meta device.
 
     Raises:
-        InputError: An extent is not a count.
+        InputError: An extent is not a count, or a dtype is unknown.
     """
     torch = library("torch")
     from catalogs.trace.record import DTYPES
@@ -129,7 +129,10 @@ def make_inputs(spec: Any, sizes: Mapping[str, int], dtype: Any) -> Any:
     if "value" in spec:
         return spec["value"]
     if "shape" in spec:
-        return make_inputs(spec["shape"], sizes, DTYPES[spec["dtype"]])
+        stated = str(spec["dtype"])
+        if stated not in DTYPES:
+            raise InputError("unknown dtype", stated, nearest_name(stated, DTYPES) or "int64")
+        return make_inputs(spec["shape"], sizes, DTYPES[stated])
     if "tuple" in spec:
         return tuple(make_inputs(inner, sizes, dtype) for inner in spec["tuple"])
     return {name: make_inputs(inner, sizes, dtype) for name, inner in spec.items()}

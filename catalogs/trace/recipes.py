@@ -107,5 +107,10 @@ def _extents(spec: Any) -> list[int | str]:
     if "value" in spec:
         return []
     if "shape" in spec:
+        if "dtype" not in spec:
+            raise InputError("an input with a shape needs a dtype", spec, "{shape: [batch, 8], dtype: int64}")
         return _extents(spec["shape"])
-    return [extent for inner in spec.get("tuple", spec.values()) for extent in _extents(inner)]
+    inner = spec.get("tuple", list(spec.values()))
+    if not isinstance(inner, list):
+        raise InputError("a tuple is a list of inputs", inner, "{tuple: [[batch, 8], [batch, 8]]}")
+    return [extent for one in inner for extent in _extents(one)]

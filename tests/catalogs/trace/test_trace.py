@@ -229,6 +229,11 @@ CASES = [
     ({}, "transformers.BertModle", "transformers has no such class: got 'BertModle'", ""),
     ({}, "transformers.BertModel", "an input has an extent without a size: got 'tokens'", "x: [tokens]"),
     ({}, "transformers.BertModel", "does not run with input_ids 3x8", "input_ids: [batch, 8]"),
+    ({}, "transformers.BertModel", "unknown dtype: got 'int46'", "x: {shape: [batch], dtype: int46}"),
+    ({}, "transformers.BertModel", "an input with a shape needs a dtype", "x: {shape: [batch]}"),
+    ({}, "transformers.BertModel", "a tuple is a list of inputs", "x: {tuple: 3}"),
+    ({}, "transformers.BertModel", "--inputs has no such key: got 'szies'", "inputs: {x: [batch]}\nszies: {}"),
+    ({}, "transformers.BertModel", "sizes are a mapping by name", "inputs: {x: [batch]}\nsizes: 3"),
 ]
 
 
@@ -244,7 +249,7 @@ def test_a_module_that_cannot_be_traced_is_one_line(tmp_path: Path, config, modu
     }
     path, out = tmp_path / "config.json", tmp_path / "net.yaml"
     path.write_text(json.dumps(small | config))
-    inputs = more if more.startswith("input_ids") else "input_ids: {shape: [batch, 8], dtype: int64}\n" + more
+    inputs = more if more.startswith("input") else "input_ids: {shape: [batch, 8], dtype: int64}\n" + more
     with pytest.raises(InputError, match=re.escape(message)) as caught:
         trace_command(module, path, inputs, ["batch=1"], out)
     assert "\n" not in str(caught.value)
