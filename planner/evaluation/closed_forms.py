@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 from catalogs.deployments.layout import Role
 from planner.evaluation.deployments import CandidateDeployments
@@ -96,7 +95,7 @@ class ClosedForms:
             output_tokens=lengths.output_mean,
             api_server=ApiServerQueue(compiled.resolved.engine.host, compiled.resolved.api_server_count),
             variability=lengths.variability,
-            input_quantile=cache(lengths.input_at),
+            input_quantile=lengths.input_at,
         )
 
     def operator_error(self, candidate: Candidate) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
 import numpy as np
@@ -39,6 +39,7 @@ class WorkloadStatistics:
     input_mean: float
     output_mean: float
     variability: float
+    _input_quantiles: dict[float, float] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, workload: Workload, seed: int) -> WorkloadStatistics:
@@ -50,8 +51,10 @@ class WorkloadStatistics:
         return cls(sample, int(total.max()), *means, variability)
 
     def input_at(self, quantile: float) -> float:
-        """Return the prompt length at this quantile, tokens."""
-        return float(np.quantile(self.sample.input_tokens, quantile))
+        """Return the prompt length at this quantile, tokens; the result is cached."""
+        if quantile not in self._input_quantiles:
+            self._input_quantiles[quantile] = float(np.quantile(self.sample.input_tokens, quantile))
+        return self._input_quantiles[quantile]
 
 
 def _cv2(values: FloatArray | npt.NDArray[np.int64]) -> float:

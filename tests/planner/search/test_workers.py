@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from typing import Any
 import pytest
 
 from catalogs.errors import InputError
+from planner.evaluation.multi_hardware import open_evaluator
 from planner.problem.candidate import Candidate
+from planner.problem.request import PlanRequest
 from planner.search import workers
 from planner.search.candidate_tester import CandidateTester, Outcome
 from planner.search.objectives import CapacityRace
@@ -105,6 +108,15 @@ def test_work_that_cannot_be_pickled_is_not_sent_to_spawned_workers(race: Capaci
     with ProcessPool(2, "spawn").lookahead(lambda c, best: race(c, best), 5) as lookahead:
         assert isinstance(lookahead, SerialLookahead)
     assert ProcessPool(2, "spawn").map(lambda task: (task, os.getpid()), [1, 2]) == [(1, os.getpid()), (2, os.getpid())]
+
+
+def test_the_evaluator_of_a_request_can_be_sent_to_another_machine() -> None:
+    """A cluster and spawned workers get it pickled, with the estimates by which the search was ordered before."""
+    request = PlanRequest(model="llama3.1-8b", hardware="l40sx1", slos=SLOS, workload="lmsys-turns", requests_per_s=1.0)
+    evaluator = open_evaluator(request)
+    c, slo = evaluator.space()[0], SLOS[0]
+    expected = evaluator.guess_s(c, 1.0, slo.metric, slo.quantile)
+    assert pickle.loads(pickle.dumps(evaluator)).guess_s(c, 1.0, slo.metric, slo.quantile) == expected
 
 
 @pytest.mark.parametrize("seats", [{256}, {64, 256, 1024}])
