@@ -120,9 +120,12 @@ def _is_fixed(hardware: Hardware) -> bool:
 
 
 def _between(below: Hardware | None, step: Hardware) -> list[Hardware]:
-    """Return the hardware of one kind between two steps, ascending; `below` None means that every size counts."""
+    """Return the hardware of one kind between two steps, ascending.
+
+    If `below` is None, it begins with one accelerator, or with one whole node if the step has several nodes.
+    """
     if step.n_nodes > 1:
-        least = 2 if below is None else below.n_nodes + 1
+        least = 1 if below is None else below.n_nodes + 1
         return [with_nodes(step, n) for n in range(least, step.n_nodes)]
     least = 1 if below is None else below.accelerators_per_node + 1
     return [with_count(step, n) for n in range(least, step.accelerators_per_node)]

@@ -96,6 +96,13 @@ def test_less_of_another_kind_is_named_if_less_suffices(needed: int) -> None:
     assert (found[0].accelerator.name, found[0].n_accelerators) == ("h100", needed)
 
 
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_fewer_nodes_of_another_kind_are_named_if_fewer_suffice(nodes: int) -> None:
+    found = sizing(8 * nodes, 8 * nodes)[0].least_of_others(parse_hardware("3*l40sx8"))
+    assert found is not None
+    assert (found[0].accelerator.name, found[0].n_nodes, found[0].n_accelerators) == ("h100", nodes, 8 * nodes)
+
+
 def test_nothing_is_named_if_no_size_suffices() -> None:
     assert sizing(10_000, 1)[0].least(more_of(parse_hardware("h100x1")), None) is None
     assert sizing(1, 10_000)[0].least(more_of(parse_hardware("h100x1")), None) is None
