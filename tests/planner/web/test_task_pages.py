@@ -93,8 +93,13 @@ def test_tables_of_operators_are_checked_fitted_and_installed(task_server: Runni
         items = {item["name"]: item for item in client.get("/api/v1/calibrations").json()["items"]}
         measured = {family["family"] for family in items["l4"]["families"] if family["measured"]}
         assert (items["l4"]["own"], measured) == (True, {"gemm"})
-        wrong = client.post("/api/v1/uploads", files={"file": ("gems.csv", rows)}).json()["upload"]
-        for change, nearest in (({"tables": [wrong]}, "gemm.parquet"), ({"hardware": None}, "hardware: h100")):
+        wrong = client.post("/api/v1/uploads", files={"file": ("gems.csv", rows + b"\n\n")}).json()["upload"]
+        second = client.post("/api/v1/uploads", files={"file": ("gemm.csv", rows + b"\n")}).json()["upload"]
+        for change, nearest in (
+            ({"tables": [wrong]}, "gemm.parquet"),
+            ({"tables": [upload, second]}, "one file for each family"),
+            ({"hardware": None}, "hardware: h100"),
+        ):
             refused = client.post("/api/v1/imports", json=body | change)
             assert (refused.status_code, refused.json()["nearest"]) == (422, nearest)
 

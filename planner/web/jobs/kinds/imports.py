@@ -65,7 +65,11 @@ class ImportQuestion(YamlBlock):
 
 
 def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
-    """Return the question of an import."""
+    """Return the question of an import.
+
+    Raises:
+        InputError: A key is wrong, a file is no upload of the user, or tables do not each have their own family.
+    """
     check_values(body, "the import")
     refuse_paths(body)
     question = validate_as(ImportQuestion, dict(body), "the import")
@@ -78,8 +82,12 @@ def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
         from catalogs.hardware.catalog import parse_hardware
 
         parse_hardware(str(question.hardware))
+        families: set[str] = set()
         for name in names:
-            _family(name)
+            family = _family(name)
+            if family in families:
+                raise InputError(f"two tables are of the operator family {family}", name, "one file for each family")
+            families.add(family)
     return Prepared(f"Import of {what} {', '.join(names)}", question.model_dump(exclude_none=True))
 
 
