@@ -123,10 +123,10 @@ def test_a_depthwise_convolution_runs_on_the_vector_units() -> None:
 
 @pytest.mark.parametrize(("precision", "dtype", "share"), [("fp32", "fp32", 1.0), ("tf32", "bf16", 0.5)])
 def test_attention_in_32_bits_has_the_rate_of_its_number_format(precision: str, dtype: str, share: float) -> None:
-    op = attention(4096, 4096)
+    shape = AttentionShape(1, 24, 24, 4096, 4096, 64, 64)
     peak = share * parse_hardware("h100").accelerator.flops_for(dtype)
-    found = Pricing(bundle(), Execution(precision=precision)).attention(op.shape)  # type: ignore[arg-type]
-    assert found.seconds == pytest.approx(op.flops / peak / WIDE_ATTENTION_SHARE)
+    found = Pricing(bundle(), Execution(precision=precision)).attention(shape)
+    assert found.seconds == pytest.approx(shape.flops / peak / WIDE_ATTENTION_SHARE)
 
 
 def test_host_time_counts_where_kernels_are_shorter() -> None:
