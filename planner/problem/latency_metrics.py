@@ -83,6 +83,7 @@ class LatencyMetric:
     histograms: tuple[str, ...] = ()  # names that vLLM has given its Prometheus histogram, the newest first
     samples_called: str = "requests"  # what the samples are; costly to collect unless they are requests
     always_plotted: bool = False  # in reports also where no objective is set on it
+    relieving_tokens: int = 0  # fewer (-1) or more (1) batched tokens in a step shorten it; 0: neither does by itself
     in_every_answer: bool = False  # False: answers of former versions, or without objectives on it, lack it
 
     @property
@@ -117,6 +118,7 @@ TTFT: Final = LatencyMetric(
     measured=lambda run: run.samples("ttft"),
     histograms=("vllm:time_to_first_token_seconds",),
     always_plotted=True,
+    relieving_tokens=1,
     in_every_answer=True,
 )
 
@@ -133,6 +135,7 @@ TPOT: Final = LatencyMetric(
     measured=lambda run: run.samples("tpot"),
     histograms=("vllm:request_time_per_output_token_seconds",),
     always_plotted=True,
+    relieving_tokens=-1,
     in_every_answer=True,
 )
 

@@ -8,12 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from planner.problem.candidate import Candidate, kind_of
+from planner.problem.latency_metrics import LATENCY_METRICS
 
 #: A candidate that misses an objective by less than this factor may meet it with other batching limits.
 NEAR_MISS: Final = 1.5
-
-#: Metrics between the tokens of a request: prompts in a step delay them, and a smaller token limit shortens the step.
-_BETWEEN_TOKENS: Final = ("tpot", "itl")
 
 
 def most_promising_first(
@@ -91,8 +89,8 @@ def failed_least_first(
 ) -> list[Candidate]:
     """Return the candidates with those first whose placement and dtypes failed least often, else in their order.
 
-    A near miss of a time between tokens does not count against fewer batched tokens in a step, which relieve it, nor
-    one of a time to first token against more.
+    A near miss of a metric does not count against the token limits that relieve it (`relieving_tokens`): fewer batched
+    tokens in a step relieve the times between tokens, more of them the time to first token.
 
     Args:
         candidates: The candidates in order of promise.
@@ -102,11 +100,12 @@ def failed_least_first(
     fewest: dict[tuple[object, ...], float] = {}
     most: dict[tuple[object, ...], float] = {}
     for c, objective, ratio in missed:
-        group, tokens, metric = placed_and_typed(c), c.max_num_batched_tokens, objective.partition(".")[0]
+        group, tokens = placed_and_typed(c), c.max_num_batched_tokens
+        relieving = LATENCY_METRICS[objective.partition(".")[0]].relieving_tokens
         failed[group] += 1
-        if 1 < ratio < NEAR_MISS and metric in _BETWEEN_TOKENS:
+        if 1 < ratio < NEAR_MISS and relieving < 0:
             fewest[group] = min(tokens, fewest.get(group, math.inf))
-        if 1 < ratio < NEAR_MISS and metric == "ttft":
+        if 1 < ratio < NEAR_MISS and relieving > 0:
             most[group] = max(tokens, most.get(group, -math.inf))
 
     def failures(c: Candidate) -> int:

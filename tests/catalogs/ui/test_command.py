@@ -206,6 +206,7 @@ def test_an_interrupted_typer_command_is_one_line(capsys: pytest.CaptureFixture[
 
 INTERRUPTED_TWICE = """
 import atexit, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores Ctrl-C
 from catalogs.ui import entry_point
 atexit.register(lambda: os.kill(os.getpid(), signal.{when_ending}))
 show = entry_point.show_on_stderr

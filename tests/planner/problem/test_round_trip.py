@@ -103,7 +103,7 @@ def requests(draw: st.DrawFn) -> PlanRequest:
         output_tokens=draw(maybe(st.integers(1, 10**6))),
         requests_per_s=rate,
         users=users,
-        think_s=0.0 if users is None else draw(st.just(0.0) | ABOVE_ZERO),
+        think_s=0.0 if users is None else draw(st.just(0.0) | st.floats(1e-5, 1e5)),  # longer ones need more users
         spare=spare,
         max_usd_per_hour=draw(maybe(ABOVE_ZERO)),
         objective=draw(st.sampled_from(OBJECTIVES)),
