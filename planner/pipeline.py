@@ -105,6 +105,7 @@ def make_plan(
         )
     refusal = None
     if not entries:
+        ranked = ranked.refuted()
         refuser = Refuser(request, plan_evaluator, elsewhere, partial(first_plan_on, request, elsewhere, workers))
         refusal = refuser.refuse(space.left, list(space.discards.items()), result.outcomes, ranked.tried)
     summary = _summary(request, evaluator, space, result, ranked, time.perf_counter() - started)

@@ -27,7 +27,7 @@ from planner.search.candidate_tester import Outcome
 from planner.space.bounds import MEMORY, NOT_ADMITTED, NOT_RENTED, REQUEST_LENGTH, Discard
 
 #: Results of a kind of accelerator, best first. A kind is "undecided" if no candidate that was tried meets the request,
-#: and not all of them were tried.
+#: and not all of them were tried, or if the plan on it misses once more seeds are simulated.
 State = Literal["holds", "undecided", "fails", "ruled out"]
 
 #: Promising candidates that are tried on each of the smallest parts of the hardware, and the number of these parts.
@@ -109,6 +109,15 @@ class RankedHardware:
     n_trials: int = 0
     n_requests: int = 0
     n_searches: int = 0
+
+    def refuted(self) -> RankedHardware:
+        """Return the comparison without its plans, which met the request with few seeds and miss it with all."""
+        why = "met with few seeds, missed with all"
+        rows = [
+            HardwareRow(hardware=row.hardware, state="undecided", why=why) if row.state == "holds" else row
+            for row in self.rows
+        ]
+        return replace(self, rows=rows, plans=[])
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from catalogs.hardware.catalog import parse_hardware
 from planner.answer.evaluate import EvaluatedPlan, PlanEvaluator
-from planner.answer.hardware_ranking import HardwareRanking, HardwareRow
+from planner.answer.hardware_ranking import HardwareRanking, HardwareRow, RankedHardware
 from planner.evaluation.evaluator import RunSizes
 from planner.problem.candidate import Candidate
 from planner.problem.price_list import PriceList
@@ -123,3 +123,13 @@ def test_a_kind_that_the_bounds_rule_out_names_the_bound_that_it_comes_closest_t
 
 def test_one_kind_needs_no_table() -> None:
     assert rows([on("l40s", 1), on("l40s", 2)], rate=1.0) == {}
+
+
+def test_plans_that_miss_with_all_seeds_leave_no_row_that_holds() -> None:
+    """A refusal must not stand above a table with a plan."""
+    holds = HardwareRow(hardware="h100x1", state="holds", candidate="1 replica", usd_per_hour=2.0)
+    fails = HardwareRow(hardware="l40sx1", state="fails", why="overloaded with full batches")
+    found = RankedHardware([holds, fails], [], {}, 3, 400, 1).refuted()
+    assert found.rows[0] == HardwareRow(hardware="h100x1", state="undecided", why="met with few seeds, missed with all")
+    assert found.rows[1] == fails
+    assert (found.plans, found.n_trials, found.n_requests, found.n_searches) == ([], 3, 400, 1)
