@@ -303,7 +303,7 @@ def _print_errors(errors: list[dict[str, Any]]) -> None:
 
 def main(args: list[str] | None = None) -> None:
     """Run the console script."""
-    sys.exit(run_command("calibrate", app, args))
+    sys.exit(run_command("calibrate", app, args, last=True))
 
 
 if __name__ == "__main__":

@@ -134,6 +134,9 @@ def _usage(error: Exception) -> str:
 
 def _end_interrupted(name: str, text: str = "") -> int:
     show_on_stderr(f"{name}: interrupted{text}")
+    # CPython notes an interrupt that passes through `exec` of a text, as in the making of a dataclass, and then ends
+    # the process by SIGINT although the interrupt was handled. Executing another text clears the note.
+    exec("")
     exit_at_next_ending()
     return INTERRUPTED
 

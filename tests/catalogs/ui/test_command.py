@@ -223,6 +223,22 @@ def test_further_signals_at_the_end_change_neither_the_line_nor_the_status(when_
     assert (done.returncode, done.stderr) == (130, "plan: interrupted\n")
 
 
+INTERRUPTED_IN_EXEC = """
+import sys
+from catalogs.ui.entry_point import run_command
+sys.exit(run_command("plan", lambda *_, **__: exec("raise KeyboardInterrupt"), last=True))
+"""
+
+
+def test_an_interrupt_while_a_text_is_executed_ends_with_the_same_status(tmp_path: Path) -> None:
+    """As in the making of a dataclass: CPython then ends a process by SIGINT, although it has handled the interrupt."""
+    (tmp_path / "interrupted.py").write_text(INTERRUPTED_IN_EXEC)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(__file__).parents[3])])}
+    command = [sys.executable, "-m", "interrupted"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (130, "plan: interrupted\n")
+
+
 def test_an_interrupt_is_held_back_until_the_end_of_the_block() -> None:
     done = []
 
