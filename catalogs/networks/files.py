@@ -132,7 +132,7 @@ ItemBlock = Annotated[
 
 
 class StageBlock(YamlBlock):
-    """One stage."""
+    """The part of a network file that describes one stage."""
 
     runs: Expression = 1
     module: str
@@ -176,7 +176,7 @@ class DerivedBlock(YamlBlock):
 
 
 class NetworkBlock(YamlBlock):
-    """A whole network file."""
+    """The content of a network file: its sizes and stages, and where they come from."""
 
     name: str
     family: str

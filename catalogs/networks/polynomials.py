@@ -59,7 +59,7 @@ class Polynomial:
 
     @property
     def names(self) -> frozenset[str]:
-        """The names that occur."""
+        """The names of the sizes that the polynomial depends on."""
         return frozenset(name for monomial, _ in self.terms for name, _ in monomial)
 
     @property
@@ -98,15 +98,15 @@ class Polynomial:
         return value.numerator
 
     def __add__(self, other: Polynomial | int | Fraction) -> Polynomial:
-        """Return the sum."""
+        """Return the sum of two polynomials, or of a polynomial and a number."""
         return Polynomial.from_terms((*self.terms, *Polynomial.of(other).terms))
 
     def __sub__(self, other: Polynomial | int | Fraction) -> Polynomial:
-        """Return the difference."""
+        """Return this polynomial minus another one or a number."""
         return self + Polynomial.of(other) * -1
 
     def __mul__(self, other: Polynomial | int | Fraction) -> Polynomial:
-        """Return the product."""
+        """Return the product of two polynomials, or of a polynomial and a number."""
         return Polynomial.from_terms(
             (_product(m, n), c * d) for m, c in self.terms for n, d in Polynomial.of(other).terms
         )

@@ -129,12 +129,12 @@ class ElementShape:
 
     @property
     def flops(self) -> int:
-        """None are counted."""
+        """The FLOPs of the operator: 0, since torch counts those of products, attention and convolutions only."""
         return 0
 
     @property
     def executed_flops(self) -> int:
-        """None are counted."""
+        """The FLOPs of the operator: 0, since torch counts those of products, attention and convolutions only."""
         return 0
 
 

@@ -36,7 +36,7 @@ class StageRecipe(YamlBlock):
 
 
 class NetworkRecipe(YamlBlock):
-    """One network."""
+    """The recipe of one shipped network: what is traced for each of its stages."""
 
     family: str
     source: str

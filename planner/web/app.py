@@ -29,7 +29,7 @@ from planner.web.api import (
 )
 from planner.web.api.description import describe
 from planner.web.api.queries import refuse_unknown_keys
-from planner.web.api.state import ServerState
+from planner.web.api.state import ServerState, add_job_handler
 from planner.web.metrics import Measured, RequestMetrics
 from planner.web.problems import add_error_handlers
 from planner.web.security import Guard
@@ -78,6 +78,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.state.metrics = RequestMetrics()
     app.state.server = ServerState.open(settings)
     add_error_handlers(app)
+    add_job_handler(app)
     pages.add_missing_page(app)
     app.add_middleware(GZipMiddleware, minimum_size=_COMPRESSED_FROM, compresslevel=5)
     app.add_middleware(Guard, settings=settings, token=token)

@@ -19,7 +19,7 @@ from planner.web.api.state import PREFIX, FoundJob, Owner, ServerState, State
 from planner.web.jobs.kind import JobKind
 from planner.web.jobs.queue import QueueFull
 from planner.web.jobs.registry import DERIVED, KINDS
-from planner.web.store.jobs import RESULT, Job
+from planner.web.store.jobs import RESULT, Job, UnknownJobError
 
 router = APIRouter(prefix=PREFIX, tags=["jobs"])
 
@@ -193,7 +193,10 @@ async def follow(
     """Send an event `progress` for each step, and `done` with the job at its end; `Last-Event-ID` resumes."""
     number = min(int(last_event_id), _LAST_NUMBER) if last_event_id is not None and last_event_id.isdecimal() else 0
     while not await request.is_disconnected():
-        current = await to_thread.run_sync(state.store.job, job.id)  # before the events: none is missed at the end
+        try:
+            current = await to_thread.run_sync(state.store.job, job.id)  # before the events: none is missed at the end
+        except UnknownJobError:  # deleted meanwhile
+            return
         for number, data in await to_thread.run_sync(state.store.events, job.id, number):  # noqa: B020
             yield ServerSentEvent(raw_data=data, event="progress", id=str(number))
         if not current.is_active:

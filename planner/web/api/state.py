@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from fastapi import Depends, Path, Request
+from fastapi import Depends, FastAPI, Path, Request
 from starlette.exceptions import HTTPException
 
 from planner.web.jobs.kind import Submission
 from planner.web.jobs.queue import JobQueue
+from planner.web.problems import ProblemResponse, problem
 from planner.web.settings import MIB, ServerSettings
 from planner.web.store.database import Database
-from planner.web.store.jobs import Job, JobStore
+from planner.web.store.jobs import Job, JobStore, UnknownJobError
 from planner.web.store.uploads import UploadStore
 from planner.web.uploads import Uploads
 from planner.web.warm_up import WarmUp
@@ -21,6 +22,8 @@ PREFIX: Final = "/api/v1"
 
 #: The user of every request where no proxy names one.
 EVERYONE: Final = ""
+
+NO_SUCH_JOB: Final = "There is no such job"
 
 #: Longest name of a user, in characters.
 _LONGEST_OWNER: Final = 200
@@ -71,6 +74,14 @@ def _owner(request: Request) -> str:
     return found
 
 
+def add_job_handler(app: FastAPI) -> None:
+    """Make the app answer with 404 where there is no such job, also if another request has just deleted it."""
+
+    @app.exception_handler(UnknownJobError)
+    def missing(_: Request, __: UnknownJobError) -> ProblemResponse:
+        return problem(404, NO_SUCH_JOB, NO_SUCH_JOB)
+
+
 #: Parameters of handlers.
 State = Annotated[ServerState, Depends(_state)]
 
@@ -78,12 +89,9 @@ Owner = Annotated[str, Depends(_owner)]
 
 
 def _job(state: State, owner: Owner, id_: Annotated[str, Path(alias="id", max_length=32)]) -> Job:
-    try:
-        job = state.store.job(id_)
-    except KeyError:
-        job = None
-    if job is None or job.owner != owner:
-        raise HTTPException(404, "There is no such job")
+    job = state.store.job(id_)
+    if job.owner != owner:
+        raise UnknownJobError(id_)
     return job
 
 

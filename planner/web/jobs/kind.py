@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from catalogs.errors import InputError
 from catalogs.io.output_files import finite
 from planner.web.settings import ServerSettings
-from planner.web.store.jobs import DONE, RESULT, Job, JobStore
+from planner.web.store.jobs import DONE, RESULT, Job, JobStore, UnknownJobError
 from planner.web.uploads import Uploads
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Submission:
         """
         try:
             job = self.store.job(str(id_))
-        except KeyError:
+        except UnknownJobError:
             job = None
         if job is None or job.owner != self.owner or job.kind != kind:
             raise InputError(f"job must be the id of a {kind}", id_)

@@ -41,7 +41,18 @@ from planner.web.jobs.worker import (
 from planner.web.problems import INVALID_INPUT, problem_details
 from planner.web.questions import result_key
 from planner.web.settings import ServerSettings
-from planner.web.store.jobs import CANCELLED, DONE, FAILED, QUEUED, RESULT, RUNNING, Job, JobStore, NewJob
+from planner.web.store.jobs import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    QUEUED,
+    RESULT,
+    RUNNING,
+    Job,
+    JobStore,
+    NewJob,
+    UnknownJobError,
+)
 from planner.web.uploads import Uploads, mapped, references, unique_names
 
 #: How a worker process is started: forked from a process with one thread, where the system can do this.
@@ -228,7 +239,7 @@ class JobQueue:
         for folder in (self.settings.folder / "jobs").glob("*"):
             try:
                 self.store.job(folder.name)
-            except KeyError:
+            except UnknownJobError:
                 shutil.rmtree(folder, ignore_errors=True)
         for folder in (self.settings.folder / "files").glob("*"):
             if next(self.uploads.store.chunks(folder.name), None) is None:
@@ -273,7 +284,7 @@ class JobQueue:
             text = f"the server cannot write the files of the job: {error.strerror}"
             self.store.finish(job, FAILED, {}, error=problem_details(503, "The job could not start", text))
             return
-        except (InputError, KeyError) as error:
+        except (InputError, UnknownJobError) as error:
             text = str(error) if isinstance(error, InputError) else "the plan of this job was deleted"
             self.store.finish(job, FAILED, {}, error=problem_details(422, INVALID_INPUT, text))
             return

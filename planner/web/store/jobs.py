@@ -27,6 +27,10 @@ ACTIVE: Final = (QUEUED, RUNNING)
 RESULT: Final = "result.json"
 
 
+class UnknownJobError(LookupError):
+    """There is no job of this id: there never was one, or another request has deleted it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     """One job as stored; times are seconds since 1970."""
@@ -91,12 +95,12 @@ class JobStore:
         """Return a job.
 
         Raises:
-            KeyError: There is no such job.
+            UnknownJobError: There is no such job.
         """
         with self.database.reading() as connection:
             row = connection.execute(sa.select(JOBS).where(JOBS.c.id == id_)).one_or_none()
         if row is None:
-            raise KeyError(id_)
+            raise UnknownJobError(id_)
         return _job(row)
 
     def jobs(
@@ -158,7 +162,11 @@ class JobStore:
             connection.execute(JOBS.update().where(_of_attempt(job)).values(values))
 
     def request_cancel(self, id_: str) -> Job:
-        """Ask for the end of a job: a waiting one ends at once, a running one when its server sees the request."""
+        """Ask for the end of a job: a waiting one ends at once, a running one when its server sees the request.
+
+        Raises:
+            UnknownJobError: There is no such job, or it was deleted meanwhile.
+        """
         now = time.time()
         with self.database.writing() as connection:
             waiting = JOBS.update().where(JOBS.c.id == id_, JOBS.c.status == QUEUED)

@@ -12,6 +12,7 @@ from fastapi.testclient import TestClient
 
 from planner.web.api.state import PREFIX
 from planner.web.app import create_app
+from planner.web.jobs.queue import JobQueue
 from planner.web.pages import PAGES
 from planner.web.settings import ServerSettings
 from tests.planner.web.running_server import SMALL
@@ -146,3 +147,20 @@ def test_a_job_is_deleted_once(client: TestClient) -> None:
     assert set(cancelled) <= {200, 204, 404}
     assert client.delete(path).status_code in (204, 404)
     assert client.get(path).status_code == 404
+
+
+def test_a_job_that_another_request_deletes_first_does_not_exist(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = client.post(f"{PREFIX}/plans", json=SMALL | {"seed": 78}).json()
+    cancel = JobQueue.cancel
+
+    def cancel_late(queue: JobQueue, id_: str) -> object:
+        cancel(queue, id_)
+        queue.store.delete(id_)
+        return cancel(queue, id_)
+
+    monkeypatch.setattr(JobQueue, "cancel", cancel_late)
+    found = client.delete(f"{PREFIX}/jobs/{job['id']}")
+    assert found.status_code == 404
+    assert found.headers["content-type"] == "application/problem+json"
