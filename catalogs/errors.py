@@ -43,6 +43,11 @@ def shown_value(value: object) -> str:
         text = repr(value)
     except (ValueError, RecursionError, OverflowError):  # more digits than Python prints, or too deep
         return f"a value of type {type(value).__name__} that is too large to print"
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """Return text as a message repeats it: cut where it is long."""
     return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
 
 

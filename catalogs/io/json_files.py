@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from catalogs.errors import InputError, shown_value
+from catalogs.errors import InputError, shortened, shown_value
 from catalogs.io.input_files import MOST_DIGITS, MOST_LEVELS, read_text
 
 _LONG_NUMBER: Final = re.compile(rf"[0-9]{{{MOST_DIGITS + 1}}}")
@@ -51,7 +51,7 @@ def read_json(path: Path, what: str = "", finite: bool = True) -> Any:
     Raises:
         InputError: The file cannot be read, is not JSON, or breaks one of the limits.
     """
-    return parse_json(read_text(path, what or f"cannot read {path.name}"), str(path), finite)
+    return parse_json(read_text(path, what or f"cannot read {shortened(path.name)}"), str(path), finite)
 
 
 def check_values(value: Any, where: str, finite: bool = True) -> None:

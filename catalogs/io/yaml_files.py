@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from catalogs.errors import InputError, nearest_name
+from catalogs.errors import InputError, nearest_name, shortened
 from catalogs.io.input_files import read_text
 from catalogs.io.yaml_loader import MOST_CHARACTERS, load_yaml
 
@@ -76,7 +76,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     Raises:
         InputError: The file cannot be read or is not a valid mapping.
     """
-    return parse_yaml(read_text(path, f"cannot read {path.name}", MOST_CHARACTERS), str(path))
+    return parse_yaml(read_text(path, f"cannot read {shortened(path.name)}", MOST_CHARACTERS), str(path))
 
 
 def validate_as(cls: type[M], data: dict[str, Any], where: str) -> M:

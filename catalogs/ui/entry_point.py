@@ -1,8 +1,9 @@
 """The entry point of every console script, and its exit codes.
 
-Invalid input prints one line and exits with status 2, Ctrl-C (or SIGTERM) with 130, and a closed pipe silently with 0.
-An output that cannot be written exits with 74. Any other exception is an internal error: one line names the file with
-its traceback, and the status is 70. So a crash is never mistaken for the answer "no", which is 1.
+Invalid input, also a path that cannot be used, prints one line and exits with status 2, Ctrl-C (or SIGTERM) with 130,
+and a closed pipe silently with 0. An output that cannot be written exits with 74. Any other exception is an internal
+error: one line names the file with its traceback, and the status is 70. So a crash is never mistaken for the answer
+"no", which is 1.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ OUR_PACKAGES = ("catalogs", "calibration", "simulator", "planner")
 
 #: Errors of an output device: full, over quota or limit, failing, or closed.
 _OUTPUT_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+
+#: Errors of a path that someone has named: too long, a loop of links, a file where a folder should be, or no rights.
+_PATH_ERRORS: Final = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)
 
 #: The base of every usage error (unknown option, missing argument), wherever typer keeps its click.
 _USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -57,6 +61,9 @@ def run_command(name: str, command: Callable[..., Any], args: list[str] | None =
             show_on_stderr(f"{name}: cannot write {error.filename or 'the output'}: {error.strerror or error}")
             _discard(sys.stderr)
             return OUTPUT_ERROR
+        if error.errno in _PATH_ERRORS and error.filename is not None:
+            reason = (error.strerror or str(error)).lower()
+            return _refuse(name, str(InputError(f"a path cannot be used ({reason})", os.fspath(error.filename))))
         return _internal_error(name, args, error)
     except Exception as error:
         return _internal_error(name, args, error)

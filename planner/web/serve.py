@@ -46,6 +46,7 @@ def serve(
         import uvicorn
 
         from planner.web.app import create_app
+        from planner.web.endpoints import read_endpoints
     except ModuleNotFoundError as error:
         raise InputError(
             "plan serve needs the packages of the extra web", error.name, hint="pip install 'llm-capacity-planner[web]'"
@@ -55,6 +56,7 @@ def serve(
     keys = DEFAULT_FILE if settings is None else read_serve_file(settings)
     files = [None if file is None else file.absolute() for file in (token_file, endpoints)]
     given = ServerSettings(host, port, store, workers, files[0], files[1], keys)
+    read_endpoints(given.endpoints_file)  # a job reads them again, but a damaged file ends the start
     app = create_app(given.resolved())
     listening = _listen(host, port)
     shown = f"[{host}]" if ":" in host else host

@@ -57,6 +57,27 @@ ARGUMENTS: tuple[tuple[str, ...], ...] = (
     ("calibrate", "validate", "h100", "--max-error", "0.2"),
 )
 
+#: Commands with a path or a name for which they look in folders.
+PATHS: tuple[tuple[str, ...], ...] = (
+    ("catalog", "show", "models", "{path}"),
+    ("catalog", "show", "networks", "{path}"),
+    ("simulate", "{path}", "--workload", "chat"),
+    ("plan", "--model", "llama3.2-1b", *REFUSED, "--study", "{path}"),
+    ("plan", "--model", "llama3.2-1b", *REFUSED, "--json", "{path}"),
+    ("plan", "--model", "{path}", *REFUSED),
+    ("plan", "deploy", ANSWER, "--target", "vllm", "--out", "{path}"),
+    ("plan", "serve", "--endpoints", "{path}", "--store", "sqlite:///jobs.sqlite", "--port", "0"),
+    ("calibrate", "show", "{path}"),
+    ("calibrate", "validate", "{path}"),
+    ("calibrate", "export", "{path}", "--out", "out"),
+    ("calibrate", "export", "h100", "--out", "{path}"),
+    ("calibrate", "diff", "{path}", "{path}"),
+    ("calibrate", "fit", "{path}", "--out", "out"),
+    ("calibrate", "import", "--bundle", "{path}"),
+    ("calibrate", "models", "--predict-only", "{path}"),
+    ("calibrate", "report", "{path}", "--html", "page.html"),
+)
+
 
 def run(words: list[str], folder: Path) -> tuple[int, str]:
     """Run a command as users do."""
@@ -144,6 +165,15 @@ def test_every_command_refuses_a_file_that_is_not_text(command: tuple[str, ...],
     status, err = run_here(words, own_folders)
     assert status == 2, err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", PATHS, ids=lambda command: "-".join(word for word in command[:4] if word[0] != "{"))
+@pytest.mark.parametrize("path", ["9" * 5000, "file/of/a/file"], ids=["long", "below a file"])
+def test_every_command_refuses_a_path_that_cannot_exist(command: tuple[str, ...], path: str, own_folders: Path) -> None:
+    (own_folders / "file").touch()
+    status, err = run_here([word.format(path=path) for word in command], own_folders)
+    assert status == 2, err
+    assert len(err.splitlines()[-1]) < 1000
 
 
 @pytest.mark.slow
