@@ -31,16 +31,20 @@ class WarmUp:
 
     def __init__(self) -> None:
         self._done = threading.Event()
-        self._timer = threading.Timer(_AFTER_S, self._work)
-        self._timer.daemon = True
+        self._timer: threading.Timer | None = None
 
     def start(self) -> None:
-        """Begin to load shortly after this call."""
+        """Begin to load shortly after this call, unless an earlier call has begun it."""
+        if self._timer is not None and (self.is_done or self._timer.is_alive()):
+            return
+        self._timer = threading.Timer(_AFTER_S, self._work)
+        self._timer.daemon = True
         self._timer.start()
 
     def cancel(self) -> None:
         """Do not begin, if the work has not begun."""
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     @property
     def is_done(self) -> bool:

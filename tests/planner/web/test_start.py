@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from fastapi.testclient import TestClient
+
+from planner.web.app import create_app
+from planner.web.settings import ServerSettings
 from tests.planner.web.running_server import RunningServer
 
 #: Packages that take long to import, and none of which the first page needs.
@@ -77,3 +81,10 @@ def test_a_damaged_calibration_does_not_stop_the_loading(tmp_path: Path) -> None
     done = subprocess.run(load, env=environment, capture_output=True, text=True, check=True)
     assert "h100" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_application_can_be_served_again(tmp_path: Path) -> None:
+    app = create_app(ServerSettings(store=f"sqlite:///{tmp_path / 'jobs.sqlite'}"))
+    for _ in range(2):
+        with TestClient(app, base_url="http://127.0.0.1") as client:
+            assert client.get("/healthz").status_code == 200
