@@ -28,6 +28,7 @@ def script() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_a_rehearsal_measures_compares_verifies_and_collects(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed (pip install '.[calibration]')")
     pytest.importorskip(

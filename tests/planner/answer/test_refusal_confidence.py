@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from planner.answer.schema import Answer
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.pipeline import make_plan
@@ -24,6 +26,7 @@ def answer_at(confidence: float, trials: int) -> Answer:
     return make_plan(request, world, world.elsewhere)
 
 
+@pytest.mark.slow
 def test_a_refusal_at_one_confidence_names_the_confidence_that_the_plan_has() -> None:
     refused = answer_at(0.9, trials=4).infeasible
     assert refused is not None
