@@ -13,6 +13,8 @@ from planner.web.scripts import FOLDER, module_addresses
 #: Every import of a module, found in another way than the product does: any quoted address of a script.
 QUOTED = re.compile(r'from\s*"(/static/js/[\w/.-]+)"')
 
+FORM = re.compile("<form[^>]*>")
+
 
 @pytest.mark.parametrize("page", [page.name for page in PAGES])
 def test_the_modules_of_a_page_are_those_that_its_scripts_name(page: str) -> None:
@@ -35,3 +37,12 @@ def test_a_page_holds_the_announcements(client: httpx.Client) -> None:
     assert '<link rel="modulepreload" href="/static/js/step_form.js">' in shown
     for path in re.findall(r'rel="modulepreload" href="([^"]+)"', shown):
         assert client.get(path).status_code == 200
+
+
+def test_no_form_takes_input_before_its_script_is_ready() -> None:
+    """An early click would send the form to the server as a page, and the state of the link would replace early input."""
+    forms = [
+        form for file in sorted(FOLDER.parents[1].glob("templates/*.html")) for form in FORM.findall(file.read_text())
+    ]
+    assert len(forms) > 5
+    assert [form for form in forms if " inert" not in form] == []

@@ -38,6 +38,7 @@ class WatchedPage:
     def open(self, path: str) -> Page:
         self.page.goto(self.url + path)
         self.page.wait_for_load_state("networkidle")
+        self.page.wait_for_function("!document.querySelector('form[inert]')")
         return self.page
 
 

@@ -63,6 +63,8 @@ at("import").addEventListener("submit", async (event) => {
   if (files) imports.run({ [what]: what === "calibration" ? files[0] : files, ...hardware });
 });
 
+for (const id of ["profile", "verification", "import"]) at(id).inert = false; // each has its handler now
+
 /** Upload the files of a control and return their names; null if one is refused. */
 async function uploaded(control) {
   const found = [];

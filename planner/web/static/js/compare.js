@@ -24,6 +24,7 @@ at("whatif").addEventListener("submit", (event) => {
   );
   whatIfs.run({ job: at("plan").value, changes });
 });
+for (const id of ["choice", "whatif"]) at(id).inert = false; // each has its handler now
 window.addEventListener("popstate", () => {
   if (!window.location.hash) window.location.reload();
 });

@@ -36,7 +36,10 @@ export function urlState(form, { lists = {}, kept = [] } = {}) {
     return found;
   }
 
-  /** Set every control from a query; what the query does not name gets its default. */
+  /**
+   * Set every control from a query; what the query does not name gets its default. From then on the form takes input:
+   * what users wrote before would be lost.
+   */
   function restore(text = window.location.search) {
     const given = new URLSearchParams(text);
     for (const control of controls()) {
@@ -56,6 +59,7 @@ export function urlState(form, { lists = {}, kept = [] } = {}) {
     for (const [name, list] of Object.entries(lists)) {
       list.write(name.endsWith(".") ? [...given].filter(([other]) => other.startsWith(name)) : given.getAll(name));
     }
+    form.inert = false;
   }
 
   /** Write the state into the address; `extra` are values of the page. A new entry of the history only if `push`. */
