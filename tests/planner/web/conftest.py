@@ -25,8 +25,11 @@ OPTIONS = (
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
-    """One server for all tests that do not end it."""
-    found = RunningServer(tmp_path_factory.mktemp("server")).start()
+    """One server for all tests that do not end it; nothing listens at its endpoint."""
+    folder = tmp_path_factory.mktemp("server")
+    endpoints = folder / "endpoints.yaml"
+    endpoints.write_text("silent: {url: 'http://127.0.0.1:9/v1', models: [m]}\n")
+    found = RunningServer(folder, ("--endpoints", str(endpoints))).start()
     yield found
     found.stop()
 

@@ -38,7 +38,7 @@ class WatchedPage:
     def open(self, path: str) -> Page:
         self.page.goto(self.url + path)
         self.page.wait_for_load_state("networkidle")
-        self.page.wait_for_function("!document.querySelector('form[inert]')")
+        self.page.locator("form[inert]").first.wait_for(state="detached")
         return self.page
 
 

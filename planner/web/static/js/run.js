@@ -14,6 +14,9 @@ const EXAMPLE = `local-vllm:
   deployment: {model: llama3.1-8b, engine: vllm, hardware: h100x1}
 `;
 
+/** Words for the forms of requests. */
+const FORMS = { chat: "OpenAI chat completions", completions: "OpenAI completions", vertex: "Vertex AI predict" };
+
 const at = (id) => document.getElementById(id);
 const form = at("task");
 const place = { problem: at("problem"), job: at("job"), answer: at("answer") };
@@ -95,9 +98,6 @@ function follow() {
   at("prompt-field").hidden = random;
   at("input-field").hidden = !random;
 }
-
-/** Words for the forms of requests. */
-const FORMS = { chat: "OpenAI chat completions", completions: "OpenAI completions", vertex: "Vertex AI predict" };
 
 /** Return the form and the limits of an endpoint in words. */
 function limits({ form: kind, most_requests: requests, most_concurrency: together, most_output_tokens: tokens }) {
