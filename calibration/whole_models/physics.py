@@ -9,7 +9,7 @@ and Transformer inference arithmetic). The output projection runs for one positi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from calibration.whole_models.workloads import Point
 from catalogs.hardware.specs import Accelerator
@@ -106,6 +106,17 @@ def least_bytes(row: dict[str, float]) -> float:
     They are the weights and the cache once per step, and the cache written once.
     """
     return row["prefill_weight_bytes"] + row["decode_weight_bytes"] + row["decode_kv_bytes"] + row["kv_cache_bytes"]
+
+
+def roofline_facts(unit: Accelerator) -> dict[str, Any]:
+    """Return the rates of an accelerator from which `roofline_s` follows, for the manifest of a session."""
+    return {
+        "full_name": unit.full_name,
+        "kind": unit.kind,
+        "memory_bytes": unit.memory_bytes,
+        "memory_bandwidth_bytes_per_s": unit.memory_bandwidth_bytes_per_s,
+        "peak_flops": dict(unit.peak_flops),
+    }
 
 
 def roofline_s(row: dict[str, float], unit: Accelerator, dtype: str) -> float:

@@ -56,4 +56,4 @@ def rows(
 ) -> pd.DataFrame:
     """Rows of every default point `keep` says yes to."""
     rng = np.random.default_rng(7)
-    return frame([measured(p, noise, rng) for p in points(models, BATCHES, 512, 16) if keep(p)])
+    return frame([measured(p, noise, rng) for p in points(models, BATCHES, 512, (16,)) if keep(p)])
