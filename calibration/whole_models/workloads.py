@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from catalogs.errors import InputError
+from catalogs.errors import InputError, nearest_name
 
 BATCHES: Final = (1, 8, 32, 128)
 
@@ -63,6 +63,21 @@ WORKLOADS: Final = (
     PaddedWorkload("question answering", (48, 384), 0.1875),
     PaddedWorkload("generation", (8, 64), 1.0),
 )
+
+
+def workload_named(text: str) -> PaddedWorkload:
+    """Return the workload of a name, in which hyphens may stand for spaces.
+
+    Raises:
+        InputError: If there is no workload of this name.
+    """
+    by_name = {w.name: w for w in WORKLOADS}
+    wanted = " ".join(text.lower().replace("-", " ").replace("_", " ").split())
+    if wanted not in by_name:
+        names = ", ".join(n.replace(" ", "-") for n in by_name)
+        raise InputError("no such workload of whole models", text, nearest_name(wanted, by_name), hint=names)
+    return by_name[wanted]
+
 
 LENGTHS: Final = 4  # per workload: the two ends, and lengths between them drawn for every model and batch
 

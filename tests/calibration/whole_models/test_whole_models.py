@@ -14,6 +14,7 @@ from calibration.profile.session.session import ROWS_NAME, Session
 from calibration.whole_models import table
 from calibration.whole_models.collect import collect, counts
 from calibration.whole_models.generation import extended
+from calibration.whole_models.physics import architecture
 from calibration.whole_models.plan import PlannedPoint, SessionLimits, decide, growth_bytes, run_seconds
 from calibration.whole_models.subjects import DEFAULTS, RandomWeightModel, load_subject
 from calibration.whole_models.workloads import BATCHES, Point, points
@@ -126,7 +127,7 @@ def test_a_folder_with_a_config_is_a_model(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text(json.dumps(load_subject("opt-350m").config))
     subject = load_subject(str(tmp_path / "mine"))
-    assert (subject.name, subject.kind) == ("mine", "decoder-only")
+    assert (subject.name, architecture(subject.spec)) == ("mine", "decoder-only")
     assert subject.spec.n_params == load_subject("opt-350m").spec.n_params
 
 
