@@ -108,9 +108,8 @@ def by_workload(rows: pd.DataFrame) -> Any:
         part = pd.concat([part[part.workload == w.name] for w in WORKLOADS])
         tint = {"marker": {"color": COLOURS[i % len(COLOURS)]}, "line": {"width": 1.5}}
         hover = {"text": _hover(part.assign(actual=part.total_s), "s"), "hoverinfo": "text"}
-        figure.add_box(
-            x=part.workload, y=short(part.total_s), name=str(model), boxpoints="all", jitter=0.4, **tint, **hover
-        )
+        dots_inside = {"boxpoints": "all", "jitter": 0.5, "pointpos": 0}
+        figure.add_box(x=part.workload, y=short(part.total_s), name=str(model), **dots_inside, **tint, **hover)
     names = [w.name for w in WORKLOADS if (rows.workload == w.name).any()]
     figure.update_xaxes(categoryorder="array", categoryarray=names)
     figure.update_yaxes(**axis_of("s", "latency of a generation", rows.total_s))

@@ -28,6 +28,7 @@ from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.models.catalog import load_model
 from catalogs.models.spec import ModelSpec
+from catalogs.ui.charts import si_text
 from catalogs.ui.words import gigabytes
 
 NEAREST: Final = 3  # measured rows that are shown
@@ -230,10 +231,15 @@ def _beyond(used: pd.DataFrame, columns: Mapping[str, Any]) -> list[str]:
     for column, name in RANGES.items():
         low, high, value = float(used[column].min()), float(used[column].max()), float(columns[column])
         if not low / BEYOND <= value <= high * BEYOND:
-            outside.append(f"{value:,.4g} {name} (measured: {low:,.4g} to {high:,.4g})")
+            outside.append(f"{_count(value)} {name} (measured: {_count(low)} to {_count(high)})")
     if not outside:
         return []
     return [f"extrapolates: {'; '.join(outside)}; the interval was checked within the measured range only"]
+
+
+def _count(value: float) -> str:
+    """Return a count as text: "4,000", "1.5 T"."""
+    return f"{value:,.0f}" if value < 1e5 else si_text(value, "").strip()
 
 
 def _unlike(spec: ModelSpec, used: pd.DataFrame) -> list[str]:

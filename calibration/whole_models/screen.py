@@ -19,7 +19,7 @@ HEAD = ("model", "batch", "measured", "skipped", "first token s", "per token ms"
 
 ERROR_HEAD = ("target", "left out", "best estimator", "R2", "MAE", "RMSE", "median", "p90", "worst")
 
-PREDICTION_HEAD = ("predicted", "value", "90 % interval", "estimator", "R2", "MAE", "RMSE", "median", "p90")
+PREDICTION_HEAD = ("predicted", "value", "90 % interval", "R2", "MAE", "RMSE", "median", "p90")
 
 NEAREST_HEAD = ("nearest measured rows", "workload", "batch", "input", "output", "latency", "peak memory")
 
@@ -55,9 +55,10 @@ def show_prediction(found: WholeModelPrediction, folder: Path) -> None:
     console = open_console()
     title = f"\nErrors are of rows whose {what} were left out of the fit"
     console.print(text_table(PREDICTION_HEAD, [_prediction_line(t) for t in found.targets], 1, title))
+    console.print(f"  estimators: {', '.join(f'{t.target.short} {t.estimator}' for t in found.targets)}")
     covered = ", ".join(f"{t.target.short} {percent(t.coverage)}" for t in found.targets if t.coverage is not None)
     if covered:
-        console.print(f"  share of held-out rows in an interval from the other groups: {covered}")
+        console.print(f"  held-out rows inside an interval from the other groups: {covered}")
     console.print(text_table(NEAREST_HEAD, [_nearest_line(row) for _, row in found.nearest.iterrows()], 2, ""))
 
 
@@ -74,7 +75,7 @@ def _prediction_line(t: TargetPrediction) -> list[str]:
     if low.split()[1] == high.split()[1]:
         low = low.split()[0]
     value = value_text(t.value, t.target.unit)
-    return [t.target.short, value, f"{low} to {high}", t.estimator, *_error_cells(t.errors, t.target.unit)[:-1]]
+    return [t.target.short, value, f"{low} to {high}", *_error_cells(t.errors, t.target.unit)[:-1]]
 
 
 def _nearest_line(row: pd.Series[Any]) -> list[str]:

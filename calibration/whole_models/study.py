@@ -54,7 +54,7 @@ class PredictionTarget:
 TARGETS: Final = (
     PredictionTarget("total_s", "Latency of a whole generation", "latency", "s", 0.95),
     PredictionTarget("prefill_s", "Time to the first token", "first token", "s", 0.95),
-    PredictionTarget("decode_s_per_token", "Time per further token", "per further token", "s", 0.95),
+    PredictionTarget("decode_s_per_token", "Time per further token", "per token", "s", 0.95),
     PredictionTarget("peak_memory_bytes", "Peak memory", "peak memory", "B", 0.98),
     PredictionTarget("bandwidth_bytes_per_s", "Achieved bandwidth", "bandwidth", "B/s"),
 )
