@@ -127,8 +127,12 @@ def _predictor(folder: Path, asked: PredictionQuestion) -> Predictor:
         return predictor.load(folder, by)
     except predictor.NoPredictorError:
         typer.echo(f"{folder}: the estimators are compared once on held-out rows, for about a minute", err=True)
-    predictor.save(study(rows), folder)
-    return predictor.load(folder, by)
+    found = study(rows)
+    try:
+        predictor.save(found, folder)
+    except InputError as error:
+        typer.echo(f"the comparison is not kept: {error}", err=True)
+    return predictor.refitted(predictor.document(found), found.used, by)
 
 
 def _report(folder: Path, json_file: str | None, must: bool) -> None:

@@ -129,7 +129,7 @@ def load(folder: Path, by: str = "configuration") -> Predictor:
     """
     try:
         facts = json.loads((folder / PREDICTOR_NAME).read_text(encoding="utf-8"))
-        targets, version = facts["targets"], facts["schema_version"]
+        version = facts["schema_version"]
     except (OSError, ValueError, KeyError, TypeError):
         rule = "no predictor of whole models in this folder"
         raise NoPredictorError(rule, str(folder), hint="run calibrate models --predict-only") from None
@@ -137,6 +137,16 @@ def load(folder: Path, by: str = "configuration") -> Predictor:
     if rows_hash(used) != facts.get("rows_sha256") or version != SCHEMA_VERSION:
         rule = "the rows or the program changed since the predictor was chosen"
         raise NoPredictorError(rule, str(folder), hint="give --predict-only")
+    return refitted(facts, used, by)
+
+
+def refitted(facts: dict[str, Any], used: pd.DataFrame, by: str) -> Predictor:
+    """Return the predictor that a document describes, fitted to the rows on which it was chosen.
+
+    Raises:
+        InputError: If the rows are of one model only and another is to be predicted.
+    """
+    targets = facts["targets"]
     if any(t[HELD_OUT[by]] is None for t in targets.values()):
         only = ", ".join(sorted(used["model"].unique()))
         raise InputError("the rows are of one model, so no other can be predicted", only, hint="measure more models")

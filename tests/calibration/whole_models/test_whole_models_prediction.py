@@ -28,6 +28,7 @@ from catalogs.ui.html_page import render
 from tests.calibration import whole_model_rows as invented
 
 RUN = CliRunner()
+SHIPPED = Path(__file__).parents[3] / "benchmarks/data/whole-models-epyc"
 MEASURED = ("opt-350m", "t5-small", "bart-base")
 STUDIED = [t for t in TARGETS if t.name in ("total_s", "peak_memory_bytes")]
 
@@ -147,6 +148,18 @@ def test_rows_of_one_model_predict_no_other(found: WholeModelStudy, tmp_path: Pa
     assert predictor.load(tmp_path).winner("total_s") == "linear physics"
     with pytest.raises(InputError, match="one model"):
         predictor.load(tmp_path, "model")
+
+
+# ---- rows measured on a real machine
+
+
+def test_the_interval_holds_for_models_left_out_of_the_shipped_rows() -> None:
+    found = study(table.read_rows(SHIPPED), ("linear physics",), STUDIED)
+    for t in found.targets:
+        assert t.by_model is not None
+        assert t.by_model.interval_coverage is not None
+        assert t.by_model.interval_coverage > 0.85
+        assert t.by_model.score().median < 0.10
 
 
 # ---- the command
