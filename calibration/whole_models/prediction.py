@@ -151,7 +151,7 @@ def predict(asked: PredictionQuestion, predictor: Predictor, machine: MachineRat
     notices = [*_beyond(used, columns), *_unlike(asked.spec, used)]
     if not notices and distances[order[0]] > usual:
         notices = ["extrapolates: no row is as near as held-out rows were to others, so the interval may be too narrow"]
-    notices += _memory(targets, machine) + _positions(asked)
+    notices += _memory(targets, machine) + _positions(asked) + _disturbed(used)
     known = predictor.by == "configuration"
     return WholeModelPrediction(asked, columns, known, targets, nearest, used, machine, tuple(notices))
 
@@ -250,6 +250,12 @@ def _unlike(spec: ModelSpec, used: pd.DataFrame) -> list[str]:
     if any(g.idle_params(spec.hidden_size) > 0 for g in spec.groups):
         found.append("extrapolates: weights of a mixture of experts are counted as read by one token, for any batch")
     return found
+
+
+def _disturbed(used: pd.DataFrame) -> list[str]:
+    """Return a notice where rows are used that were measured while other processes used the machine."""
+    n = int(used["contended"].sum())
+    return [f"{n} of {len(used)} rows were measured while other processes used the machine"] if n else []
 
 
 def _memory(targets: Sequence[TargetPrediction], machine: MachineRates) -> list[str]:

@@ -134,6 +134,14 @@ def test_what_no_row_covers_is_named(folder: Path, more: dict[str, Any], words: 
     assert any(words in text for text in answer.notices)
 
 
+def test_disturbed_rows_are_named(folder: Path) -> None:
+    asked, machine = question("opt-350m", "generation", 1), prediction.session_rates(folder)
+    found = predictor.load(folder)
+    loaded = replace(found, used=found.used.assign(contended=True))
+    assert "other processes" in prediction.predict(asked, loaded, machine).notices[-1]
+    assert not any("other processes" in text for text in prediction.predict(asked, found, machine).notices)
+
+
 def test_other_sizes_under_a_measured_name_are_another_model(folder: Path) -> None:
     asked = question("opt-350m", "generation", 1)
     rows = table.read_rows(folder)
