@@ -111,7 +111,7 @@ SHORT = {
     "calibration/families/nonnegative.py": "shared by families and simulator.verify",
     "calibration/report/drawing.py": "shared by all pages",
     "calibration/report/write.py": "heavy imports, loaded only to write a report",
-    "calibration/whole_models/screen.py": "the screen of a command",
+    "calibration/whole_models/intervals.py": "statistics, without rows and estimators",
     "planner/cli/main.py": "the entry point",
     "planner/cli/options.py": "shared by all commands",
     "planner/main.py": "the entry point",

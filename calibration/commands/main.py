@@ -11,7 +11,7 @@ import typer
 
 from calibration.commands.compare import compare
 from calibration.commands.importing import import_
-from calibration.commands.models import models
+from calibration.commands.models import models, predict
 from calibration.commands.options import Budget, BundleName, Device, Hardware, JsonFile, Out, Seed, Threads
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
@@ -38,6 +38,8 @@ app.command("import")(import_)
 app.command()(compare)
 
 app.command()(models)
+
+app.command()(predict)
 
 
 @app.command()

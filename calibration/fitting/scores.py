@@ -13,8 +13,8 @@ from catalogs.arrays import FloatArray
 class EstimatorScore:
     """Errors of one estimator on held-out rows.
 
-    mae and rmse are in the target's unit; mape, p90 and worst are relative. r2 is of the values, r2_log of their
-    logarithms, where a constant factor has the same weight at every size.
+    mae and rmse are in the target's unit; median, mape, p90 and worst are relative errors. r2 is of the values,
+    r2_log of their logarithms, where a constant factor has the same weight at every size.
     """
 
     estimator: str
@@ -23,6 +23,7 @@ class EstimatorScore:
     rmse: float
     r2: float
     r2_log: float
+    median: float
     mape: float
     p90: float
     worst: float
@@ -47,6 +48,7 @@ def score(estimator: str, actual: FloatArray, predicted: FloatArray) -> Estimato
         float(np.sqrt(np.mean(error**2))),
         r_squared(actual, predicted),
         r_squared(np.log(actual), np.log(np.maximum(predicted, 1e-12))),
+        float(np.median(relative)),
         float(np.mean(relative)),
         float(np.quantile(relative, 0.9)),
         float(np.max(relative)),

@@ -174,6 +174,16 @@ def default_folder(name: str) -> Path:
     return root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
+def last_folder(prefix: str) -> Path | None:
+    """Return the folder of the newest session whose folder's name starts with `prefix`, or None where there is none."""
+    started = {
+        folder: str(found["started_at"])
+        for folder in (user_folder().parent / "profiles").glob(f"{prefix}*")
+        if (found := manifest.read(folder)) is not None
+    }
+    return max(started, key=lambda folder: started[folder], default=None)
+
+
 def fit_and_install(done: ProfileResult) -> tuple[Path, Path | None, Path | None]:
     """Fit a bundle to a finished profile and install it, so that `plan` and `simulate` use it.
 

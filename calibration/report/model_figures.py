@@ -10,6 +10,7 @@ from plotly.subplots import make_subplots
 
 from calibration.report.drawing import MARGIN, add_line, dots, finished, short
 from calibration.whole_models.study import CHOSEN, TargetStudy
+from calibration.whole_models.workloads import WORKLOADS
 from catalogs.ui.charts import COLOURS, MARKS, REFERENCE, count_axis, si_text, time_axis, time_text
 
 MOST_FEATURES = 12
@@ -100,6 +101,54 @@ def by_architecture(rows: pd.DataFrame) -> Any:
     return finished(figure, boxmode="group")
 
 
+def by_workload(rows: pd.DataFrame) -> Any:
+    """Draw box plots of the latency of a generation by workload, one box per model."""
+    figure = go.Figure()
+    for i, (model, part) in enumerate(rows.groupby("model")):
+        part = pd.concat([part[part.workload == w.name] for w in WORKLOADS])
+        tint = {"marker": {"color": COLOURS[i % len(COLOURS)]}, "line": {"width": 1.5}}
+        hover = {"text": _hover(part.assign(actual=part.total_s), "s"), "hoverinfo": "text"}
+        dots_inside = {"boxpoints": "all", "jitter": 0.5, "pointpos": 0}
+        figure.add_box(x=part.workload, y=short(part.total_s), name=str(model), **dots_inside, **tint, **hover)
+    names = [w.name for w in WORKLOADS if (rows.workload == w.name).any()]
+    figure.update_xaxes(categoryorder="array", categoryarray=names)
+    figure.update_yaxes(**axis_of("s", "latency of a generation", rows.total_s))
+    return finished(figure, boxmode="group")
+
+
+def device_against_host(rows: pd.DataFrame) -> Any:
+    """Draw the busy time of the device against the time of the host's clock, and the busy share by batch.
+
+    A GPU is busy while it runs kernels. A CPU is busy for its processor time divided by the number of threads.
+    """
+    shown, name = device_rows(rows)
+    figure = make_subplots(rows=1, cols=2, column_widths=[0.62, 0.38], horizontal_spacing=0.12)
+    ends = [float(shown[["wall_s", "busy_s"]].min().min()) / 1.5, float(shown[["wall_s", "busy_s"]].max().max()) * 1.5]
+    add_line(figure, ends, ends, "always busy")
+    for i, (model, part) in enumerate(shown.groupby("model")):
+        texts = _hover(part.assign(actual=part.wall_s), "s")
+        style = {"text": texts, **_dots(i, str(model))}
+        figure.add_scatter(x=short(part.wall_s), y=short(part.busy_s), row=1, col=1, **style)
+        tint = {"marker": {"color": COLOURS[i % len(COLOURS)]}, "line": {"width": 1.5}, "showlegend": False}
+        x, y = [f"batch {b}" for b in part.batch], short(100.0 * part.busy_s / part.wall_s)
+        figure.add_box(x=x, y=y, name=str(model), legendgroup=str(model), row=1, col=2, **tint)
+    figure.update_xaxes(**axis_of("s", "time of the host's clock", shown.wall_s, shown.busy_s), col=1)
+    figure.update_yaxes(**axis_of("s", name, shown.wall_s, shown.busy_s), col=1)
+    batches = [f"batch {b}" for b in sorted(shown.batch.unique())]
+    figure.update_xaxes(categoryorder="array", categoryarray=batches, col=2)
+    figure.update_yaxes(title={"text": "share of the time in which it is busy"}, ticksuffix=" %", range=[0, 105], col=2)
+    return finished(figure, boxmode="group")
+
+
+def device_rows(rows: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """Return the rows for `device_against_host` with the column busy_s, and the name of the device's time."""
+    name, busy = "time in which the GPU runs kernels", rows.device_busy_s
+    if busy.isna().all():
+        name, busy = "processor time of a thread", rows.cpu_s / rows.get("threads", 1)
+    found = rows.assign(busy_s=busy)
+    return found[(found.busy_s > 0) & (found.wall_s > 0)], name
+
+
 def power(rows: pd.DataFrame) -> Any:
     """Draw mean power against achieved operations per second."""
     figure = go.Figure()
@@ -115,10 +164,13 @@ def _hover(part: pd.DataFrame, unit: str) -> list[str]:
     def text(x: float) -> str:
         return time_text(x) if unit == "s" else si_text(x, unit)
 
-    columns = ["model", "workload", "batch", "input_tokens", "output_tokens", "actual", CHOSEN]
+    columns = ["model", "workload", "batch", "input_tokens", "output_tokens", "actual"]
+    predicted = [f", predicted {text(v)}" for v in part[CHOSEN]] if CHOSEN in part else [""] * len(part)
     return [
-        f"{model}, {workload}, batch {batch}, {n} in, {m} out<br>measured {text(actual)}, predicted {text(predicted)}"
-        for model, workload, batch, n, m, actual, predicted in part[columns].itertuples(index=False)
+        f"{model}, {workload}, batch {batch}, {n} in, {m} out<br>measured {text(actual)}{more}"
+        for (model, workload, batch, n, m, actual), more in zip(
+            part[columns].itertuples(index=False), predicted, strict=True
+        )
     ]
 
 

@@ -19,12 +19,11 @@ from calibration.profile.run import ProgressReporter, start
 from calibration.profile.session import manifest
 from calibration.profile.session.session import Row, Session
 from calibration.whole_models import table
-from calibration.whole_models.physics import least_bytes, roofline_s, sizes, terms
+from calibration.whole_models.physics import MachineRates, known_columns
 from calibration.whole_models.plan import FREE_SHARE, Decision, PlannedPoint, SessionLimits, decide
 from calibration.whole_models.subjects import DEFAULTS, RandomWeightModel, load_subject
 from calibration.whole_models.workers import WorkerReply, Workers
-from calibration.whole_models.workloads import BATCHES, MAX_INPUT, MAX_OUTPUT, Point, points
-from catalogs.hardware.specs import Accelerator
+from calibration.whole_models.workloads import BATCHES, MAX_INPUT, MAX_OUTPUTS, Point, points
 
 DTYPES: Final = {"cpu": "fp32", "cuda": "fp16"}  # usual for Hugging Face: CPUs compute fp32, checkpoints are fp16
 
@@ -83,13 +82,14 @@ def collect_models(options: CollectOptions) -> Collected:
     subjects = {s.name: s for s in map(load_subject, options.names)}
     device = open_device(options.device, options.threads)
     unit, dtype = this_machine("local", device), DTYPES[device.kind]
-    longest = MAX_OUTPUT[device.kind] if options.max_output is None else options.max_output
-    requested = points(list(subjects), options.batches, options.max_input, longest, options.seed)
-    candidates = [candidate(subjects[p.model], p, unit, dtype, device) for p in requested]
+    rates = MachineRates.of(unit)
+    limits = MAX_OUTPUTS[device.kind] if options.max_output is None else (options.max_output,)
+    requested = points(list(subjects), options.batches, options.max_input, limits, options.seed)
+    candidates = [candidate(subjects[p.model], p, rates, dtype, device) for p in requested]
     models = {s.name: {"source": s.source, "config": s.config} for s in subjects.values()}
     plan = {"batches": list(options.batches), "max_input": options.max_input, "max_output": options.max_output}
     facts = manifest.describe(unit.name, device, options.budget_s, options.seed)
-    facts |= {"kind": FAMILY, "dtype": dtype, "models": models, "plan": plan}
+    facts |= {"kind": FAMILY, "dtype": dtype, "models": models, "plan": plan, "roofline": asdict(rates)}
     facts["libraries"]["transformers"] = None
     with suppress(importlib.metadata.PackageNotFoundError):
         facts["libraries"]["transformers"] = importlib.metadata.version("transformers")
@@ -156,13 +156,11 @@ def collect(
 
 
 def candidate(
-    subject: RandomWeightModel, point: Point, unit: Accelerator, dtype: str, device: ProfiledDevice
+    subject: RandomWeightModel, point: Point, rates: MachineRates, dtype: str, device: ProfiledDevice
 ) -> PlannedPoint:
     """Return a point with all columns that are known before it is measured."""
-    found = sizes(subject.spec, dtype) | terms(subject.spec, point, dtype)
-    found |= {"roofline_s": roofline_s(found, unit, dtype), "least_bytes": least_bytes(found)}
-    head = {"key": point.key, "family": FAMILY, "role": "fit", "architecture": subject.kind, **asdict(point)}
-    return PlannedPoint(point, head | {"dtype": dtype, "device": device.kind, "threads": device.threads} | found)
+    head = {"family": FAMILY, "role": "fit", "device": device.kind, "threads": device.threads}
+    return PlannedPoint(point, head | known_columns(subject.spec, point, rates, dtype))
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
@@ -172,10 +170,16 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def _cheapest_first(candidates: Sequence[PlannedPoint]) -> list[PlannedPoint]:
-    """Move the cheapest point of each model to the front, so that the cost of the others can be predicted."""
-    models = dict.fromkeys(c.point.model for c in candidates)
-    first = [min((c for c in candidates if c.point.model == m), key=lambda c: c.columns["roofline_s"]) for m in models]
-    return [*first, *(c for c in candidates if c not in first)]
+    """Move the cheapest point of each model to the front, then the cheapest with each other batch size.
+
+    The cost of the others can be predicted from them, and every batch size is measured before the budget is spent.
+    """
+    dearest_first = sorted(candidates, key=lambda c: float(c.columns["roofline_s"]), reverse=True)
+    of_model = {c.point.model: c for c in dearest_first}
+    of_batch = {(c.point.model, c.point.batch): c for c in dearest_first}
+    others = sorted(of_batch.values(), key=lambda c: float(c.columns["roofline_s"]))
+    first = {c.point.key: c for c in (*of_model.values(), *others)}
+    return [*first.values(), *(c for c in candidates if c.point.key not in first)]
 
 
 def _measured(c: PlannedPoint, choice: Decision, measurer: PointMeasurer, budget_s: float) -> Row:

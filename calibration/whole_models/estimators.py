@@ -11,6 +11,7 @@ import pandas as pd
 from calibration.families.nonnegative import nonnegative
 from calibration.whole_models.features import PHYSICS, log_features, physical_terms
 from catalogs.arrays import FloatArray
+from catalogs.errors import InputError
 
 TREES: Final = 100
 
@@ -152,12 +153,19 @@ NAMES: Final = ("random forest", "gradient boosting", "linear physics", "utilisa
 
 
 def estimator(name: str, target: str) -> Estimator:
-    """Return a new, unfitted estimator by its name, for a target of `study.TARGETS`."""
+    """Return a new, unfitted estimator by its name, for a target of `study.TARGETS`.
+
+    Raises:
+        InputError: If the estimator needs scikit-learn, and it is not installed.
+    """
     if target == "bandwidth_bytes_per_s" and name in ("linear physics", "utilisation"):
         return PerSecond(estimator(name, "total_s"))
     if name in ("linear physics", "utilisation"):
         return LinearPhysics(target) if name == "linear physics" else UtilisationEstimator(target)
-    from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
+    try:
+        from sklearn.ensemble import GradientBoostingRegressor, RandomForestRegressor
+    except ImportError as error:
+        raise InputError(f"{name} needs scikit-learn: pip install '.[calibration]'", str(error)) from None
 
     if name == "random forest":
         return LogTrees(RandomForestRegressor(TREES, max_features=0.5, random_state=0), {"trees": TREES})

@@ -64,7 +64,7 @@ def _measured(generator: Generator, point: Point, repeats_s: float, meter: Meter
     def run() -> None:
         generator.run(prompt, point.output_tokens, Stamps(device))
 
-    peak = peak_on_cuda(run, device.torch) if device.is_cuda else peak_on_cpu(run)
+    peak = peak_on_cuda(run, device.torch, meter) if device.is_cuda else peak_on_cpu(run)
     found = _times(_repeats(generator, prompt, point.output_tokens, repeats_s)) | _memory(generator, peak)
     found |= {"flops": flops, "flops_per_s": flops / found["total_s"]} | _energy(meter, run, found["total_s"])
     if device.is_cuda:
@@ -95,6 +95,8 @@ def _times(runs: list[Generation]) -> Fields:
 def _memory(generator: Generator, peak: Peak) -> Fields:
     weights = model_bytes(generator.model)
     found: Fields = {"model_bytes": weights, "memory_method": peak.method or None}
+    if peak.nvml_growth_bytes is not None:
+        found |= {"nvml_growth_bytes": peak.nvml_growth_bytes, "nvml_peak_bytes": weights + peak.nvml_growth_bytes}
     if peak.growth_bytes is None:
         return found | {"peak_memory_bytes": None, "memory_reason": peak.unavailable_reason}
     return found | {"memory_growth_bytes": peak.growth_bytes, "peak_memory_bytes": weights + peak.growth_bytes}

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from calibration.profile.machine.energy import DEVICE_MEMORY, Meter
 from catalogs.units import KIB, MIB
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -42,12 +43,14 @@ class Peak:
     """Growth of memory during a run.
 
     `growth_bytes` is the peak beyond the memory held before the run. It is None, with `unavailable_reason` set, where
-    it cannot be measured.
+    it cannot be measured. `nvml_growth_bytes` is the growth of the GPU's memory in use as its driver counts it, which
+    includes what torch's allocator reserves and the workspaces of libraries; it is None where NVML is not readable.
     """
 
     growth_bytes: float | None
     method: str
     unavailable_reason: str = ""
+    nvml_growth_bytes: float | None = None
 
 
 def model_bytes(model: Any) -> float:
@@ -59,16 +62,23 @@ def model_bytes(model: Any) -> float:
     return float(sum(found.values()))
 
 
-def peak_on_cuda(run: Callable[[], object], torch: Any) -> Peak:
-    """Measure a run by torch.cuda.max_memory_allocated, which counts live tensors and not the allocator's reserve."""
+def peak_on_cuda(run: Callable[[], object], torch: Any, meter: Meter) -> Peak:
+    """Measure a run by torch.cuda.max_memory_allocated, which counts live tensors, and by NVML.
+
+    NVML is sampled while the run lasts and once after it, when torch's allocator still holds everything it reserved.
+    """
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
+    before, used_before = torch.cuda.memory_allocated(), meter.sample().get(DEVICE_MEMORY)
     torch.cuda.reset_peak_memory_stats()
-    run()
-    torch.cuda.synchronize()
-    return Peak(float(torch.cuda.max_memory_allocated() - before), "torch.cuda.max_memory_allocated")
+    with meter.sampling() as sensors:
+        run()
+        torch.cuda.synchronize()
+    growth = float(torch.cuda.max_memory_allocated() - before)
+    used = [s[DEVICE_MEMORY] for s in sensors.samples if DEVICE_MEMORY in s]
+    by_driver = max(used) - used_before if used and used_before is not None else None
+    return Peak(growth, "torch.cuda.max_memory_allocated", nvml_growth_bytes=by_driver)
 
 
 def peak_on_cpu(run: Callable[[], object]) -> Peak:

@@ -8,8 +8,9 @@ and Transformer inference arithmetic). The output projection runs for one positi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 from calibration.whole_models.workloads import Point
 from catalogs.hardware.specs import Accelerator
@@ -45,6 +46,23 @@ TERMS: Final = (
 )
 
 LOGIT_BYTES: Final = 4.0  # the `generate` of transformers casts logits to fp32
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRates:
+    """The rates and the memory of a machine, from which `roofline_s` follows; a session's manifest keeps them."""
+
+    full_name: str
+    kind: str
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    peak_flops: dict[str, float]
+
+    @classmethod
+    def of(cls, unit: Accelerator) -> MachineRates:
+        """Return the rates of an accelerator."""
+        bandwidth = unit.memory_bandwidth_bytes_per_s
+        return cls(unit.full_name, unit.kind, unit.memory_bytes, bandwidth, dict(unit.peak_flops))
 
 
 def sizes(spec: ModelSpec, dtype: str) -> dict[str, float]:
@@ -108,12 +126,24 @@ def least_bytes(row: dict[str, float]) -> float:
     return row["prefill_weight_bytes"] + row["decode_weight_bytes"] + row["decode_kv_bytes"] + row["kv_cache_bytes"]
 
 
-def roofline_s(row: dict[str, float], unit: Accelerator, dtype: str) -> float:
+def roofline_s(row: Mapping[str, float], rates: MachineRates, dtype: str) -> float:
     """Return the least possible seconds of a run, with prefill and decode each bound by arithmetic or by memory."""
-    rate = unit.peak_flops.get(dtype) or max(unit.peak_flops.values())
-    bus = unit.memory_bandwidth_bytes_per_s
+    rate = rates.peak_flops.get(dtype) or max(rates.peak_flops.values())
+    bus = rates.memory_bandwidth_bytes_per_s
     prefill = max(row["prefill_flops"] / rate, (row["prefill_weight_bytes"] + row["kv_cache_bytes"]) / bus)
     return prefill + max(row["decode_flops"] / rate, (row["decode_weight_bytes"] + row["decode_kv_bytes"]) / bus)
+
+
+def known_columns(spec: ModelSpec, point: Point, rates: MachineRates, dtype: str) -> dict[str, Any]:
+    """Return the columns of a row that are known before the point is measured."""
+    found = sizes(spec, dtype) | terms(spec, point, dtype)
+    found |= {"roofline_s": roofline_s(found, rates, dtype), "least_bytes": least_bytes(found)}
+    return {"key": point.key, "architecture": architecture(spec), **asdict(point), "dtype": dtype, **found}
+
+
+def architecture(spec: ModelSpec) -> str:
+    """Return the kind of architecture, "encoder-decoder" or "decoder-only"."""
+    return "encoder-decoder" if spec.is_encoder_decoder else "decoder-only"
 
 
 def _linear(groups: Sequence[LayerGroup], hidden: int) -> float:

@@ -30,6 +30,9 @@ FREE_SHARE: Final = 0.85  # share of the free memory that one run may take
 
 POINT_SHARE: Final = 0.02  # share of the budget that one point may take
 
+#: Share of the budget that the first point of a model with a batch size may take, so that large batches are measured.
+FIRST_SHARE: Final = 0.1
+
 REPEATS_SHARE: Final = 1 / 500  # share of the budget that the repeats of a point may take
 
 REPEATS_S: Final = (0.3, 5.0)  # bounds of the time of repeats
@@ -66,6 +69,11 @@ class SessionLimits:
         return max(POINT_SHARE * self.budget_s, LEAST_POINT_S)
 
     @property
+    def first_point_s(self) -> float:
+        """Return the seconds that the first point of a model with a batch size may take."""
+        return max(FIRST_SHARE * self.budget_s, self.point_s)
+
+    @property
     def repeats_s(self) -> float:
         """Return the seconds that the repeats of one point may take."""
         return min(max(REPEATS_SHARE * self.budget_s, REPEATS_S[0]), REPEATS_S[1])
@@ -85,20 +93,23 @@ def decide(candidate: PlannedPoint, rows: Sequence[Row], limits: SessionLimits) 
     """Decide whether to measure a candidate.
 
     It is rejected for its time, for its memory, or because a smaller point of the model ran out of memory. The first
-    point of a model may take the rest of the budget, because nothing is known about the model before it.
+    point of a model may take the rest of the budget, because nothing is known about the model before it, and the first
+    point with another batch size may take more than later ones.
     """
     seconds = point_seconds(candidate, run_seconds(candidate, rows), limits.repeats_s)
     point, growth, reason = candidate.point, growth_bytes(candidate, rows), ""
     sizes = ("batch", "input_tokens", "output_tokens")
     smaller = [r for r in rows if all(r[size] <= getattr(point, size) for size in sizes)]
+    batches = {r["batch"] for r in rows if r["model"] == point.model}
+    most_s = limits.point_s if point.batch in batches else limits.first_point_s
     failed = next((r["key"] for r in smaller if r["status"] == "oom" and r["model"] == point.model), None)
     if failed is not None:
         reason = f"it is no smaller than {failed}, which ran out of memory"
     elif growth > FREE_SHARE * limits.free_bytes:
         free = f"{limits.free_bytes / 1e9:.1f} GB are free"
         reason = f"it would need {growth / 1e9:.1f} GB in addition to the weights, but {free}"
-    elif seconds > limits.point_s and any(r["model"] == point.model for r in rows):
-        reason = f"it would take {seconds:.0f} s, but one point may take {limits.point_s:.0f} s of this budget"
+    elif seconds > most_s and batches:
+        reason = f"it would take {seconds:.0f} s, but one point may take {most_s:.0f} s of this budget"
     elif limits.spent_s + seconds > limits.budget_s:
         left = max(limits.budget_s - limits.spent_s, 0.0)
         reason = f"it would take {seconds:.0f} s, but {left:.0f} s of the budget were left"

@@ -28,16 +28,39 @@ from catalogs.io.output_files import write_json
 
 PREDICTOR_NAME: Final = "predictor.json"
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 
 DIGITS: Final = 9  # significant digits of hashed numbers, which are equal in CSV and parquet files
 
 
+class NoPredictorError(InputError):
+    """A folder of rows holds no predictor, or one of other rows; a study of the rows writes it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """The fitted estimator of each target."""
+    """The fitted estimator of each target.
+
+    Attributes:
+        fitted: The estimators, by the name of the target.
+        used: The rows to which they are fitted.
+        facts: The document of predictor.json.
+        by: "configuration" for models among the rows, "model" for others; a key of folds.BY.
+    """
 
     fitted: dict[str, Estimator]
+    used: pd.DataFrame
+    facts: dict[str, Any]
+    by: str
+
+    def held_out(self, target: str) -> dict[str, Any]:
+        """Return the errors of a target on rows of groups that the fit had not seen, as predictor.json holds them."""
+        found: dict[str, Any] = self.facts["targets"][target][HELD_OUT[self.by]]
+        return found
+
+    def winner(self, target: str) -> str:
+        """Return the name of the estimator of a target."""
+        return str(self.held_out(target)["winner"])
 
     def predict(self, rows: pd.DataFrame) -> dict[str, FloatArray]:
         """Predict every target for rows with the columns features.NEEDED and least_bytes, as by `collect.candidate`.
@@ -54,6 +77,10 @@ class Predictor:
         return {name: model.predict(rows) for name, model in self.fitted.items()}
 
 
+#: Keys of predictor.json for the errors on held-out groups, by the key of folds.BY.
+HELD_OUT: Final = {"configuration": "held_out_configurations", "model": "held_out_models"}
+
+
 def document(found: WholeModelStudy) -> dict[str, Any]:
     """Return the document of predictor.json and of the option --json."""
     n = {s: int((found.rows["status"] == s).sum()) for s in ("ok", "skipped", "oom", "error")}
@@ -67,7 +94,7 @@ def document(found: WholeModelStudy) -> dict[str, Any]:
                 "title": t.target.title,
                 "unit": t.target.unit,
                 "winner": t.winner,
-                "learned": fit(found.used, {t.target.name: t.winner}).fitted[t.target.name].facts(),
+                "learned": fitted(found.used, t.target.name, t.winner).facts(),
                 "reach_r2": t.target.r2_goal,
                 "met": t.met,
                 "held_out_configurations": _held(t.by_configuration),
@@ -89,37 +116,50 @@ def save(found: WholeModelStudy, folder: Path) -> Path:
     return folder / PREDICTOR_NAME
 
 
-def load(folder: Path) -> Predictor:
+def load(folder: Path, by: str = "configuration") -> Predictor:
     """Return the predictor of a folder, refitted from its rows.
 
+    Args:
+        folder: The folder of a session.
+        by: "configuration" to predict models among the rows, "model" to predict others.
+
     Raises:
-        InputError: If there is no predictor, or the rows are not those on which it was chosen.
+        NoPredictorError: If there is no predictor, or the rows are not those on which it was chosen.
+        InputError: If the rows cannot be read, or are of one model only and another is to be predicted.
     """
     try:
         facts = json.loads((folder / PREDICTOR_NAME).read_text(encoding="utf-8"))
-        winners = {name: str(t["winner"]) for name, t in facts["targets"].items()}
+        version = facts["schema_version"]
     except (OSError, ValueError, KeyError, TypeError):
         rule = "no predictor of whole models in this folder"
-        raise InputError(rule, str(folder), hint="run calibrate models --predict-only") from None
+        raise NoPredictorError(rule, str(folder), hint="run calibrate models --predict-only") from None
     used, _ = usable(table.read_rows(folder))
-    if rows_hash(used) != facts.get("rows_sha256"):
-        raise InputError("the rows changed since the predictor was chosen", str(folder), hint="give --predict-only")
-    return fit(used, winners)
+    if rows_hash(used) != facts.get("rows_sha256") or version != SCHEMA_VERSION:
+        rule = "the rows or the program changed since the predictor was chosen"
+        raise NoPredictorError(rule, str(folder), hint="give --predict-only")
+    return refitted(facts, used, by)
 
 
-def fit(used: pd.DataFrame, winners: dict[str, str]) -> Predictor:
-    """Fit an estimator for each target to all rows that hold the target.
+def refitted(facts: dict[str, Any], used: pd.DataFrame, by: str) -> Predictor:
+    """Return the predictor that a document describes, fitted to the rows on which it was chosen.
 
-    Args:
-        used: Rows to fit.
-        winners: Name of the estimator, by target.
+    Raises:
+        InputError: If the rows are of one model only and another is to be predicted.
     """
-    fitted = {}
-    for target, name in winners.items():
-        mine = used[used[target].notna() & (used[target] > 0)]
-        fitted[target] = estimator(name, target)
-        fitted[target].fit(mine, mine[target].to_numpy(np.float64))
-    return Predictor(fitted)
+    targets = facts["targets"]
+    if any(t[HELD_OUT[by]] is None for t in targets.values()):
+        only = ", ".join(sorted(used["model"].unique()))
+        raise InputError("the rows are of one model, so no other can be predicted", only, hint="measure more models")
+    models = {name: fitted(used, name, str(t[HELD_OUT[by]]["winner"])) for name, t in targets.items()}
+    return Predictor(models, used, facts, by)
+
+
+def fitted(used: pd.DataFrame, target: str, name: str) -> Estimator:
+    """Return an estimator by its name, fitted to all rows that hold the target."""
+    mine = used[used[target].notna() & (used[target] > 0)]
+    model = estimator(name, target)
+    model.fit(mine, mine[target].to_numpy(np.float64))
+    return model
 
 
 def rows_hash(rows: pd.DataFrame) -> str:
@@ -135,6 +175,9 @@ def rows_hash(rows: pd.DataFrame) -> str:
 def _held(found: OutOfFoldPredictions) -> dict[str, Any]:
     worst = found.worst[["key", "actual", "chosen", "error"]].to_dict("records")
     return {
+        "winner": found.best,
+        "interval_factor": _rounded(found.interval_factor),
+        "interval_coverage": None if found.interval_coverage is None else _rounded(found.interval_coverage),
         "scores": [{name: _rounded(value) for name, value in s.to_dict().items()} for s in found.scores],
         "worst": [{str(name): _rounded(value) for name, value in row.items()} for row in worst],
     }

@@ -2,8 +2,8 @@
 
 `study(rows)` compares the estimators of estimators.py by cross-validation that holds out whole (model, workload, batch)
 configurations, and again by one that holds out whole models, which is harder. Within each fold the estimator is chosen
-by a second, inner cross-validation on the training rows, so the errors of CHOSEN are independent of the rows on which
-they are measured.
+by a second, inner cross-validation of the same kind on the training rows, so the errors of CHOSEN are independent of
+the rows on which they are measured.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from calibration.profile.session.tables import CLEAN_SHARE
 from calibration.whole_models.estimators import NAMES, Estimator, estimator
 from calibration.whole_models.features import LENGTHS, NEEDED
 from calibration.whole_models.folds import Fold, grouped_folds, groups
+from calibration.whole_models.intervals import interval_coverage, interval_factor
 from catalogs.errors import InputError
 
 CHOSEN: Final = "chosen"  # the name of the nested choice among the estimators
@@ -38,20 +39,24 @@ SHUFFLES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class PredictionTarget:
-    """A column to predict; `r2_goal` is the intended R2 on held-out configurations, if any."""
+    """A column to predict; `r2_goal` is the intended R2 on held-out configurations, if any.
+
+    `title` names it in sentences, and `short` in tables of a terminal.
+    """
 
     name: str
     title: str
+    short: str
     unit: str
     r2_goal: float | None = None
 
 
 TARGETS: Final = (
-    PredictionTarget("total_s", "Latency of a whole generation", "s", 0.95),
-    PredictionTarget("prefill_s", "Time to the first token", "s", 0.95),
-    PredictionTarget("decode_s_per_token", "Time per further token", "s", 0.95),
-    PredictionTarget("peak_memory_bytes", "Peak memory", "B", 0.98),
-    PredictionTarget("bandwidth_bytes_per_s", "Achieved bandwidth", "B/s"),
+    PredictionTarget("total_s", "Latency of a whole generation", "latency", "s", 0.95),
+    PredictionTarget("prefill_s", "Time to the first token", "first token", "s", 0.95),
+    PredictionTarget("decode_s_per_token", "Time per further token", "per token", "s", 0.95),
+    PredictionTarget("peak_memory_bytes", "Peak memory", "peak memory", "B", 0.98),
+    PredictionTarget("bandwidth_bytes_per_s", "Achieved bandwidth", "bandwidth", "B/s"),
 )
 
 
@@ -66,16 +71,25 @@ class OutOfFoldPredictions:
             These hold the prediction of a fit to rows of other groups.
         scores: One score per estimator and CHOSEN; the one with the least error of logarithms is first.
         worst: The WORST rows of `predictions` by relative error of CHOSEN, with column error.
+        interval_factor: The factor of the interval around a prediction for a new group; see intervals.py.
+        interval_coverage: The share of rows in an interval from the other groups alone, or None for too few groups.
     """
 
     by: str
     predictions: pd.DataFrame
     scores: tuple[EstimatorScore, ...]
     worst: pd.DataFrame
+    interval_factor: float
+    interval_coverage: float | None
 
     def score(self, name: str = CHOSEN) -> EstimatorScore:
         """Return the score of an estimator, by default of the nested choice."""
         return next(s for s in self.scores if s.estimator == name)
+
+    @property
+    def best(self) -> str:
+        """Return the name of the estimator with the least error of logarithms."""
+        return next(s.estimator for s in self.scores if s.estimator != CHOSEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +109,23 @@ class ColumnImportance:
 class TargetStudy:
     """The study of one target.
 
-    `winner` is the estimator with the least error on held-out configurations, which a predictor uses. `by_model` is
-    None where only one model was measured.
+    A predictor uses the best estimator on held-out configurations for models that were measured, and the best on
+    held-out models for others. `by_model` is None where only one model was measured.
     """
 
     target: PredictionTarget
-    winner: str
     by_configuration: OutOfFoldPredictions
     by_model: OutOfFoldPredictions | None
     importance: tuple[ColumnImportance, ...]
+
+    @property
+    def winner(self) -> str:
+        """Return the best estimator on held-out configurations."""
+        return self.by_configuration.best
+
+    def held_out(self, by: str) -> OutOfFoldPredictions | None:
+        """Return the predictions with groups held out by `by`, a key of folds.BY."""
+        return self.by_configuration if by == "configuration" else self.by_model
 
     @property
     def met(self) -> bool | None:
@@ -177,11 +199,10 @@ def usable(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 def _study_target(rows: pd.DataFrame, target: PredictionTarget, estimators: Sequence[str]) -> TargetStudy:
     folds = grouped_folds(rows, "configuration", FOLDS)
     ours = _held_out(rows, target.name, estimators, "configuration", folds)
-    winner = next(s.estimator for s in ours.scores if s.estimator != CHOSEN)
     by_model = None
     if rows["model"].nunique() > 1:
         by_model = _held_out(rows, target.name, estimators, "model", grouped_folds(rows, "model", FOLDS))
-    return TargetStudy(target, winner, ours, by_model, _importance(rows, target.name, winner, folds))
+    return TargetStudy(target, ours, by_model, _importance(rows, target.name, ours.best, folds))
 
 
 def _held_out(
@@ -192,7 +213,7 @@ def _held_out(
     fold_of, columns = np.zeros(len(rows), dtype=np.int64), {n: np.zeros(len(rows)) for n in (*names, CHOSEN)}
     for number, (train, test) in enumerate(folds):
         fold_of[test] = number
-        best = choose_estimator(rows.iloc[train], target, names)
+        best = choose_estimator(rows.iloc[train], target, names, by)
         for name in names:
             columns[name][test] = _fitted(rows.iloc[train], target, name).predict(rows.iloc[test])
         columns[CHOSEN][test] = columns[best][test]
@@ -202,14 +223,19 @@ def _held_out(
     scored = sorted(columns, key=lambda n: log_rmse(actual, columns[n]))
     error = np.abs(columns[CHOSEN] / actual - 1.0)
     worst = out.assign(error=error).sort_values("error", ascending=False).head(WORST)
-    return OutOfFoldPredictions(by, out, tuple(score(n, actual, columns[n]) for n in scored), worst)
+    in_groups = actual, columns[CHOSEN], out["group"].to_numpy(np.str_)
+    scores = tuple(score(n, actual, columns[n]) for n in scored)
+    return OutOfFoldPredictions(by, out, scores, worst, interval_factor(*in_groups), interval_coverage(*in_groups))
 
 
-def choose_estimator(rows: pd.DataFrame, target: str, names: Sequence[str] = NAMES) -> str:
-    """Return the estimator with the least error by cross-validation over whole configurations of these rows alone."""
+def choose_estimator(rows: pd.DataFrame, target: str, names: Sequence[str] = NAMES, by: str = "configuration") -> str:
+    """Return the estimator with the least error by cross-validation on these rows alone.
+
+    Whole configurations are held out, or whole models where `by` is "model" and the rows are of several models.
+    """
     if len(names) == 1:
         return names[0]
-    folds = grouped_folds(rows, "configuration", INNER_FOLDS, seed=1)
+    folds = grouped_folds(rows, by if rows["model"].nunique() > 1 else "configuration", INNER_FOLDS, seed=1)
     found = pd.DataFrame(0.0, index=range(len(rows)), columns=list(names))
     for (train, test), name in product(folds, names):
         found.loc[test, name] = _fitted(rows.iloc[train], target, name).predict(rows.iloc[test])

@@ -37,11 +37,6 @@ class RandomWeightModel:
     config: dict[str, Any]
     source: str
 
-    @property
-    def kind(self) -> str:
-        """Return the kind of architecture, "encoder-decoder" or "decoder-only"."""
-        return "encoder-decoder" if self.spec.is_encoder_decoder else "decoder-only"
-
 
 def load_subject(text: str) -> RandomWeightModel:
     """Return the model named by `text`: a catalog name, a Hugging Face id, a config.json or its folder.
@@ -55,10 +50,22 @@ def load_subject(text: str) -> RandomWeightModel:
     if known.is_file():
         facts = yaml.safe_load(known.read_text(encoding="utf-8"))
         return RandomWeightModel(spec.name, spec, facts["config"], facts["source"])
-    if spec.name == text.strip() and exists(path):
-        folder = path.resolve().parent if path.is_file() else path.resolve()
-        return RandomWeightModel(folder.name, spec, dict(read_reader(path).values), spec.source)
+    if is_path(text, spec):
+        return RandomWeightModel(model_name(text, spec), spec, dict(read_reader(path).values), spec.source)
     return RandomWeightModel(spec.name, spec, config_of(spec), spec.source)
+
+
+def is_path(text: str, spec: ModelSpec) -> bool:
+    """Return whether a model was loaded from a config.json or its folder."""
+    return spec.name == text.strip() and exists(user_path(text))
+
+
+def model_name(text: str, spec: ModelSpec) -> str:
+    """Return the name of a model in rows: its catalog name, or the name of its folder."""
+    path = user_path(text)
+    if not is_path(text, spec):
+        return spec.name
+    return (path.resolve().parent if path.is_file() else path.resolve()).name
 
 
 def config_of(spec: ModelSpec) -> dict[str, Any]:

@@ -21,7 +21,15 @@ LIST_COLUMNS: Final = ("samples_s",)  # columns that are kept in rows.jsonl only
 
 MEASURED: Final = (
     *("prefill_s", "decode_s_per_token", "total_s", "wall_s", "device_s", "device_busy_s", "cpu_s", "ci_fraction"),
-    *("peak_memory_bytes", "memory_growth_bytes", "flops", "flops_per_s", "bandwidth_bytes_per_s"),
+    *(
+        "peak_memory_bytes",
+        "memory_growth_bytes",
+        "nvml_peak_bytes",
+        "nvml_growth_bytes",
+        "flops",
+        "flops_per_s",
+        "bandwidth_bytes_per_s",
+    ),
     *("energy_j", "watts", "others_share"),
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -28,7 +28,7 @@ from planner.search.candidate_tester import TIE, CandidateTester, Outcome
 from planner.search.objectives import CountedAssess, ObjectiveAssess, assess_for, equal_unit_cost
 from planner.search.search import Enough, Progress, SearchResult, search
 from planner.search.study import SearchSettings
-from planner.search.workers import WorkerPool
+from planner.search.workers import Lookahead, WorkerPool
 from planner.space.candidates import distance_from_defaults
 
 #: Objectives that compare capacities; the others compare a figure at one rate.
@@ -76,52 +76,94 @@ def search_candidates(
     headroom, which then is an alternative. Otherwise all candidates are one group, and those of the best kind of
     accelerator are then searched alone, so that the answer does not depend on the other hardware of the choice.
     """
-    result = SearchResult()
     if not left:
-        return result
-    evaluator, tester, counter = plan_evaluator.evaluator, plan_evaluator.tester, RequestCounter()
-    assess = assess_of(request, plan_evaluator, replace(tester, counter=counter), left)
+        return SearchResult()
+    counter = RequestCounter()
+    tester = replace(plan_evaluator.tester, counter=counter)
+    counted = CountedAssess(assess_of(request, plan_evaluator, tester, left), counter)
     groups = groups_of(request, plan_evaluator, left)
-    options, calibration = request.search, digest(evaluator.fingerprint)
-    n_groups = Counter(kind_of(group[0]) for group in groups)
-    counted = CountedAssess(assess, counter)
-    has_enough = False
-
-    def ended(outcome: Outcome) -> bool:
-        nonlocal has_enough
-        has_enough = enough is not None and enough(outcome)
-        return has_enough
-
     with workers.lookahead(counted, len(left)) as lookahead:
+        found = GroupSearch(request, plan_evaluator, counted, lookahead, progress, enough)
+        found.search_in_order(groups)
+        if len(groups) == 1:
+            found.search_best_kinds_alone(left)
+    return found.result
 
-        def search_group(group: Sequence[Candidate], trials: int) -> SearchResult:
-            name = study_name(request, group)
-            settings = SearchSettings(trials, request.seed, name, options.journal, options.storage, calibration)
-            order, safest = counted.in_order(group), counted.safest_first(group)
-            n_before = result.n_trials
 
-            def shown(done: int, planned: int, best: Outcome | None) -> None:
-                if progress is not None:
-                    progress(n_before + done, n_before + planned, best)
+@dataclass(slots=True)
+class GroupSearch:
+    """The searches of the groups of one request, joined into one result.
 
-            return search(order, counted, settings, shown, counted.outclassed, lookahead, safest, ended)
+    Attributes:
+        request: The request.
+        plan_evaluator: Measures plans, and knows their prices.
+        counted: Measures candidates for the objective and counts the simulated requests.
+        lookahead: Evaluates the next candidates ahead of their turn.
+        progress: Receives the progress of all searches together.
+        enough: Whether the outcomes so far answer the question.
+        result: What was found so far.
+        has_enough: Whether `enough` was true of the last outcome.
+    """
 
+    request: PlanRequest
+    plan_evaluator: PlanEvaluator
+    counted: CountedAssess
+    lookahead: Lookahead
+    progress: Progress | None
+    enough: Enough | None
+    result: SearchResult = field(default_factory=SearchResult)
+    has_enough: bool = False
+
+    def search_in_order(self, groups: Sequence[Sequence[Candidate]]) -> None:
+        """Search the groups in order until one has sufficient headroom; groups of one kind share the trials."""
+        trials = self.request.search.trials
+        n_groups = Counter(kind_of(group[0]) for group in groups)
         for group in groups:
-            share = options.trials // GROUP_SHARE if n_groups[kind_of(group[0])] > 1 else options.trials
-            result.join(search_group(group, max(share, 1)))
-            best = result.best
-            ample = 0.0 if best is None else HEADROOM * (tester.held_per_s(best.candidate) or 0.0)
-            if result.interrupted or has_enough or (best is not None and best.requests_per_s >= ample):
+            share = trials // GROUP_SHARE if n_groups[kind_of(group[0])] > 1 else trials
+            self.result.join(self._search_group(group, max(share, 1)))
+            if self._is_over or self._has_headroom:
                 break
+
+    def search_best_kinds_alone(self, left: Sequence[Candidate]) -> None:
+        """Search the best kind of accelerator alone, until the best is of a kind that was searched so."""
         alone: set[str] = set()
-        while len(groups) == 1 and not result.interrupted and not has_enough and result.best is not None:
-            kind = kind_of(simplest_best(request, plan_evaluator, [o for o in result.outcomes if o.feasible]).candidate)
+        while not self._is_over and self.result.best is not None:
+            feasible = [o for o in self.result.outcomes if o.feasible]
+            kind = kind_of(simplest_best(self.request, self.plan_evaluator, feasible).candidate)
             own = [c for c in left if kind_of(c) == kind]
             if kind in alone or len(own) == len(left):
                 break
             alone.add(kind)
-            result = result.updated(search_group(own, options.trials))
-    return result
+            self.result = self.result.updated(self._search_group(own, self.request.search.trials))
+
+    @property
+    def _is_over(self) -> bool:
+        return self.result.interrupted or self.has_enough
+
+    @property
+    def _has_headroom(self) -> bool:
+        best = self.result.best
+        if best is None:
+            return False
+        return best.requests_per_s >= HEADROOM * (self.plan_evaluator.tester.held_per_s(best.candidate) or 0.0)
+
+    def _search_group(self, group: Sequence[Candidate], trials: int) -> SearchResult:
+        options, calibration = self.request.search, digest(self.plan_evaluator.evaluator.fingerprint)
+        name = study_name(self.request, group)
+        settings = SearchSettings(trials, self.request.seed, name, options.journal, options.storage, calibration)
+        order, safest = self.counted.in_order(group), self.counted.safest_first(group)
+        shown = partial(self._show, self.result.n_trials)
+        outclassed, ended = self.counted.outclassed, self._ended
+        return search(order, self.counted, settings, shown, outclassed, self.lookahead, safest, ended)
+
+    def _show(self, n_before: int, done: int, planned: int, best: Outcome | None) -> None:
+        """Report the progress of a search that begins after `n_before` trials of earlier ones."""
+        if self.progress is not None:
+            self.progress(n_before + done, n_before + planned, best)
+
+    def _ended(self, outcome: Outcome) -> bool:
+        self.has_enough = self.enough is not None and self.enough(outcome)
+        return self.has_enough
 
 
 def first_plan_on(

@@ -22,6 +22,8 @@ from catalogs.ui.entry_point import run_command
 from simulator.cli.main import option
 
 if TYPE_CHECKING:
+    from calibration.serve.clients import Client
+    from simulator.verify.engines import EngineSubject
     from simulator.verify.session import Verification, VerificationEffort
 
 _ENGINES = "vllm or llama.cpp, started and stopped by this command; transformers, in this process."
@@ -59,29 +61,18 @@ def verify(
     json_file: Annotated[str | None, option("FILE", "Write JSON to FILE, or - for stdout.", "--json")] = None,
 ) -> None:
     """Serve a model with a real engine, replay requests with a real client, and compare with the simulation."""
-    from calibration.bundles.engine_calibration import save
-    from calibration.serve.clients import Client, VllmBench
-    from calibration.serve.engines import find_vllm
-    from calibration.serve.tiny_model import TINY_NAME, write_tiny_model
-    from catalogs.io.yaml_files import user_folder
-    from simulator.verify import engines, screen
+    from simulator.verify import screen
     from simulator.verify.session import verify as compare
 
     check_targets(json_file, docs)
-    if engine not in engines.STARTERS:
-        raise InputError("this engine cannot be started", engine, ", ".join(engines.STARTERS))
+    _check_engine(engine)
     effort = _effort(input_tokens, output_tokens, requests, repeats, tuple(rate or ()))
     n_threads = _threads(threads)
-    name = f"{engine if endpoint is None else 'endpoint'}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder = make_folder(out or user_folder("verifications") / name)
-    client: Client
+    folder = _results_folder(out, engine if endpoint is None else "endpoint")
     if endpoint is not None:
-        subject = engines.endpoint(endpoint, deployment, served, tokenizer, key_env)
-        client = VllmBench(find_vllm(python))
+        subject, client = _running(endpoint, deployment, served, tokenizer, key_env, python)
     else:
-        limits = replace(engines.SHORT_LIMITS, weight_dtype=dtype, threads=n_threads)
-        model = model or write_tiny_model(user_folder("models") / TINY_NAME)
-        subject, client = engines.STARTERS[engine](engines.EngineChoice(model, limits, python, server, port))
+        subject, client = _started(engine, model, dtype, n_threads, python, server, port)
     if docs is not None:
         screen.check_place(docs, subject.deployment.engine)
     found = compare(subject, client, effort, folder, lambda text: typer.echo(text, err=True))
@@ -89,11 +80,83 @@ def verify(
     write_json(screen.document(found), str(folder / "verify.json"))
     # Times through a network are not host times, so those of an endpoint are installed only on request.
     if endpoint is None if install is None else install:
-        contended = "not installed: other processes used the machine"
-        typer.echo(contended if found.contended else f"installed: {save(found.calibration)}", err=True)
+        _install(found)
     _show(found, docs, json_file)
     if found.missed(found.judged):
         raise typer.Exit(1)
+
+
+def _check_engine(engine: str) -> None:
+    """Check that this command can start the engine.
+
+    Raises:
+        InputError: It cannot.
+    """
+    from simulator.verify import engines
+
+    if engine not in engines.STARTERS:
+        raise InputError("this engine cannot be started", engine, ", ".join(engines.STARTERS))
+
+
+def _results_folder(out: Path | None, name: str) -> Path:
+    """Return the folder for logs and results: `out`, or a new one with a name and the time in it."""
+    from catalogs.io.yaml_files import user_folder
+
+    return make_folder(out or user_folder("verifications") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}")
+
+
+def _running(
+    endpoint: str,
+    deployment: Path | None,
+    served: str | None,
+    tokenizer: str | None,
+    key_env: str | None,
+    python: Path | None,
+) -> tuple[EngineSubject, Client]:
+    """Return a running server by its URL, and the client that loads it.
+
+    Raises:
+        InputError: The server does not answer, its deployment is not given, or there is no vLLM for the client.
+    """
+    from calibration.serve.clients import VllmBench
+    from calibration.serve.engines import find_vllm
+    from simulator.verify import engines
+
+    subject = engines.endpoint(endpoint, deployment, served, tokenizer, key_env)
+    return subject, VllmBench(find_vllm(python))
+
+
+def _started(
+    engine: str,
+    model: Path | None,
+    dtype: str,
+    n_threads: int,
+    python: Path | None,
+    server: Path | None,
+    port: int | None,
+) -> tuple[EngineSubject, Client]:
+    """Return an engine that this command starts, and the client that loads it.
+
+    Without a model, a small one with random weights is written.
+
+    Raises:
+        InputError: The engine or the model cannot be used.
+    """
+    from calibration.serve.tiny_model import TINY_NAME, write_tiny_model
+    from catalogs.io.yaml_files import user_folder
+    from simulator.verify import engines
+
+    limits = replace(engines.SHORT_LIMITS, weight_dtype=dtype, threads=n_threads)
+    model = model or write_tiny_model(user_folder("models") / TINY_NAME)
+    return engines.STARTERS[engine](engines.EngineChoice(model, limits, python, server, port))
+
+
+def _install(found: Verification) -> None:
+    """Let plan and simulate use the measured host times, unless other processes used the machine."""
+    from calibration.bundles.engine_calibration import save
+
+    contended = "not installed: other processes used the machine"
+    typer.echo(contended if found.contended else f"installed: {save(found.calibration)}", err=True)
 
 
 def _effort(

@@ -8,23 +8,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from calibration.whole_models.physics import least_bytes, roofline_s, sizes, terms
+from calibration.whole_models.physics import MachineRates, known_columns
 from calibration.whole_models.subjects import DEFAULTS, load_subject
 from calibration.whole_models.table import frame
 from calibration.whole_models.workloads import BATCHES, Point, points
 from catalogs.hardware.specs import Accelerator
 
 UNIT = Accelerator("local", "Invented CPU", 16e9, 20e9, {"bf16": 2e11, "fp32": 1e11}, 50.0, 5.0, kind="cpu")
+RATES = MachineRates.of(UNIT)
 
 
 def work(point: Point) -> dict[str, Any]:
     """The columns known before anything is measured."""
-    subject = load_subject(point.model)
-    found: dict[str, float] = sizes(subject.spec, "fp32") | terms(subject.spec, point, "fp32")
-    found |= {"roofline_s": roofline_s(found, UNIT, "fp32"), "least_bytes": least_bytes(found)}
-    words = {"key": point.key, "model": point.model, "architecture": subject.kind, "workload": point.workload}
-    lengths = {"batch": point.batch, "input_tokens": point.input_tokens, "output_tokens": point.output_tokens}
-    return {**words, **lengths, **found, "dtype": "fp32", "device": "cpu"}
+    return known_columns(load_subject(point.model).spec, point, RATES, "fp32") | {"device": "cpu"}
 
 
 def law(row: Mapping[str, float]) -> dict[str, float]:
@@ -56,4 +52,4 @@ def rows(
 ) -> pd.DataFrame:
     """Rows of every default point `keep` says yes to."""
     rng = np.random.default_rng(7)
-    return frame([measured(p, noise, rng) for p in points(models, BATCHES, 512, 16) if keep(p)])
+    return frame([measured(p, noise, rng) for p in points(models, BATCHES, 512, (16,)) if keep(p)])

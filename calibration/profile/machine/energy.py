@@ -25,6 +25,9 @@ POLL_S: Final = 0.05
 WINDOW_S: Final = 0.25  # the counters advance every 20 to 100 ms, so shorter windows would measure the counter
 
 
+DEVICE_MEMORY: Final = "device_memory_bytes"  # the sample of a GPU's memory in use, by all processes
+
+
 @dataclass(frozen=True, slots=True)
 class Meter:
     """The energy counter and the sensors of a device.
@@ -140,7 +143,7 @@ def _nvml(device: ProfiledDevice) -> Meter:
                 "device_use": float(use.gpu) / 100.0,
                 "device_power_w": float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1e3,
                 "memory_use": float(use.memory) / 100.0,
-                "device_memory_bytes": float(nvml.nvmlDeviceGetMemoryInfo(handle).used),
+                DEVICE_MEMORY: float(nvml.nvmlDeviceGetMemoryInfo(handle).used),
             }
         return {}
 

@@ -14,6 +14,7 @@ from calibration.profile.session.session import ROWS_NAME, Session
 from calibration.whole_models import table
 from calibration.whole_models.collect import collect, counts
 from calibration.whole_models.generation import extended
+from calibration.whole_models.physics import architecture
 from calibration.whole_models.plan import PlannedPoint, SessionLimits, decide, growth_bytes, run_seconds
 from calibration.whole_models.subjects import DEFAULTS, RandomWeightModel, load_subject
 from calibration.whole_models.workloads import BATCHES, Point, points
@@ -62,7 +63,7 @@ class Bench:
 
 
 def candidates(keep: int | None = None) -> list[PlannedPoint]:
-    asked = points(DEFAULTS, BATCHES, 512, 16)[:keep]
+    asked = points(DEFAULTS, BATCHES, 512, (16,))[:keep]
     return [PlannedPoint(p, HEAD | invented.work(p)) for p in asked]
 
 
@@ -78,7 +79,7 @@ def keys(folder: Path) -> list[str]:
 
 
 def test_points_are_distinct_work_and_cover_every_configuration_in_each_round() -> None:
-    asked = points(DEFAULTS, BATCHES, 512, 16)
+    asked = points(DEFAULTS, BATCHES, 512, (16,))
     work = [(p.model, p.batch, p.input_tokens, p.output_tokens) for p in asked]
     assert len(set(work)) == len(work) == len({p.key for p in asked})
     configurations = [(p.model, p.workload, p.batch) for p in asked]
@@ -89,16 +90,16 @@ def test_points_are_distinct_work_and_cover_every_configuration_in_each_round() 
 
 
 def test_order_is_random_by_seed_and_the_same_for_the_same() -> None:
-    assert points(DEFAULTS, BATCHES, 512, 16) == points(DEFAULTS, BATCHES, 512, 16)
-    assert points(DEFAULTS, BATCHES, 512, 16, seed=1) != points(DEFAULTS, BATCHES, 512, 16)
-    batches = [p.batch for p in points(DEFAULTS, BATCHES, 512, 16)[:64]]
+    assert points(DEFAULTS, BATCHES, 512, (16,)) == points(DEFAULTS, BATCHES, 512, (16,))
+    assert points(DEFAULTS, BATCHES, 512, (16,), seed=1) != points(DEFAULTS, BATCHES, 512, (16,))
+    batches = [p.batch for p in points(DEFAULTS, BATCHES, 512, (16,))[:64]]
     assert batches != sorted(batches)
 
 
 @pytest.mark.parametrize(("batches", "longest"), [((0,), 512), ((1,), 4)])
 def test_impossible_points_are_one_line(batches: tuple[int, ...], longest: int) -> None:
     with pytest.raises(InputError):
-        points(DEFAULTS, batches, longest, 16)
+        points(DEFAULTS, batches, longest, (16,))
 
 
 # ---- models and their arithmetic
@@ -126,7 +127,7 @@ def test_a_folder_with_a_config_is_a_model(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text(json.dumps(load_subject("opt-350m").config))
     subject = load_subject(str(tmp_path / "mine"))
-    assert (subject.name, subject.kind) == ("mine", "decoder-only")
+    assert (subject.name, architecture(subject.spec)) == ("mine", "decoder-only")
     assert subject.spec.n_params == load_subject("opt-350m").spec.n_params
 
 
@@ -166,7 +167,19 @@ def test_the_budget_is_kept_and_no_point_takes_more_than_its_share(tmp_path: Pat
     here = session(tmp_path)
     collect(candidates(), here, Bench(), 300.0, QUIET)
     assert 100.0 < here.spent_s < 300.0
-    assert max(r["elapsed_s"] for r in here.rows) < 1.5 * SessionLimits(300.0, 0.0, 0.0).point_s
+    first = {(r["model"], r["batch"]): r["key"] for r in reversed(here.rows)}
+    limits = SessionLimits(300.0, 0.0, 0.0)
+    assert max(r["elapsed_s"] for r in here.rows if r["key"] not in first.values()) < 1.5 * limits.point_s
+    assert max(r["elapsed_s"] for r in here.rows) < 1.5 * limits.first_point_s
+
+
+def test_every_batch_size_is_measured_before_the_budget_is_spent(tmp_path: Path) -> None:
+    """Batch 128 of the larger models costs more than an ordinary point may, and comes first nevertheless."""
+    rows = collect(candidates(), session(tmp_path), Bench(), 900.0, QUIET)
+    measured = [(r["model"], r["batch"]) for r in rows if r["status"] == "ok"]
+    assert set(measured) == {(model, batch) for model in DEFAULTS for batch in BATCHES}
+    assert len(set(measured[:16])) == 16
+    assert [model for model, _ in measured[:4]] == list(dict.fromkeys(model for model, _ in measured[:4]))
 
 
 @pytest.mark.parametrize("dies_at", [0, 1, 5, 40])

@@ -189,7 +189,7 @@ def test_the_predictor_is_saved_as_json_and_refitted_to_the_same(found: WholeMod
 def test_a_predictor_beside_other_rows_is_refused(found: WholeModelStudy, tmp_path: Path) -> None:
     predictor.save(found, tmp_path)
     table.write(found.rows.iloc[:50].to_dict("records"), tmp_path)
-    with pytest.raises(InputError, match="rows changed"):
+    with pytest.raises(InputError, match="changed since"):
         predictor.load(tmp_path)
     with pytest.raises(InputError, match="no predictor"):
         predictor.load(tmp_path / "nowhere")

@@ -147,3 +147,44 @@ def test_a_wrong_name_is_a_problem_with_the_nearest(browser: Browser, server: Ru
         page.locator(".problem code", has_text="llama3.1-8b").wait_for()
         assert any("422" in fault for fault in found.faults)
         found.faults.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "control"), [("/analyze", "batch"), ("/graph", "batch"), ("/plan", "rate")])
+def test_a_form_is_emptied_by_its_reset_and_restored_by_going_back(
+    browser: Browser, server: RunningServer, path: str, control: str
+) -> None:
+    """Also the slider of a number follows, which listens to the restored form."""
+    value = f"(wanted) => document.getElementById('{control}').value === wanted"
+    with watched(browser, server.url) as found:
+        page = found.open(path)
+        default = page.locator(f"#{control}").input_value()
+        page = found.open(f"{path}?{control}=512")
+        page.wait_for_function(value, arg="512")
+        slider = page.locator(f"#{control}-slider")
+        at_512 = slider.input_value() if slider.count() else None
+        page.locator("form button[type=reset]").first.click()
+        page.wait_for_function(value, arg=default)
+        page.wait_for_function(f"() => !location.search.includes('{control}=')")
+        for text in ("512", "64"):
+            page.evaluate(f"(text) => history.pushState(null, '', '?{control}=' + text)", text)
+        page.go_back()
+        page.wait_for_function(value, arg="512")
+        assert at_512 is None or slider.input_value() == at_512
+        page.wait_for_load_state("networkidle")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("path", "name"), [("/analyze", "analysis.json"), ("/graph", "graph.json")])
+def test_json_holds_one_document_or_a_list_of_several(
+    browser: Browser, server: RunningServer, path: str, name: str
+) -> None:
+    one = "model=llama3.1-8b&hardware=h100"
+    with watched(browser, server.url) as found:
+        for query, n in ((one, None), (f"{one}&{one}x2", 2)):
+            page = found.open(f"{path}?{query}")
+            with page.expect_download() as download:
+                page.get_by_role("button", name="JSON", exact=True).click()
+            assert download.value.suggested_filename == name
+            document = json.loads(download.value.path().read_text(encoding="utf-8"))
+            assert (len(document) if isinstance(document, list) else None) == n

@@ -3,6 +3,7 @@
 import { call } from "/static/js/api.js";
 import { boundWords, useWords } from "/static/js/bounds.js";
 import { draw, seriesStyle } from "/static/js/charts.js";
+import { jsonButton } from "/static/js/json_button.js";
 import { button, cards, codeBlock, download, el, fill, fold, memoryBar, problemNote, table } from "/static/js/parts.js";
 import { rooflines } from "/static/js/roofline.js";
 import { analyzeCommand, askSetups, notes, stepForm } from "/static/js/step_form.js";
@@ -108,14 +109,9 @@ function details(shown) {
     el(
       "div",
       { class: "row" },
-      button(
-        "JSON",
-        () =>
-          download(
-            "analysis.json",
-            JSON.stringify(shown.length > 1 ? shown.map((one) => one.document) : shown[0].document, null, 2),
-          ),
-        { class: "small" },
+      jsonButton(
+        "analysis.json",
+        shown.map((one) => one.document),
       ),
       button("Operators as CSV", () => download("operators.csv", csv(shown), "text/csv"), { class: "small" }),
     ),

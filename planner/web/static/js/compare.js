@@ -4,7 +4,8 @@ import { call, query } from "/static/js/api.js";
 import { barStyle, draw } from "/static/js/charts.js";
 import { resultLinks } from "/static/js/job.js";
 import { jobPage } from "/static/js/job_page.js";
-import { button, cards, download, el, fill, fold, problemNote, shareButton, table } from "/static/js/parts.js";
+import { jsonButton } from "/static/js/json_button.js";
+import { cards, el, fill, fold, problemNote, shareButton, table } from "/static/js/parts.js";
 import { digits, dollars, moment, percent, seconds } from "/static/js/words.js";
 
 const MOST = 4;
@@ -177,7 +178,7 @@ function showComparison(found) {
       "div",
       { class: "row" },
       shareButton(),
-      button("JSON", () => download("comparison.json", JSON.stringify(found, null, 2)), { class: "small" }),
+      jsonButton("comparison.json", [found]),
     ),
   );
   if (chart.isConnected) {

@@ -1,6 +1,7 @@
 /** The graph page: the operators of a step as a graph, one or several setups beside each other, and as a table. */
 
 import { boundWords, legend, useWords } from "/static/js/bounds.js";
+import { jsonButton } from "/static/js/json_button.js";
 import { SIZES, operatorGraph } from "/static/js/operator_graph.js";
 import { button, debounced, download, el, fill, fold, problemNote, table } from "/static/js/parts.js";
 import { analyzeCommand, askSetups, notes, stepForm } from "/static/js/step_form.js";
@@ -101,14 +102,9 @@ function draw() {
     el(
       "div",
       { class: "row" },
-      button(
-        "JSON",
-        () =>
-          download(
-            "graph.json",
-            JSON.stringify(shown.length > 1 ? shown.map((one) => one.document) : shown[0].document, null, 2),
-          ),
-        { class: "small" },
+      jsonButton(
+        "graph.json",
+        shown.map((one) => one.document),
       ),
       button("CSV", () => download("graph.csv", csv(), "text/csv"), { class: "small" }),
     ),

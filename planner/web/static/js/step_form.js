@@ -2,6 +2,7 @@
 
 import { call, query } from "/static/js/api.js";
 import { combobox, matches } from "/static/js/combobox.js";
+import { formHistory } from "/static/js/form_history.js";
 import { button, debounced, el, fill, freshId, shareButton } from "/static/js/parts.js";
 import { isUpload, ownModel } from "/static/js/uploads.js";
 import { urlState } from "/static/js/url_state.js";
@@ -30,25 +31,13 @@ export function stepForm({ onChange, kept = [] }) {
   }, 120);
   const rows = setupRows(changed);
   const state = urlState(form, { lists: rows.lists, kept });
-  const restore = (text) => {
-    state.restore(text);
-    form.dispatchEvent(new Event("restored"));
-  };
+  const follow = () => form.dispatchEvent(new Event("restored"));
+  const restore = formHistory(form, state, { kept, follow, onChange });
 
   logSlider(form, "batch");
   logSlider(form, "context");
   form.addEventListener("input", changed);
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", (event) => {
-    event.preventDefault();
-    restore("");
-    state.save(Object.fromEntries(kept.map((name) => [name, ""])));
-    onChange();
-  });
-  window.addEventListener("popstate", () => {
-    restore();
-    onChange();
-  });
   call("/engines")
     .then(({ items }) =>
       offer(

@@ -1,6 +1,7 @@
 /** The form of a question to the planner: controls, presets, and its spellings as a query and as JSON. */
 
 import { call, query } from "/static/js/api.js";
+import { formHistory } from "/static/js/form_history.js";
 import { announce, debounced } from "/static/js/parts.js";
 import { hardwareChips } from "/static/js/question/hardware.js";
 import { modelField } from "/static/js/question/model.js";
@@ -46,24 +47,11 @@ export function questionForm({ onChange, kept = [] }) {
     form.dispatchEvent(new Event("restored"));
     loadFields();
   };
-  const restore = (text) => {
-    state.restore(text);
-    follow();
-  };
+  const restore = formHistory(form, state, { kept, follow, onChange });
   form.addEventListener("input", changed);
   form.addEventListener("change", () => {
     loadFields();
     changed();
-  });
-  form.addEventListener("reset", (event) => {
-    event.preventDefault();
-    restore("");
-    state.save(Object.fromEntries(kept.map((name) => [name, ""])));
-    onChange();
-  });
-  window.addEventListener("popstate", () => {
-    restore();
-    onChange();
   });
   restore();
 
