@@ -3,8 +3,8 @@
 Under sequence parallelism a rank holds a share of the tokens. Products and memory-bound kernels shrink with it.
 Ulysses exchanges queries, keys, values and the output of each attention, so that a rank attends with a share of the
 heads (arXiv 2309.14509). In a ring, a rank keeps its queries and passes keys and values on, while it computes on what
-it has (arXiv 2310.01889). Only the stage that a job repeats most is split; the others (text encoders, the decoder of a
-latent image) run on every rank.
+it has (arXiv 2310.01889). Only stages that a job runs once in each step of its sampler are split; the others (text
+encoders, the decoder of a latent image) run whole, as they do in xDiT and in the Wan repositories.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 from calibration.bundles.bundle import Bundle
 from calibration.operators.cost import INTERPOLATED, MEASURED
 from calibration.operators.operators import Collective
+from calibration.operators.roofline import link_bytes
 from calibration.power.model import LIMIT_SHARE
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
@@ -27,6 +28,18 @@ from simulator.networks.execution import Execution, Parallelism
 from simulator.networks.factors import EngineFactors, load_factors
 from simulator.networks.launches import launches
 from simulator.networks.operator_price import Pricing
+
+#: The size that counts the steps of a sampler: stages whose runs depend on it are those that a job repeats.
+STEPS: Final = "steps"
+
+#: The size that is 2 where a job runs its denoiser with and without its prompt.
+GUIDANCE: Final = "guidance"
+
+#: Memory of a process outside torch's allocator on an accelerator that is alone, and on one of several (communicators):
+#: llm-d's capacity rule for cards of 80 GB, as the profile of vLLM has it (catalogs/data/engines/vllm.yaml).
+CONTEXT_BYTES: Final = 0.15 * 2**30
+
+CONTEXT_BYTES_PARALLEL: Final = 0.6 * 2**30
 
 #: Clocks at which a stage under a power limit is priced, as shares of the highest.
 CLOCKS: Final = tuple(1.0 - 0.025 * i for i in range(33))
@@ -112,21 +125,45 @@ def price_job(
     if split.ranks > hardware.accelerators_per_node * hardware.n_nodes:
         most = str(hardware.accelerators_per_node * hardware.n_nodes)
         raise InputError("a job has at most as many ranks as the hardware has accelerators", split.ranks, most)
-    pricing = Pricing(bundle, execution, factors)
+    repeated = repeated_stages(network)
+    _check_split(network, split, bool(repeated), job)
     stages = network.at(job, execution.activation_bytes)
-    alone = Pricing(bundle, replace(execution, parallelism=Parallelism()), factors, notices=pricing.notices)
-    most_runs = max(stage.runs for stage in stages)
+    pricing = Pricing(bundle, execution, factors)
+    whole = replace(execution, parallelism=Parallelism(), weight_precision=None, attended=1.0)
+    alone = Pricing(bundle, whole, factors, notices=pricing.notices)
     links = Network(hardware)
-    priced = tuple(price_stage(s, pricing if s.runs == most_runs else alone, links) for s in stages)
-    weights = [
-        stage.parameters
-        * execution.activation_bytes
-        / (split.ranks if split.shard_weights and stage.runs == most_runs > 1 else 1)
-        for stage in stages
-    ]
+    priced = tuple(price_stage(s, pricing if s.name in repeated else alone, links) for s in stages)
+    return JobPrice(priced, _peak_memory_bytes(priced, repeated, execution), tuple(pricing.notices))
+
+
+def repeated_stages(network: NeuralNetwork) -> frozenset[str]:
+    """Return the names of the stages that a job runs once in each step of its sampler."""
+    return frozenset(stage.name for stage in network.stages if STEPS in stage.runs.names)
+
+
+def _check_split(
+    network: NeuralNetwork, split: Parallelism, repeats: bool, job: Mapping[str, int] | None = None
+) -> None:
+    """Check that a job can be split as asked.
+
+    Raises:
+        InputError: The network runs in one pass, or its job has no second pass of guidance.
+    """
+    if split.ranks > 1 and not repeats:
+        hint = "give each accelerator jobs of its own"
+        raise InputError(f"{network.name} runs in one pass, which is not split over ranks", split.ranks, "1", hint=hint)
+    if split.guidance > 1 and network.sizes_of(job).get(GUIDANCE) != split.guidance:
+        raise InputError("a job without classifier-free guidance has no second pass to share", split.guidance, "1")
+
+
+def _peak_memory_bytes(priced: tuple[StagePrice, ...], repeated: frozenset[str], execution: Execution) -> float:
+    """Return the peak memory of one rank: weights that stay, the largest activations, context and communicators."""
+    split, plain = execution.parallelism, replace(execution, weight_precision=None)
+    shards = split.ranks if split.shard_weights else 1
+    weights = [s.parameters * (execution if s.name in repeated else plain).weight_bytes / shards for s in priced]
     needs = [w + s.activation_bytes for w, s in zip(weights, priced, strict=True)]
     peak = max(needs) if execution.offload else sum(weights) + max(s.activation_bytes for s in priced)
-    return JobPrice(priced, peak, tuple(pricing.notices))
+    return peak + (CONTEXT_BYTES_PARALLEL if split.ranks > 1 else CONTEXT_BYTES)
 
 
 def price_stage(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice:
@@ -159,8 +196,9 @@ def price_stage(stage: SizedStage, pricing: Pricing, links: Network) -> StagePri
 
 def _at_clock(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice:
     execution = pricing.execution
-    split = execution.parallelism if stage.runs > 1 else Parallelism()
-    sharded = replace(stage, operators=tuple(sequence_shard(op, split) for op in stage.operators))
+    split = execution.parallelism
+    attended = tuple(_attended(op, execution.attended) for op in stage.operators)
+    sharded = replace(stage, operators=tuple(sequence_shard(op, split) for op in attended))
     device, joules, known, kernels = 0.0, 0.0, {MEASURED: 0.0, INTERPOLATED: 0.0}, 0
     for launch in launches(sharded, execution):
         price = pricing.price(launch)
@@ -169,8 +207,7 @@ def _at_clock(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice
         joules += seconds * price.watts
         if price.origin in known:
             known[price.origin] += seconds
-    if execution.autocast:  # weights are cast once in each pass: read in fp32, written in 16 bits
-        device += stage.parameters * (4 + 2) / pricing.bundle.accelerator.memory_bandwidth_bytes_per_s
+    device += _cast_s(stage, pricing)
     host = kernels * pricing.factors.host_launch_s[execution.mode]
     talk = _communication_s(stage, sharded, split, pricing, links)
     runs = ceil(stage.runs / split.guidance)
@@ -188,6 +225,25 @@ def _at_clock(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice
         stage.parameters,
         stage.peak_activation_bytes / split.sequence,
     )
+
+
+def _cast_s(stage: SizedStage, pricing: Pricing) -> float:
+    """Return the seconds in which a run casts its weights, or its share of them, to the format of its products."""
+    execution = pricing.execution
+    kept = 4 if execution.autocast else execution.weight_bytes
+    if kept <= execution.activation_bytes:
+        return 0.0
+    shards = execution.parallelism.ranks if execution.parallelism.shard_weights else 1
+    moved = stage.parameters / shards * (kept + execution.activation_bytes)
+    return moved / pricing.bundle.accelerator.memory_bandwidth_bytes_per_s
+
+
+def _attended(op: SizedOperator, share: float) -> SizedOperator:
+    """Return an operator whose self-attention, if it is one, attends to a share of its keys."""
+    shape = op.shape
+    if share == 1.0 or not isinstance(shape, AttentionShape) or shape.queries != shape.keys:
+        return op
+    return replace(op, shape=replace(shape, keys=max(round(share * shape.keys), 1)))
 
 
 def sequence_shard(op: SizedOperator, split: Parallelism) -> SizedOperator:
@@ -241,14 +297,22 @@ def _communication_s(
             tokens = 2 * shape.queries + 2 * shape.keys  # queries and output, keys and values
             sent = width * tokens / 4 / split.sequence
             exchange = Collective("all_to_all", sent, split.ulysses)
-            total += op.times * 4 * float(links.collective_s(exchange, links.span(split.ulysses)))
+            total += op.times * 4 * collective_s(exchange, links)
         if split.ring > 1 and own.times > op.times:
             moved = 2 * width / split.ulysses * shape.keys / split.ring
-            step = float(links.collective_s(Collective("send_recv", moved, 2), links.span(2)))
+            step = collective_s(Collective("send_recv", moved, 2), links)
             hidden = pricing.attention(own.shape).seconds
             total += op.times * (split.ring - 1) * max(step - hidden, 0.0)
     if split.shard_weights:
         gathered = Collective("all_gather", stage.parameters * size, split.ranks)
         compute = sum(launch.times * pricing.price(launch).seconds for launch in launches(sharded, pricing.execution))
-        total += max(float(links.collective_s(gathered, links.span(split.ranks))) - compute, 0.0)
+        total += max(collective_s(gathered, links) - compute, 0.0)
     return total
+
+
+def collective_s(op: Collective, links: Network) -> float:
+    """Return the seconds of a collective, no less than over a host that routes the traffic between its accelerators."""
+    seconds, routed = float(links.collective_s(op, links.span(op.ranks))), links.hardware.node.routed
+    if routed is None:
+        return seconds
+    return max(seconds, 2 * (op.ranks - 1) * routed.hop_s + float(link_bytes(op)) / routed.bytes_per_s)

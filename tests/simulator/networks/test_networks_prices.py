@@ -17,7 +17,15 @@ from simulator.network.collectives import Network
 from simulator.networks.attention_backends import attention_price, default_backend, load_backends
 from simulator.networks.execution import Execution, Parallelism
 from simulator.networks.factors import load_factors
-from simulator.networks.job import price_job, price_stage, sequence_shard
+from simulator.networks.job import (
+    CONTEXT_BYTES,
+    CONTEXT_BYTES_PARALLEL,
+    collective_s,
+    price_job,
+    price_stage,
+    repeated_stages,
+    sequence_shard,
+)
 from simulator.networks.launches import AUTOCAST_TRAFFIC, launches
 from simulator.networks.operator_price import WIDE_ATTENTION_SHARE, Pricing
 
@@ -270,16 +278,69 @@ def test_a_job_adds_its_stages_and_its_memory() -> None:
     single = float(bundle().cost(Gemm(1024.0, 512.0, 512.0, "bf16")).seconds)
     assert [s.runs for s in found.stages] == [1, 5]
     assert found.seconds == pytest.approx(6 * max(single, load_factors().host_launch_s["compiled"]))
-    assert found.peak_memory_bytes == 30 * 2 + 2 * 1024 * 512 * 2
+    assert found.peak_memory_bytes == 30 * 2 + 2 * 1024 * 512 * 2 + CONTEXT_BYTES
     kept = price_job(network(), bundle(), hardware, replace(COMPILED, offload=True))
-    assert kept.peak_memory_bytes == 20 * 2 + 2 * 1024 * 512 * 2
+    assert kept.peak_memory_bytes == 20 * 2 + 2 * 1024 * 512 * 2 + CONTEXT_BYTES
     with pytest.raises(InputError, match="as many ranks"):
         price_job(network(), bundle(), hardware, replace(COMPILED, parallelism=Parallelism(ulysses=4)))
+
+
+def test_weights_kept_in_a_wider_format_need_its_bytes_and_a_cast_in_every_run() -> None:
+    """Of the denoiser's 20 weights: 4 bytes each; a run reads them in fp32 and writes them in bf16."""
+    hardware = parse_hardware("h100x2")
+    plain = price_job(network(), bundle(), hardware, COMPILED)
+    wide = price_job(network(), bundle(), hardware, replace(COMPILED, weight_precision="fp32"))
+    assert wide.peak_memory_bytes - plain.peak_memory_bytes == 20 * (4 - 2)
+    cast = 20 * (4 + 2) / bundle().accelerator.memory_bandwidth_bytes_per_s
+    assert wide.stages[1].device_s - plain.stages[1].device_s == pytest.approx(cast, rel=1e-3)
+    assert wide.stages[0] == plain.stages[0]
+
+
+def test_sharding_divides_the_weights_of_all_stages() -> None:
+    hardware = parse_hardware("h100x2")
+    split = replace(COMPILED, parallelism=Parallelism(ring=2, shard_weights=True))
+    found = price_job(network(), bundle(), hardware, split)
+    activations = max(1024 * 512 * 2, 2 * 1024 * 512 * 2 / 2)  # the encoder runs whole on each rank
+    assert found.peak_memory_bytes == 30 * 2 / 2 + activations + CONTEXT_BYTES_PARALLEL
+
+
+def test_a_split_that_would_change_nothing_is_refused() -> None:
+    """A network in one pass, and guidance in a job that has none: both would silently leave ranks without work."""
+    hardware, two = parse_hardware("h100x2"), replace(COMPILED, parallelism=Parallelism(ulysses=2))
+    once = replace(network(), stages=network().stages[:1])
+    with pytest.raises(InputError, match="runs in one pass"):
+        price_job(once, bundle(), hardware, two)
+    with pytest.raises(InputError, match="guidance"):
+        price_job(network(), bundle(), hardware, replace(COMPILED, parallelism=Parallelism(guidance=2)))
+
+
+def test_only_stages_of_the_sampler_are_split_however_often_others_run() -> None:
+    decoder = replace(network().stages[0], name="decoder", runs=Polynomial.of(100))
+    found = replace(network(), stages=(*network().stages, decoder))
+    assert repeated_stages(found) == {"denoiser"}
+
+
+def test_windows_shorten_self_attention_by_their_share_and_leave_the_rest() -> None:
+    own = stage(attention(65536, 65536, times=10), attention(65536, 512), product(4096, 4096, 4096))
+    links = Network(parse_hardware("h100"))
+    dense, half = (
+        price_stage(own, Pricing(bundle(), replace(COMPILED, attended=share)), links) for share in (1.0, 0.5)
+    )
+    whole = price_stage(stage(attention(65536, 65536, times=10)), Pricing(bundle(), COMPILED), links)
+    assert dense.device_s - half.device_s == pytest.approx(whole.device_s / 2, rel=0.05)
+
+
+def test_a_collective_is_no_faster_than_the_host_that_routes_it() -> None:
+    """RTX PRO 6000: each of two ranks sends half of 64 MB at 15.92 GB/s, and two hops of 6.6 us."""
+    links = Network(parse_hardware("rtxpro6000x2"))
+    assert collective_s(Collective("all_to_all", 64e6, 2), links) == pytest.approx(32e6 / 15.92e9 + 2 * 6.6e-6)
 
 
 @pytest.mark.parametrize(
     ("make", "rule"),
     [
+        (lambda: Execution(weight_precision="bf8"), "unknown precision"),
+        (lambda: Execution(attended=0.0), "attended share"),
         (lambda: Execution(mode="jit"), "unknown execution mode"),  # type: ignore[arg-type]
         (lambda: Execution(precision="bf8"), "unknown precision"),
         (lambda: Parallelism(guidance=3), "two passes"),
