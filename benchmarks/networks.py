@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import yaml
@@ -28,7 +28,7 @@ import yaml
 from calibration.bundles.bundle import load_bundle
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from catalogs.networks.files import load_network, read_network
+from catalogs.networks.files import list_networks, load_network, read_network
 from catalogs.networks.network import NeuralNetwork
 from catalogs.ui.words import percent
 from simulator.networks.execution import Execution, Parallelism
@@ -48,7 +48,11 @@ TARGETS: Final = {
 
 #: Hardware of the catalog by the start of the column `hardware`; the first match counts.
 HARDWARE: Final = (
+    ("RTX PRO 6000 Blackwell Max-Q", "rtxpro6000-maxq"),
     ("RTX PRO 6000", "rtxpro6000"),
+    ("RTX 6000 Ada", "rtx6000ada"),
+    ("RTX 5090", "rtx5090"),
+    ("DGX Spark", "dgx-spark"),
     ("RTX 4090", "rtx4090"),
     ("GB200", "gb200"),
     ("B200", "b200"),
@@ -57,6 +61,8 @@ HARDWARE: Final = (
     ("H200", "h200"),
     ("H100 PCIe", "h100-pcie"),
     ("H100_PCIe", "h100-pcie"),
+    ("H100 (system ESC8000A", "h100-pcie"),  # ASUS ESC8000A and ESC4000A have slots for PCIe cards, none for SXM
+    ("H100_ (system ESC4000A", "h100-pcie"),
     ("H100 NVL", "h100-nvl"),
     ("H100NVL", "h100-nvl"),
     ("H100_NVL", "h100-nvl"),
@@ -73,6 +79,17 @@ HARDWARE: Final = (
 
 #: Network of the catalog by measured model, where the names differ.
 NETWORK: Final = {
+    "cosmos-predict2-2b-video2world NATTEN": "cosmos-predict2-2b-video2world",
+    "bert-99": "bert-large",
+    "bert-99.9": "bert-large",
+    "3d-unet-99": "3d-unet",
+    "sam-vit_b": "samvit_base_patch16",
+    "sam2.1-hiera-tiny": "sam2.1-tiny",
+    "sam2.1-hiera-base_plus": "sam2.1-base-plus",
+    "sam2-hiera-tiny": "sam2.1-tiny",  # SAM 2.1 has the encoder of SAM 2
+    "sam2-hiera-small": "sam2.1-small",
+    "sam2-hiera-base_plus": "sam2.1-base-plus",
+    "sam2-hiera-large": "sam2.1-large",
     "consisid (cogvideox-5b)": "cogvideox-5b",
     "wan2.2-ti2v-5b t2v": "wan2.2-ti2v-5b",
     "wan2.2-ti2v-5b i2v": "wan2.2-ti2v-5b",
@@ -85,11 +102,40 @@ DIFFUSION: Final = ("wan", "hunyuan", "cosmos", "cogvideo", "consisid", "open-so
 RESOLUTIONS: Final = {"480p": (832, 480), "720p": (1280, 720)}
 COSMOS: Final = {"480p": (768, 432), "720p": (1280, 704)}
 
-#: Images of one launch in MLPerf's offline scenario, where the harness chooses: large enough to fill an accelerator.
-OFFLINE_BATCH: Final = {"resnet50": 256, "stable-diffusion-xl": 8}
-OFFLINE_PRECISION: Final = {"resnet50": "int8", "stable-diffusion-xl": "fp8"}
+#: Inputs of one launch in MLPerf's offline scenario, by network and the start of the hardware's name ("": any other):
+#: closed/NVIDIA/configs/NETWORK/Offline/__init__.py of inference results v4.1 (SDXL) and v5.0 (ResNet-50, the same
+#: boards). That of BERT is the one of v3.0's base class. Where no configuration was read, 8.
+OFFLINE_BATCH: Final = {
+    "resnet50": {"L40S": 64, "L4": 32, "": 2048},
+    "stable-diffusion-xl": {"L40S": 1, "": 32},
+    "bert-99": {"": 1024},
+    "bert-99.9": {"": 1024},
+}
 
-MAX_Q_W: Final = 300.0
+OFFLINE_PRECISION: Final = {
+    "resnet50": {"": "int8"},
+    "stable-diffusion-xl": {"L40S": "int8", "": "fp8"},
+    "bert-99": {"": "int8"},
+    "bert-99.9": {"": "fp8"},
+    "retinanet": {"": "int8"},
+    "3d-unet-99": {"": "int8"},
+}
+
+#: Tokens of MLPerf's BERT: SQuAD v1.1 in up to 384 tokens, of which 54 % are padding (openreview.net 3nzKUh9a4M), which
+#: NVIDIA's harness removes.
+SQUAD_TOKENS: Final = round(384 * (1 - 0.54))
+
+#: Power limits of the MLPerf systems that state MaxQ (H200_SXM_141GBx8_MaxQ), in the same files.
+OFFLINE_MAX_Q_W: Final = {"resnet50": 350.0, "stable-diffusion-xl": 450.0}
+
+#: Share of the keys that Cosmos-Predict2 2B attends to with NATTEN: windows of its final configuration (COMB02, in
+#: cosmos_transfer2/_src/predict2/configs/.../sparse_2B.py of Cosmos-Transfer2.5), layers by window of 44 x 80 tokens.
+NATTEN_WINDOWS: Final = ((2, 4 * 16), (3, 12 * 16), (7, 12 * 24), (15, 20 * 40), (1, 28 * 56))
+
+NATTEN_SHARE: Final = sum(layers * window for layers, window in NATTEN_WINDOWS) / (28 * 44 * 80)
+
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +212,7 @@ class Predictor:
         """
         if row["metric"] not in ("peak memory", "latency", "throughput"):
             raise InputError("this metric is not predicted", row["metric"])
-        network = self._network(NETWORK.get(row["model"], row["model"].removeprefix("timm/")))
+        network = self._network(network_name(row))
         job = job_of(row, network)
         price = self._price(network, row, job)
         if row["metric"] == "peak memory":
@@ -194,6 +240,15 @@ class Predictor:
             bundle = load_bundle(hardware.accelerator)
             self._known[key] = price_job(network, bundle, hardware, execution, job, self.factors)
         return self._known[key]
+
+
+def network_name(row: Row) -> str:
+    """Return the name in the catalog of a row's network; one that was traced at one image size may end in that size."""
+    name = NETWORK.get(row["model"], row["model"].removeprefix("timm/"))
+    side = re.match(r"(\d+)x\1$", row["input"])
+    if row["model"].startswith("timm/") and side and f"{name}_{side[1]}" in list_networks():
+        return f"{name}_{side[1]}"
+    return name
 
 
 @lru_cache(maxsize=64)
@@ -226,11 +281,25 @@ def job_of(row: Row, network: NeuralNetwork) -> dict[str, int]:
         found["guidance"] = 2
     if "10 fps" in text:
         found["frames"] = 61
-    found["batch"] = OFFLINE_BATCH.get(row["model"], 1) if not row["batch"].isdigit() else int(row["batch"])
+    if "SQuAD" in text:
+        found["tokens"] = SQUAD_TOKENS
+    found["batch"] = int(row["batch"]) if row["batch"].isdigit() else offline_batch(row)
     known = {size.name for size in network.sizes}
     if "height" not in known and row["model"].startswith("timm/") and str(found["height"]) not in row["model"]:
         return _traced_square(found, network)
     return {name: value for name, value in found.items() if name in known}
+
+
+def offline_batch(row: Row) -> int:
+    """Return the inputs of one launch that MLPerf's harness chooses; 1 outside of its offline scenario."""
+    if row.kind != "MLPerf offline":
+        return 1
+    return by_hardware(OFFLINE_BATCH.get(row["model"], {"": 8}), row)
+
+
+def by_hardware(known: Mapping[str, Value], row: Row) -> Value:
+    """Return the first value whose key the hardware of a row starts with."""
+    return next(value for start, value in known.items() if row["hardware"].startswith(start))
 
 
 def _traced_square(found: dict[str, int], network: NeuralNetwork) -> dict[str, int]:
@@ -252,11 +321,12 @@ def execution_of(row: Row, network: NeuralNetwork) -> Execution:
     if row["model"].startswith("timm/"):
         mode = "compiled" if "compile" in row["precision"] else "eager"
         amp = "amp" in row["precision"]
-        limit = MAX_Q_W if "Max-Q" in row["hardware"] else None
-        precision = "fp16" if amp else "bf16"
-        return Execution(mode, precision, autocast=amp, attention_backend="sdpa", power_limit_w=limit)  # type: ignore[arg-type]
+        return Execution(mode, "fp16" if amp else "bf16", autocast=amp, attention_backend="sdpa")  # type: ignore[arg-type]
     if row.kind == "MLPerf offline":
-        return Execution("tensorrt", OFFLINE_PRECISION.get(row["model"], "fp16"))
+        limit = OFFLINE_MAX_Q_W.get(row["model"]) if "MaxQ" in row["hardware"] else None
+        return Execution(
+            "tensorrt", by_hardware(OFFLINE_PRECISION.get(row["model"], {"": "fp16"}), row), power_limit_w=limit
+        )
     source = row["source"]
     backend = None
     if "xDiT" in source or "Wan2.1" in source:
@@ -268,12 +338,23 @@ def execution_of(row: Row, network: NeuralNetwork) -> Execution:
     mode = "tensorrt" if "TensorRT" in source + row["precision"] else "eager"
     precision = row["precision"] if row["precision"] in ("bf16", "fp16", "fp32") else "bf16"
     split = parallelism_of(row, network, ranks)
-    offload = "offload" in source and ranks == 1
-    return Execution(mode, precision, False, backend, split, None, offload)  # type: ignore[arg-type]
+    # Wan 2.1 loads its checkpoint in fp32 and runs under autocast (wan/text2video.py). Its 14B offloads on one GPU, the
+    # 5B of Wan 2.2 always, and converts its weights to bf16 (README, note of the table).
+    five_billion = "Wan2.2" in source
+    offload = five_billion or ("offload" in source and ranks == 1)
+    return Execution(
+        mode,  # type: ignore[arg-type]
+        precision,
+        attention_backend=backend,
+        parallelism=split,
+        offload=offload,
+        weight_precision="fp32" if "Wan2.1" in source else None,
+        attended=NATTEN_SHARE if "NATTEN" in row["model"] else 1.0,
+    )
 
 
 def parallelism_of(row: Row, network: NeuralNetwork, ranks: int) -> Parallelism:
-    """Return the split of a row: as stated, or else Ulysses as far as the heads can be divided, and a ring."""
+    """Return the split of a row: as stated, or else Ulysses as far as the heads can be divided, or a ring."""
     if stated := re.search(r"ulysses(\d) ring(\d) cfg(\d)", row["input"]):
         return Parallelism(int(stated[1]), int(stated[2]), int(stated[3]))
     repeated = [stage for stage in network.stages if "steps" in stage.runs.names]
@@ -281,7 +362,9 @@ def parallelism_of(row: Row, network: NeuralNetwork, ranks: int) -> Parallelism:
     counts = [int(h.constant or 1) for h in heads if not isinstance(h, tuple)]
     most = max(counts, default=1)
     ulysses = max(n for n in range(1, ranks + 1) if ranks % n == 0 and most % n == 0)
-    sharded = "Wan" in row["source"] and ranks > 1
+    if "Wan" in row["source"] and most % ranks:
+        ulysses = 1  # Wan2.1 README: the ring strategy where the heads cannot be divided by the number of GPUs
+    sharded = "Wan2.1" in row["source"] and ranks > 1
     return Parallelism(ulysses, ranks // ulysses, 1, sharded)
 
 

@@ -9,6 +9,7 @@ encoders, the decoder of a latent image) run whole, as they do in xDiT and in th
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
@@ -20,6 +21,7 @@ from calibration.operators.operators import Collective
 from calibration.operators.roofline import link_bytes
 from calibration.power.model import LIMIT_SHARE
 from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.networks.network import NeuralNetwork, SizedOperator, SizedStage
 from catalogs.networks.shapes import AttentionShape, ConvolutionShape, ElementShape, GemmShape, Shape
@@ -167,31 +169,49 @@ def _peak_memory_bytes(priced: tuple[StagePrice, ...], repeated: frozenset[str],
 
 
 def price_stage(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice:
-    """Return the price of one stage, under the power limit of the execution.
+    """Return the price of one stage, under the power limit of the execution or of the board.
 
-    The tables were measured at the board's own limit, so the stage takes longer by what the lower limit adds to that.
+    The tables were measured at the limit of the board that was measured, so the stage takes longer by what a lower
+    limit adds to that: one that the execution states, or that of a board whose tables are those of a larger one.
 
     Raises:
         InputError: The attention backend is unknown, or heads cannot be divided among the ranks.
     """
-    plain, limit = _at_clock(stage, pricing, links), pricing.execution.power_limit_w
-    unit = pricing.bundle.accelerator
-    if limit is None or limit >= unit.tdp_w:
+    plain, unit = _at_clock(stage, pricing, links), pricing.bundle.accelerator
+    limit = min(pricing.execution.power_limit_w or unit.tdp_w, unit.tdp_w)
+    measured_w = measured_limit_w(pricing.bundle)
+    if limit >= measured_w:
         return plain
-    known = {1.0: plain}
+    pricing = replace(pricing, bundle=replace(pricing.bundle, accelerator=replace(unit, tdp_w=measured_w)), _known={})
+    known: dict[float, StagePrice] = {}
+
+    def at(clock: float) -> StagePrice:
+        if clock not in known:
+            known[clock] = _at_clock(stage, replace(pricing, clock=clock, _known={}), links)
+        return known[clock]
 
     def under(held_w: float) -> StagePrice:
         """Return the price at the highest clock at which the mean power is within a limit."""
-        for clock in CLOCKS:
-            if clock not in known:
-                known[clock] = _at_clock(stage, replace(pricing, clock=clock, _known={}), links)
-            if known[clock].joules <= LIMIT_SHARE * held_w * known[clock].seconds:
-                break
-        return known[clock]
+        first = bisect_left(CLOCKS, True, key=lambda c: at(c).joules <= LIMIT_SHARE * held_w * at(c).seconds)
+        return at(CLOCKS[min(first, len(CLOCKS) - 1)])
 
-    limited, own = under(limit), under(unit.tdp_w)
+    limited, own = under(limit), under(measured_w)
     factor = limited.seconds / own.seconds
     return replace(plain, seconds=plain.seconds * factor, device_s=plain.device_s * factor, joules=limited.joules)
+
+
+def measured_limit_w(bundle: Bundle) -> float:
+    """Return the power limit at which an accelerator's tables hold.
+
+    Where they are those of a larger board, it is the limit of that board for the part of its arithmetic that this one
+    has: H100 PCIe has 76 % of the peak of H100, whose tables were measured at 700 W, and a limit of 350 W.
+    """
+    unit = bundle.accelerator
+    if not bundle.transferred or unit.calibrated_like is None:
+        return unit.tdp_w
+    board = parse_hardware(unit.calibrated_like).accelerator
+    share = min(unit.flops_for("bf16") / board.flops_for("bf16"), 1.0)
+    return max(unit.tdp_w, unit.idle_w + share * (board.tdp_w - board.idle_w))
 
 
 def _at_clock(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice:
