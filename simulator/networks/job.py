@@ -10,7 +10,7 @@ encoders, the decoder of a latent image) run whole, as they do in xDiT and in th
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
@@ -129,13 +129,15 @@ def price_job(
         raise InputError("a job has at most as many ranks as the hardware has accelerators", split.ranks, most)
     repeated = repeated_stages(network)
     _check_split(network, split, bool(repeated), job)
-    stages = network.at(job, execution.activation_bytes)
-    pricing = Pricing(bundle, execution, factors)
-    whole = replace(execution, parallelism=Parallelism(), weight_precision=None, attended=1.0)
-    alone = Pricing(bundle, whole, factors, notices=pricing.notices)
-    links = Network(hardware)
-    priced = tuple(price_stage(s, pricing if s.name in repeated else alone, links) for s in stages)
-    return JobPrice(priced, _peak_memory_bytes(priced, repeated, execution), tuple(pricing.notices))
+    sizes, links = network.sizes_of(job), Network(hardware)
+    main = Pricing(bundle, execution, factors)
+    alone = Pricing(bundle, _of_single_stages(execution) if repeated else execution, factors, notices=main.notices)
+    pricing = [main if stage.name in repeated else alone for stage in network.stages]
+    priced = tuple(
+        price_stage(stage.at(sizes, own.execution.activation_bytes), own, links)
+        for stage, own in zip(network.stages, pricing, strict=True)
+    )
+    return JobPrice(priced, _peak_memory_bytes(priced, pricing), tuple(main.notices))
 
 
 def repeated_stages(network: NeuralNetwork) -> frozenset[str]:
@@ -158,13 +160,23 @@ def _check_split(
         raise InputError("a job without classifier-free guidance has no second pass to share", split.guidance, "1")
 
 
-def _peak_memory_bytes(priced: tuple[StagePrice, ...], repeated: frozenset[str], execution: Execution) -> float:
-    """Return the peak memory of one rank: weights that stay, the largest activations, context and communicators."""
-    split, plain = execution.parallelism, replace(execution, weight_precision=None)
+def _of_single_stages(execution: Execution) -> Execution:
+    """Return how stages that a job does not repeat are executed: whole, and in 16 bits where others have 8.
+
+    Quantisation is applied to the denoiser; text encoders and decoders keep their format.
+    """
+    precision = "bf16" if execution.precision in ("fp8", "int8") else execution.precision
+    return replace(execution, precision=precision, parallelism=Parallelism(), weight_precision=None, attended=1.0)
+
+
+def _peak_memory_bytes(priced: tuple[StagePrice, ...], pricing: Sequence[Pricing]) -> float:
+    """Return the peak memory of one rank: weights that stay, the largest activations, and what torch does not count."""
+    split = max((p.execution.parallelism for p in pricing), key=lambda split: split.ranks)
     shards = split.ranks if split.shard_weights else 1
-    weights = [s.parameters * (execution if s.name in repeated else plain).weight_bytes / shards for s in priced]
+    weights = [s.parameters * p.execution.weight_bytes / shards for s, p in zip(priced, pricing, strict=True)]
     needs = [w + s.activation_bytes for w, s in zip(weights, priced, strict=True)]
-    peak = max(needs) if execution.offload else sum(weights) + max(s.activation_bytes for s in priced)
+    largest = max(s.activation_bytes for s in priced)
+    peak = max(needs) if pricing[0].execution.offload else sum(weights) + largest
     return peak + (CONTEXT_BYTES_PARALLEL if split.ranks > 1 else CONTEXT_BYTES)
 
 

@@ -109,9 +109,11 @@ class Pricing:
         cost = self.source.cost(sized)
         seconds = float(cost.seconds) * slower
         if self._in_8_bits and self.execution.mode == "tensorrt":
-            cost = self.source.cost(replace(sized, dtype="bf16"))
-            seconds = self._scaled_s(sized, float(cost.seconds))
-            self.notices[f"products in {self.execution.precision} under TensorRT: the utilisation of bf16"] = None
+            cost = self.source.cost(self._in_16_bits(sized))
+            seconds = max(float(cost.seconds), float(roofline_s(sized, self.bundle.accelerator)))
+            self.notices[
+                f"products in {self.execution.precision} under TensorRT: those of 16 bits of the same steps"
+            ] = None
         if not shared and shape.batch > 1:  # each has factors of its own, which pass through memory
             size = self.execution.activation_bytes
             moved = size * shape.batch * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n)
@@ -123,17 +125,15 @@ class Pricing:
     def _in_8_bits(self) -> bool:
         return self.execution.precision in ("fp8", "int8")
 
-    def _scaled_s(self, sized: Gemm, measured_s: float) -> float:
-        """Return the seconds of a product in 8 bits with the utilisation that 16 bits reach in `measured_s`.
+    def _in_16_bits(self, sized: Gemm) -> Gemm:
+        """Return the product in 16 bits that issues as many matrix instructions as one in 8 bits.
 
-        TensorRT scales activations by constants in the kernel before. The measured tables in fp8 are those of language
-        models, whose kernels find the scale of each token.
+        An instruction in 8 bits takes as long and covers as many times the depth as its peak is higher, and the depth
+        moves as many bytes. TensorRT scales activations by constants in the kernel before, while the tables in fp8 are
+        those of language models, whose kernels find the scale of each token.
         """
         unit = self.bundle.accelerator
-        return max(
-            float(roofline_s(sized, unit)),
-            measured_s * float(roofline_s(sized, unit)) / float(roofline_s(replace(sized, dtype="bf16"), unit)),
-        )
+        return replace(sized, k=sized.k * unit.flops_for("bf16") / unit.flops_for(sized.dtype), dtype="bf16")
 
     def attention(self, shape: AttentionShape, moved_bytes: float = 0.0) -> KernelPrice:
         """Return the price of an attention that moves at least `moved_bytes`, a mask included.

@@ -21,12 +21,13 @@ from simulator.networks.job import (
     CONTEXT_BYTES,
     CONTEXT_BYTES_PARALLEL,
     collective_s,
+    measured_limit_w,
     price_job,
     price_stage,
     repeated_stages,
     sequence_shard,
 )
-from simulator.networks.launches import AUTOCAST_TRAFFIC, launches
+from simulator.networks.launches import AUTOCAST_TRAFFIC, launches, unrolled_edges
 from simulator.networks.operator_price import WIDE_ATTENTION_SHARE, Pricing
 
 EAGER, COMPILED = Execution(mode="eager"), Execution(mode="compiled")
@@ -92,6 +93,57 @@ def test_tensorrt_fuses_what_follows_a_product_into_it() -> None:
 def test_chains_end_where_the_repeats_differ() -> None:
     chain = stage(memory_op("pointwise", 100, 100, times=2), memory_op("pointwise", 100, 100, times=3))
     assert [(found.times, found.bytes) for found in launches(chain, COMPILED)] == [(2, 200), (3, 200)]
+
+
+def test_a_loop_that_begins_with_the_residual_of_the_layer_before_fuses_it_all_the_same() -> None:
+    """(sum, product) x 3: the first sum stands alone, the other two follow a product and add their second input."""
+    body = (memory_op("pointwise", 256, 128, times=3), product(8, 8, 8, times=3))
+    found = launches(stage(*body), TENSORRT)
+    assert [(k.kind, k.times, k.kernels) for k in found if k.kind == "stream"] == [("stream", 1, 1), ("stream", 2, 0)]
+    unrolled = launches(stage(*[replace(op, times=1) for op in body] * 3), TENSORRT)
+    assert sum(k.times * k.bytes for k in found) == sum(k.times * k.bytes for k in unrolled)
+    assert sum(k.times * k.kernels for k in found) == sum(k.times * k.kernels for k in unrolled)
+
+
+@given(st.lists(st.sampled_from(["pointwise", "gemm", "pooling"]), min_size=1, max_size=6), st.integers(1, 5))
+def test_loops_written_otherwise_launch_the_same_operators(kinds: list[Kind], times: int) -> None:
+    body = tuple(product(8, 8, 8) if k == "gemm" else memory_op(k, 100, 100, f"{k}{i}") for i, k in enumerate(kinds))
+    written = unrolled_edges(tuple(replace(op, times=times) for op in body))
+    for op in body:
+        assert sum(o.times for o in written if o.name == op.name) == times * sum(o.name == op.name for o in body)
+
+
+def test_quantisation_covers_the_denoiser_and_not_the_stages_beside_it() -> None:
+    hardware = parse_hardware("h100x2")
+    sixteen, eight = (price_job(network(), bundle(), hardware, Execution("tensorrt", p)) for p in ("bf16", "fp8"))
+    assert eight.stages[0] == sixteen.stages[0]
+    assert eight.peak_memory_bytes < sixteen.peak_memory_bytes
+
+
+def test_a_product_in_8_bits_under_tensorrt_issues_as_many_instructions_as_half_the_depth_in_16() -> None:
+    own = bundle()
+    assert own.accelerator.flops_for("fp8") / own.accelerator.flops_for("bf16") == pytest.approx(2.0, rel=1e-3)
+    half = float(own.cost(Gemm(32768.0, 4096.0, 2048.0, "bf16")).seconds)
+    found = Pricing(own, Execution("tensorrt", "fp8")).product(GemmShape(32768, 4096, 4096), shared=True)
+    assert found.seconds == pytest.approx(half, rel=0.01)
+
+
+def test_images_that_fit_into_the_cache_move_faster_than_memory() -> None:
+    own = bundle("l40s")
+    pricing, unit = Pricing(own, TENSORRT), own.accelerator
+    small, large = 0.5 * unit.cache_bytes, 4.0 * unit.cache_bytes
+    assert pricing._images_s(small) < 0.5 * small / unit.memory_bandwidth_bytes_per_s
+    assert pricing._images_s(large) > large / unit.memory_bandwidth_bytes_per_s
+
+
+def test_a_board_with_the_tables_of_a_larger_one_keeps_its_own_power_limit() -> None:
+    """H100 PCIe: 76 % of the arithmetic of H100 at 350 of its 700 W."""
+    assert measured_limit_w(bundle()) == bundle().accelerator.tdp_w
+    pcie = bundle("h100-pcie")
+    assert pcie.accelerator.tdp_w < measured_limit_w(pcie) < bundle().accelerator.tdp_w
+    large = stage(product(8192, 8192, 8192, times=20))
+    unlimited = float(pcie.cost(Gemm(8192.0, 8192.0, 8192.0, "bf16")).seconds) * 20
+    assert price(large, COMPILED, "h100-pcie") > 1.05 * unlimited
 
 
 def test_autocast_runs_norms_in_fp32_in_eager_mode_only() -> None:
