@@ -3,8 +3,9 @@
     python benchmarks/networks.py [--rows FILE] [--networks DIR] [--worst N] [--fit FILE]
 
 FILE is `validation/networks/measured.csv` of the shared data (its README states the columns). Models whose name has an
-even SHA-256 serve to fit the engine factors (`--fit` writes them); the others are held out. A row that cannot be
-predicted counts 100 % and is printed with its reason. Networks come from the catalog, or from DIR/NAME.yaml.
+even SHA-256 serve to fit the engine factors and the stated intervals (`--fit` writes both); the others are held out. A
+row that cannot be predicted counts 100 % and is printed with its reason. Networks come from the catalog, or from
+DIR/NAME.yaml.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 from pathlib import Path
 from typing import Final, TypeVar
 
 import numpy as np
-import yaml
 
 from calibration.bundles.bundle import load_bundle
 from catalogs.errors import InputError
@@ -32,7 +33,7 @@ from catalogs.networks.files import list_networks, load_network, read_network
 from catalogs.networks.network import NeuralNetwork
 from catalogs.ui.words import percent
 from simulator.networks.execution import Execution, Parallelism
-from simulator.networks.factors import EngineFactors, load_factors
+from simulator.networks.factors import FILE, EngineFactors, IntervalClass, load_factors
 from simulator.networks.job import JobPrice, price_job
 
 #: Classes of rows, with the target of the held-out median error.
@@ -44,6 +45,16 @@ TARGETS: Final = {
     "speedup on 2, 4, 8 GPUs": 0.15,
     "peak memory": 0.15,
     "other": 0.0,
+}
+
+#: The class of the stated interval of each.
+INTERVAL_CLASS: Final[dict[str, IntervalClass]] = {
+    "diffusion seconds": "diffusion",
+    "timm eager": "eager",
+    "timm compiled": "compiled",
+    "MLPerf offline": "tensorrt",
+    "speedup on 2, 4, 8 GPUs": "speedup",
+    "peak memory": "memory",
 }
 
 #: Hardware of the catalog by the start of the column `hardware`; the first match counts.
@@ -70,6 +81,7 @@ HARDWARE: Final = (
     ("H800/H100", "h100"),
     ("H20", "h20"),
     ("A800/A100", "a100-80gb"),
+    ("A100 40GB", "a100-40gb"),
     ("A100", "a100-80gb"),
     ("L40S", "l40s"),
     ("L20", "l20"),
@@ -97,6 +109,11 @@ NETWORK: Final = {
 }
 
 DIFFUSION: Final = ("wan", "hunyuan", "cosmos", "cogvideo", "consisid", "open-sora")
+
+#: Ends of inputs that name an optimisation of Segment Anything Fast; each includes torch.compile.
+COMPILED: Final = ("compile", "SDPA", "Triton", "NT")
+
+NOT_PRICED: Final = ("int8 dynamic", "2:4 sparse")
 
 #: Width and height by the names of resolutions in the rows. Cosmos' own table has 768 x 432 and 1280 x 704 at 16:9.
 RESOLUTIONS: Final = {"480p": (832, 480), "720p": (1280, 720)}
@@ -274,7 +291,7 @@ def job_of(row: Row, network: NeuralNetwork) -> dict[str, int]:
             found["width"], found["height"] = width, height
     if row["model"].startswith("wan2.2") and found.get("height") == 720:
         found["height"] = 704
-    for name, pattern in (("frames", r"(\d+) frames"), ("steps", r"(\d+) steps")):
+    for name, pattern in (("frames", r"(?<!x)\b(\d+) frames"), ("steps", r"(\d+) steps")):
         if number := re.search(pattern, text):
             found[name] = int(number[1])
     if "CFG" in text:
@@ -316,7 +333,11 @@ def _traced_square(found: dict[str, int], network: NeuralNetwork) -> dict[str, i
 
 
 def execution_of(row: Row, network: NeuralNetwork) -> Execution:
-    """Return how a row was executed."""
+    """Return how a row was executed.
+
+    Raises:
+        InputError: A method has no price.
+    """
     ranks = int(row["n_gpus"])
     if row["model"].startswith("timm/"):
         mode = "compiled" if "compile" in row["precision"] else "eager"
@@ -335,7 +356,11 @@ def execution_of(row: Row, network: NeuralNetwork) -> Execution:
         backend = "sdpa"
     elif "cosmos" in source and "B200" in row["hardware"]:
         backend = "cudnn"
+    if unknown := next((method for method in NOT_PRICED if method in row["precision"]), None):
+        raise InputError("no price for this method", unknown)
     mode = "tensorrt" if "TensorRT" in source + row["precision"] else "eager"
+    if "all components compiled" in source or row["input"].endswith(COMPILED):
+        mode = "compiled"
     precision = row["precision"] if row["precision"] in ("bf16", "fp16", "fp32") else "bf16"
     split = parallelism_of(row, network, ranks)
     # Wan 2.1 loads its checkpoint in fp32 and runs under autocast (wan/text2video.py). Its 14B offloads on one GPU, the
@@ -391,7 +416,7 @@ def outcomes(rows: Sequence[Row], predictor: Predictor) -> Iterator[Outcome]:
             yield Outcome(row, "speedup on 2, 4, 8 GPUs", predicted, ratio, found.reason)
 
 
-def table(found: Sequence[Outcome]) -> str:
+def table(found: Sequence[Outcome], intervals: Mapping[IntervalClass, float]) -> str:
     """Return a Markdown table of errors by class, fitted and held out, with the coverage of the stated interval."""
     lines = [
         "| class | rows | models | predicted | median error | p90 | bias | 90 % interval | covered | target |",
@@ -401,7 +426,7 @@ def table(found: Sequence[Outcome]) -> str:
     for outcome in found:
         groups[outcome.kind, outcome.row.held_out].append(outcome)
     for kind, target in TARGETS.items():
-        width = interval(groups[kind, False])
+        factor = intervals.get(INTERVAL_CLASS[kind], 0.0) if kind in INTERVAL_CLASS else 0.0
         for held in (False, True):
             part = groups[kind, held]
             if not part:
@@ -411,8 +436,8 @@ def table(found: Sequence[Outcome]) -> str:
             errors = [o.error for o in part]
             middle, high = float(np.median(errors)), float(np.quantile(errors, 0.9))
             bias = percent(float(np.expm1(np.median(logs))), 1, signed=True) if len(logs) else ""
-            covered = percent(float(np.mean(np.abs(logs) <= width))) if len(logs) and width else ""
-            stated = f"x or / {np.exp(width):.2f}" if width else ""
+            covered = percent(float(np.mean(np.abs(logs) <= np.log(factor)))) if len(logs) and factor else ""
+            stated = f"x or / {factor:.2f}" if factor else ""
             models = len({o.row["model"] for o in part})
             lines.append(
                 f"| {kind} | {'held out' if held else 'fit'} | {models} | {len(logs)} of {len(part)} "
@@ -422,23 +447,40 @@ def table(found: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def interval(fitted: Sequence[Outcome]) -> float:
-    """Return half the width, in log units, of the stated 90 % interval: that of the rows that served to fit."""
-    logs = [abs(float(np.log(o.predicted / o.measured))) for o in fitted if o.predicted]
-    return float(np.quantile(logs, 0.9)) if len(logs) >= 5 else 0.0
+def fitted_intervals(found: Sequence[Outcome]) -> dict[IntervalClass, float]:
+    """Return the factor of the 90 % interval by class, from the rows with even names.
+
+    Each model has the same weight, because a user asks about a new model, not about another row of one with many rows.
+    A class with fewer than five predicted rows is left out.
+    """
+    factors: dict[IntervalClass, float] = {}
+    for kind, name in INTERVAL_CLASS.items():
+        own = [o for o in found if o.kind == kind and not o.row.held_out and o.predicted]
+        if len(own) < 5:
+            continue
+        rows = Counter(o.row["model"] for o in own)
+        ordered = sorted((abs(float(np.log(o.predicted / o.measured))), 1.0 / rows[o.row["model"]]) for o in own)  # type: ignore[operator]
+        reached = np.cumsum([weight for _, weight in ordered]) / len(rows)
+        size = ordered[int(np.searchsorted(reached, 0.9 - 1e-9))][0]
+        factors[name] = ceil(100 * float(np.exp(size))) / 100
+    return factors
 
 
-#: Values that a fit tries for each factor.
+#: Values that a fit tries for each factor; of a dict, for each of these modes.
 GRID: Final[dict[str, tuple[float, ...]]] = {
-    "convolution_share": (0.6, 0.7, 0.8, 0.9, 1.0),
-    "depthwise_share": (0.05, 0.1, 0.15, 0.2, 0.3),
+    "convolution_share.eager": (0.6, 0.7, 0.8, 0.9, 1.0),
+    "convolution_share.compiled": (0.6, 0.7, 0.8, 0.9, 1.0),
+    "depthwise_share": (0.05, 0.075, 0.1, 0.15, 0.2),
     "transposed_share": (0.25, 0.5, 0.75, 1.0),
-    "masked_attention_speed": (0.4, 0.55, 0.7, 0.85, 1.0),
+    "masked_attention_speed": (0.3, 0.4, 0.55, 0.7, 0.85, 1.0),
 }
 
 
 def fit(rows: Sequence[Row], networks: Path | None) -> EngineFactors:
-    """Return the factors with the least mean absolute log error (at most 0.4 a row) on rows of even names."""
+    """Return the factors with the least mean absolute log error (at most 0.4 a row) on rows of even names.
+
+    The factors of kernels are fitted to image networks on boards that their power does not limit.
+    """
     own = [row for row in rows if not row.held_out and row.kind in ("timm eager", "timm compiled")]
     own = [row for row in own if "Max-Q" not in row["hardware"]]
 
@@ -451,12 +493,37 @@ def fit(rows: Sequence[Row], networks: Path | None) -> EngineFactors:
     least = loss(best)
     for name, values in (*GRID.items(), *GRID.items()):
         for value in values:
-            shape = getattr(best, name)
-            tried = best.model_copy(update={name: dict.fromkeys(shape, value) if isinstance(shape, dict) else value})
-            if (now := loss(tried)) < least - 1e-4:
+            tried = with_factor(best, name, value)
+            if tried != best and (now := loss(tried)) < least - 1e-4:
                 best, least = tried, now
-        print(f"{name}: {getattr(best, name)}, loss {least:.4f}", file=sys.stderr)
+        print(f"{name}: loss {least:.4f}", file=sys.stderr)
     return best
+
+
+def with_factor(factors: EngineFactors, name: str, value: float) -> EngineFactors:
+    """Return the factors with another value of one, which is named `factor` or `factor.mode`."""
+    key, _, mode = name.partition(".")
+    return factors.model_copy(update={key: {**getattr(factors, key), mode: value} if mode else value})
+
+
+def written(factors: EngineFactors) -> str:
+    """Return the file of factors, whose comments are those of the shipped file."""
+    lines = []
+    for line in FILE.read_text(encoding="utf-8").splitlines():
+        key = line.partition(":")[0]
+        value = factors.model_dump()[key] if key in EngineFactors.model_fields else None
+        if isinstance(value, dict):
+            line = f"{key}: {{{', '.join(f'{k}: {_number(v)}' for k, v in value.items())}}}"
+        elif value is not None:
+            line = f"{key}: {_number(value)}"
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float) -> str:
+    """Return a number as YAML reads it, which needs a point before an exponent."""
+    text = f"{value:.6g}"
+    return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 
 def main() -> int:
@@ -474,10 +541,11 @@ def main() -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    if given.fit:
-        given.fit.write_text(yaml.safe_dump(factors.model_dump(), sort_keys=False), encoding="utf-8")
     found = list(outcomes(rows, Predictor(factors, given.networks)))
-    print(table(found))
+    if given.fit:
+        factors = factors.model_copy(update={"interval_90": fitted_intervals(found)})
+        given.fit.write_text(written(factors), encoding="utf-8")
+    print(table(found, factors.interval_90))
     print("\nrows without a prediction, by reason:")
     for reason, count in Counter(o.reason.split(": got")[0] for o in found if o.predicted is None).most_common():
         print(f"  {count:4d} {reason}")

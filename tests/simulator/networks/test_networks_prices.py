@@ -249,6 +249,14 @@ def test_an_unknown_pair_is_a_roofline_with_a_notice_and_an_unknown_backend_an_e
         attention_price(shape, "fa33", bundle())
 
 
+def test_a_rate_that_no_source_states_is_announced_as_an_assumption() -> None:
+    shape = attention(16384, 16384).shape
+    assert isinstance(shape, AttentionShape)
+    assumed, published = (attention_price(shape, "cudnn", bundle(name)).notice or "" for name in ("b200", "h100"))
+    assert "an assumed rate" in assumed
+    assert "a published rate" in published
+
+
 def test_every_published_rate_has_a_source() -> None:
     entries = [entry for found in load_backends().values() for entry in found]
     assert all(entry.source for entry in entries if entry.relative_speed != 1.0)
