@@ -95,6 +95,7 @@ NETWORK: Final = {
     "bert-99": "bert-large",
     "bert-99.9": "bert-large",
     "3d-unet-99": "3d-unet",
+    "retinanet": "retinanet-resnext50",
     "sam-vit_b": "samvit_base_patch16",
     "sam2.1-hiera-tiny": "sam2.1-tiny",
     "sam2.1-hiera-base_plus": "sam2.1-base-plus",
@@ -227,8 +228,10 @@ class Predictor:
         Raises:
             InputError: The network or hardware is not in the catalog, or the metric is not one that is predicted.
         """
-        if row["metric"] not in ("peak memory", "latency", "throughput"):
+        if row["metric"] not in ("peak memory", "latency", "throughput", "p90 latency"):
             raise InputError("this metric is not predicted", row["metric"])
+        if row["metric"] == "p90 latency" and "SQuAD" in row["input"]:
+            raise InputError("the ninth decile of inputs of unknown lengths is not predicted", row["input"])
         network = self._network(network_name(row))
         job = job_of(row, network)
         price = self._price(network, row, job)
@@ -236,7 +239,7 @@ class Predictor:
             return price.peak_memory_bytes / 1e9
         if row["metric"] == "latency" and row["unit"].startswith("s"):
             return price.seconds
-        if row["metric"] == "latency" and row["unit"] == "ms":
+        if "latency" in row["metric"] and row["unit"] == "ms":
             return price.seconds * 1e3
         jobs = job.get("batch", 1) * (int(row["n_gpus"]) if row.kind == "MLPerf offline" else 1)
         return jobs / price.seconds
@@ -343,7 +346,7 @@ def execution_of(row: Row, network: NeuralNetwork) -> Execution:
         mode = "compiled" if "compile" in row["precision"] else "eager"
         amp = "amp" in row["precision"]
         return Execution(mode, "fp16" if amp else "bf16", autocast=amp, attention_backend="sdpa")  # type: ignore[arg-type]
-    if row.kind == "MLPerf offline":
+    if row["source"].startswith("MLPerf"):
         limit = OFFLINE_MAX_Q_W.get(row["model"]) if "MaxQ" in row["hardware"] else None
         return Execution(
             "tensorrt", by_hardware(OFFLINE_PRECISION.get(row["model"], {"": "fp16"}), row), power_limit_w=limit

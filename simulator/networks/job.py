@@ -19,7 +19,7 @@ from calibration.bundles.bundle import Bundle
 from calibration.operators.cost import INTERPOLATED, MEASURED
 from calibration.operators.operators import Collective
 from calibration.operators.roofline import link_bytes
-from calibration.power.model import LIMIT_SHARE
+from calibration.power.model import LIMIT_SHARE, capped_w
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
@@ -193,7 +193,7 @@ def price_stage(stage: SizedStage, pricing: Pricing, links: Network) -> StagePri
     limit = min(pricing.execution.power_limit_w or unit.tdp_w, unit.tdp_w)
     measured_w = measured_limit_w(pricing.bundle)
     if limit >= measured_w:
-        return plain
+        return replace(plain, joules=min(plain.joules, capped_w(unit) * plain.seconds))
     pricing = replace(pricing, bundle=replace(pricing.bundle, accelerator=replace(unit, tdp_w=measured_w)), _known={})
     known: dict[float, StagePrice] = {}
 
