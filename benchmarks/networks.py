@@ -111,6 +111,9 @@ NETWORK: Final = {
 
 DIFFUSION: Final = ("wan", "hunyuan", "cosmos", "cogvideo", "consisid", "open-sora")
 
+#: The Wan repositories encode and decode video in fp32 (wan/modules/vae.py), with torch's default of tf32 convolutions.
+WAN_STAGES: Final = (("decoder", "tf32"), ("video_encoder", "tf32"))
+
 #: Ends of inputs that name an optimisation of Segment Anything Fast; each includes torch.compile.
 COMPILED: Final = ("compile", "SDPA", "Triton", "NT")
 
@@ -377,6 +380,7 @@ def execution_of(row: Row, network: NeuralNetwork) -> Execution:
         parallelism=split,
         offload=offload,
         weight_precision="fp32" if "Wan2.1" in source else None,
+        stage_precision=WAN_STAGES if "Wan-Video" in source else (),
         attended=NATTEN_SHARE if "NATTEN" in row["model"] else 1.0,
     )
 

@@ -74,6 +74,8 @@ class Execution:
         attended: Share of the keys that a query of self-attention attends to in stages that repeat, the mean of the
             layers: below 1 with windows over neighbouring tokens (NATTEN). Their blocks have the rate of dense kernels
             (Generalized Neighborhood Attention, arXiv 2504.16922: windows of whole tiles gain what they skip).
+        stage_precision: Number formats of stages that are not repeated and have another one, by the start of their
+            name: `(("decoder", "tf32"),)` for a decoder in fp32, whose convolutions torch computes in tf32.
     """
 
     mode: Mode = "compiled"
@@ -85,6 +87,7 @@ class Execution:
     offload: bool = False
     weight_precision: str | None = None
     attended: float = 1.0
+    stage_precision: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         """Check the names.
@@ -94,7 +97,8 @@ class Execution:
         """
         if self.mode not in get_args(Mode):
             raise InputError("unknown execution mode", self.mode, nearest_name(self.mode, get_args(Mode)))
-        for name in (self.precision, self.weight_precision or self.precision):
+        others = (precision for _, precision in self.stage_precision)
+        for name in (self.precision, self.weight_precision or self.precision, *others):
             if name not in ACTIVATION_BYTES:
                 raise InputError("unknown precision", name, nearest_name(name, ACTIVATION_BYTES))
         if not 0.0 < self.attended <= 1.0:

@@ -131,8 +131,12 @@ def price_job(
     _check_split(network, split, bool(repeated), job)
     sizes, links = network.sizes_of(job), Network(hardware)
     main = Pricing(bundle, execution, factors)
-    alone = Pricing(bundle, _of_single_stages(execution) if repeated else execution, factors, notices=main.notices)
-    pricing = [main if stage.name in repeated else alone for stage in network.stages]
+    pricing = [
+        main
+        if stage.name in repeated
+        else Pricing(bundle, _of_single_stage(execution, stage.name, bool(repeated)), factors, notices=main.notices)
+        for stage in network.stages
+    ]
     priced = tuple(
         price_stage(stage.at(sizes, own.execution.activation_bytes), own, links)
         for stage, own in zip(network.stages, pricing, strict=True)
@@ -160,13 +164,17 @@ def _check_split(
         raise InputError("a job without classifier-free guidance has no second pass to share", split.guidance, "1")
 
 
-def _of_single_stages(execution: Execution) -> Execution:
-    """Return how stages that a job does not repeat are executed: whole, and in 16 bits where others have 8.
+def _of_single_stage(execution: Execution, name: str, others_repeat: bool) -> Execution:
+    """Return how a stage that a job does not repeat is executed: whole, and in 16 bits where others have 8.
 
-    Quantisation is applied to the denoiser; text encoders and decoders keep their format.
+    Where others repeat, quantisation is applied to those; text encoders and decoders keep their format.
     """
-    precision = "bf16" if execution.precision in ("fp8", "int8") else execution.precision
-    return replace(execution, precision=precision, parallelism=Parallelism(), weight_precision=None, attended=1.0)
+    precision = execution.precision
+    if others_repeat and precision in ("fp8", "int8"):
+        precision = "bf16"
+    stated = (stated for start, stated in execution.stage_precision if name.startswith(start))
+    whole = replace(execution, precision=next(stated, precision))
+    return replace(whole, parallelism=Parallelism(), weight_precision=None, attended=1.0) if others_repeat else whole
 
 
 def _peak_memory_bytes(priced: tuple[StagePrice, ...], pricing: Sequence[Pricing]) -> float:
@@ -208,8 +216,8 @@ def price_stage(stage: SizedStage, pricing: Pricing, links: Network) -> StagePri
         return at(CLOCKS[min(first, len(CLOCKS) - 1)])
 
     limited, own = under(limit), under(measured_w)
-    factor = limited.seconds / own.seconds
-    return replace(plain, seconds=plain.seconds * factor, device_s=plain.device_s * factor, joules=limited.joules)
+    factor, joules = limited.seconds / own.seconds, limited.joules * plain.seconds / own.seconds
+    return replace(plain, seconds=plain.seconds * factor, device_s=plain.device_s * factor, joules=joules)
 
 
 def measured_limit_w(bundle: Bundle) -> float:

@@ -120,6 +120,19 @@ def test_quantisation_covers_the_denoiser_and_not_the_stages_beside_it() -> None
     assert eight.peak_memory_bytes < sixteen.peak_memory_bytes
 
 
+def test_a_single_stage_may_have_its_own_number_format() -> None:
+    hardware = parse_hardware("h100x2")
+    plain, wide = (
+        price_job(network(), bundle(), hardware, replace(COMPILED, stage_precision=stated))
+        for stated in ((), (("enc", "tf32"), ("denoiser", "tf32")))
+    )
+    assert wide.stages[0].seconds > plain.stages[0].seconds
+    assert wide.stages[0].activation_bytes == 2 * plain.stages[0].activation_bytes
+    assert wide.stages[1] == plain.stages[1]  # it is repeated
+    with pytest.raises(InputError, match="unknown precision"):
+        replace(COMPILED, stage_precision=(("enc", "tf33"),))
+
+
 def test_a_product_in_8_bits_under_tensorrt_issues_as_many_instructions_as_half_the_depth_in_16() -> None:
     own = bundle()
     assert own.accelerator.flops_for("fp8") / own.accelerator.flops_for("bf16") == pytest.approx(2.0, rel=1e-3)
