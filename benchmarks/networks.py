@@ -34,7 +34,7 @@ from catalogs.networks.network import NeuralNetwork
 from catalogs.ui.words import percent
 from simulator.networks.execution import Execution, Parallelism
 from simulator.networks.factors import FILE, EngineFactors, IntervalClass, load_factors
-from simulator.networks.job import JobPrice, price_job
+from simulator.networks.job import JobPrice, price_job, repeated_stages
 
 #: Classes of rows, with the target of the held-out median error.
 TARGETS: Final = {
@@ -389,7 +389,7 @@ def parallelism_of(row: Row, network: NeuralNetwork, ranks: int) -> Parallelism:
     """Return the split of a row: as stated, or else Ulysses as far as the heads can be divided, or a ring."""
     if stated := re.search(r"ulysses(\d) ring(\d) cfg(\d)", row["input"]):
         return Parallelism(int(stated[1]), int(stated[2]), int(stated[3]))
-    repeated = [stage for stage in network.stages if "steps" in stage.runs.names]
+    repeated = [stage for stage in network.stages if stage.name in repeated_stages(network)]
     heads = [op.dims["heads"] for stage in repeated for op, _ in stage.operators if op.kind == "attention"]
     counts = [int(h.constant or 1) for h in heads if not isinstance(h, tuple)]
     most = max(counts, default=1)

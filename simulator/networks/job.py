@@ -145,8 +145,12 @@ def price_job(
 
 
 def repeated_stages(network: NeuralNetwork) -> frozenset[str]:
-    """Return the names of the stages that a job runs once in each step of its sampler."""
-    return frozenset(stage.name for stage in network.stages if STEPS in stage.runs.names)
+    """Return the names of the stages whose runs depend on the steps of the sampler, also by way of a derived size."""
+    counting = {STEPS}
+    for derived in network.derived:
+        if counting & {*derived.first.names, *derived.second.names}:
+            counting.add(derived.name)
+    return frozenset(stage.name for stage in network.stages if counting & {*stage.runs.names})
 
 
 def _check_split(
@@ -160,8 +164,8 @@ def _check_split(
     if split.ranks > 1 and not repeats:
         hint = "give each accelerator jobs of its own"
         raise InputError(f"{network.name} runs in one pass, which is not split over ranks", split.ranks, "1", hint=hint)
-    if split.guidance > 1 and network.sizes_of(job).get(GUIDANCE) != split.guidance:
-        raise InputError("a job without classifier-free guidance has no second pass to share", split.guidance, "1")
+    if network.sizes_of(job).get(GUIDANCE, 1) % split.guidance:
+        raise InputError("ranks share the passes of classifier-free guidance evenly", split.guidance, "1")
 
 
 def _of_single_stage(execution: Execution, name: str, others_repeat: bool) -> Execution:

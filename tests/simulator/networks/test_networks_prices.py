@@ -10,7 +10,7 @@ from calibration.bundles.bundle import Bundle, load_bundle
 from calibration.operators.operators import Collective, Gemm
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from catalogs.networks.network import JobSize, NeuralNetwork, Operator, SizedOperator, SizedStage, Stage
+from catalogs.networks.network import DerivedSize, JobSize, NeuralNetwork, Operator, SizedOperator, SizedStage, Stage
 from catalogs.networks.polynomials import Polynomial
 from catalogs.networks.shapes import AttentionShape, ConvolutionShape, ElementShape, GemmShape, Kind
 from simulator.network.collectives import Network
@@ -391,6 +391,13 @@ def test_only_stages_of_the_sampler_are_split_however_often_others_run() -> None
     decoder = replace(network().stages[0], name="decoder", runs=Polynomial.of(100))
     found = replace(network(), stages=(*network().stages, decoder))
     assert repeated_stages(found) == {"denoiser"}
+
+
+def test_an_expert_that_takes_a_part_of_the_steps_is_a_stage_of_the_sampler() -> None:
+    early = DerivedSize("early", "floor", Polynomial.name("steps"), Polynomial.of(2))
+    expert = replace(network().stages[1], name="expert", runs=Polynomial.name("early"))
+    found = replace(network(), stages=(*network().stages, expert), derived=(early,))
+    assert repeated_stages(found) == {"denoiser", "expert"}
 
 
 def test_windows_shorten_self_attention_by_their_share_and_leave_the_rest() -> None:
