@@ -3,15 +3,14 @@
     python benchmarks/networks.py [--rows FILE] [--networks DIR] [--worst N] [--fit FILE]
 
 FILE is `validation/networks/measured.csv` of the shared data (its README states the columns). Models whose name has an
-even SHA-256 serve to fit the engine factors (`--fit` writes them); the others are held out. A row that cannot be
-predicted counts 100 % and is printed with its reason. Networks come from the catalog, or from DIR/NAME.yaml.
+even SHA-256 serve to fit the engine factors and the stated intervals (`--fit` writes both); the others are held out. A
+row that cannot be predicted counts 100 % and is printed with its reason. Networks come from the catalog, or from
+DIR/NAME.yaml.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
-import hashlib
 import os
 import re
 import sys
@@ -19,11 +18,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-import yaml
+from network_rows import HARDWARE, Row, execution_of, job_of, network_name, read_rows
 
 from calibration.bundles.bundle import load_bundle
 from catalogs.errors import InputError
@@ -31,8 +31,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network, read_network
 from catalogs.networks.network import NeuralNetwork
 from catalogs.ui.words import percent
-from simulator.networks.execution import Execution, Parallelism
-from simulator.networks.factors import EngineFactors, load_factors
+from simulator.networks.factors import FILE, EngineFactors, IntervalClass, load_factors
 from simulator.networks.job import JobPrice, price_job
 
 #: Classes of rows, with the target of the held-out median error.
@@ -46,79 +45,15 @@ TARGETS: Final = {
     "other": 0.0,
 }
 
-#: Hardware of the catalog by the start of the column `hardware`; the first match counts.
-HARDWARE: Final = (
-    ("RTX PRO 6000", "rtxpro6000"),
-    ("RTX 4090", "rtx4090"),
-    ("GB200", "gb200"),
-    ("B200", "b200"),
-    ("GH200", "h100"),
-    ("H200 NVL", "h200-nvl"),
-    ("H200", "h200"),
-    ("H100 PCIe", "h100-pcie"),
-    ("H100_PCIe", "h100-pcie"),
-    ("H100 NVL", "h100-nvl"),
-    ("H100NVL", "h100-nvl"),
-    ("H100_NVL", "h100-nvl"),
-    ("H100", "h100"),
-    ("H800/H100", "h100"),
-    ("H20", "h20"),
-    ("A800/A100", "a100-80gb"),
-    ("A100", "a100-80gb"),
-    ("L40S", "l40s"),
-    ("L20", "l20"),
-    ("L4 ", "l4"),
-    ("T4", "t4"),
-)
-
-#: Network of the catalog by measured model, where the names differ.
-NETWORK: Final = {
-    "consisid (cogvideox-5b)": "cogvideox-5b",
-    "wan2.2-ti2v-5b t2v": "wan2.2-ti2v-5b",
-    "wan2.2-ti2v-5b i2v": "wan2.2-ti2v-5b",
-    "open-sora-2.0-11b": "open-sora-2.0",
+#: The class of the stated interval of each.
+INTERVAL_CLASS: Final[dict[str, IntervalClass]] = {
+    "diffusion seconds": "diffusion",
+    "timm eager": "eager",
+    "timm compiled": "compiled",
+    "MLPerf offline": "tensorrt",
+    "speedup on 2, 4, 8 GPUs": "speedup",
+    "peak memory": "memory",
 }
-
-DIFFUSION: Final = ("wan", "hunyuan", "cosmos", "cogvideo", "consisid", "open-sora")
-
-#: Width and height by the names of resolutions in the rows. Cosmos' own table has 768 x 432 and 1280 x 704 at 16:9.
-RESOLUTIONS: Final = {"480p": (832, 480), "720p": (1280, 720)}
-COSMOS: Final = {"480p": (768, 432), "720p": (1280, 704)}
-
-#: Images of one launch in MLPerf's offline scenario, where the harness chooses: large enough to fill an accelerator.
-OFFLINE_BATCH: Final = {"resnet50": 256, "stable-diffusion-xl": 8}
-OFFLINE_PRECISION: Final = {"resnet50": "int8", "stable-diffusion-xl": "fp8"}
-
-MAX_Q_W: Final = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One measurement."""
-
-    values: Mapping[str, str]
-
-    def __getitem__(self, key: str) -> str:
-        """Return the text of a column."""
-        return self.values[key]
-
-    @property
-    def held_out(self) -> bool:
-        """Return whether the model must not serve to fit factors."""
-        return int(hashlib.sha256(self["model"].encode()).hexdigest(), 16) % 2 == 1
-
-    @property
-    def kind(self) -> str:
-        """Return the class of the row."""
-        if self["metric"] == "peak memory":
-            return "peak memory"
-        if self["model"].startswith("timm/"):
-            return "timm compiled" if "compile" in self["precision"] else "timm eager"
-        if "Offline" in self["input"]:
-            return "MLPerf offline"
-        if self["model"].startswith(DIFFUSION) and self["metric"] == "latency":
-            return "diffusion seconds"
-        return "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,19 +72,6 @@ class Outcome:
         return 1.0 if self.predicted is None else abs(self.predicted / self.measured - 1.0)
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Return the rows of a file.
-
-    Raises:
-        InputError: The file cannot be read.
-    """
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return [Row(values) for values in csv.DictReader(file)]
-    except OSError:
-        raise InputError("measurements cannot be read", str(path), hint="name the file with --rows") from None
-
-
 class Predictor:
     """Predictions of rows under given factors."""
 
@@ -164,16 +86,18 @@ class Predictor:
         Raises:
             InputError: The network or hardware is not in the catalog, or the metric is not one that is predicted.
         """
-        if row["metric"] not in ("peak memory", "latency", "throughput"):
+        if row["metric"] not in ("peak memory", "latency", "throughput", "p90 latency"):
             raise InputError("this metric is not predicted", row["metric"])
-        network = self._network(NETWORK.get(row["model"], row["model"].removeprefix("timm/")))
+        if row["metric"] == "p90 latency" and "SQuAD" in row["input"]:
+            raise InputError("the ninth decile of inputs of unknown lengths is not predicted", row["input"])
+        network = self._network(network_name(row))
         job = job_of(row, network)
         price = self._price(network, row, job)
         if row["metric"] == "peak memory":
             return price.peak_memory_bytes / 1e9
         if row["metric"] == "latency" and row["unit"].startswith("s"):
             return price.seconds
-        if row["metric"] == "latency" and row["unit"] == "ms":
+        if "latency" in row["metric"] and row["unit"] == "ms":
             return price.seconds * 1e3
         jobs = job.get("batch", 1) * (int(row["n_gpus"]) if row.kind == "MLPerf offline" else 1)
         return jobs / price.seconds
@@ -205,86 +129,6 @@ def _node(name: str) -> int:
     return parse_hardware(name).node.max_accelerators
 
 
-def job_of(row: Row, network: NeuralNetwork) -> dict[str, int]:
-    """Return the sizes that a row states, as far as the network has them.
-
-    Raises:
-        InputError: The network was traced at another size.
-    """
-    text, found = row["input"], {}
-    if pixels := re.search(r"(\d+)x(\d+)", text):
-        found["width"], found["height"] = int(pixels[1]), int(pixels[2])
-    for name, (width, height) in (COSMOS if "cosmos" in row["model"] else RESOLUTIONS).items():
-        if name in text:
-            found["width"], found["height"] = width, height
-    if row["model"].startswith("wan2.2") and found.get("height") == 720:
-        found["height"] = 704
-    for name, pattern in (("frames", r"(\d+) frames"), ("steps", r"(\d+) steps")):
-        if number := re.search(pattern, text):
-            found[name] = int(number[1])
-    if "CFG" in text:
-        found["guidance"] = 2
-    if "10 fps" in text:
-        found["frames"] = 61
-    found["batch"] = OFFLINE_BATCH.get(row["model"], 1) if not row["batch"].isdigit() else int(row["batch"])
-    known = {size.name for size in network.sizes}
-    if "height" not in known and row["model"].startswith("timm/") and str(found["height"]) not in row["model"]:
-        return _traced_square(found, network)
-    return {name: value for name, value in found.items() if name in known}
-
-
-def _traced_square(found: dict[str, int], network: NeuralNetwork) -> dict[str, int]:
-    """Return the batch of a network that has one image size, where that is the size of the row.
-
-    Raises:
-        InputError: It is another size.
-    """
-    shapes = [op.dims.get("input") for stage in network.stages for op, _ in stage.operators if op.kind == "convolution"]
-    first = next((dims for dims in shapes if isinstance(dims, tuple)), ())
-    if [int(extent.constant or 0) for extent in first] != [found["height"], found["width"]]:
-        raise InputError("the network was traced at another size", f"{found['width']}x{found['height']}")
-    return {"batch": found["batch"]}
-
-
-def execution_of(row: Row, network: NeuralNetwork) -> Execution:
-    """Return how a row was executed."""
-    ranks = int(row["n_gpus"])
-    if row["model"].startswith("timm/"):
-        mode = "compiled" if "compile" in row["precision"] else "eager"
-        amp = "amp" in row["precision"]
-        limit = MAX_Q_W if "Max-Q" in row["hardware"] else None
-        precision = "fp16" if amp else "bf16"
-        return Execution(mode, precision, autocast=amp, attention_backend="sdpa", power_limit_w=limit)  # type: ignore[arg-type]
-    if row.kind == "MLPerf offline":
-        return Execution("tensorrt", OFFLINE_PRECISION.get(row["model"], "fp16"))
-    source = row["source"]
-    backend = None
-    if "xDiT" in source or "Wan2.1" in source:
-        backend = "fa2"
-    elif "CogVideo" in source or "sam2" in source:
-        backend = "sdpa"
-    elif "cosmos" in source and "B200" in row["hardware"]:
-        backend = "cudnn"
-    mode = "tensorrt" if "TensorRT" in source + row["precision"] else "eager"
-    precision = row["precision"] if row["precision"] in ("bf16", "fp16", "fp32") else "bf16"
-    split = parallelism_of(row, network, ranks)
-    offload = "offload" in source and ranks == 1
-    return Execution(mode, precision, False, backend, split, None, offload)  # type: ignore[arg-type]
-
-
-def parallelism_of(row: Row, network: NeuralNetwork, ranks: int) -> Parallelism:
-    """Return the split of a row: as stated, or else Ulysses as far as the heads can be divided, and a ring."""
-    if stated := re.search(r"ulysses(\d) ring(\d) cfg(\d)", row["input"]):
-        return Parallelism(int(stated[1]), int(stated[2]), int(stated[3]))
-    repeated = [stage for stage in network.stages if "steps" in stage.runs.names]
-    heads = [op.dims["heads"] for stage in repeated for op, _ in stage.operators if op.kind == "attention"]
-    counts = [int(h.constant or 1) for h in heads if not isinstance(h, tuple)]
-    most = max(counts, default=1)
-    ulysses = max(n for n in range(1, ranks + 1) if ranks % n == 0 and most % n == 0)
-    sharded = "Wan" in row["source"] and ranks > 1
-    return Parallelism(ulysses, ranks // ulysses, 1, sharded)
-
-
 def outcomes(rows: Sequence[Row], predictor: Predictor) -> Iterator[Outcome]:
     """Yield the outcome of every row, and of the speedup of rows on several accelerators over one."""
     single: dict[tuple[str, ...], Outcome] = {}
@@ -308,7 +152,7 @@ def outcomes(rows: Sequence[Row], predictor: Predictor) -> Iterator[Outcome]:
             yield Outcome(row, "speedup on 2, 4, 8 GPUs", predicted, ratio, found.reason)
 
 
-def table(found: Sequence[Outcome]) -> str:
+def table(found: Sequence[Outcome], intervals: Mapping[IntervalClass, float]) -> str:
     """Return a Markdown table of errors by class, fitted and held out, with the coverage of the stated interval."""
     lines = [
         "| class | rows | models | predicted | median error | p90 | bias | 90 % interval | covered | target |",
@@ -318,7 +162,7 @@ def table(found: Sequence[Outcome]) -> str:
     for outcome in found:
         groups[outcome.kind, outcome.row.held_out].append(outcome)
     for kind, target in TARGETS.items():
-        width = interval(groups[kind, False])
+        factor = intervals.get(INTERVAL_CLASS[kind], 0.0) if kind in INTERVAL_CLASS else 0.0
         for held in (False, True):
             part = groups[kind, held]
             if not part:
@@ -328,8 +172,8 @@ def table(found: Sequence[Outcome]) -> str:
             errors = [o.error for o in part]
             middle, high = float(np.median(errors)), float(np.quantile(errors, 0.9))
             bias = percent(float(np.expm1(np.median(logs))), 1, signed=True) if len(logs) else ""
-            covered = percent(float(np.mean(np.abs(logs) <= width))) if len(logs) and width else ""
-            stated = f"x or / {np.exp(width):.2f}" if width else ""
+            covered = percent(float(np.mean(np.abs(logs) <= np.log(factor)))) if len(logs) and factor else ""
+            stated = f"x or / {factor:.2f}" if factor else ""
             models = len({o.row["model"] for o in part})
             lines.append(
                 f"| {kind} | {'held out' if held else 'fit'} | {models} | {len(logs)} of {len(part)} "
@@ -339,23 +183,40 @@ def table(found: Sequence[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def interval(fitted: Sequence[Outcome]) -> float:
-    """Return half the width, in log units, of the stated 90 % interval: that of the rows that served to fit."""
-    logs = [abs(float(np.log(o.predicted / o.measured))) for o in fitted if o.predicted]
-    return float(np.quantile(logs, 0.9)) if len(logs) >= 5 else 0.0
+def fitted_intervals(found: Sequence[Outcome]) -> dict[IntervalClass, float]:
+    """Return the factor of the 90 % interval by class, from the rows with even names.
+
+    Each model has the same weight, because a user asks about a new model, not about another row of one with many rows.
+    A class with fewer than five predicted rows is left out.
+    """
+    factors: dict[IntervalClass, float] = {}
+    for kind, name in INTERVAL_CLASS.items():
+        own = [o for o in found if o.kind == kind and not o.row.held_out and o.predicted]
+        if len(own) < 5:
+            continue
+        rows = Counter(o.row["model"] for o in own)
+        ordered = sorted((abs(float(np.log(o.predicted / o.measured))), 1.0 / rows[o.row["model"]]) for o in own)  # type: ignore[operator]
+        reached = np.cumsum([weight for _, weight in ordered]) / len(rows)
+        size = ordered[int(np.searchsorted(reached, 0.9 - 1e-9))][0]
+        factors[name] = ceil(100 * float(np.exp(size))) / 100
+    return factors
 
 
-#: Values that a fit tries for each factor.
+#: Values that a fit tries for each factor; of a dict, for each of these modes.
 GRID: Final[dict[str, tuple[float, ...]]] = {
-    "convolution_share": (0.6, 0.7, 0.8, 0.9, 1.0),
-    "depthwise_share": (0.05, 0.1, 0.15, 0.2, 0.3),
+    "convolution_share.eager": (0.6, 0.7, 0.8, 0.9, 1.0),
+    "convolution_share.compiled": (0.6, 0.7, 0.8, 0.9, 1.0),
+    "depthwise_share": (0.05, 0.075, 0.1, 0.15, 0.2),
     "transposed_share": (0.25, 0.5, 0.75, 1.0),
-    "masked_attention_speed": (0.4, 0.55, 0.7, 0.85, 1.0),
+    "masked_attention_speed": (0.3, 0.4, 0.55, 0.7, 0.85, 1.0),
 }
 
 
 def fit(rows: Sequence[Row], networks: Path | None) -> EngineFactors:
-    """Return the factors with the least mean absolute log error (at most 0.4 a row) on rows of even names."""
+    """Return the factors with the least mean absolute log error (at most 0.4 a row) on rows of even names.
+
+    The factors of kernels are fitted to image networks on boards that their power does not limit.
+    """
     own = [row for row in rows if not row.held_out and row.kind in ("timm eager", "timm compiled")]
     own = [row for row in own if "Max-Q" not in row["hardware"]]
 
@@ -368,12 +229,37 @@ def fit(rows: Sequence[Row], networks: Path | None) -> EngineFactors:
     least = loss(best)
     for name, values in (*GRID.items(), *GRID.items()):
         for value in values:
-            shape = getattr(best, name)
-            tried = best.model_copy(update={name: dict.fromkeys(shape, value) if isinstance(shape, dict) else value})
-            if (now := loss(tried)) < least - 1e-4:
+            tried = with_factor(best, name, value)
+            if tried != best and (now := loss(tried)) < least - 1e-4:
                 best, least = tried, now
-        print(f"{name}: {getattr(best, name)}, loss {least:.4f}", file=sys.stderr)
+        print(f"{name}: loss {least:.4f}", file=sys.stderr)
     return best
+
+
+def with_factor(factors: EngineFactors, name: str, value: float) -> EngineFactors:
+    """Return the factors with another value of one, which is named `factor` or `factor.mode`."""
+    key, _, mode = name.partition(".")
+    return factors.model_copy(update={key: {**getattr(factors, key), mode: value} if mode else value})
+
+
+def written(factors: EngineFactors) -> str:
+    """Return the file of factors, whose comments are those of the shipped file."""
+    lines = []
+    for line in FILE.read_text(encoding="utf-8").splitlines():
+        key = line.partition(":")[0]
+        value = factors.model_dump()[key] if key in EngineFactors.model_fields else None
+        if isinstance(value, dict):
+            line = f"{key}: {{{', '.join(f'{k}: {_number(v)}' for k, v in value.items())}}}"
+        elif value is not None:
+            line = f"{key}: {_number(value)}"
+        lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float) -> str:
+    """Return a number as YAML reads it, which needs a point before an exponent."""
+    text = f"{value:.6g}"
+    return text.replace("e", ".0e") if "e" in text and "." not in text else text
 
 
 def main() -> int:
@@ -391,10 +277,11 @@ def main() -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    if given.fit:
-        given.fit.write_text(yaml.safe_dump(factors.model_dump(), sort_keys=False), encoding="utf-8")
     found = list(outcomes(rows, Predictor(factors, given.networks)))
-    print(table(found))
+    if given.fit:
+        factors = factors.model_copy(update={"interval_90": fitted_intervals(found)})
+        given.fit.write_text(written(factors), encoding="utf-8")
+    print(table(found, factors.interval_90))
     print("\nrows without a prediction, by reason:")
     for reason, count in Counter(o.reason.split(": got")[0] for o in found if o.predicted is None).most_common():
         print(f"  {count:4d} {reason}")

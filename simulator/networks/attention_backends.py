@@ -33,6 +33,7 @@ class BackendEntry(YamlBlock):
     architectures: tuple[str, ...] = ()
     relative_speed: PositiveFloat = 1.0
     matrix_share: PositiveFloat = 1.0  # of the peak of the matrix units, at most
+    assumed: bool = False  # the speed is an assumption of ours, which the source does not state
     source: str = ""
 
 
@@ -102,7 +103,8 @@ def attention_price(
             unbound, matrix = model.vector_bound(op, bundle.accelerator)[0], compute_s(op, bundle.accelerator)
             longer = seconds / float(bundle.cost(op).seconds)  # at a lower clock
             seconds = longer * max(float(unbound) / speed, float(matrix) / entry.matrix_share)
-            note = f"attention backend {backend}: a published rate, {speed:g} times that of the measured {kernel}"
+            rate = "an assumed rate" if entry.assumed else "a published rate"
+            note = f"attention backend {backend}: {rate}, {speed:g} times that of the measured {kernel}"
             return AttentionPrice(seconds, ROOFLINE, watts, note)
     elif "prefill_attention" in bundle.models and backend in (None, "fa2", "sdpa"):
         note = f"attention without a mask: from the causal table of {bundle.name}, {WITHOUT_MASK:g} times its rate"

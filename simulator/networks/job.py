@@ -3,13 +3,14 @@
 Under sequence parallelism a rank holds a share of the tokens. Products and memory-bound kernels shrink with it.
 Ulysses exchanges queries, keys, values and the output of each attention, so that a rank attends with a share of the
 heads (arXiv 2309.14509). In a ring, a rank keeps its queries and passes keys and values on, while it computes on what
-it has (arXiv 2310.01889). Only the stage that a job repeats most is split; the others (text encoders, the decoder of a
-latent image) run on every rank.
+it has (arXiv 2310.01889). Only stages that a job runs once in each step of its sampler are split; the others (text
+encoders, the decoder of a latent image) run whole, as they do in xDiT and in the Wan repositories.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
@@ -17,8 +18,10 @@ from typing import Final
 from calibration.bundles.bundle import Bundle
 from calibration.operators.cost import INTERPOLATED, MEASURED
 from calibration.operators.operators import Collective
-from calibration.power.model import LIMIT_SHARE
+from calibration.operators.roofline import link_bytes
+from calibration.power.model import LIMIT_SHARE, capped_w
 from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.networks.network import NeuralNetwork, SizedOperator, SizedStage
 from catalogs.networks.shapes import AttentionShape, ConvolutionShape, ElementShape, GemmShape, Shape
@@ -27,6 +30,18 @@ from simulator.networks.execution import Execution, Parallelism
 from simulator.networks.factors import EngineFactors, load_factors
 from simulator.networks.launches import launches
 from simulator.networks.operator_price import Pricing
+
+#: The size that counts the steps of a sampler: stages whose runs depend on it are those that a job repeats.
+STEPS: Final = "steps"
+
+#: The size that is 2 where a job runs its denoiser with and without its prompt.
+GUIDANCE: Final = "guidance"
+
+#: Memory of a process outside torch's allocator on an accelerator that is alone, and on one of several (communicators):
+#: llm-d's capacity rule for cards of 80 GB, as the profile of vLLM has it (catalogs/data/engines/vllm.yaml).
+CONTEXT_BYTES: Final = 0.15 * 2**30
+
+CONTEXT_BYTES_PARALLEL: Final = 0.6 * 2**30
 
 #: Clocks at which a stage under a power limit is priced, as shares of the highest.
 CLOCKS: Final = tuple(1.0 - 0.025 * i for i in range(33))
@@ -112,55 +127,122 @@ def price_job(
     if split.ranks > hardware.accelerators_per_node * hardware.n_nodes:
         most = str(hardware.accelerators_per_node * hardware.n_nodes)
         raise InputError("a job has at most as many ranks as the hardware has accelerators", split.ranks, most)
-    pricing = Pricing(bundle, execution, factors)
-    stages = network.at(job, execution.activation_bytes)
-    alone = Pricing(bundle, replace(execution, parallelism=Parallelism()), factors, notices=pricing.notices)
-    most_runs = max(stage.runs for stage in stages)
-    links = Network(hardware)
-    priced = tuple(price_stage(s, pricing if s.runs == most_runs else alone, links) for s in stages)
-    weights = [
-        stage.parameters
-        * execution.activation_bytes
-        / (split.ranks if split.shard_weights and stage.runs == most_runs > 1 else 1)
-        for stage in stages
+    repeated = repeated_stages(network)
+    _check_split(network, split, bool(repeated), job)
+    sizes, links = network.sizes_of(job), Network(hardware)
+    main = Pricing(bundle, execution, factors)
+    pricing = [
+        main
+        if stage.name in repeated
+        else Pricing(bundle, _of_single_stage(execution, stage.name, bool(repeated)), factors, notices=main.notices)
+        for stage in network.stages
     ]
+    priced = tuple(
+        price_stage(stage.at(sizes, own.execution.activation_bytes), own, links)
+        for stage, own in zip(network.stages, pricing, strict=True)
+    )
+    return JobPrice(priced, _peak_memory_bytes(priced, pricing), tuple(main.notices))
+
+
+def repeated_stages(network: NeuralNetwork) -> frozenset[str]:
+    """Return the names of the stages whose runs depend on the steps of the sampler, also by way of a derived size."""
+    counting = {STEPS}
+    for derived in network.derived:
+        if counting & {*derived.first.names, *derived.second.names}:
+            counting.add(derived.name)
+    return frozenset(stage.name for stage in network.stages if counting & {*stage.runs.names})
+
+
+def _check_split(
+    network: NeuralNetwork, split: Parallelism, repeats: bool, job: Mapping[str, int] | None = None
+) -> None:
+    """Check that a job can be split as asked.
+
+    Raises:
+        InputError: The network runs in one pass, or its job has no second pass of guidance.
+    """
+    if split.ranks > 1 and not repeats:
+        hint = "give each accelerator jobs of its own"
+        raise InputError(f"{network.name} runs in one pass, which is not split over ranks", split.ranks, "1", hint=hint)
+    if network.sizes_of(job).get(GUIDANCE, 1) % split.guidance:
+        raise InputError("ranks share the passes of classifier-free guidance evenly", split.guidance, "1")
+
+
+def _of_single_stage(execution: Execution, name: str, others_repeat: bool) -> Execution:
+    """Return how a stage that a job does not repeat is executed: whole, and in 16 bits where others have 8.
+
+    Where others repeat, quantisation is applied to those; text encoders and decoders keep their format.
+    """
+    precision = execution.precision
+    if others_repeat and precision in ("fp8", "int8"):
+        precision = "bf16"
+    stated = (stated for start, stated in execution.stage_precision if name.startswith(start))
+    whole = replace(execution, precision=next(stated, precision))
+    return replace(whole, parallelism=Parallelism(), weight_precision=None, attended=1.0) if others_repeat else whole
+
+
+def _peak_memory_bytes(priced: tuple[StagePrice, ...], pricing: Sequence[Pricing]) -> float:
+    """Return the peak memory of one rank: weights that stay, the largest activations, and what torch does not count."""
+    split = max((p.execution.parallelism for p in pricing), key=lambda split: split.ranks)
+    shards = split.ranks if split.shard_weights else 1
+    weights = [s.parameters * p.execution.weight_bytes / shards for s, p in zip(priced, pricing, strict=True)]
     needs = [w + s.activation_bytes for w, s in zip(weights, priced, strict=True)]
-    peak = max(needs) if execution.offload else sum(weights) + max(s.activation_bytes for s in priced)
-    return JobPrice(priced, peak, tuple(pricing.notices))
+    largest = max(s.activation_bytes for s in priced)
+    peak = max(needs) if pricing[0].execution.offload else sum(weights) + largest
+    return peak + (CONTEXT_BYTES_PARALLEL if split.ranks > 1 else CONTEXT_BYTES)
 
 
 def price_stage(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice:
-    """Return the price of one stage, under the power limit of the execution.
+    """Return the price of one stage, under the power limit of the execution or of the board.
 
-    The tables were measured at the board's own limit, so the stage takes longer by what the lower limit adds to that.
+    The tables were measured at the limit of the board that was measured, so the stage takes longer by what a lower
+    limit adds to that: one that the execution states, or that of a board whose tables are those of a larger one.
 
     Raises:
         InputError: The attention backend is unknown, or heads cannot be divided among the ranks.
     """
-    plain, limit = _at_clock(stage, pricing, links), pricing.execution.power_limit_w
-    unit = pricing.bundle.accelerator
-    if limit is None or limit >= unit.tdp_w:
-        return plain
-    known = {1.0: plain}
+    plain, unit = _at_clock(stage, pricing, links), pricing.bundle.accelerator
+    limit = min(pricing.execution.power_limit_w or unit.tdp_w, unit.tdp_w)
+    measured_w = measured_limit_w(pricing.bundle)
+    if limit >= measured_w:
+        return replace(plain, joules=min(plain.joules, capped_w(unit) * plain.seconds))
+    pricing = replace(pricing, bundle=replace(pricing.bundle, accelerator=replace(unit, tdp_w=measured_w)), _known={})
+    known: dict[float, StagePrice] = {}
+
+    def at(clock: float) -> StagePrice:
+        if clock not in known:
+            known[clock] = _at_clock(stage, replace(pricing, clock=clock, _known={}), links)
+        return known[clock]
 
     def under(held_w: float) -> StagePrice:
         """Return the price at the highest clock at which the mean power is within a limit."""
-        for clock in CLOCKS:
-            if clock not in known:
-                known[clock] = _at_clock(stage, replace(pricing, clock=clock, _known={}), links)
-            if known[clock].joules <= LIMIT_SHARE * held_w * known[clock].seconds:
-                break
-        return known[clock]
+        first = bisect_left(CLOCKS, True, key=lambda c: at(c).joules <= LIMIT_SHARE * held_w * at(c).seconds)
+        return at(CLOCKS[min(first, len(CLOCKS) - 1)])
 
-    limited, own = under(limit), under(unit.tdp_w)
-    factor = limited.seconds / own.seconds
-    return replace(plain, seconds=plain.seconds * factor, device_s=plain.device_s * factor, joules=limited.joules)
+    limited, own = under(limit), under(measured_w)
+    factor, joules = limited.seconds / own.seconds, limited.joules * plain.seconds / own.seconds
+    return replace(plain, seconds=plain.seconds * factor, device_s=plain.device_s * factor, joules=joules)
+
+
+def measured_limit_w(bundle: Bundle) -> float:
+    """Return the power limit at which an accelerator's tables hold.
+
+    Where they are those of a larger board, it is the limit of that board for the part of its arithmetic that this one
+    has: H100 PCIe has 76 % of the peak of H100, whose tables were measured at 700 W, and a limit of 350 W.
+    """
+    unit = bundle.accelerator
+    if not bundle.transferred or unit.calibrated_like is None:
+        return unit.tdp_w
+    board = parse_hardware(unit.calibrated_like).accelerator
+    share = min(unit.flops_for("bf16") / board.flops_for("bf16"), 1.0)
+    return max(unit.tdp_w, unit.idle_w + share * (board.tdp_w - board.idle_w))
 
 
 def _at_clock(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice:
     execution = pricing.execution
-    split = execution.parallelism if stage.runs > 1 else Parallelism()
-    sharded = replace(stage, operators=tuple(sequence_shard(op, split) for op in stage.operators))
+    split = execution.parallelism
+    attended = tuple(_attended(op, execution.attended) for op in stage.operators)
+    sharded = replace(stage, operators=tuple(sequence_shard(op, split) for op in attended))
     device, joules, known, kernels = 0.0, 0.0, {MEASURED: 0.0, INTERPOLATED: 0.0}, 0
     for launch in launches(sharded, execution):
         price = pricing.price(launch)
@@ -169,8 +251,7 @@ def _at_clock(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice
         joules += seconds * price.watts
         if price.origin in known:
             known[price.origin] += seconds
-    if execution.autocast:  # weights are cast once in each pass: read in fp32, written in 16 bits
-        device += stage.parameters * (4 + 2) / pricing.bundle.accelerator.memory_bandwidth_bytes_per_s
+    device += _cast_s(stage, pricing)
     host = kernels * pricing.factors.host_launch_s[execution.mode]
     talk = _communication_s(stage, sharded, split, pricing, links)
     runs = ceil(stage.runs / split.guidance)
@@ -188,6 +269,25 @@ def _at_clock(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice
         stage.parameters,
         stage.peak_activation_bytes / split.sequence,
     )
+
+
+def _cast_s(stage: SizedStage, pricing: Pricing) -> float:
+    """Return the seconds in which a run casts its weights, or its share of them, to the format of its products."""
+    execution = pricing.execution
+    kept = 4 if execution.autocast else execution.weight_bytes
+    if kept <= execution.activation_bytes:
+        return 0.0
+    shards = execution.parallelism.ranks if execution.parallelism.shard_weights else 1
+    moved = stage.parameters / shards * (kept + execution.activation_bytes)
+    return moved / pricing.bundle.accelerator.memory_bandwidth_bytes_per_s
+
+
+def _attended(op: SizedOperator, share: float) -> SizedOperator:
+    """Return an operator whose self-attention, if it is one, attends to a share of its keys."""
+    shape = op.shape
+    if share == 1.0 or not isinstance(shape, AttentionShape) or shape.queries != shape.keys:
+        return op
+    return replace(op, shape=replace(shape, keys=max(round(share * shape.keys), 1)))
 
 
 def sequence_shard(op: SizedOperator, split: Parallelism) -> SizedOperator:
@@ -241,14 +341,22 @@ def _communication_s(
             tokens = 2 * shape.queries + 2 * shape.keys  # queries and output, keys and values
             sent = width * tokens / 4 / split.sequence
             exchange = Collective("all_to_all", sent, split.ulysses)
-            total += op.times * 4 * float(links.collective_s(exchange, links.span(split.ulysses)))
+            total += op.times * 4 * collective_s(exchange, links)
         if split.ring > 1 and own.times > op.times:
             moved = 2 * width / split.ulysses * shape.keys / split.ring
-            step = float(links.collective_s(Collective("send_recv", moved, 2), links.span(2)))
+            step = collective_s(Collective("send_recv", moved, 2), links)
             hidden = pricing.attention(own.shape).seconds
             total += op.times * (split.ring - 1) * max(step - hidden, 0.0)
     if split.shard_weights:
         gathered = Collective("all_gather", stage.parameters * size, split.ranks)
         compute = sum(launch.times * pricing.price(launch).seconds for launch in launches(sharded, pricing.execution))
-        total += max(float(links.collective_s(gathered, links.span(split.ranks))) - compute, 0.0)
+        total += max(collective_s(gathered, links) - compute, 0.0)
     return total
+
+
+def collective_s(op: Collective, links: Network) -> float:
+    """Return the seconds of a collective, no less than over a host that routes the traffic between its accelerators."""
+    seconds, routed = float(links.collective_s(op, links.span(op.ranks))), links.hardware.node.routed
+    if routed is None:
+        return seconds
+    return max(seconds, 2 * (op.ranks - 1) * routed.hop_s + float(link_bytes(op)) / routed.bytes_per_s)

@@ -9,7 +9,8 @@ block) is written too, because the next block reads the sum.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Final
 
 from catalogs.networks.network import SizedOperator, SizedStage
@@ -57,7 +58,27 @@ def launches(stage: SizedStage, execution: Execution) -> list[KernelLaunch]:
     """Return the kernels of one run of a stage in their order."""
     if execution.mode == "eager":
         return [_alone(op, execution) for op in stage.operators]
-    return list(_fused(stage.operators, execution))
+    return list(_fused(unrolled_edges(stage.operators), execution))
+
+
+def unrolled_edges(operators: tuple[SizedOperator, ...]) -> tuple[SizedOperator, ...]:
+    """Return the same launches with loops that begin after the kernel, not before the memory-bound end of a layer.
+
+    A network file folds equal layers where it finds them, so a body may begin with the residual sum of another layer.
+    (ab)^t is a (ba)^(t-1) b: written so, the sum stands after the product that it is fused with.
+    """
+    found: list[SizedOperator] = []
+    for times, group in groupby(operators, key=lambda op: op.times):
+        body = tuple(group)
+        first = next((i for i, op in enumerate(body) if op.kind not in FUSED), 0)
+        if times == 1 or not first:
+            found += body
+            continue
+        lead, rest = body[:first], body[first:]
+        found += [replace(op, times=1) for op in lead]
+        found += [replace(op, times=times - 1) for op in (*rest, *lead)]
+        found += [replace(op, times=1) for op in rest]
+    return tuple(found)
 
 
 def _alone(op: SizedOperator, execution: Execution) -> KernelLaunch:

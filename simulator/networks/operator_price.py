@@ -3,18 +3,20 @@
 A convolution is an implicit matrix product. Its arithmetic runs at the utilisation that the measured products of the
 same extents reach, times a fitted share (factors.py); its bytes are those of the images, not those of the unfolded
 matrix. One with a group for each channel runs on the vector units. In eager mode with channels first, a part of the
-convolutions on the matrix units also transpose their input and output.
+convolutions on the matrix units also transpose their input and output. Images that fit into the last-level cache are
+still there from the kernel before, and move at the rate of measured kernels of that size.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from calibration.bundles.bundle import Bundle
 from calibration.bundles.clocked import Clocked
+from calibration.families.elementwise import CACHE_SHARE
 from calibration.operators.cost import ROOFLINE, CostSource
 from calibration.operators.operators import Elementwise, Gemm
 from calibration.operators.roofline import compute_s, roofline_s
@@ -103,14 +105,35 @@ class Pricing:
         """Return the price of `shape.batch` products; `shared`: all have the same second factor, a parameter."""
         rows = shape.m * shape.batch
         slower = TF32_SLOWDOWN if self.execution.precision == "tf32" else 1.0
-        cost = self.source.cost(self._gemm(rows, shape.n, shape.k))
+        sized = self._gemm(rows, shape.n, shape.k)
+        cost = self.source.cost(sized)
         seconds = float(cost.seconds) * slower
+        if self._in_8_bits and self.execution.mode == "tensorrt":
+            cost = self.source.cost(self._in_16_bits(sized))
+            seconds = max(float(cost.seconds), float(roofline_s(sized, self.bundle.accelerator)))
+            self.notices[
+                f"products in {self.execution.precision} under TensorRT: those of 16 bits of the same steps"
+            ] = None
         if not shared and shape.batch > 1:  # each has factors of its own, which pass through memory
             size = self.execution.activation_bytes
             moved = size * shape.batch * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n)
             seconds = max(seconds, self.stream(moved, "stream", launches=True).seconds)
-        origin = float(cost.origin) if slower == 1.0 else ROOFLINE
-        return KernelPrice(seconds, origin, float(cost.watts))
+        measured = slower == 1.0 and not (self._in_8_bits and self.execution.mode == "tensorrt")
+        return KernelPrice(seconds, float(cost.origin) if measured else ROOFLINE, float(cost.watts))
+
+    @property
+    def _in_8_bits(self) -> bool:
+        return self.execution.precision in ("fp8", "int8")
+
+    def _in_16_bits(self, sized: Gemm) -> Gemm:
+        """Return the product in 16 bits that issues as many matrix instructions as one in 8 bits.
+
+        An instruction in 8 bits takes as long and covers as many times the depth as its peak is higher, and the depth
+        moves as many bytes. TensorRT scales activations by constants in the kernel before, while the tables in fp8 are
+        those of language models, whose kernels find the scale of each token.
+        """
+        unit = self.bundle.accelerator
+        return replace(sized, k=sized.k * unit.flops_for("bf16") / unit.flops_for(sized.dtype), dtype="bf16")
 
     def attention(self, shape: AttentionShape, moved_bytes: float = 0.0) -> KernelPrice:
         """Return the price of an attention that moves at least `moved_bytes`, a mask included.
@@ -136,8 +159,8 @@ class Pricing:
     def convolution(self, shape: ConvolutionShape, op: SizedOperator) -> KernelPrice:
         """Return the price of a convolution."""
         accelerator, mode = self.bundle.accelerator, self.execution.mode
+        moving = self._images_s(op.read_bytes + op.written_bytes, op.weights * self.execution.activation_bytes)
         images = op.read_bytes + op.written_bytes + op.weights * self.execution.activation_bytes
-        moving = images / (IMAGE_SHARE * accelerator.memory_bandwidth_bytes_per_s)
         product = shape.gemm
         if shape.groups > 1 and product.n <= 2:
             peak = accelerator.flops_for(VECTOR_DTYPE) * self.factors.depthwise_share
@@ -147,12 +170,12 @@ class Pricing:
         extents = float(product.m), float(max(product.n, TILE_COLUMNS)), float(max(product.k, TILE_DEPTH))
         sized = Gemm(*extents, GEMM_DTYPE[self.execution.precision])
         # Convolutions in 8 bits are other kernels than the products of language models: the rate in 16 bits, scaled.
-        known = Gemm(*extents, "bf16") if self.execution.precision in ("fp8", "int8") else sized
+        known = replace(sized, dtype="bf16") if self._in_8_bits else sized
         cost = self.source.cost(known)
         utilisation = float(roofline_s(known, accelerator)) / float(cost.seconds)
         slower = TF32_SLOWDOWN if self.execution.precision == "tf32" else 1.0
         arithmetic = slower * product.batch * float(compute_s(sized, accelerator)) / utilisation / share
-        if self.execution.precision in ("fp8", "int8"):
+        if self._in_8_bits:
             self.notices[f"convolutions in {self.execution.precision}: no table; the utilisation of bf16"] = None
         seconds = max(arithmetic, moving, self.stream(0.0, "stream", launches=True).seconds)
         if mode == "eager":
@@ -163,11 +186,21 @@ class Pricing:
     def stream(self, moved_bytes: float, kind: str, launches: bool) -> KernelPrice:
         """Return the price of a memory-bound kernel; without a launch, its bytes are those of another kernel."""
         if not launches:
-            alone = moved_bytes / (IMAGE_SHARE * self.bundle.accelerator.memory_bandwidth_bytes_per_s)
+            alone = self._images_s(moved_bytes)
             return KernelPrice(alone, ROOFLINE, self.stream(moved_bytes, kind, launches=True).watts)
         op = Elementwise("norm" if kind == "norm" else "activation", 1.0, max(moved_bytes, 1.0))
         cost = self.source.cost(op)
         return KernelPrice(float(cost.seconds), float(np.maximum(cost.origin, 1.0)), float(cost.watts))
+
+    def _images_s(self, image_bytes: float, weight_bytes: float = 0.0) -> float:
+        """Return the seconds in which images and weights move: from memory, or images from the cache where they fit."""
+        unit = self.bundle.accelerator
+        from_memory = 1.0 / (IMAGE_SHARE * unit.memory_bandwidth_bytes_per_s)
+        if image_bytes > CACHE_SHARE * unit.cache_bytes:
+            return (image_bytes + weight_bytes) * from_memory
+        kernel = self.stream(image_bytes, "stream", launches=True).seconds
+        cached = kernel - self.stream(0.0, "stream", launches=True).seconds
+        return min(cached, image_bytes * from_memory) + weight_bytes * from_memory
 
     def _gemm(self, m: int, n: int, k: int) -> Gemm:
         return Gemm(float(m), float(n), float(k), GEMM_DTYPE[self.execution.precision])

@@ -229,12 +229,18 @@ def test_spellings_are_unambiguous() -> None:
     assert not set(aliases) & set(list_hardware())
 
 
+#: GeForce halves the rate of its matrix units on both architectures, so kernels come as close to the peak; RTX PRO 6000
+#: has the same chip as RTX 5090 at the full rate, where they do not.
+ACROSS_ARCHITECTURES = {("rtx5090", "rtx4090")}
+
+
 def test_a_borrowed_calibration_is_of_measured_hardware_of_the_same_architecture() -> None:
     borrowed = {n: like for n in list_hardware() if (like := hardware_files.read_hardware_file(n).calibrated_like)}
     assert borrowed["h100-nvl"] == "h100"
     for name, like in borrowed.items():
         own, lent = hardware_files.read_hardware_file(name), hardware_files.read_hardware_file(like)
-        assert (own.architecture, lent.calibrated_like) == (lent.architecture, None), name
+        assert own.architecture == lent.architecture or (name, like) in ACROSS_ARCHITECTURES, name
+        assert lent.calibrated_like is None, name
         assert (hardware_files.DATA / "calibrations" / like / "bundle.json").is_file()
 
 

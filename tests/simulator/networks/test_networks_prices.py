@@ -10,15 +10,24 @@ from calibration.bundles.bundle import Bundle, load_bundle
 from calibration.operators.operators import Collective, Gemm
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from catalogs.networks.network import JobSize, NeuralNetwork, Operator, SizedOperator, SizedStage, Stage
+from catalogs.networks.network import DerivedSize, JobSize, NeuralNetwork, Operator, SizedOperator, SizedStage, Stage
 from catalogs.networks.polynomials import Polynomial
 from catalogs.networks.shapes import AttentionShape, ConvolutionShape, ElementShape, GemmShape, Kind
 from simulator.network.collectives import Network
 from simulator.networks.attention_backends import attention_price, default_backend, load_backends
 from simulator.networks.execution import Execution, Parallelism
 from simulator.networks.factors import load_factors
-from simulator.networks.job import price_job, price_stage, sequence_shard
-from simulator.networks.launches import AUTOCAST_TRAFFIC, launches
+from simulator.networks.job import (
+    CONTEXT_BYTES,
+    CONTEXT_BYTES_PARALLEL,
+    collective_s,
+    measured_limit_w,
+    price_job,
+    price_stage,
+    repeated_stages,
+    sequence_shard,
+)
+from simulator.networks.launches import AUTOCAST_TRAFFIC, launches, unrolled_edges
 from simulator.networks.operator_price import WIDE_ATTENTION_SHARE, Pricing
 
 EAGER, COMPILED = Execution(mode="eager"), Execution(mode="compiled")
@@ -84,6 +93,70 @@ def test_tensorrt_fuses_what_follows_a_product_into_it() -> None:
 def test_chains_end_where_the_repeats_differ() -> None:
     chain = stage(memory_op("pointwise", 100, 100, times=2), memory_op("pointwise", 100, 100, times=3))
     assert [(found.times, found.bytes) for found in launches(chain, COMPILED)] == [(2, 200), (3, 200)]
+
+
+def test_a_loop_that_begins_with_the_residual_of_the_layer_before_fuses_it_all_the_same() -> None:
+    """(sum, product) x 3: the first sum stands alone, the other two follow a product and add their second input."""
+    body = (memory_op("pointwise", 256, 128, times=3), product(8, 8, 8, times=3))
+    found = launches(stage(*body), TENSORRT)
+    assert [(k.kind, k.times, k.kernels) for k in found if k.kind == "stream"] == [("stream", 1, 1), ("stream", 2, 0)]
+    unrolled = launches(stage(*[replace(op, times=1) for op in body] * 3), TENSORRT)
+    assert sum(k.times * k.bytes for k in found) == sum(k.times * k.bytes for k in unrolled)
+    assert sum(k.times * k.kernels for k in found) == sum(k.times * k.kernels for k in unrolled)
+
+
+@given(st.lists(st.sampled_from(["pointwise", "gemm", "pooling"]), min_size=1, max_size=6), st.integers(1, 5))
+def test_loops_written_otherwise_launch_the_same_operators(kinds: list[Kind], times: int) -> None:
+    body = tuple(product(8, 8, 8) if k == "gemm" else memory_op(k, 100, 100, f"{k}{i}") for i, k in enumerate(kinds))
+    written = unrolled_edges(tuple(replace(op, times=times) for op in body))
+    for op in body:
+        assert sum(o.times for o in written if o.name == op.name) == times * sum(o.name == op.name for o in body)
+
+
+def test_quantisation_covers_the_denoiser_and_not_the_stages_beside_it() -> None:
+    hardware = parse_hardware("h100x2")
+    sixteen, eight = (price_job(network(), bundle(), hardware, Execution("tensorrt", p)) for p in ("bf16", "fp8"))
+    assert eight.stages[0] == sixteen.stages[0]
+    assert eight.peak_memory_bytes < sixteen.peak_memory_bytes
+
+
+def test_a_single_stage_may_have_its_own_number_format() -> None:
+    hardware = parse_hardware("h100x2")
+    plain, wide = (
+        price_job(network(), bundle(), hardware, replace(COMPILED, stage_precision=stated))
+        for stated in ((), (("enc", "tf32"), ("denoiser", "tf32")))
+    )
+    assert wide.stages[0].seconds > plain.stages[0].seconds
+    assert wide.stages[0].activation_bytes == 2 * plain.stages[0].activation_bytes
+    assert wide.stages[1] == plain.stages[1]  # it is repeated
+    with pytest.raises(InputError, match="unknown precision"):
+        replace(COMPILED, stage_precision=(("enc", "tf33"),))
+
+
+def test_a_product_in_8_bits_under_tensorrt_issues_as_many_instructions_as_half_the_depth_in_16() -> None:
+    own = bundle()
+    assert own.accelerator.flops_for("fp8") / own.accelerator.flops_for("bf16") == pytest.approx(2.0, rel=1e-3)
+    half = float(own.cost(Gemm(32768.0, 4096.0, 2048.0, "bf16")).seconds)
+    found = Pricing(own, Execution("tensorrt", "fp8")).product(GemmShape(32768, 4096, 4096), shared=True)
+    assert found.seconds == pytest.approx(half, rel=0.01)
+
+
+def test_images_that_fit_into_the_cache_move_faster_than_memory() -> None:
+    own = bundle("l40s")
+    pricing, unit = Pricing(own, TENSORRT), own.accelerator
+    small, large = 0.5 * unit.cache_bytes, 4.0 * unit.cache_bytes
+    assert pricing._images_s(small) < 0.5 * small / unit.memory_bandwidth_bytes_per_s
+    assert pricing._images_s(large) > large / unit.memory_bandwidth_bytes_per_s
+
+
+def test_a_board_with_the_tables_of_a_larger_one_keeps_its_own_power_limit() -> None:
+    """H100 PCIe: 76 % of the arithmetic of H100 at 350 of its 700 W."""
+    assert measured_limit_w(bundle()) == bundle().accelerator.tdp_w
+    pcie = bundle("h100-pcie")
+    assert pcie.accelerator.tdp_w < measured_limit_w(pcie) < bundle().accelerator.tdp_w
+    large = stage(product(8192, 8192, 8192, times=20))
+    unlimited = float(pcie.cost(Gemm(8192.0, 8192.0, 8192.0, "bf16")).seconds) * 20
+    assert price(large, COMPILED, "h100-pcie") > 1.05 * unlimited
 
 
 def test_autocast_runs_norms_in_fp32_in_eager_mode_only() -> None:
@@ -189,6 +262,14 @@ def test_an_unknown_pair_is_a_roofline_with_a_notice_and_an_unknown_backend_an_e
         attention_price(shape, "fa33", bundle())
 
 
+def test_a_rate_that_no_source_states_is_announced_as_an_assumption() -> None:
+    shape = attention(16384, 16384).shape
+    assert isinstance(shape, AttentionShape)
+    assumed, published = (attention_price(shape, "cudnn", bundle(name)).notice or "" for name in ("b200", "h100"))
+    assert "an assumed rate" in assumed
+    assert "a published rate" in published
+
+
 def test_every_published_rate_has_a_source() -> None:
     entries = [entry for found in load_backends().values() for entry in found]
     assert all(entry.source for entry in entries if entry.relative_speed != 1.0)
@@ -270,16 +351,76 @@ def test_a_job_adds_its_stages_and_its_memory() -> None:
     single = float(bundle().cost(Gemm(1024.0, 512.0, 512.0, "bf16")).seconds)
     assert [s.runs for s in found.stages] == [1, 5]
     assert found.seconds == pytest.approx(6 * max(single, load_factors().host_launch_s["compiled"]))
-    assert found.peak_memory_bytes == 30 * 2 + 2 * 1024 * 512 * 2
+    assert found.peak_memory_bytes == 30 * 2 + 2 * 1024 * 512 * 2 + CONTEXT_BYTES
     kept = price_job(network(), bundle(), hardware, replace(COMPILED, offload=True))
-    assert kept.peak_memory_bytes == 20 * 2 + 2 * 1024 * 512 * 2
+    assert kept.peak_memory_bytes == 20 * 2 + 2 * 1024 * 512 * 2 + CONTEXT_BYTES
     with pytest.raises(InputError, match="as many ranks"):
         price_job(network(), bundle(), hardware, replace(COMPILED, parallelism=Parallelism(ulysses=4)))
+
+
+def test_weights_kept_in_a_wider_format_need_its_bytes_and_a_cast_in_every_run() -> None:
+    """Of the denoiser's 20 weights: 4 bytes each; a run reads them in fp32 and writes them in bf16."""
+    hardware = parse_hardware("h100x2")
+    plain = price_job(network(), bundle(), hardware, COMPILED)
+    wide = price_job(network(), bundle(), hardware, replace(COMPILED, weight_precision="fp32"))
+    assert wide.peak_memory_bytes - plain.peak_memory_bytes == 20 * (4 - 2)
+    cast = 20 * (4 + 2) / bundle().accelerator.memory_bandwidth_bytes_per_s
+    assert wide.stages[1].device_s - plain.stages[1].device_s == pytest.approx(cast, rel=1e-3)
+    assert wide.stages[0] == plain.stages[0]
+
+
+def test_sharding_divides_the_weights_of_all_stages() -> None:
+    hardware = parse_hardware("h100x2")
+    split = replace(COMPILED, parallelism=Parallelism(ring=2, shard_weights=True))
+    found = price_job(network(), bundle(), hardware, split)
+    activations = max(1024 * 512 * 2, 2 * 1024 * 512 * 2 / 2)  # the encoder runs whole on each rank
+    assert found.peak_memory_bytes == 30 * 2 / 2 + activations + CONTEXT_BYTES_PARALLEL
+
+
+def test_a_split_that_would_change_nothing_is_refused() -> None:
+    """A network in one pass, and guidance in a job that has none: both would silently leave ranks without work."""
+    hardware, two = parse_hardware("h100x2"), replace(COMPILED, parallelism=Parallelism(ulysses=2))
+    once = replace(network(), stages=network().stages[:1])
+    with pytest.raises(InputError, match="runs in one pass"):
+        price_job(once, bundle(), hardware, two)
+    with pytest.raises(InputError, match="guidance"):
+        price_job(network(), bundle(), hardware, replace(COMPILED, parallelism=Parallelism(guidance=2)))
+
+
+def test_only_stages_of_the_sampler_are_split_however_often_others_run() -> None:
+    decoder = replace(network().stages[0], name="decoder", runs=Polynomial.of(100))
+    found = replace(network(), stages=(*network().stages, decoder))
+    assert repeated_stages(found) == {"denoiser"}
+
+
+def test_an_expert_that_takes_a_part_of_the_steps_is_a_stage_of_the_sampler() -> None:
+    early = DerivedSize("early", "floor", Polynomial.name("steps"), Polynomial.of(2))
+    expert = replace(network().stages[1], name="expert", runs=Polynomial.name("early"))
+    found = replace(network(), stages=(*network().stages, expert), derived=(early,))
+    assert repeated_stages(found) == {"denoiser", "expert"}
+
+
+def test_windows_shorten_self_attention_by_their_share_and_leave_the_rest() -> None:
+    own = stage(attention(65536, 65536, times=10), attention(65536, 512), product(4096, 4096, 4096))
+    links = Network(parse_hardware("h100"))
+    dense, half = (
+        price_stage(own, Pricing(bundle(), replace(COMPILED, attended=share)), links) for share in (1.0, 0.5)
+    )
+    whole = price_stage(stage(attention(65536, 65536, times=10)), Pricing(bundle(), COMPILED), links)
+    assert dense.device_s - half.device_s == pytest.approx(whole.device_s / 2, rel=0.05)
+
+
+def test_a_collective_is_no_faster_than_the_host_that_routes_it() -> None:
+    """RTX PRO 6000: each of two ranks sends half of 64 MB at 15.92 GB/s, and two hops of 6.6 us."""
+    links = Network(parse_hardware("rtxpro6000x2"))
+    assert collective_s(Collective("all_to_all", 64e6, 2), links) == pytest.approx(32e6 / 15.92e9 + 2 * 6.6e-6)
 
 
 @pytest.mark.parametrize(
     ("make", "rule"),
     [
+        (lambda: Execution(weight_precision="bf8"), "unknown precision"),
+        (lambda: Execution(attended=0.0), "attended share"),
         (lambda: Execution(mode="jit"), "unknown execution mode"),  # type: ignore[arg-type]
         (lambda: Execution(precision="bf8"), "unknown precision"),
         (lambda: Parallelism(guidance=3), "two passes"),
