@@ -26,6 +26,7 @@ from simulator.network.collectives import Network
 from simulator.networks.execution import Execution, Parallelism
 from simulator.networks.factors import EngineFactors, load_factors
 from simulator.networks.launches import launches
+from simulator.networks.measured import host_launch_s
 from simulator.networks.operator_price import Pricing
 
 #: Clocks at which a stage under a power limit is priced, as shares of the highest.
@@ -41,7 +42,7 @@ class StagePrice:
         runs: How often the job runs it, one after the other on one rank.
         seconds: Time of one run.
         device_s: Kernels of one run, the sum of their times.
-        host_s: Launches of one run on the host; where it is larger, the accelerator waits.
+        host_s: Launches of one run on the host; where it is larger, the accelerator waits. On a CPU both add up.
         joules: Energy of one accelerator in one run.
         communication_s: Collectives of one run that no kernel hides.
         measured: Share of the kernels' time at measured points.
@@ -171,10 +172,12 @@ def _at_clock(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice
             known[price.origin] += seconds
     if execution.autocast:  # weights are cast once in each pass: read in fp32, written in 16 bits
         device += stage.parameters * (4 + 2) / pricing.bundle.accelerator.memory_bandwidth_bytes_per_s
-    host = kernels * pricing.factors.host_launch_s[execution.mode]
+    measured = host_launch_s(execution, pricing.bundle)
+    host = kernels * (pricing.factors.host_launch_s[execution.mode] if measured is None else measured)
     talk = _communication_s(stage, sharded, split, pricing, links)
     runs = ceil(stage.runs / split.guidance)
-    total = max(device, host) + talk
+    on_host = pricing.bundle.accelerator.kind == "cpu"  # the kernels run where the launches do, one after the other
+    total = (device + host if on_host else max(device, host)) + talk
     return StagePrice(
         stage.name,
         runs,

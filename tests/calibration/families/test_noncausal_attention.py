@@ -26,7 +26,7 @@ def rows(utilisation: float = 0.5, floor_s: float = 1e-6) -> pd.DataFrame:
     frame = pd.DataFrame(shapes, columns=["sequences", "key_tokens", "n_heads"])
     seconds = 4.0 * frame.sequences * frame.key_tokens**2 * frame.n_heads * 64 / 1e15 / utilisation
     return frame.assign(
-        query_tokens=frame.key_tokens, head_dim=64, kernel="fa2", seconds=np.maximum(seconds, floor_s), source="x"
+        query_tokens=frame.key_tokens, head_dim=64, kernel="fa2", dtype="bf16", seconds=np.maximum(seconds, floor_s), source="x"
     )
 
 
