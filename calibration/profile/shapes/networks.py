@@ -78,8 +78,9 @@ def user_network_shapes(
         batches = limits.network_batches if has_batch else (None,)
         for batch in batches:
             found += _operators(network, batch, dtype, FIT)
-        for _ in range(HELD_OUT_BATCHES if has_batch else 0):
-            found += _operators(network, between(1, limits.network_batches[-1], draw), dtype, HELD_OUT)
+        others = sorted({*range(1, limits.network_batches[-1])} - {*limits.network_batches})
+        for batch in draw.choice(others, HELD_OUT_BATCHES, replace=False) if has_batch else ():
+            found += _operators(network, int(batch), dtype, HELD_OUT)
     return found
 
 
