@@ -101,24 +101,28 @@ def environment(out: Path) -> dict[str, str]:
     }
 
 
-def measure(name: str, batches: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Seconds of one forward pass at each batch, by the same clock as the profile's."""
+def measure(name: str, batches: tuple[int, ...], device: Any = None, dtype: str = DTYPE) -> list[dict[str, Any]]:
+    """Seconds of one forward pass at each batch, by the same clock as the profile's.
+
+    `device` is that of a profile; None is one thread of this CPU.
+    """
     from calibration.profile.machine.contention import others_share, usage
     from calibration.profile.machine.device import open_device
-    from calibration.profile.machine.timing import Work, on_cpu
+    from calibration.profile.machine.timing import Work
+    from calibration.profile.machine.timing import measure as timed
 
-    device = open_device("cpu", 1)
+    device = device or open_device("cpu", 1)
     torch = device.torch
     torch.manual_seed(0)
     recipe = recipe_of(name)
-    module = real_module(recipe).eval()
+    module = real_module(recipe).to(device.kind, device.dtype(dtype)).eval()
     found = []
     for batch in batches:
-        inputs = real_inputs(recipe, batch, torch)
+        inputs = real_inputs(recipe, batch, device, device.dtype(dtype))
         with torch.inference_mode():
             module(**inputs)
             before = usage()
-            timing = on_cpu(Work([lambda given=inputs: module(**given)], name), REPEATS_S, alone=True)
+            timing = timed(Work([lambda given=inputs: module(**given)], name, graph=False), device, REPEATS_S)
             others = others_share(before, usage(), len(device.cores))
         line = {"network": name, "batch": batch, "seconds": timing.seconds, "runs": len(timing.samples_s)}
         found.append(line | {"ci": round(timing.ci_fraction, 3), "others_share": round(others, 3)})
@@ -126,28 +130,31 @@ def measure(name: str, batches: tuple[int, ...]) -> list[dict[str, Any]]:
 
 
 def real_module(recipe: Any) -> Any:
-    """The module of a recipe of one stage, with random weights in fp32."""
+    """The module of a recipe of one stage, with random weights."""
     from catalogs.trace.modules import module_maker
 
     (stage,) = recipe.stages.values()
-    return module_maker(stage.module, dict(stage.config))().float()
+    return module_maker(stage.module, dict(stage.config))()
 
 
-def real_inputs(recipe: Any, batch: int, torch: Any) -> dict[str, Any]:
+def real_inputs(recipe: Any, batch: int, device: Any, dtype: Any) -> dict[str, Any]:
     """Random inputs with the shapes of a recipe of one stage."""
     from torch.utils._pytree import tree_map
 
     from catalogs.trace.modules import make_inputs
 
+    torch, kind = device.torch, device.kind
     (stage,) = recipe.stages.values()
     sizes = {name: size.default for name, size in recipe.sizes.items()} | {"batch": batch}
 
     def random(x: Any) -> Any:
         if not isinstance(x, torch.Tensor):
             return x
-        return torch.randn(x.shape) if x.is_floating_point() else torch.randint(0, 100, x.shape)
+        if x.is_floating_point():
+            return torch.randn(x.shape, device=kind, dtype=dtype)
+        return torch.randint(0, 100, x.shape, device=kind)
 
-    made: dict[str, Any] = tree_map(random, make_inputs(stage.inputs, sizes, torch.float32))
+    made: dict[str, Any] = tree_map(random, make_inputs(stage.inputs, sizes, dtype))
     return made
 
 
