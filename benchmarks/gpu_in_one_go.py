@@ -12,14 +12,15 @@
 
 Each step is a process of its own with a time limit; one that fails or is stopped leaves the others alone. Then DIR
 holds few flat files: rows.parquet, power.parquet, manifest.json, bundle.json, arrays.npz, networks.json, verify.json,
-summary.json and details.tar.gz (logs, raw rows, every request). Raw output is in DIR.work until then. Nothing is written to the user's
-own calibrations. Exit 0 where every step ran, 1 where one did not.
+summary.json and details.tar.gz (logs, raw rows, every request). Raw output is in DIR.work until then. Nothing is
+written to the user's own calibrations. Exit 0 where every step ran, 1 where one did not.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -188,10 +189,8 @@ def step_networks(plan: Plan) -> None:
     for line in lines:
         price = price_job(load_network(line["network"]), bundle, hardware, execution, {"batch": line["batch"]})
         line |= {"predicted_s": price.seconds, "error": price.seconds / line["seconds"] - 1.0}
-        times = f"measured {line['seconds'] * 1e3:.2f} ms  predicted {price.seconds * 1e3:.2f} ms"
-        print(
-            f"  {line['network']:16} batch {line['batch']:>3}  {times}  error {100 * line['error']:+.1f} %", flush=True
-        )
+        times = f"{line['seconds'] * 1e3:.2f} ms  predicted {price.seconds * 1e3:.2f} ms"
+        print(f"  {line['network']:16} batch {line['batch']:>3}  {times}  error {line['error']:+.1%}", flush=True)
     write(plan.work / "networks.json", {"bundle": bundle.name, "precision": plan.dtype, "networks": lines})
 
 
@@ -387,15 +386,8 @@ def _copies(plan: Plan, problems: list[str]) -> None:
 
 def _details(plan: Plan, problems: list[str]) -> None:  # noqa: ARG001
     with tarfile.open(plan.out / "details.tar.gz", "w:gz") as archive:
-        for name in (
-            "run.log",
-            "compare.log",
-            "networks.log",
-            "verify.log",
-            "profile/rows.jsonl",
-            "profile/report.html",
-            "verify",
-        ):
+        logs = ("run.log", "compare.log", "networks.log", "verify.log")
+        for name in (*logs, "profile/rows.jsonl", "profile/report.html", "verify"):
             if (plan.work / name).exists():
                 archive.add(plan.work / name, name)
 
