@@ -200,7 +200,7 @@ def _fit_ratios(
     for op, index in operators(NonCausalAttention, rows):
         key = _name(op.head_dim, op.kernel, op.dtype)
         if key in plain.grids:
-            ruled, _ = plain.cost(op, accelerator)
+            ruled, _ = plain.vector_bound(op, accelerator)
             points.setdefault(key, []).append(
                 _lengths(np.asarray(op.sequences) * op.n_heads, op.query_tokens, op.key_tokens)
             )
