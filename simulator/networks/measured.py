@@ -52,7 +52,10 @@ def measured_cost(op: SizedOperator, execution: Execution, bundle: Bundle, sourc
 
 
 def host_launch_s(execution: Execution, bundle: Bundle) -> float | None:
-    """Return the host's seconds for one kernel in eager mode, or None where they were not measured."""
+    """Return the host's seconds for one kernel in eager mode, or None where they were not measured.
+
+    Compiled modes launch in other ways, whose times are stated (factors.py).
+    """
     model = bundle.models.get("host_launch")
     if execution.mode != "eager" or not isinstance(model, HostLaunchModel):
         return None
