@@ -186,7 +186,8 @@ def _parts(name: str) -> tuple[int, str, str]:
 
 
 def _lengths(streams: FloatArray, queries: FloatArray, keys: FloatArray) -> FloatArray:
-    return np.log2(np.stack(np.broadcast_arrays(streams, queries, keys), axis=-1))
+    found: FloatArray = np.log2(np.stack([streams, queries, keys], axis=-1))
+    return found
 
 
 def _fit_ratios(
@@ -201,9 +202,8 @@ def _fit_ratios(
         key = _name(op.head_dim, op.kernel, op.dtype)
         if key in plain.grids:
             ruled, _ = plain.vector_bound(op, accelerator)
-            points.setdefault(key, []).append(
-                _lengths(np.asarray(op.sequences) * op.n_heads, op.query_tokens, op.key_tokens)
-            )
+            sequences, queries, keys = broadcast(op.sequences, op.query_tokens, op.key_tokens)
+            points.setdefault(key, []).append(_lengths(sequences * op.n_heads, queries, keys))
             values.setdefault(key, []).append(np.log(seconds[index] / ruled))
     return {k: ScatteredValues.of(np.concatenate(points[k]), np.concatenate(values[k])) for k in points}
 

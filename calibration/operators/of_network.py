@@ -36,9 +36,19 @@ def network_operator(op: SizedOperator, dtype: str) -> NetworkOperator | None:
         case GemmShape():
             return Matmul(shape.m, shape.n, shape.k, shape.batch, int(op.weights > 0), dtype)
         case ConvolutionShape():
-            lists = (shape.kernel, shape.input, shape.output, shape.stride, shape.dilation)
-            channels = shape.in_channels, shape.out_channels, shape.groups
-            return Convolution(shape.batch, *channels, *map(extents, lists), shape.transposed, dtype)
+            return Convolution(
+                shape.batch,
+                shape.in_channels,
+                shape.out_channels,
+                shape.groups,
+                extents(shape.kernel),
+                extents(shape.input),
+                extents(shape.output),
+                extents(shape.stride),
+                extents(shape.dilation),
+                shape.transposed,
+                dtype,
+            )
         case AttentionShape():
             if shape.causal:
                 return None

@@ -208,9 +208,9 @@ def bytes_moved(op: Operator, accelerator: Accelerator) -> FloatArray:
             m, n, k, batch = broadcast(op.m, op.n, op.k, op.batch)
             return stored_bytes(op.dtype) * (batch * m * (k + n) + n * k * (1.0 if op.shared else batch))
         case Convolution():
-            weights = prod(numbers(op.window)) * op.in_channels * op.out_channels / op.groups
+            parameters = prod(numbers(op.window)) * op.in_channels * op.out_channels / op.groups
             image = op.in_channels * prod(numbers(op.input)) + op.out_channels * prod(numbers(op.output))
-            return stored_bytes(op.dtype) * (broadcast(op.batch)[0] * image + weights)
+            return stored_bytes(op.dtype) * (broadcast(op.batch)[0] * image + parameters)
         case Streaming():
             _, _, read, written = broadcast(op.elements, op.width, op.read_bytes, op.written_bytes)
             return read + written

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.operators.of_network import TORCH_ATTENTION, converts_nothing, network_operator
-from calibration.operators.operators import Convolution, NonCausalAttention, extents
+from calibration.operators.operators import Convolution, NonCausalAttention, Streaming, extents
 from calibration.profile.kernels import host_launch
 from calibration.profile.session.shape import FIT, HELD_OUT, Shape
 from calibration.profile.shapes.size_limits import SizeLimits
@@ -122,7 +122,7 @@ def _between(shapes: Sequence[Shape], draw: np.random.Generator) -> Shape:
     factor = between(1, 4, draw) * 0.5
     grown = {"matmul": ("m",), "convolution": ("batch",), "noncausal_attention": ("sequences",)}
     names = grown.get(shape.family, ("elements", "read_bytes", "written_bytes"))
-    fields = {k: max(round(v * factor), 1) if k in names else v for k, v in shape.fields}
+    fields = {k: max(round(float(v) * factor), 1) if k in names else v for k, v in shape.fields}
     return Shape.of(shape.family, HELD_OUT, **fields)
 
 
@@ -140,9 +140,19 @@ def _convolutions(limits: SizeLimits, dtype: str) -> Iterator[Shape]:
             padding = 0 if stride == window else window // 2
             image = (side - 1) * stride + window - 2 * padding
             inputs = channels if alone or window < 7 else 3
-            lists = (window, image, side, stride, 1)
-            groups = channels if alone else 1
-            op = Convolution(batch, inputs, channels, groups, *(extents((x, x)) for x in lists), 0, dtype)
+            op = Convolution(
+                batch=batch,
+                in_channels=inputs,
+                out_channels=channels,
+                groups=channels if alone else 1,
+                window=extents((window, window)),
+                input=extents((image, image)),
+                output=extents((side, side)),
+                stride=extents((stride, stride)),
+                dilation=extents((1, 1)),
+                transposed=0,
+                dtype=dtype,
+            )
             yield _shape(op)
 
 
@@ -157,6 +167,5 @@ def _kernels(dtype: str) -> Iterator[Shape]:
     size = round(DTYPE_BYTES[dtype])
     for (kind, name, tensors, width), elements in product(KERNELS, ELEMENTS):
         statistics = 8 * elements // width if width else 0
-        sizes = {"read_bytes": round(tensors * elements * size), "written_bytes": elements * size + statistics}
-        named = {"kind": kind, "operator": name, "width": width, "dtype": dtype}
-        yield Shape.of("streaming", elements=elements, **named, **sizes)
+        read, written = round(tensors * elements * size), elements * size + statistics
+        yield _shape(Streaming(kind, name, elements, width, read, written, dtype))
