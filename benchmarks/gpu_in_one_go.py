@@ -3,21 +3,24 @@
     python benchmarks/gpu_in_one_go.py --out DIR             # from a checkout, nothing installed, no network
     python benchmarks/gpu_in_one_go.py --out DIR --rehearse  # the same on a CPU with a tiny model: no figures
 
-1. run      `calibrate run --hw local --budget 4m --model llama3.1-8b`: rows with power, fitted bundle
+1. run      `calibrate run --hw local --budget 4m --model llama3.1-8b --model bert-base ...`: rows with power, bundle
 2. compare  the rows against the bundle shipped for the same GPU, which was fitted from public tables
-3. verify   transformers' continuous batching in process, Llama-3.1-8B's shape in bf16, random weights made on the
+3. networks bert-base, dinov2-base and, where timm is installed, resnet50 in torch, eager, bf16, random weights, against
+            the prices of the bundle of step 1
+4. verify   transformers' continuous batching in process, Llama-3.1-8B's shape in bf16, random weights made on the
             device, against the simulation on the bundle of step 1
 
 Each step is a process of its own with a time limit; one that fails or is stopped leaves the others alone. Then DIR
-holds few flat files: rows.parquet, power.parquet, manifest.json, bundle.json, arrays.npz, verify.json, summary.json and
-details.tar.gz (logs, raw rows, every request). Raw output is in DIR.work until then. Nothing is written to the user's
-own calibrations. Exit 0 where every step ran, 1 where one did not.
+holds few flat files: rows.parquet, power.parquet, manifest.json, bundle.json, arrays.npz, networks.json, verify.json,
+summary.json and details.tar.gz (logs, raw rows, every request). Raw output is in DIR.work until then. Nothing is
+written to the user's own calibrations. Exit 0 where every step ran, 1 where one did not.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -40,7 +43,11 @@ sys.path.insert(0, str(ROOT))  # nothing needs to be installed
 BARE = ("torch", "transformers", "numpy", "pandas", "pyarrow", "yaml", "rich", "scipy", "typer")
 CARRIED = ("pydantic", "platformdirs", "simpy")  # absent from images made for training
 LARGEST_ROWS_BYTES = 5_000_000
-COLLECT_S, COMPARE_S, FIT_S = 20.0, 60.0, 120.0
+COLLECT_S, COMPARE_S, NETWORKS_S, FIT_S = 20.0, 60.0, 75.0, 120.0
+#: Networks that are not language models, by the library that builds each; the last one is that of a rehearsal.
+NETWORKS = {"bert-base": "transformers", "dinov2-base": "transformers", "resnet50": "timm"}
+NETWORK_BATCHES = (1, 6, 24)
+REHEARSED = "t5-small-encoder"
 GRACE_S = 10.0  # between an interrupt and the end
 TINY = {
     "model_type": "llama",
@@ -71,6 +78,13 @@ class Plan:
     @property
     def profile(self) -> Path:
         return self.work / "profile"
+
+    @property
+    def networks(self) -> tuple[str, ...]:
+        """The networks whose library is here."""
+        if self.rehearse:
+            return (REHEARSED,)
+        return tuple(name for name, library in NETWORKS.items() if importlib.util.find_spec(library) is not None)
 
     @property
     def dtype(self) -> str:
@@ -155,6 +169,31 @@ def ratios(bundle: Any, family: str, rows: Any, part: str) -> list[dict[str, Any
     return found
 
 
+def step_networks(plan: Plan) -> None:
+    """Whole networks in torch against their prices by the bundle of the profile: networks.json."""
+    from calibration.bundles.bundle import load_bundle
+    from calibration.profile.machine.device import open_device
+    from catalogs.hardware.catalog import parse_hardware
+    from catalogs.networks.files import load_network
+    from simulator.networks.execution import Execution
+    from simulator.networks.job import price_job
+
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    networks = importlib.import_module("networks_on_cpu")
+    hardware = parse_hardware("local")
+    bundle = load_bundle(hardware.accelerator, plan.profile / "bundle")
+    device = open_device("cpu", 1) if plan.rehearse else open_device()
+    execution = Execution(mode="eager", precision=plan.dtype)
+    batches = NETWORK_BATCHES[:1] if plan.rehearse else NETWORK_BATCHES
+    lines = [line for name in plan.networks for line in networks.measure(name, batches, device, plan.dtype)]
+    for line in lines:
+        price = price_job(load_network(line["network"]), bundle, hardware, execution, {"batch": line["batch"]})
+        line |= {"predicted_s": price.seconds, "error": price.seconds / line["seconds"] - 1.0}
+        times = f"{line['seconds'] * 1e3:.2f} ms  predicted {price.seconds * 1e3:.2f} ms"
+        print(f"  {line['network']:16} batch {line['batch']:>3}  {times}  error {line['error']:+.1%}", flush=True)
+    write(plan.work / "networks.json", {"bundle": bundle.name, "precision": plan.dtype, "networks": lines})
+
+
 def step_verify(plan: Plan) -> None:
     """transformers in this process against the simulation: verify.json, and every request."""
     from dataclasses import replace
@@ -210,7 +249,11 @@ def llama_config(spec: Any) -> dict[str, Any]:
     }
 
 
-STEPS: dict[str, Callable[[Plan], None]] = {"compare": step_compare, "verify": step_verify}
+STEPS: dict[str, Callable[[Plan], None]] = {
+    "compare": step_compare,
+    "networks": step_networks,
+    "verify": step_verify,
+}
 
 
 # ---- running them
@@ -228,7 +271,9 @@ def commands(plan: Plan) -> list[tuple[str, list[str], float]]:
         "--budget",
         f"{plan.budget_s:.0f}s",
     ]
-    profile += ["--model", plan.model, "--out", str(plan.profile)]
+    for model in (plan.model, *plan.networks):
+        profile += ["--model", model]
+    profile += ["--out", str(plan.profile)]
     if plan.rehearse:
         profile += ["--dtype", "fp32", "--threads", "1"]
     again = [sys.executable, str(Path(__file__).resolve()), "--out", str(plan.out), "--model", plan.model]
@@ -236,6 +281,7 @@ def commands(plan: Plan) -> list[tuple[str, list[str], float]]:
     return [
         ("run", profile, plan.budget_s + FIT_S),
         ("compare", [*again, "--step", "compare"], COMPARE_S),
+        ("networks", [*again, "--step", "networks"], NETWORKS_S),
         ("verify", [*again, "--step", "verify"], plan.limit_s),
     ]
 
@@ -329,7 +375,8 @@ def _rows(plan: Plan, problems: list[str]) -> None:
 
 
 def _copies(plan: Plan, problems: list[str]) -> None:
-    wanted = ("profile/manifest.json", "profile/bundle/bundle.json", "profile/bundle/arrays.npz", "verify.json")
+    wanted = ("profile/manifest.json", "profile/bundle/bundle.json", "profile/bundle/arrays.npz")
+    wanted += ("networks.json", "verify.json")
     for name in wanted:
         if (plan.work / name).is_file():
             shutil.copy(plan.work / name, plan.out)
@@ -339,7 +386,8 @@ def _copies(plan: Plan, problems: list[str]) -> None:
 
 def _details(plan: Plan, problems: list[str]) -> None:  # noqa: ARG001
     with tarfile.open(plan.out / "details.tar.gz", "w:gz") as archive:
-        for name in ("run.log", "compare.log", "verify.log", "profile/rows.jsonl", "profile/report.html", "verify"):
+        logs = ("run.log", "compare.log", "networks.log", "verify.log")
+        for name in (*logs, "profile/rows.jsonl", "profile/report.html", "verify"):
             if (plan.work / name).exists():
                 archive.add(plan.work / name, name)
 

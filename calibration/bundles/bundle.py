@@ -16,6 +16,7 @@ from calibration.bundles.files import ARRAYS_NAME, JSON_NAME, BundleFacts, read_
 from calibration.families.base import FamilyModel
 from calibration.families.decode_attention import DecodeAttentionModel
 from calibration.families.gemm import GemmModel
+from calibration.families.noncausal_attention import NonCausalAttentionModel
 from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.families.registry import FAMILIES
 from calibration.families.uncalibrated import DEFAULTS, UncalibratedModel
@@ -228,12 +229,15 @@ def _with_shipped(own: Bundle, name: str, rule: str | None) -> Bundle:
     if not (folder / JSON_NAME).is_file():
         return own
     shipped = _assemble(own.accelerator, *_read(folder), rule)
+    models, family = dict(own.models), NonCausalAttentionModel
+    mine, theirs = (m.models.get("noncausal_attention") for m in (own, shipped))
+    if isinstance(mine, family) and isinstance(theirs, family):  # torch's attention here, those of engines there
+        models["noncausal_attention"] = mine.joined(theirs)
     lent = sorted(shipped.models.keys() - own.models.keys())
-    if not lent:
-        return own
     note = f"{', '.join(lent)}: not measured here, from the shipped calibration ({shipped.name})"
+    notices = [*own.notices, *([note] if lent else [])]
     errors = {**{f: e for f, e in shipped.errors.items() if f in lent}, **own.errors}
-    return replace(own, models={**shipped.models, **own.models}, errors=errors, notices=[*own.notices, note])
+    return replace(own, models={**shipped.models, **models}, errors=errors, notices=notices)
 
 
 def _candidates(accelerator: Accelerator) -> dict[str, str | None]:

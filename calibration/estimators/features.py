@@ -28,6 +28,10 @@ ROW_COUNT: Final = {
     "linear_attention": "tokens",
     "elementwise": "tokens",
     "collective": "ranks",
+    "matmul": "m",
+    "convolution": "batch",
+    "streaming": "elements",
+    "host_launch": "kernels",
 }
 
 

@@ -12,12 +12,15 @@ FlashAttention and its relatives (a block of TILE_ROWS query rows walks over all
   and TensorRT-LLM are inferred: their rates at 72 and 80 agree only after division by the head dimension, and a padding
   to 128 gives 1.5 PFLOP/s at 128 on B200, where the authors of FlashAttention 4 publish 1.6. A head dimension that was
   not measured has origin 2.
+
+A profile of networks also measures lengths that differ. The ratio of such a time to the first two rules is read between
+the measured ones, in doublings of streams, queries and keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -25,6 +28,7 @@ import numpy.typing as npt
 
 from calibration.families.base import Parts, operators
 from calibration.families.grid import InterpolationGrid, by, pack_grids, unpack_grids
+from calibration.families.scattered import ScatteredValues
 from calibration.operators.cost import ROOFLINE, broadcast
 from calibration.operators.operators import NonCausalAttention
 from calibration.operators.roofline import compute_s, roofline_s
@@ -49,20 +53,25 @@ PADDED_DIMS: Final[dict[str, tuple[int, ...]]] = {
     "fa4": (64, 128, 192, 256),
     "trtllm": POWERS,
     "triton": POWERS,
+    "sdpa": (32, 64, 96, 128, 192, 256),
+    "sdpa_masked": (32, 64, 96, 128, 192, 256),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class NonCausalAttentionModel:
-    """Log utilisation on (log streams, log length), and the least measured seconds, both by "head_dim/kernel".
+    """Log utilisation on (log streams, log length), and the least measured seconds, both by table.
 
-    The peaks are those of the matrix units (bf16) and of the vector units (fp32) of the measured accelerator.
+    The name of a table is "head_dim/kernel", with "/dtype" where that is not bf16. Some tables have, in `ratios`,
+    log(measured / by the rules) at lengths that differ. The peaks are those of the matrix units (bf16) and of the
+    vector units (fp32) of the measured accelerator.
     """
 
     grids: dict[str, InterpolationGrid]
     floors_s: dict[str, float]
     matrix_flops: float
     vector_flops: float
+    ratios: dict[str, ScatteredValues] = field(default_factory=dict)
     family: str = field(default="noncausal_attention", init=False)
 
     def cost(self, op: NonCausalAttention, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
@@ -78,7 +87,8 @@ class NonCausalAttentionModel:
         sequences, queries, keys = broadcast(op.sequences, op.query_tokens, op.key_tokens)
         sequences, queries, keys = (np.maximum(x, 1.0) for x in (sequences, queries, keys))
         key, used, borrowed = self._table(op)
-        peak = self.matrix_flops * used * accelerator.flops_for("fp32") / self.vector_flops
+        matrix = self.vector_flops if _parts(key)[2] == "fp32" else self.matrix_flops
+        peak = matrix * used * accelerator.flops_for("fp32") / self.vector_flops
         streams = sequences * op.n_heads
         wide = streams * np.ceil(queries / TILE_ROWS) / np.ceil(keys / TILE_ROWS)
         seconds, origin = self._square(key, wide, keys, op.head_dim, peak)
@@ -90,24 +100,41 @@ class NonCausalAttentionModel:
             seconds = np.where(narrow, np.maximum(seconds, walked), seconds)
             origin = np.where(narrow, own_origin, origin)
         origin = np.where(queries == keys, origin, np.maximum(origin, 1.0))
+        if key in self.ratios and not borrowed and (queries != keys).any():
+            log_ratio, known = self.ratios[key].at(_lengths(streams, queries, keys).reshape(-1, 3))
+            other = queries != keys
+            seconds = np.where(other, seconds * np.exp(log_ratio.reshape(seconds.shape)), seconds)
+            origin = np.where(other, known.reshape(seconds.shape), origin)
         return seconds, np.where(borrowed, ROOFLINE, origin)
 
     @property
     def kernels(self) -> list[str]:
         """Return the names of the kernels that were measured."""
-        return sorted({name.partition("/")[2] for name in self.grids})
+        return sorted({_parts(name)[1] for name in self.grids})
+
+    def covers(self, op: NonCausalAttention) -> bool:
+        """Return whether the kernel of an operator was measured in its dtype."""
+        return any(_parts(name)[1:] == (op.kernel, op.dtype) for name in self.grids)
+
+    def joined(self, other: NonCausalAttentionModel) -> NonCausalAttentionModel:
+        """Return the tables of both models of one accelerator; those of this model count where both have one."""
+        grids, floors = {**other.grids, **self.grids}, {**other.floors_s, **self.floors_s}
+        return replace(self, grids=grids, floors_s=floors, ratios={**other.ratios, **self.ratios})
 
     def _table(self, op: NonCausalAttention) -> tuple[str, float, bool]:
         """Return (table, its utilisation's multiple for this head dimension, whether the kernel is another one)."""
-        other = op.kernel not in self.kernels
-        kernel = self.kernels[0] if other else op.kernel
-        dims = [int(name.partition("/")[0]) for name in self.grids if name.endswith(f"/{kernel}")]
+        known = [_parts(name) for name in self.grids]
+        kernel, dtype = min(
+            {name[1:] for name in known}, key=lambda n: (n != (op.kernel, op.dtype), n[0] != op.kernel, n)
+        )
+        other = (kernel, dtype) != (op.kernel, op.dtype)
+        dims = [dim for dim, *of in known if of == [kernel, dtype]]
         if op.head_dim in dims:
-            return f"{op.head_dim}/{kernel}", 1.0, other
+            return _name(op.head_dim, kernel, dtype), 1.0, other
         wanted = padded_dim(op.head_dim, kernel)
         near = min(dims, key=lambda d: (abs(np.log(padded_dim(d, kernel) / wanted)), -d))
         used = (op.head_dim / wanted) / (near / padded_dim(near, kernel))
-        return f"{near}/{kernel}", used, True
+        return _name(near, kernel, dtype), used, True
 
     def _square(
         self, key: str, streams: FloatArray, length: FloatArray, head_dim: int, peak_flops: float
@@ -120,24 +147,65 @@ class NonCausalAttentionModel:
     def to_parts(self) -> Parts:
         """Return readable facts and arrays that `from_parts` reads."""
         peaks = {"matrix_flops": self.matrix_flops, "vector_flops": self.vector_flops}
-        return {"tables": list(self.grids), "floors_s": self.floors_s, **peaks}, pack_grids(self.grids)
+        facts = {"tables": list(self.grids), "floors_s": self.floors_s, **peaks}
+        arrays = pack_grids(self.grids)
+        if self.ratios:
+            facts["ratios"] = list(self.ratios)
+            for i, found in enumerate(self.ratios.values()):
+                arrays |= found.to_arrays(f"ratio{i}")
+        return facts, arrays
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
         """Return the model in facts and arrays."""
         peaks = float(facts["matrix_flops"]), float(facts["vector_flops"])
-        return cls(unpack_grids(facts["tables"], arrays), dict(facts["floors_s"]), *peaks)
+        ratios = {n: ScatteredValues.from_arrays(f"ratio{i}", arrays) for i, n in enumerate(facts.get("ratios", ()))}
+        return cls(unpack_grids(facts["tables"], arrays), dict(facts["floors_s"]), *peaks, ratios)
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
         """Fit a grid to the square problems of each head dimension and kernel."""
         square = rows[rows.query_tokens == rows.key_tokens]
         grids, floors = {}, {}
-        for (head_dim, kernel), table in by(square, "head_dim", "kernel"):
-            key = f"{head_dim}/{kernel}"
+        for (head_dim, kernel, dtype), table in by(square, "head_dim", "kernel", "dtype"):
+            key = _name(head_dim, kernel, dtype)
             grids[key] = _fit_grid(table.reset_index(drop=True), accelerator)
             floors[key] = float(table.seconds.min())
-        return cls(grids, floors, accelerator.flops_for("bf16"), accelerator.flops_for("fp32"))
+        plain = cls(grids, floors, accelerator.flops_for("bf16"), accelerator.flops_for("fp32"))
+        return replace(plain, ratios=_fit_ratios(plain, rows[rows.query_tokens != rows.key_tokens], accelerator))
+
+
+def _name(head_dim: int, kernel: str, dtype: str) -> str:
+    return f"{head_dim}/{kernel}" + ("" if dtype == "bf16" else f"/{dtype}")
+
+
+def _parts(name: str) -> tuple[int, str, str]:
+    """Return the head dimension, kernel and dtype in the name of a table."""
+    head_dim, kernel, *dtype = name.split("/")
+    return int(head_dim), kernel, dtype[0] if dtype else "bf16"
+
+
+def _lengths(streams: FloatArray, queries: FloatArray, keys: FloatArray) -> FloatArray:
+    found: FloatArray = np.log2(np.stack([streams, queries, keys], axis=-1))
+    return found
+
+
+def _fit_ratios(
+    plain: NonCausalAttentionModel, rows: pd.DataFrame, accelerator: Accelerator
+) -> dict[str, ScatteredValues]:
+    """Return log(measured / by the rules) of the rows with lengths that differ, by table."""
+    points: dict[str, list[FloatArray]] = {}
+    values: dict[str, list[FloatArray]] = {}
+    rows = rows.reset_index(drop=True)
+    seconds = rows.seconds.to_numpy(float)
+    for op, index in operators(NonCausalAttention, rows):
+        key = _name(op.head_dim, op.kernel, op.dtype)
+        if key in plain.grids:
+            ruled, _ = plain.vector_bound(op, accelerator)
+            sequences, queries, keys = broadcast(op.sequences, op.query_tokens, op.key_tokens)
+            points.setdefault(key, []).append(_lengths(sequences * op.n_heads, queries, keys))
+            values.setdefault(key, []).append(np.log(seconds[index] / ruled))
+    return {k: ScatteredValues.of(np.concatenate(points[k]), np.concatenate(values[k])) for k in points}
 
 
 def padded_dim(head_dim: int, kernel: str) -> int:

@@ -10,6 +10,7 @@ from calibration.families.gemm import GemmModel
 from calibration.families.grouped_gemm import GroupedGemmModel
 from calibration.families.linear_attention import LinearAttentionModel
 from calibration.families.mla import MlaModel
+from calibration.families.network_kernels import ConvolutionModel, HostLaunchModel, MatmulModel, StreamingModel
 from calibration.families.noncausal_attention import NonCausalAttentionModel
 from calibration.families.prefill_attention import PrefillAttentionModel
 
@@ -23,4 +24,8 @@ FAMILIES: dict[str, type[FamilyModel]] = {
     "linear_attention": LinearAttentionModel,
     "elementwise": ElementwiseModel,
     "collective": CollectiveModel,
+    "matmul": MatmulModel,
+    "convolution": ConvolutionModel,
+    "streaming": StreamingModel,
+    "host_launch": HostLaunchModel,
 }

@@ -41,6 +41,10 @@ DEFAULTS: Final[dict[str, DefaultEfficiency]] = {
     "linear_attention": DefaultEfficiency(0.50, 8e-6, 0.50),
     "elementwise": DefaultEfficiency(0.80, 2.5e-6, 0.35),
     "collective": DefaultEfficiency(0.55, 12e-6, 0.40),
+    "matmul": DefaultEfficiency(0.70, 4e-6, 0.25),
+    "convolution": DefaultEfficiency(0.50, 8e-6, 0.40),
+    "streaming": DefaultEfficiency(0.80, 2.5e-6, 0.35),
+    "host_launch": DefaultEfficiency(1.0, 6e-6, 0.50),
 }
 
 

@@ -38,6 +38,10 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "linear_attention": ("n_heads",),
     "elementwise": ("kind", "bytes_per_token"),
     "collective": ("kind", "ranks", "message_bytes"),
+    "matmul": ("n", "k"),
+    "convolution": ("in_channels", "out_channels", "window", "stride"),
+    "streaming": ("operator", "elements"),
+    "host_launch": ("kind",),
 }
 
 #: The columns that define a group where a table has one head configuration: all rows of one length.

@@ -209,7 +209,7 @@ def _encoder(raw: pd.DataFrame) -> pd.DataFrame:
     rows = raw[["seconds", "source"]].join(raw[list(heads)].rename(columns=heads).astype(int))
     length = raw["isl"].to_numpy(float)
     sizes = {"sequences": raw["batch_size"].to_numpy(float), "query_tokens": length, "key_tokens": length}
-    return rows.assign(**sizes, kernel=raw.kernel_source.map(KERNEL_OF))
+    return rows.assign(**sizes, kernel=raw.kernel_source.map(KERNEL_OF), dtype="bf16")
 
 
 def _messages(raw: pd.DataFrame, dtype: pd.Series[str]) -> pd.DataFrame:

@@ -6,6 +6,7 @@ the work of one rank: its sizes are those after the tensor-parallel split. Bytes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, get_args
 
@@ -24,6 +25,16 @@ SORT_BYTES_PER_LOGIT: Final = (8 + 100 + 24 + 24) + 58
 
 #: Bytes that greedy sampling moves for each logit: read, written as fp32, read.
 GREEDY_BYTES_PER_LOGIT: Final = 2 + 4 + 4
+
+
+def extents(values: Sequence[int]) -> str:
+    """Return extents as text: (3, 3) is "3x3"."""
+    return "x".join(map(str, values))
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Return the extents in a text, the inverse of `extents`."""
+    return tuple(map(int, text.split("x")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +110,9 @@ class DecodeAttention:
 
 @dataclass(frozen=True, slots=True)
 class NonCausalAttention:
-    """Attention without a mask: each of `query_tokens` queries of a sequence attends to all of its `key_tokens` keys.
+    """Attention without a causal mask: each of `query_tokens` queries of a sequence attends to all `key_tokens` keys.
 
-    Keys and values have as many heads as the queries.
+    Keys and values have as many heads as the queries. A kernel whose name ends in "_masked" also reads a mask tensor.
     """
 
     family: ClassVar[str] = "noncausal_attention"
@@ -111,7 +122,8 @@ class NonCausalAttention:
     key_tokens: Num  # of one sequence
     n_heads: int
     head_dim: int
-    kernel: str  # "fa2" | "fa3" | "fa4" | "trtllm" | "triton", as measured
+    kernel: str  # "fa2" | "fa3" | "fa4" | "trtllm" | "triton" | "sdpa" | "sdpa_masked", as measured
+    dtype: str = "bf16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +195,79 @@ class Collective:
     graph: bool = True  # captured in a CUDA graph (decode) or launched eagerly
 
 
+@dataclass(frozen=True, slots=True)
+class Matmul:
+    """`batch` products (m, k) by (k, n) as a network in torch runs them.
+
+    With `shared` = 1 the second factor is a parameter in the layout in which the module holds it, the same for all of
+    the batch; with 0 each product has factors of its own. (`Gemm` is the product of a serving engine, which may lay
+    weights out in advance.)
+    """
+
+    family: ClassVar[str] = "matmul"
+
+    m: Num
+    n: Num
+    k: Num
+    batch: Num
+    shared: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """A convolution of `batch` images with extents such as "56x56", in one to three dimensions, channels first.
+
+    `input` and `output` are the extents of one image. A transposed one widens its input.
+    """
+
+    family: ClassVar[str] = "convolution"
+
+    batch: Num
+    in_channels: int
+    out_channels: int
+    groups: int
+    window: str  # extents, such as "3x3"
+    input: str
+    output: str
+    stride: str
+    dilation: str
+    transposed: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """A memory-bound kernel of a network, by torch's name: pooling, norm, softmax, pointwise, reduction, copy, ....
+
+    `width` is the number of elements that share one mean where the kernel computes means, else 0. Bytes read include
+    parameters.
+    """
+
+    family: ClassVar[str] = "streaming"
+
+    kind: str  # as in catalogs/networks/shapes.py
+    operator: str  # as torch calls it, such as "native_layer_norm", "relu_", "max_pool2d_with_indices"
+    elements: Num  # written
+    width: Num
+    read_bytes: Num
+    written_bytes: Num
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostLaunch:
+    """The launch of `kernels` small kernels by the host, from the modules of a network or by calls of the functions.
+
+    The difference of the two is what Python and the modules add to each call.
+    """
+
+    family: ClassVar[str] = "host_launch"
+
+    kind: str  # "modules" | "calls"
+    kernels: Num
+
+
 Operator = (
     Gemm
     | GroupedGemm
@@ -193,6 +278,10 @@ Operator = (
     | LinearAttentionScan
     | Elementwise
     | Collective
+    | Matmul
+    | Convolution
+    | Streaming
+    | HostLaunch
 )
 
 #: Operator class by family name.

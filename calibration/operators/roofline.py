@@ -7,6 +7,7 @@ One multiply-add counts as two operations. Activations are 16 bit unless the ope
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -14,15 +15,20 @@ import numpy as np
 from calibration.operators.cost import broadcast
 from calibration.operators.operators import (
     Collective,
+    Convolution,
     DecodeAttention,
     Elementwise,
     Gemm,
     GroupedGemm,
+    HostLaunch,
     LinearAttentionScan,
+    Matmul,
     MlaModule,
     NonCausalAttention,
     Operator,
     PrefillAttention,
+    Streaming,
+    numbers,
 )
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
@@ -138,6 +144,16 @@ def flops(op: Operator) -> FloatArray:
             return 0.0 * broadcast(op.tokens)[0]
         case Collective():
             return 0.0 * broadcast(op.message_bytes)[0]
+        case Matmul():
+            m, n, k, batch = broadcast(op.m, op.n, op.k, op.batch)
+            return 2.0 * batch * m * n * k
+        case Convolution():
+            taps = prod(numbers(op.window)) * op.in_channels * op.out_channels / op.groups
+            return 2.0 * broadcast(op.batch)[0] * prod(numbers(op.input if op.transposed else op.output)) * taps
+        case Streaming():
+            return 0.0 * broadcast(op.elements, op.width, op.read_bytes, op.written_bytes)[0]
+        case HostLaunch():
+            return 0.0 * broadcast(op.kernels)[0]
         case _:
             raise TypeError(f"no flops for {type(op).__name__}")
 
@@ -174,7 +190,7 @@ def bytes_moved(op: Operator, accelerator: Accelerator) -> FloatArray:
             return kv + 2.0 * sequences * op.n_heads * op.head_dim * ACTIVATION_BYTES
         case NonCausalAttention():
             sequences, queries, keys = broadcast(op.sequences, op.query_tokens, op.key_tokens)
-            return 2.0 * sequences * (queries + keys) * op.n_heads * op.head_dim * ACTIVATION_BYTES
+            return 2.0 * sequences * (queries + keys) * op.n_heads * op.head_dim * stored_bytes(op.dtype)
         case MlaModule():
             sequences, tokens, _, context = broadcast(op.sequences, op.tokens, op.pairs, op.context_tokens)
             rows, keys = (sequences, context) if op.stage == "decode" else (tokens, context + tokens)
@@ -188,6 +204,18 @@ def bytes_moved(op: Operator, accelerator: Accelerator) -> FloatArray:
             return broadcast(op.tokens)[0] * op.bytes_per_token
         case Collective():
             return 2.0 * broadcast(op.message_bytes)[0]  # read once, written once
+        case Matmul():
+            m, n, k, batch = broadcast(op.m, op.n, op.k, op.batch)
+            return stored_bytes(op.dtype) * (batch * m * (k + n) + n * k * (1.0 if op.shared else batch))
+        case Convolution():
+            parameters = prod(numbers(op.window)) * op.in_channels * op.out_channels / op.groups
+            image = op.in_channels * prod(numbers(op.input)) + op.out_channels * prod(numbers(op.output))
+            return stored_bytes(op.dtype) * (broadcast(op.batch)[0] * image + parameters)
+        case Streaming():
+            _, _, read, written = broadcast(op.elements, op.width, op.read_bytes, op.written_bytes)
+            return read + written
+        case HostLaunch():
+            return 0.0 * broadcast(op.kernels)[0]
         case _:
             raise TypeError(f"no bytes for {type(op).__name__}")
 
@@ -204,7 +232,7 @@ def link_bytes(op: Collective) -> FloatArray:
 
 def math_dtype(op: Operator, accelerator: Accelerator) -> str:
     """Return the dtype with the peak that bounds the operator's arithmetic."""
-    if isinstance(op, (Gemm, GroupedGemm, MlaModule)):
+    if isinstance(op, (Gemm, GroupedGemm, MlaModule, Matmul, Convolution, NonCausalAttention)):
         return compute_dtype(op.dtype, accelerator)
     if isinstance(op, (PrefillAttention, DecodeAttention)):
         return compute_dtype(op.kv_dtype, accelerator)

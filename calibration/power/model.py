@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.operators.operators import Gemm, MlaModule, NonCausalAttention, Operator
+from calibration.operators.operators import Convolution, Gemm, Matmul, MlaModule, NonCausalAttention, Operator
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
@@ -64,6 +64,8 @@ def group_of(op: Operator) -> str:
         return "gemm_fp8_block"
     if isinstance(op, NonCausalAttention):  # the same kernels without a mask
         return "prefill_attention"
+    if isinstance(op, Matmul | Convolution):
+        return "gemm"
     return op.family if op.family in GROUPS else "other"
 
 

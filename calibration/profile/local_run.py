@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +21,7 @@ from calibration.profile.peaks import measured
 from calibration.profile.run import ProfileJob, ProgressReporter, profile, start
 from calibration.profile.session import manifest
 from calibration.profile.session.session import Session
+from calibration.profile.shapes.networks import network_grid, user_network_shapes
 from calibration.profile.shapes.queue import candidates, deduplicated, extra_shapes, user_model_shapes
 from calibration.profile.shapes.size_limits import CPU, CUDA
 from calibration.profile.shapes.sizes import catalog_sizes, user_model_sizes
@@ -29,10 +30,18 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.local import MeasuredPeaks, cpu_hardware, local_hardware, read_cpu, save_measured_peaks
 from catalogs.hardware.specs import Accelerator
 from catalogs.models.catalog import load_model
+from catalogs.models.spec import ModelSpec
+from catalogs.networks.files import list_networks, load_network
+from catalogs.networks.network import NeuralNetwork
 
 SHARE_OF_BUDGET: Final = 1 / 500  # share of the budget that the repeats of one shape may take
 
 LIMIT_S: Final = (0.03, 2.0)  # bounds of the time that the repeats of one shape may take
+
+#: Number formats in which networks are measured.
+NETWORK_DTYPES: Final = ("fp32", "bf16", "fp16")
+
+NETWORK_SUFFIX: Final = ".yaml"  # of a network file; a language model is a folder
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
@@ -140,7 +149,7 @@ def prepare(options: ProfileOptions) -> tuple[ProfiledDevice, Accelerator, Profi
     Raises:
         InputError: If the options do not fit this machine.
     """
-    models = [load_model(m) for m in options.models]
+    models, networks = split_models(options.models)
     device = open_device(options.device, options.threads)
     if options.dtype is not None and options.dtype not in device.dtypes:
         raise InputError("this device has no matrix products in that dtype", options.dtype, ", ".join(device.dtypes))
@@ -153,9 +162,13 @@ def prepare(options: ProfileOptions) -> tuple[ProfiledDevice, Accelerator, Profi
     served = [d for d in device.dtypes if d in usual] or device.dtypes[:1]
     own_sizes = user_model_sizes(models, device.memory_bytes, limits.splits)
     own = user_model_shapes(own_sizes, limits, served, options.seed)
+    # A network runs in the dtype of its modules: torch's default on a CPU, 16 bits on a GPU.
+    computed = options.dtype if options.dtype in NETWORK_DTYPES else "bf16" if device.is_cuda else "fp32"
+    own += user_network_shapes(networks, limits, (computed,), options.seed)
     sizes = catalog_sizes(device.memory_bytes, limits.splits, small=not device.is_cuda)
     usual_shapes = candidates(sizes, limits, device.dtypes, options.seed)
-    shapes = deduplicated([*own, *usual_shapes, *extra_shapes(sizes, limits, device)])
+    grid = network_grid(limits, computed, options.seed)
+    shapes = deduplicated([*own, *usual_shapes, *grid, *extra_shapes(sizes, limits, device)])
     machine = machine_rates.shapes(device)
     ranks = collective.shapes(device) if collective.unavailable_reason(device, options.budget_s) is None else []
     at_once = partial(collective.rows, ranks, device) if ranks else None
@@ -163,6 +176,21 @@ def prepare(options: ProfileOptions) -> tuple[ProfiledDevice, Accelerator, Profi
     cache_bytes, dtype = device.cache_bytes, device.dtypes[0]
     job = ProfileJob(accelerator, machine, shapes, options.budget_s, cache_bytes, dtype, at_once, first)
     return device, accelerator, job
+
+
+def split_models(names: Sequence[str]) -> tuple[list[ModelSpec], list[NeuralNetwork]]:
+    """Return the language models and the networks among names and files.
+
+    Raises:
+        InputError: A name is that of neither, or a file is damaged.
+    """
+    models, networks = [], []
+    for name in names:
+        if name in list_networks() or Path(name).suffix == NETWORK_SUFFIX:
+            networks.append(load_network(name))
+        else:
+            models.append(load_model(name))
+    return models, networks
 
 
 def default_folder(name: str) -> Path:

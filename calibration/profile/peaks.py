@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from calibration.operators.operators import DecodeAttention, Gemm
+from calibration.operators.operators import DecodeAttention, Gemm, Matmul
 from calibration.operators.roofline import bytes_moved, flops
 from calibration.profile.kernels import machine_rates
 from calibration.profile.session.session import Row
@@ -46,7 +46,7 @@ def measured(accelerator: Accelerator, rows: Iterable[Row], cache_bytes: float) 
                 bandwidth = max(bandwidth, rate)
             continue
         op = shape.operator
-        if isinstance(op, Gemm):
+        if isinstance(op, Gemm | Matmul):
             rates[op.dtype] = max(rates[op.dtype], float(flops(op)) / seconds)
         if isinstance(op, Gemm | DecodeAttention):
             moved = float(bytes_moved(op, accelerator))

@@ -101,6 +101,7 @@ ARRAY_FIELDS = {
     *("m", "n", "k", "tokens", "chunks", "pairs"),
     *("sequences", "context_tokens", "max_context_tokens", "message_bytes"),
     *("query_tokens", "key_tokens"),
+    *("batch", "elements", "width", "read_bytes", "written_bytes", "kernels"),
 }
 
 

@@ -72,7 +72,7 @@ def build_module(stage: StageRecipe) -> Any:
         InputError: The class is unknown, or does not take the configuration.
     """
     torch = library("torch")
-    make = _maker(stage.module, dict(stage.config))
+    make = module_maker(stage.module, dict(stage.config))
     try:
         with quiet(), torch.device("meta"):
             module = make()
@@ -95,7 +95,7 @@ def build_module(stage: StageRecipe) -> Any:
     return module.eval()
 
 
-def _maker(name: str, config: dict[str, Any]) -> Callable[[], Any]:
+def module_maker(name: str, config: dict[str, Any]) -> Callable[[], Any]:
     """Return what makes the module called `name`.
 
     Raises:

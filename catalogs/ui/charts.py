@@ -166,4 +166,8 @@ FAMILY_WORDS: Final = {
     "linear_attention": "Linear attention",
     "elementwise": "Norms, activations, sampling",
     "collective": "Communication",
+    "matmul": "Products of networks",
+    "convolution": "Convolutions",
+    "streaming": "Memory-bound kernels of networks",
+    "host_launch": "Launches by the host",
 }

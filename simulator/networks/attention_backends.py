@@ -18,7 +18,7 @@ from catalogs.io.yaml_files import DATA, YamlBlock, read_yaml, validate_as
 from catalogs.networks.shapes import AttentionShape
 
 #: Kernels in the order in which engines prefer them, where the accelerator has several.
-PREFERENCE: Final = ("fa4", "fa3", "fa2", "trtllm", "triton")
+PREFERENCE: Final = ("fa4", "fa3", "fa2", "trtllm", "triton", "sdpa")
 
 #: Rate of FlashAttention 2 without a mask over the rate at which the causal prompt table of the same accelerator
 #: processes as many pairs; the median of L40S and RTX PRO 6000, which have both tables, at 4,096 to 32,768 tokens.

@@ -29,6 +29,7 @@ from simulator.network.collectives import Network
 from simulator.networks.execution import Execution, Parallelism
 from simulator.networks.factors import EngineFactors, load_factors
 from simulator.networks.launches import launches
+from simulator.networks.measured import host_launch_s
 from simulator.networks.operator_price import Pricing
 
 #: The size that counts the steps of a sampler: stages whose runs depend on it are those that a job repeats.
@@ -56,7 +57,7 @@ class StagePrice:
         runs: How often the job runs it, one after the other on one rank.
         seconds: Time of one run.
         device_s: Kernels of one run, the sum of their times.
-        host_s: Launches of one run on the host; where it is larger, the accelerator waits.
+        host_s: Launches of one run on the host; where it is larger, the accelerator waits. On a CPU both add up.
         joules: Energy of one accelerator in one run.
         communication_s: Collectives of one run that no kernel hides.
         measured: Share of the kernels' time at measured points.
@@ -252,10 +253,12 @@ def _at_clock(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice
         if price.origin in known:
             known[price.origin] += seconds
     device += _cast_s(stage, pricing)
-    host = kernels * pricing.factors.host_launch_s[execution.mode]
+    measured = host_launch_s(execution, pricing.bundle)
+    host = kernels * (pricing.factors.host_launch_s[execution.mode] if measured is None else measured)
     talk = _communication_s(stage, sharded, split, pricing, links)
     runs = ceil(stage.runs / split.guidance)
-    total = max(device, host) + talk
+    on_host = pricing.bundle.accelerator.kind == "cpu"  # the kernels run where the launches do, one after the other
+    total = (device + host if on_host else max(device, host)) + talk
     return StagePrice(
         stage.name,
         runs,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
+from calibration.operators.of_network import converts_nothing
 from catalogs.networks.network import SizedOperator, SizedStage
 from simulator.networks.execution import Execution
 
@@ -39,7 +40,7 @@ class KernelLaunch:
 
     Attributes:
         kind: "gemm", "attention", "convolution", "norm" (rows are reduced) or "stream" (bytes pass through).
-        operator: The operator that computes, None for memory-bound kernels.
+        operator: The operator that runs alone, None for kernels that do the work of several or of a part.
         bytes: Traffic of one run, weights included.
         kernels: Number of kernels of one run.
         times: Number of runs in one run of the stage.
@@ -56,9 +57,10 @@ class KernelLaunch:
 
 def launches(stage: SizedStage, execution: Execution) -> list[KernelLaunch]:
     """Return the kernels of one run of a stage in their order."""
+    operators = tuple(op for op in stage.operators if not converts_nothing(op))
     if execution.mode == "eager":
-        return [_alone(op, execution) for op in stage.operators]
-    return list(_fused(unrolled_edges(stage.operators), execution))
+        return [_alone(op, execution) for op in operators]
+    return list(_fused(unrolled_edges(operators), execution))
 
 
 def unrolled_edges(operators: tuple[SizedOperator, ...]) -> tuple[SizedOperator, ...]:
@@ -85,10 +87,10 @@ def _alone(op: SizedOperator, execution: Execution) -> KernelLaunch:
     moved: float = op.read_bytes + op.written_bytes + op.weights * execution.activation_bytes
     if op.kind in COMPUTING:
         return KernelLaunch(op.kind, op, moved, 1, op.times, (op.name,))
-    kernels, kind = 1, ("norm" if op.kind in ROWS else "stream")
+    kind = "norm" if op.kind in ROWS else "stream"
     if execution.autocast and op.kind in ("normalisation", "softmax") and not is_batch_norm(op):
-        moved, kernels = moved * AUTOCAST_TRAFFIC, AUTOCAST_KERNELS
-    return KernelLaunch(kind, None, moved, kernels, op.times, (op.name,))
+        return KernelLaunch(kind, None, moved * AUTOCAST_TRAFFIC, AUTOCAST_KERNELS, op.times, (op.name,))
+    return KernelLaunch(kind, op, moved, 1, op.times, (op.name,))
 
 
 def _fused(operators: tuple[SizedOperator, ...], execution: Execution) -> Iterator[KernelLaunch]:

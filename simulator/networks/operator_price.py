@@ -5,6 +5,8 @@ same extents reach, times a fitted share (factors.py); its bytes are those of th
 matrix. One with a group for each channel runs on the vector units. In eager mode with channels first, a part of the
 convolutions on the matrix units also transpose their input and output. Images that fit into the last-level cache are
 still there from the kernel before, and move at the rate of measured kernels of that size.
+
+Where the calibration holds the kernel itself (measured.py), its measured time counts instead.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from simulator.networks.attention_backends import attention_price
 from simulator.networks.execution import Execution
 from simulator.networks.factors import EngineFactors, load_factors
 from simulator.networks.launches import KernelLaunch
+from simulator.networks.measured import measured_cost
 
 #: Smallest extents of a tile of the matrix units; narrower products fill a part of it.
 TILE_COLUMNS: Final = 64
@@ -82,13 +85,17 @@ class Pricing:
             InputError: The attention backend is unknown.
         """
         shape = launch.operator.shape if launch.operator is not None else None
-        key = (launch.kind, shape, launch.bytes, launch.operator.weights if launch.operator else 0)
+        op = launch.operator
+        key = (launch.kind, shape, launch.bytes, (op.operator, op.weights, op.dtype) if op else None)
         if key not in self._known:
             self._known[key] = self._price(launch)
         return self._known[key]
 
     def _price(self, launch: KernelLaunch) -> KernelPrice:
         op = launch.operator
+        measured = None if op is None else measured_cost(op, self.execution, self.bundle, self.source)
+        if measured is not None:
+            return KernelPrice(float(measured.seconds), float(measured.origin), float(measured.watts))
         if op is None:
             return self.stream(launch.bytes, launch.kind, bool(launch.kernels))
         match op.shape:
@@ -99,7 +106,7 @@ class Pricing:
             case ConvolutionShape():
                 return self.convolution(op.shape, op)
             case _:
-                return self.stream(launch.bytes, "stream", launches=True)
+                return self.stream(launch.bytes, launch.kind, launches=True)
 
     def product(self, shape: GemmShape, shared: bool) -> KernelPrice:
         """Return the price of `shape.batch` products; `shared`: all have the same second factor, a parameter."""

@@ -20,7 +20,8 @@ from __future__ import annotations
 import importlib
 from typing import Any, Final
 
-from calibration.profile.kernels.inputs import input_sets, random, writable_random
+from calibration.operators.of_network import TORCH_ATTENTION, TORCH_ATTENTION_MASKED
+from calibration.profile.kernels.inputs import Unavailable, input_sets, random, writable_random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Call, Work
 from calibration.profile.session.shape import Shape
@@ -180,3 +181,26 @@ def _scan_in_prefill(device: ProfiledDevice, streams: int, tokens: int, key: int
         return inside.baddbmm_(q, before.to(dtype))
 
     return run
+
+
+def without_causal_mask(shape: Shape, device: ProfiledDevice) -> Work:
+    """Return attention of every query to every key as networks call it, of heads that lie next to each other in memory.
+
+    Raises:
+        DoesNotFit: If the inputs do not fit in the device's memory.
+        Unavailable: If the kernel is none of torch's.
+    """
+    kernel = str(shape["kernel"])
+    if kernel not in (TORCH_ATTENTION, TORCH_ATTENTION_MASKED):
+        raise Unavailable(f"only torch's own attention is measured, not {kernel}")
+    sequences, queries, keys = shape.ints("sequences", "query_tokens", "key_tokens")
+    heads, head_dim = shape.ints("n_heads", "head_dim")
+    dtype = device.sixteen_bit(str(shape["dtype"]))
+    input_sets(device, 2.0 * dtype.itemsize * sequences * heads * head_dim * (queries + keys))
+    q = random(device, (sequences, queries, heads, head_dim), dtype).transpose(1, 2)
+    k, v = (random(device, (sequences, keys, heads, head_dim), dtype).transpose(1, 2) for _ in range(2))
+    mask = None
+    if kernel == TORCH_ATTENTION_MASKED:  # one bias for each head, shared by the sequences
+        mask = random(device, (1, heads, queries, keys), dtype).expand(sequences, -1, -1, -1)
+    attention = device.torch.nn.functional.scaled_dot_product_attention
+    return Work([lambda: attention(q, k, v, attn_mask=mask)], kernel)

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from calibration.profile.kernels import attention, drift_reference, elementwise, gemm, grouped_gemm, host, machine_rates
+from calibration.profile.kernels import (
+    attention,
+    convolution,
+    drift_reference,
+    elementwise,
+    gemm,
+    grouped_gemm,
+    host,
+    host_launch,
+    machine_rates,
+    matmul,
+    streaming,
+)
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Work
 from calibration.profile.session.shape import Shape
@@ -19,6 +31,11 @@ WORK: Final[dict[str, Callable[[Shape, ProfiledDevice], Work]]] = {
     "peak": machine_rates.peak,
     "copy": machine_rates.copy,
     "launch": machine_rates.launch,
+    "noncausal_attention": attention.without_causal_mask,
+    "matmul": matmul.work,
+    "convolution": convolution.work,
+    "streaming": streaming.work,
+    "host_launch": host_launch.work,
     "drift": drift_reference.work,
     "linear_attention": attention.linear,
     "host": host.work,
@@ -41,4 +58,9 @@ SHARES: Final[dict[str, float]] = {
     "linear_attention": 0.03,
     "host": 0.02,
     "pages": 0.02,
+    "matmul": 0.10,
+    "convolution": 0.08,
+    "noncausal_attention": 0.04,
+    "streaming": 0.05,
+    "host_launch": 0.01,
 }

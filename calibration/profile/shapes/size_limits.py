@@ -24,6 +24,8 @@ class SizeLimits:
     expert_bytes: float  # limit of the experts of one layer
     splits: tuple[int, ...]  # tensor-parallel sizes
     kv_dtypes: tuple[str, ...]  # dtypes of attention
+    network_batches: tuple[int, ...]  # of the user's networks, which are not language models
+    attention_pairs: int  # limit of query-key pairs of attention in the grid of networks
 
 
 def _doublings(first: int, last: int) -> tuple[int, ...]:
@@ -45,6 +47,8 @@ CPU: Final = SizeLimits(
     expert_bytes=1.5e9,
     splits=(1,),
     kv_dtypes=("bf16", "fp32"),
+    network_batches=(1, 2, 4, 8),
+    attention_pairs=2**28,
 )
 
 CUDA: Final = SizeLimits(
@@ -62,4 +66,6 @@ CUDA: Final = SizeLimits(
     expert_bytes=12e9,
     splits=(1, 2, 4, 8),
     kv_dtypes=("bf16",),
+    network_batches=(1, 2, 4, 8, 16, 32, 64),
+    attention_pairs=2**33,
 )

@@ -29,7 +29,7 @@ def script() -> ModuleType:
 
 
 @pytest.mark.slow
-def test_a_rehearsal_measures_compares_verifies_and_collects(tmp_path: Path) -> None:
+def test_a_rehearsal_measures_compares_verifies_and_collects(script: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed (pip install '.[calibration]')")
     pytest.importorskip(
         "transformers", "5.17", reason="transformers 5.17 is not installed (pip install '.[calibration]')"
@@ -43,12 +43,15 @@ def test_a_rehearsal_measures_compares_verifies_and_collects(tmp_path: Path) -> 
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     summary = json.loads((out / "summary.json").read_text())
-    assert [s["status"] for s in summary["steps"]] == ["done"] * 3
+    assert [s["status"] for s in summary["steps"]] == ["done"] * 4
     assert "gemm" in {x["family"] for x in summary["comparison"]["families"]}
     rows = pd.read_parquet(out / "rows.parquet")
     assert (rows.status == "ok").sum() > 5
     assert "gemm" in read_bundle(out)[0].families
     assert json.loads((out / "manifest.json").read_text())["finished_at"] is not None
+    (network,) = json.loads((out / "networks.json").read_text())["networks"]
+    assert network["network"] == script.REHEARSED
+    assert network["predicted_s"] > 0
     assert json.loads((out / "verify.json").read_text())["engine"] == "transformers"
     with tarfile.open(out / "details.tar.gz") as archive:
         assert {"run.log", "compare.log", "verify.log", "verify/steps.parquet"} <= set(archive.getnames())

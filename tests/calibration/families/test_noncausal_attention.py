@@ -26,7 +26,12 @@ def rows(utilisation: float = 0.5, floor_s: float = 1e-6) -> pd.DataFrame:
     frame = pd.DataFrame(shapes, columns=["sequences", "key_tokens", "n_heads"])
     seconds = 4.0 * frame.sequences * frame.key_tokens**2 * frame.n_heads * 64 / 1e15 / utilisation
     return frame.assign(
-        query_tokens=frame.key_tokens, head_dim=64, kernel="fa2", seconds=np.maximum(seconds, floor_s), source="x"
+        query_tokens=frame.key_tokens,
+        head_dim=64,
+        kernel="fa2",
+        dtype="bf16",
+        seconds=np.maximum(seconds, floor_s),
+        source="x",
     )
 
 
@@ -125,3 +130,32 @@ def test_the_importer_reads_square_problems_and_names_kernels(tmp_path) -> None:
     assert found[["sequences", "query_tokens", "key_tokens", "n_heads", "kernel", "seconds"]].to_numpy().tolist() == [
         [2.0, 100.0, 100.0, 4, "fa3", 0.0005]
     ]
+
+
+def test_measured_lengths_that_differ_correct_the_rules_and_are_read_back() -> None:
+    """Pooled queries that take three times what the rules say are priced so; square ones stay as they are."""
+    plain = NonCausalAttentionModel.fit(rows(), BOARD)
+    op = NonCausalAttention(4, 128, 1024, 8, 64, "fa2")
+    ruled = float(plain.cost(op, BOARD)[0])
+    fields = {"sequences": 4, "query_tokens": 128, "key_tokens": 1024, "n_heads": 8, "head_dim": 64, "kernel": "fa2"}
+    pooled = pd.DataFrame([fields | {"dtype": "bf16", "seconds": 3 * ruled, "source": "x"}])
+    fitted = NonCausalAttentionModel.fit(pd.concat([rows(), pooled], ignore_index=True), BOARD)
+    for model in (fitted, NonCausalAttentionModel.from_parts(*fitted.to_parts())):
+        found, origin = model.cost(op, BOARD)
+        assert float(found) == pytest.approx(3 * ruled, rel=2e-3)
+        assert float(origin) == MEASURED
+        assert seconds(model, 4, 1024, 1024) == pytest.approx(seconds(plain, 4, 1024, 1024), rel=2e-3)
+
+
+def test_a_dtype_has_tables_of_its_own_and_tables_of_two_calibrations_join() -> None:
+    own = rows(0.2).assign(kernel="sdpa", dtype="fp32")
+    own["seconds"] *= 10.0  # the peak in fp32 is a tenth
+    mine, theirs = NonCausalAttentionModel.fit(own, BOARD), NonCausalAttentionModel.fit(rows(), BOARD)
+    joined = mine.joined(theirs)
+    assert joined.kernels == ["fa2", "sdpa"]
+    wide = NonCausalAttention(4, 1024, 1024, 8, 64, "sdpa", "fp32")
+    assert joined.covers(wide)
+    assert not joined.covers(NonCausalAttention(4, 1024, 1024, 8, 64, "sdpa"))
+    measured = float(own[(own.sequences == 4) & (own.key_tokens == 1024) & (own.n_heads == 8)].seconds.iloc[0])
+    assert float(joined.cost(wide, BOARD)[0]) == pytest.approx(measured, rel=2e-3)
+    assert seconds(joined, 4, 1024, 1024) == pytest.approx(seconds(theirs, 4, 1024, 1024))
