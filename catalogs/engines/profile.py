@@ -222,6 +222,8 @@ class EngineProfile:
     drafts_after_prompts: bool = True  # a step that contains only prompts drafts as well
     draft_trees: bool = False  # drafts may form trees (speculative.topk above 1)
     speculation_max_num_seqs: PositiveInt | None = None  # default of max_num_seqs with speculation; None: the same
+    #: Architectures whose encoder reads the prompt (T5, BART, NLLB) that the engine serves; "any": all of them.
+    encoder_decoders: tuple[str, ...] = ()
     notice: str = ""  # shown with every result of this profile
     cpu_block_size_tokens: PositiveInt | None = None  # block size on CPUs; None: the same profile on CPUs
 
@@ -236,6 +238,10 @@ class EngineProfile:
             max_graph_tokens=0,
             block_size_tokens=self.cpu_block_size_tokens,
         )
+
+    def serves_text_encoder(self, architecture: str) -> bool:
+        """Return whether the engine serves an architecture whose encoder reads the prompt."""
+        return "any" in self.encoder_decoders or architecture in self.encoder_decoders
 
     def default_utilization(self, memory_bytes: float, batched_tokens: int, ranks: int) -> float:
         """Return the fraction of memory that the engine uses where the deployment gives none."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.errors import InputError, nearest_name
-from catalogs.launch import llama_cpp, sglang, vllm
+from catalogs.launch import llama_cpp, sglang, trtllm, vllm
 from catalogs.launch.arguments import Arguments
 
 #: Supported engine families, by the first part of the names in the catalog (`vllm-0.15` is vllm).
@@ -16,6 +16,7 @@ COMMANDS: Final[dict[str, Callable[[ResolvedDeployment], Arguments]]] = {
     "vllm": vllm.vllm_arguments,
     "sglang": sglang.sglang_arguments,
     "llama.cpp": llama_cpp.llama_cpp_arguments,
+    "trtllm": trtllm.trtllm_arguments,
 }
 
 #: Engines whose names begin with that of a family to which they do not belong.

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from click.core import ParameterSource
 
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
@@ -54,6 +55,7 @@ _STALENESS = "Seconds between updates of the router's view of replicas."
 
 @app.command()
 def simulate(
+    context: typer.Context,
     deployment: Annotated[Path, typer.Argument(metavar="DEPLOYMENT.yaml", help="Model, engine, hardware, limits.")],
     workload: Annotated[str, option("W", WORKLOAD_HELP)] = DEFAULT_WORKLOAD,
     json_file: Annotated[str | None, option("OUT.json", _JSON, "--json")] = None,
@@ -76,7 +78,7 @@ def simulate(
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
     from catalogs.deployments.schema import load_deployment
     from catalogs.workloads.limits import check_rate
-    from catalogs.workloads.workload import load_workload, with_constant_lengths
+    from catalogs.workloads.workload import default_workload, load_workload, with_constant_lengths
     from simulator.cli import outputs
     from simulator.cli.outputs import RequestedOutputs
     from simulator.cluster.compiled import compile_fleet
@@ -88,6 +90,8 @@ def simulate(
     check_targets(json_file, requests_out, chrome_trace, time_series)
     views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain)
     written = with_router(load_deployment(deployment), router, router_staleness)
+    if context.get_parameter_source("workload") is ParameterSource.DEFAULT:
+        workload = default_workload(written.model)
     fleet = compile_fleet(written)
     options = serving_options(written, fleet)
     source = with_constant_lengths(load_workload(workload), input_tokens, output_tokens)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from calibration.operators.roofline import MXFP4_BYTES
-from catalogs.deployments.features import check_encoder
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.hardware.specs import Accelerator
@@ -31,13 +30,8 @@ class Shard:
 
     @classmethod
     def of(cls, resolved: ResolvedDeployment) -> Shard:
-        """Return the shard of a deployment.
-
-        Raises:
-            InputError: The model has an encoder that no modelled engine step covers.
-        """
+        """Return the shard of a deployment."""
         model, engine, unit = resolved.model, resolved.engine, resolved.hardware.accelerator
-        check_encoder(model)
         return cls(
             model,
             resolved.layout,
