@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.bundles.bundle import user_folder
+from calibration.operators.roofline import UNPACKED
 from calibration.profile.kernels import collective, drift_reference, machine_rates
 from calibration.profile.machine.counters import open_counters, since, traffic
 from calibration.profile.machine.device import ProfiledDevice, open_device
@@ -29,6 +30,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.local import MeasuredPeaks, cpu_hardware, local_hardware, read_cpu, save_measured_peaks
 from catalogs.hardware.specs import Accelerator
 from catalogs.models.catalog import load_model
+from catalogs.models.spec import ModelSpec
 
 SHARE_OF_BUDGET: Final = 1 / 500  # share of the budget that the repeats of one shape may take
 
@@ -151,8 +153,13 @@ def prepare(options: ProfileOptions) -> tuple[ProfiledDevice, Accelerator, Profi
     # By default the dtypes in which models are usually served on the device: never int8, and fp32 only on a CPU.
     usual = (options.dtype,) if options.dtype else ("bf16", "fp8" if device.is_cuda else "fp32")
     served = [d for d in device.dtypes if d in usual] or device.dtypes[:1]
-    own_sizes = user_model_sizes(models, device.memory_bytes, limits.splits)
-    own = user_model_shapes(own_sizes, limits, served, options.seed)
+    own = [
+        shape
+        for group, dtypes in _by_engine(models, served, device)
+        for shape in user_model_shapes(
+            user_model_sizes(group, device.memory_bytes, limits.splits), limits, dtypes, options.seed
+        )
+    ]
     sizes = catalog_sizes(device.memory_bytes, limits.splits, small=not device.is_cuda)
     usual_shapes = candidates(sizes, limits, device.dtypes, options.seed)
     shapes = deduplicated([*own, *usual_shapes, *extra_shapes(sizes, limits, device)])
@@ -163,6 +170,17 @@ def prepare(options: ProfileOptions) -> tuple[ProfiledDevice, Accelerator, Profi
     cache_bytes, dtype = device.cache_bytes, device.dtypes[0]
     job = ProfileJob(accelerator, machine, shapes, options.budget_s, cache_bytes, dtype, at_once, first)
     return device, accelerator, job
+
+
+def _by_engine(
+    models: Sequence[ModelSpec], served: Sequence[str], device: ProfiledDevice
+) -> Iterator[tuple[list[ModelSpec], list[str]]]:
+    """Yield models with the dtypes of their products: on a CPU, plain torch serves encoders that read the prompt."""
+    plain = [] if device.is_cuda else [m for m in models if m.encodes_prompt]
+    if others := [m for m in models if m not in plain]:
+        yield others, list(served)
+    if plain:
+        yield plain, [dtype + UNPACKED for dtype in served]
 
 
 def default_folder(name: str) -> Path:

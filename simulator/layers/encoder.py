@@ -11,9 +11,9 @@ measured for causal attention price it, with q x encoder positions as their pair
 A model that encodes its prompt keeps two caches: the keys and values of the prompt, which the cross attention reads,
 and those of the output, which the self attention reads. One token takes as many bytes in either of them, so the context
 of a decode is the sum of both. The cross attention is priced over the whole context and the self attention over one
-token: two kernels whose time is a constant and a part per token take as long for any other division. The start token of
-the decoder, one for each sequence, is not counted in its cache. Relative position biases and learned positions add bytes
-of weights only.
+token: two kernels whose time is a constant and a part per token take as long for any other division. The start token
+of the decoder, one for each sequence, is not counted in its cache. Relative position biases and learned positions add
+bytes of weights only.
 """
 
 from __future__ import annotations

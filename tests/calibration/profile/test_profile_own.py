@@ -17,7 +17,6 @@ from calibration.profile.shapes.next_shape import ShapeQueues
 from calibration.profile.shapes.queue import deduplicated, user_model_shapes
 from calibration.profile.shapes.size_limits import CPU
 from calibration.profile.shapes.sizes import SMALL_MODELS, catalog_sizes, small_model, user_model_sizes
-from catalogs.errors import InputError
 from catalogs.models.catalog import load_model
 from tests.calibration.roofline_measurer import MACHINE, QUIET, UNIT, RooflineMeasurer, all_shapes
 
@@ -72,9 +71,11 @@ def test_a_job_with_a_model_measures_it_first(tmp_path: Path) -> None:
     assert {r["key"] for r in session.rows[len(MACHINE) :] if r["family"] != "drift"} <= first
 
 
-def test_models_without_a_serving_step_are_refused() -> None:
-    with pytest.raises(InputError, match="has an encoder"):
-        user_model_sizes([load_model("t5-small")], 16e9, (1,))
+def test_an_encoder_decoder_has_products_of_both_stacks_and_of_its_cross_attention() -> None:
+    """T5-small: queries, keys and values together, output, both of the block, and apart keys and values of a prompt."""
+    found = user_model_sizes([load_model("t5-small")], 16e9, (1,))
+    assert set(found.products) == {(1536, 512), (512, 512), (2048, 512), (512, 2048), (1024, 512), (32128, 512)}
+    assert set(found.heads) == {(8, 8, 64)}
 
 
 def test_small_models_widen_what_a_cpu_covers() -> None:
