@@ -68,6 +68,16 @@ def check_engine(model: ModelSpec, engine: EngineProfile, unit: Accelerator) -> 
         raise InputError(rule, model.name, f"engine: {nearest}")
 
 
+def check_tensor_parallel(model: ModelSpec, engine: EngineProfile, ranks: int) -> None:
+    """Check that an engine can divide a model whose encoder reads the prompt over `ranks` tensor ranks.
+
+    Raises:
+        InputError: It serves such a model on one accelerator only.
+    """
+    if model.encodes_prompt and ranks > 1 and not engine.splits_text_encoders:
+        raise InputError(f"{engine.name} serves {model.name} on one accelerator", f"tensor_parallel: {ranks}", "1")
+
+
 def notices(model: ModelSpec, engine: EngineProfile) -> tuple[str, ...]:
     """Return what a user must know about a model whose encoder reads the prompt, one sentence each."""
     if not model.encodes_prompt:

@@ -123,6 +123,7 @@ def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDepl
 def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) -> ResolvedDeployment:
     names = names or CatalogLookup.of(deployment.model, deployment.engine, deployment.hardware)
     encoder_decoders.check_engine(names.model, names.engine, names.hardware.accelerator)
+    encoder_decoders.check_tensor_parallel(names.model, names.engine, deployment.tensor_parallel)
     encoder_decoders.check_prefix_caching(names.model, deployment.prefix_caching)
     requested = FeatureContext(deployment, names.model, names.engine)
     check_compatibility(requested)

@@ -244,6 +244,11 @@ class EngineProfile:
         """Return whether the engine serves an architecture whose encoder reads the prompt."""
         return "any" in self.encoder_decoders or architecture in self.encoder_decoders
 
+    @property
+    def splits_text_encoders(self) -> bool:
+        """Return whether tensor ranks can share a model whose encoder reads the prompt."""
+        return "tensor_parallel" in self.flags
+
     def default_utilization(self, memory_bytes: float, batched_tokens: int, ranks: int) -> float:
         """Return the fraction of memory that the engine uses where the deployment gives none."""
         if self.static_reserve is None:

@@ -7,13 +7,14 @@ import shlex
 
 import pytest
 
-from catalogs.deployments.resolve import resolve
+from catalogs.deployments.resolve import CatalogLookup, resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.launch.command import serve_arguments, serve_command
 from catalogs.workloads.workload import default_workload, load_workload
 from planner.problem.request import PlanRequest
 from planner.problem.scenario import command_of, keys_of, request_of_keys
 from planner.problem.slo import parse_slos
+from planner.space.candidates import candidates
 
 SLOS = parse_slos(["e2e.p99=2s"])
 
@@ -64,6 +65,23 @@ def test_trtllm_serve_has_the_options_of_an_encoder_decoder() -> None:
         "use_kv_cache_manager_v2": False,
     }
     assert (config["max_input_len"], config["enable_chunked_prefill"]) == (1024, False)
+
+
+def test_padded_batches_have_a_server_of_this_product() -> None:
+    keys = {"engine": "transformers-static", "max_num_seqs": 16, "weight_dtype": "fp32"}
+    made = serve_arguments(resolve(Deployment.model_validate({"model": "t5-small", "hardware": "local", **keys})))
+    assert made.words[:5] == ["python3", "-m", "calibration.serve.batch_server", "--model", "google-t5/t5-small"]
+    flags = dict(made.flags)
+    assert (flags["--max-batch-size"], flags["--dtype"], flags["--device"]) == ("16", "float32", "cpu")
+
+
+def test_batch_sizes_are_searched_on_one_accelerator_each() -> None:
+    request = asked("nllb-200-3.3b")
+    names = CatalogLookup.of(request.model, request.engine, request.hardware)
+    found = candidates(request, names)
+    assert {c.max_num_seqs for c in found} == {1, 2, 4, 8, 16, 32, 64, 128}
+    assert {c.layout.accelerators for c in found} == {1}
+    assert {c.weight_dtype for c in found} == {"bf16"}
 
 
 def test_trtllm_serve_of_a_decoder_has_none_of_them() -> None:

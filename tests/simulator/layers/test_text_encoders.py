@@ -263,6 +263,10 @@ def test_the_default_engine_serves_the_model(model: str, hardware: str, engine: 
         ({"engine": "transformers"}, "transformers does not serve"),
         ({"engine": "llama.cpp"}, "llama.cpp does not serve"),
         ({"model": "nllb-200-3.3b", "engine": "trtllm"}, "nearest valid choice: engine: transformers-static"),
+        (
+            {"engine": "transformers-static", "tensor_parallel": 2},
+            "transformers-static serves t5-small on one accelerator: got 'tensor_parallel: 2'",
+        ),
         ({"prefix_caching": True}, "no engine caches prefixes of encoder-decoder models"),
         ({"pipeline_parallel": 2}, "an encoder-decoder model is not simulated together with pipeline_parallel"),
         ({"data_parallel": 2}, "nearest valid choice: data_parallel: 1"),
