@@ -48,12 +48,12 @@ def default_engine(model: str, hardware: str) -> str:
         units = [parse_hardware(part).accelerator for part in hardware.split(",") if part != "any"]
     except InputError:
         return USUAL
-    return next(name for name in _PREFERRED if all(_serves(name, found, unit) for unit in units))
+    return next(name for name in _PREFERRED if all(_serves(load_engine(name), found, unit) for unit in units))
 
 
-def _serves(engine: str, model: ModelSpec, unit: Accelerator) -> bool:
-    runs = engine != "trtllm" or (unit.kind == "gpu" and not unit.name.startswith(_AMD))
-    return runs and load_engine(engine).serves_text_encoder(model.architecture)
+def _serves(engine: EngineProfile, model: ModelSpec, unit: Accelerator) -> bool:
+    runs = not engine.policy.startswith("trtllm") or (unit.kind == "gpu" and not unit.name.startswith(_AMD))
+    return runs and engine.serves_text_encoder(model.architecture)
 
 
 def check_engine(model: ModelSpec, engine: EngineProfile, unit: Accelerator) -> None:
@@ -62,9 +62,10 @@ def check_engine(model: ModelSpec, engine: EngineProfile, unit: Accelerator) -> 
     Raises:
         InputError: It does not; the message names an engine that does.
     """
-    if model.encodes_prompt and not engine.serves_text_encoder(model.architecture):
-        nearest = next(name for name in _PREFERRED if _serves(name, model, unit))
-        rule = f"{engine.name} does not serve {model.architecture}, whose encoder reads the prompt"
+    if model.encodes_prompt and not _serves(engine, model, unit):
+        nearest = next(name for name in _PREFERRED if _serves(load_engine(name), model, unit))
+        where = f" on {unit.name}" if engine.serves_text_encoder(model.architecture) else ""
+        rule = f"{engine.name} does not serve {model.architecture}{where}, whose encoder reads the prompt"
         raise InputError(rule, model.name, f"engine: {nearest}")
 
 

@@ -146,11 +146,11 @@ def rejected_words(max_model_len: int, requests: RequestSet, side_tokens: int = 
     share = float(_too_long(max_model_len, requests, side_tokens).mean())
     if not share:
         return ""
-    tokens, limit = requests.input_tokens + requests.output_tokens, f"max_model_len {max_model_len}"
+    tokens = requests.input_tokens + requests.output_tokens
+    rejected = f"{percent(share)} of requests are rejected because they exceed max_model_len {max_model_len}"
     if side_tokens:
         tokens = np.maximum(requests.input_tokens, requests.output_tokens)
-        limit = f"the {side_tokens} positions of the encoder or those of the decoder"
-    rejected = f"{percent(share)} of requests are rejected because they exceed {limit}"
+        rejected = f"{percent(share)} of requests are rejected because prompt or output exceed {side_tokens} positions"
     return f"{rejected} (the longest has {int(tokens.max()):,} tokens)"
 
 

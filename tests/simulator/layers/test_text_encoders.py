@@ -262,6 +262,11 @@ def test_the_default_engine_serves_the_model(model: str, hardware: str, engine: 
         ({"engine": "sglang"}, "nearest valid choice: engine: trtllm"),
         ({"engine": "transformers"}, "transformers does not serve"),
         ({"engine": "llama.cpp"}, "llama.cpp does not serve"),
+        (
+            {"engine": "trtllm", "hardware": "mi300x"},
+            "trtllm does not serve T5ForConditionalGeneration on mi300x, whose encoder reads the prompt: got 't5-small'; "
+            "nearest valid choice: engine: transformers-static",
+        ),
         ({"model": "nllb-200-3.3b", "engine": "trtllm"}, "nearest valid choice: engine: transformers-static"),
         (
             {"engine": "transformers-static", "tensor_parallel": 2},
