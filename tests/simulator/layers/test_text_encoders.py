@@ -264,7 +264,7 @@ def test_the_default_engine_serves_the_model(model: str, hardware: str, engine: 
         ({"engine": "llama.cpp"}, "llama.cpp does not serve"),
         (
             {"engine": "trtllm", "hardware": "mi300x"},
-            "on mi300x, whose encoder reads the prompt: got 't5-small'; nearest valid choice: engine: transformers-static",
+            "on mi300x, whose encoder reads the prompt: got 't5-small'; nearest valid choice: engine: transformers-sta",
         ),
         ({"model": "nllb-200-3.3b", "engine": "trtllm"}, "nearest valid choice: engine: transformers-static"),
         (
