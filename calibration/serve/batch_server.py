@@ -127,7 +127,7 @@ class TorchGenerator:
         for i, request in enumerate(batch):
             here = slice(0, len(request.tokens)) if pair else slice(longest - len(request.tokens), longest)
             ids[i, here], mask[i, here] = torch.tensor(request.tokens), 1
-        options = {"do_sample": False, "num_beams": 1, "pad_token_id": self.pad}
+        options: dict[str, Any] = {"do_sample": False, "num_beams": 1, "pad_token_id": self.pad}
         if any(request.ignore_eos for request in batch):
             options |= {"eos_token_id": None, "forced_eos_token_id": None}
         with torch.inference_mode():
