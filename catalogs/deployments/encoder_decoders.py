@@ -38,8 +38,8 @@ _AMD: Final = "mi"
 
 #: What `python benchmarks/text_generation.py --published` finds.
 _TOO_FAST: Final = (
-    "the stated error is that of decoder-only models: published batches of FLAN-T5 XL and BART-large on an H100 took 1.4 "
-    "to 1.9 times as long as simulated (docs/encoder-decoders.md)"
+    "the stated error is that of decoder-only models: published batches of FLAN-T5 XL and BART-large on an H100 took "
+    "1.4 to 1.9 times as long as simulated (docs/encoder-decoders.md)"
 )
 
 
