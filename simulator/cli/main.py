@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from click.core import ParameterSource
 
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
@@ -55,9 +54,8 @@ _STALENESS = "Seconds between updates of the router's view of replicas."
 
 @app.command()
 def simulate(
-    context: typer.Context,
     deployment: Annotated[Path, typer.Argument(metavar="DEPLOYMENT.yaml", help="Model, engine, hardware, limits.")],
-    workload: Annotated[str, option("W", WORKLOAD_HELP)] = DEFAULT_WORKLOAD,
+    workload: Annotated[str | None, option("W", WORKLOAD_HELP, show_default=DEFAULT_WORKLOAD)] = None,
     json_file: Annotated[str | None, option("OUT.json", _JSON, "--json")] = None,
     requests_out: Annotated[Path | None, option("OUT.csv", "Write one row per request, in workload order.")] = None,
     chrome_trace: Annotated[Path | None, option("T.json", "Write a trace for Perfetto.")] = None,
@@ -90,11 +88,10 @@ def simulate(
     check_targets(json_file, requests_out, chrome_trace, time_series)
     views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain)
     written = with_router(load_deployment(deployment), router, router_staleness)
-    if context.get_parameter_source("workload") is ParameterSource.DEFAULT:
-        workload = default_workload(written.model)
     fleet = compile_fleet(written)
     options = serving_options(written, fleet)
-    source = with_constant_lengths(load_workload(workload), input_tokens, output_tokens)
+    named = workload or default_workload(written.model)
+    source = with_constant_lengths(load_workload(named), input_tokens, output_tokens)
     drawn = source.materialise(seed, requests, rate)
     journal = views.journal()
     if journal is not None and (processes or 1) > 1:
