@@ -59,6 +59,10 @@ def config(r: ResolvedDeployment) -> dict[str, Any]:
     """Return the options that the command line lacks, under their names in the file of `--config`."""
     cache: dict[str, Any] = {"enable_block_reuse": r.limits.prefix_caching}
     found: dict[str, Any] = {"cuda_graph_config": {"enable_padding": True}, "kv_cache_config": cache}
+    scheduler: dict[str, Any] = {}
+    if r.engine.policy == "trtllm-max-utilization":
+        scheduler["capacity_scheduler_policy"] = "MAX_UTILIZATION"
+        found["scheduler_config"] = scheduler
     if r.layout.data_parallel > 1:
         found["enable_attention_dp"] = True
     if r.kv_dtype == "fp8":
@@ -68,4 +72,4 @@ def config(r: ResolvedDeployment) -> dict[str, Any]:
     cache |= {"cross_kv_cache_fraction": CROSS_SHARE, "use_kv_cache_manager_v2": False}
     own = {"attn_backend": "TRTLLM", "enable_chunked_prefill": False, "max_beam_width": 1}
     own |= {"dtype": _DTYPES.get(r.weight_dtype, "auto"), "max_input_len": r.side_tokens}
-    return found | own | {"scheduler_config": {"use_python_scheduler": True}}
+    return found | own | {"scheduler_config": scheduler | {"use_python_scheduler": True}}
