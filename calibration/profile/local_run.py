@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.bundles.bundle import user_folder
+from calibration.operators.roofline import UNPACKED
 from calibration.profile.kernels import collective, drift_reference, machine_rates
 from calibration.profile.machine.counters import open_counters, since, traffic
 from calibration.profile.machine.device import ProfiledDevice, open_device
@@ -160,8 +161,13 @@ def prepare(options: ProfileOptions) -> tuple[ProfiledDevice, Accelerator, Profi
     # By default the dtypes in which models are usually served on the device: never int8, and fp32 only on a CPU.
     usual = (options.dtype,) if options.dtype else ("bf16", "fp8" if device.is_cuda else "fp32")
     served = [d for d in device.dtypes if d in usual] or device.dtypes[:1]
-    own_sizes = user_model_sizes(models, device.memory_bytes, limits.splits)
-    own = user_model_shapes(own_sizes, limits, served, options.seed)
+    own = [
+        shape
+        for group, dtypes in _by_engine(models, served, device)
+        for shape in user_model_shapes(
+            user_model_sizes(group, device.memory_bytes, limits.splits), limits, dtypes, options.seed
+        )
+    ]
     # A network runs in the dtype of its modules: torch's default on a CPU, 16 bits on a GPU.
     computed = options.dtype if options.dtype in NETWORK_DTYPES else "bf16" if device.is_cuda else "fp32"
     own += user_network_shapes(networks, limits, (computed,), options.seed)
@@ -191,6 +197,17 @@ def split_models(names: Sequence[str]) -> tuple[list[ModelSpec], list[NeuralNetw
         else:
             models.append(load_model(name))
     return models, networks
+
+
+def _by_engine(
+    models: Sequence[ModelSpec], served: Sequence[str], device: ProfiledDevice
+) -> Iterator[tuple[list[ModelSpec], list[str]]]:
+    """Yield models with the dtypes of their products: on a CPU, plain torch serves encoders that read the prompt."""
+    plain = [] if device.is_cuda else [m for m in models if m.encodes_prompt]
+    if others := [m for m in models if m not in plain]:
+        yield others, list(served)
+    if plain:
+        yield plain, [dtype + UNPACKED for dtype in served]
 
 
 def default_folder(name: str) -> Path:

@@ -53,7 +53,11 @@ def _given(key: str, words: str) -> DeploymentFeature:
 
 
 def _encoder(context: FeatureContext) -> str | None:
-    return context.model.name if context.model.is_encoder_decoder else None
+    return context.model.name if context.model.encoder_tokens else None
+
+
+def _text_encoder(context: FeatureContext) -> str | None:
+    return context.model.name if context.model.encodes_prompt else None
 
 
 def _swap(context: FeatureContext) -> str | None:
@@ -68,6 +72,7 @@ def _ranks(context: FeatureContext) -> str | None:
 #: Optional features by their key of deployment.yaml, or by a name where they have no key.
 FEATURES: Final[Mapping[str, DeploymentFeature]] = {
     "encoder": DeploymentFeature("an encoder-decoder model", _encoder, "a decoder-only model"),
+    "text_encoder": DeploymentFeature("an encoder-decoder model", _text_encoder, "a decoder-only model"),
     "speculative": _given("speculative", "speculative decoding"),
     "lora": _given("lora", "LoRA"),
     "kv_offload": _given("kv_offload", "KV offload"),
@@ -82,7 +87,7 @@ FEATURES: Final[Mapping[str, DeploymentFeature]] = {
 }
 
 #: Scheduling policies that support a feature, each with the engine that has it. For `speculative`, the engine files
-#: state this (EngineProfile.speculates).
+#: state this (EngineProfile.speculates), and for `text_encoder` too (EngineProfile.encoder_decoders).
 SUPPORTING_POLICIES: Final[Mapping[str, Mapping[str, str]]] = {
     "encoder": {"vllm-v1": "vllm"},
     "lora": {"vllm-v1": "vllm"},
@@ -90,19 +95,22 @@ SUPPORTING_POLICIES: Final[Mapping[str, Mapping[str, str]]] = {
     "swap": {"vllm-v0": "vllm-v0"},  # later versions have no --preemption-mode
 }
 
+_NOT_WITH_ENCODERS: Final = (
+    "pipeline_parallel",
+    "data_parallel",
+    "context_parallel",
+    "decode_context_parallel",
+    "kv_offload",
+    "lora",
+    "speculative",
+    "swap_space_gib",
+)
+
 #: Features that each feature is not simulated together with. `queue` is excluded where requests that are preempted,
 #: skipped or swapped out keep their place by arrival.
 INCOMPATIBLE: Final[Mapping[str, tuple[str, ...]]] = {
-    "encoder": (
-        "pipeline_parallel",
-        "data_parallel",
-        "context_parallel",
-        "decode_context_parallel",
-        "kv_offload",
-        "lora",
-        "speculative",
-        "swap_space_gib",
-    ),
+    "encoder": _NOT_WITH_ENCODERS,
+    "text_encoder": _NOT_WITH_ENCODERS,
     "speculative": (
         "lora",
         "kv_offload",

@@ -1,23 +1,14 @@
-"""Resolution of the optional features of a deployment: KV offload, encoders, LoRA, ranks, API servers and swap.
-
-Encoder-decoder models: vLLM V1 serves the models whose encoder reads inputs of one length, such as Whisper's 30 seconds
-of audio. For them it computes prompts whole and shares no prefixes (config/scheduler.py), captures graphs only for
-steps without encoders (gpu_model_runner.py) and supports no KV connector (v1/core/sched/scheduler.py). BART needs a
-plugin; T5 is not served.
-"""
+"""Resolution of the optional features of a deployment: KV offload, LoRA, ranks, API servers and swap."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from catalogs.deployments.compatibility import FeatureContext, feature_with_one_scheduler
-from catalogs.deployments.layout import Limits
 from catalogs.deployments.resolved import OffloadTiers
 from catalogs.deployments.schema import Deployment, Lora
-from catalogs.engines.profile import EngineProfile, RankDispatch
+from catalogs.engines.profile import RankDispatch
 from catalogs.errors import InputError
-from catalogs.models.spec import ModelSpec
 from catalogs.units import GIB
 
 if TYPE_CHECKING:
@@ -64,58 +55,6 @@ def check_host_memory(key: str, gib: float, hardware: Hardware, replicas: int) -
     if known is not None and gib > (most := known * hardware.n_nodes / replicas / GIB):
         rule = f"{key} of {replicas} replica(s) exceeds the {known / GIB:.0f} GiB of host memory of each node"
         raise InputError(rule, gib, f"{most:.0f}")
-
-
-def check_encoder(model: ModelSpec) -> None:
-    """Check that a model's encoder, where it has one, reads inputs of one fixed length.
-
-    Raises:
-        InputError: The encoder reads text of any length.
-    """
-    crosses = any(group.cross_attention for group in model.groups)
-    if (model.is_encoder_decoder or crosses) and not model.encoder_tokens:
-        rule = "serving covers decoder-only models and encoders with a fixed input length (Whisper), not text encoders"
-        raise InputError(rule, model.name, "whisper-large-v3")
-
-
-def engine_for_model(model: ModelSpec, engine: EngineProfile, requested: Deployment) -> EngineProfile:
-    """Return the engine with the settings that it uses for this model.
-
-    Raises:
-        InputError: The deployment requests a feature that the engine does not offer for encoder-decoder models.
-    """
-    if not model.is_encoder_decoder:
-        return engine
-    if requested.prefix_caching:
-        raise InputError("vLLM does not cache prefixes of encoder-decoder models", "prefix_caching: true", "false")
-    return replace(
-        engine, chunked_prefill=False, prefix_caching=False, graphs_with_prefill=False, holds_longest_prompt=True
-    )
-
-
-def check_disaggregation(model: ModelSpec) -> None:
-    """Check that a model can be served with prompts and outputs on different replicas.
-
-    Raises:
-        InputError: The model is an encoder-decoder model.
-    """
-    if model.is_encoder_decoder:
-        rule = "no KV connector transfers the cache of encoder-decoder models: their replicas must have the role both"
-        raise InputError(rule, model.name, hint="leave out disaggregation")
-
-
-def limits_for_encoder(limits: Limits, model: ModelSpec, requested: Deployment) -> Limits:
-    """Return limits whose token budget holds the output of one encoder, which is never split.
-
-    Raises:
-        InputError: The deployment sets a token budget that is too small.
-    """
-    if limits.max_num_batched_tokens >= model.encoder_tokens:
-        return limits
-    if requested.max_num_batched_tokens is not None:
-        rule = f"max_num_batched_tokens must be at least the {model.encoder_tokens} positions of an encoder's output"
-        raise InputError(rule, requested.max_num_batched_tokens, str(model.encoder_tokens))
-    return replace(limits, max_num_batched_tokens=model.encoder_tokens)
 
 
 #: LoRA ranks that vLLM accepts: MaxLoRARanks (vllm/config/lora.py).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from catalogs.deployments import features, parallelism
+from catalogs.deployments import encoder_decoders, features, parallelism
 from catalogs.deployments.autoscaling import Autoscaling, parse_autoscaling
 from catalogs.deployments.compatibility import FeatureContext, check_compatibility
 from catalogs.deployments.drafting import resolve_speculation
@@ -94,7 +94,8 @@ class CatalogLookup:
         Raises:
             InputError: A name is unknown; the message names the nearest one.
         """
-        return cls(load_model(model), load_engine(engine).on(hardware.accelerator.kind), hardware)
+        found, profile = load_model(model), load_engine(engine).on(hardware.accelerator.kind)
+        return cls(found, encoder_decoders.engine_for_model(found, profile), hardware)
 
     @property
     def default_limits(self) -> tuple[int, int]:
@@ -115,20 +116,22 @@ def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDepl
             requested = "speculative in only one of them"
             raise InputError("prefill and decode pools must use the same drafter", requested, hint="set it for both")
         if disaggregated:
-            features.check_disaggregation(disaggregated[0].model)
+            encoder_decoders.check_disaggregation(disaggregated[0].model)
     return pools
 
 
 def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) -> ResolvedDeployment:
     names = names or CatalogLookup.of(deployment.model, deployment.engine, deployment.hardware)
-    features.check_encoder(names.model)
+    encoder_decoders.check_engine(names.model, names.engine, names.hardware.accelerator)
+    encoder_decoders.check_tensor_parallel(names.model, names.engine, deployment.tensor_parallel)
+    encoder_decoders.check_prefix_caching(names.model, deployment.prefix_caching)
     requested = FeatureContext(deployment, names.model, names.engine)
     check_compatibility(requested)
     speculation = resolve_speculation(deployment, names.engine, names.model)
     if speculation is not None:
         deployment, names = _speculating(deployment, speculation, names)
-    names = replace(names, engine=features.engine_for_model(names.model, names.engine, deployment))
-    own = names.model.notices + names.hardware.notices + (speculation.notices if speculation else ())
+    own = encoder_decoders.notices(names.model, names.engine) + names.model.notices + names.hardware.notices
+    own += speculation.notices if speculation else ()
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
     replicas, layout, layout_notices = parallelism.resolve_layout(deployment, names.model, names.hardware)
@@ -136,7 +139,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     shards = layout.tensor_parallel * layout.pipeline_parallel
     parallelism.check_engine(layout, names.engine)
     limits = _limits(deployment, names, shards, speculation.step_tokens if speculation else 1)
-    limits = features.limits_for_encoder(limits, names.model, deployment)
+    limits = encoder_decoders.limits_for_encoder(limits, names.model, deployment.max_num_batched_tokens)
     memory_bytes = names.hardware.accelerator.memory_bytes
     share = names.engine.default_utilization(memory_bytes, limits.max_num_batched_tokens, shards)
     engine_notices = (f"{names.engine.name}: {names.engine.notice}",) if names.engine.notice else ()
@@ -234,10 +237,11 @@ def _kv_dtype(requested: str | None, weight_dtype: str, names: CatalogLookup) ->
 
 def _limits(deployment: Deployment, names: CatalogLookup, ranks: int, step_tokens: int) -> Limits:
     """Return the limits of one replica; `step_tokens` are the tokens that each decode brings into a step."""
-    longest, block_size = names.model.max_position_tokens, deployment.block_size or names.engine.block_size_tokens
+    longest, block_size = names.model.longest_sequence_tokens, deployment.block_size or names.engine.block_size_tokens
     max_model_len = deployment.max_model_len or longest
     if max_model_len > longest:
-        rule = f"max_model_len exceeds the {longest} positions of {names.model.name}"
+        each = ", half of them the decoder's" if names.model.encodes_prompt else ""
+        rule = f"max_model_len exceeds the {longest} positions of {names.model.name}{each}"
         raise InputError(rule, max_model_len, str(longest))
     if deployment.block_size is not None and block_size not in BLOCK_SIZES:
         nearest = min(BLOCK_SIZES, key=lambda size: abs(size - block_size))
@@ -272,11 +276,13 @@ def _batch_limits(deployment: Deployment, names: CatalogLookup, ranks: int, max_
     scale = ranks if rule.per_rank else 1
     seqs = deployment.max_num_seqs or rule.max_num_seqs * scale
     tokens = deployment.max_num_batched_tokens or min(rule.max_num_batched_tokens * scale, seqs * max_model_len)
-    if names.engine.holds_longest_prompt and tokens < max_model_len:
+    longest = min(max_model_len, names.model.max_position_tokens)
+    if names.engine.holds_longest_prompt and tokens < longest:
         if deployment.max_num_batched_tokens is not None:
-            whole = f"{names.engine.name} computes prompts whole: max_num_batched_tokens must be at least max_model_len"
-            raise InputError(whole, tokens, str(max_model_len))
-        tokens = max_model_len
+            least = "the positions of the encoder" if names.model.encodes_prompt else "max_model_len"
+            whole = f"{names.engine.name} computes prompts whole: max_num_batched_tokens must be at least {least}"
+            raise InputError(whole, tokens, str(longest))
+        tokens = longest
     if deployment.max_num_seqs is None:
         seqs = min(seqs, tokens)
     if tokens < seqs:

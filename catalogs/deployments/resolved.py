@@ -71,6 +71,14 @@ class ResolvedDeployment:
         return self.speculation.queries if self.speculation else 1
 
     @property
+    def side_tokens(self) -> int:
+        """Return the most prompt tokens, and the most output tokens, of a request; 0 where only their sum is limited.
+
+        An encoder that reads the prompt has positions of its own.
+        """
+        return self.model.max_position_tokens if self.model.encodes_prompt else 0
+
+    @property
     def most_replicas(self) -> int:
         """Return the most replicas that exist at any time."""
         return max(self.replicas, self.scaling.max_replicas if self.scaling else 0)

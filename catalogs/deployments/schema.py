@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt
+from pydantic import AfterValidator, Field, PositiveFloat, PositiveInt, model_validator
 
+from catalogs.deployments.encoder_decoders import default_engine
 from catalogs.deployments.layout import ROLES, All2All, Role
 from catalogs.deployments.speculation import Speculative
 from catalogs.engines.profile import KvTransfer, RankDispatch
@@ -132,6 +133,15 @@ class Deployment(StrictYamlBlock):
     queue: dict[str, object] | None = None  # catalogs/deployments/queueing.py
     faults: list[dict[str, object]] | None = None  # catalogs/deployments/faults.py
     retries: dict[str, object] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_engine(cls, values: Any) -> Any:
+        """Fill in the engine of a model that the usual engine does not serve (T5, BART, NLLB)."""
+        named = isinstance(values, dict) and all(isinstance(values.get(key), str) for key in ("model", "hardware"))
+        if not named or "engine" in values:
+            return values
+        return values | {"engine": default_engine(values["model"], values["hardware"])}
 
     @property
     def slices(self) -> tuple[PoolDeployment, ...]:

@@ -191,6 +191,7 @@ class EngineProfile:
     source: str
     #: Steps with prefill run in graphs too, up to max_graph_tokens (piecewise capture).
     graphs_with_prefill: bool = False
+    packs_weights: bool = True  # on a CPU, lays weights out for oneDNN when it loads them; plain torch does not
     top_p_by_sort: bool = False  # top_p sampling sorts all logits, instead of using a kernel without a sort
     fuses_norms: bool = False  # in graphs, the all-reduce kernel also adds the residual and normalises
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
@@ -222,6 +223,8 @@ class EngineProfile:
     drafts_after_prompts: bool = True  # a step that contains only prompts drafts as well
     draft_trees: bool = False  # drafts may form trees (speculative.topk above 1)
     speculation_max_num_seqs: PositiveInt | None = None  # default of max_num_seqs with speculation; None: the same
+    #: Architectures whose encoder reads the prompt (T5, BART, NLLB) that the engine serves; "any": all of them.
+    encoder_decoders: tuple[str, ...] = ()
     notice: str = ""  # shown with every result of this profile
     cpu_block_size_tokens: PositiveInt | None = None  # block size on CPUs; None: the same profile on CPUs
 
@@ -236,6 +239,15 @@ class EngineProfile:
             max_graph_tokens=0,
             block_size_tokens=self.cpu_block_size_tokens,
         )
+
+    def serves_text_encoder(self, architecture: str) -> bool:
+        """Return whether the engine serves an architecture whose encoder reads the prompt."""
+        return "any" in self.encoder_decoders or architecture in self.encoder_decoders
+
+    @property
+    def splits_text_encoders(self) -> bool:
+        """Return whether tensor ranks can share a model whose encoder reads the prompt."""
+        return "tensor_parallel" in self.flags
 
     def default_utilization(self, memory_bytes: float, batched_tokens: int, ranks: int) -> float:
         """Return the fraction of memory that the engine uses where the deployment gives none."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.errors import InputError, nearest_name
-from catalogs.launch import llama_cpp, sglang, vllm
+from catalogs.launch import llama_cpp, sglang, transformers_static, trtllm, vllm
 from catalogs.launch.arguments import Arguments
 
 #: Supported engine families, by the first part of the names in the catalog (`vllm-0.15` is vllm).
@@ -16,6 +16,8 @@ COMMANDS: Final[dict[str, Callable[[ResolvedDeployment], Arguments]]] = {
     "vllm": vllm.vllm_arguments,
     "sglang": sglang.sglang_arguments,
     "llama.cpp": llama_cpp.llama_cpp_arguments,
+    "trtllm": trtllm.trtllm_arguments,
+    "transformers-static": transformers_static.transformers_static_arguments,
 }
 
 #: Engines whose names begin with that of a family to which they do not belong.
@@ -36,7 +38,7 @@ def engine_family(engine: str) -> str:
     Raises:
         InputError: No start command is known for this engine.
     """
-    found = engine.partition("-")[0]
+    found = engine if engine in COMMANDS else engine.partition("-")[0]
     if engine in _OTHERS or found not in COMMANDS:
         rule = f"no start command can be written for this engine; known are {', '.join(COMMANDS)}"
         raise InputError(rule, engine, nearest_name(engine, COMMANDS) or "vllm")

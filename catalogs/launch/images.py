@@ -87,4 +87,8 @@ def image_of(family: str, version: str, maker: Maker) -> str:
         return f"{_VLLM[maker]}:v{version}" + (".0" if version.count(".") == 1 else "")
     if family == "sglang":
         return f"lmsysorg/sglang:{_SGLANG.get(version, 'v' + version)}{_SGLANG_SUFFIX[maker]}"
+    if family == "transformers-static":
+        return "a Python environment with this product and transformers"
+    if family == "trtllm":
+        return f"nvcr.io/nvidia/tensorrt-llm/release:{version}" + (".0" if version.count(".") == 1 else "")
     return f"ghcr.io/ggml-org/llama.cpp:{_LLAMA[maker]}"

@@ -24,11 +24,11 @@ MAX_LAYERS: Final = 10_000  # more than any model has; larger values are typing 
 #: Families whose feed-forward block has two matrices (no gate).
 UNGATED: Final = frozenset(
     ("opt", "bloom", "gpt2", "gpt_neox", "gptj", "gpt_bigcode", "falcon", "mpt", "phi", "starcoder2", "bart", "mbart")
-) | {"nemotron", "nemotron_h", "whisper"}
+) | {"m2m_100", "nemotron", "nemotron_h", "whisper"}
 
 #: Families with LayerNorm and biases on every projection.
 BIASED: Final = frozenset(
-    ("opt", "bloom", "gpt2", "gpt_neox", "gpt_bigcode", "phi", "starcoder2", "bart", "mbart", "whisper")
+    ("opt", "bloom", "gpt2", "gpt_neox", "gpt_bigcode", "phi", "starcoder2", "bart", "m2m_100", "mbart", "whisper")
 )
 
 LAYER_NORM: Final = BIASED | {"falcon", "mpt", "gptj", "stablelm", "nemotron"}
@@ -121,7 +121,8 @@ def encoder_layers(config: ConfigReader) -> list[LayerGroup]:
 
 def is_encoder_decoder(config: ConfigReader) -> bool:
     """Return whether the config describes an encoder-decoder model."""
-    return config.flag("is_encoder_decoder", default=config.text("model_type") in ("t5", "mt5", "bart", "mbart"))
+    kinds = ("bart", "m2m_100", "mbart", "mt5", "t5")
+    return config.flag("is_encoder_decoder", default=config.text("model_type") in kinds)
 
 
 def _sound_params(config: ConfigReader, hidden: int) -> int:

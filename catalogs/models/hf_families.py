@@ -39,7 +39,7 @@ _HYBRIDS: Final = frozenset(
     ("kimi_linear", "nemotron_h", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next")
 )
 
-_ENCODER_DECODERS: Final = frozenset(("bart", "mbart", "mt5", "t5", "whisper"))
+_ENCODER_DECODERS: Final = frozenset(("bart", "m2m_100", "mbart", "mt5", "t5", "whisper"))
 
 KNOWN: Final = _DECODERS | _EXPERTS | _HYBRIDS | _ENCODER_DECODERS
 

@@ -37,6 +37,7 @@ CLASS_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "t5": {"tie_word_embeddings": True, "d_kv": 64, "feed_forward_proj": "relu"},
     "mt5": {"tie_word_embeddings": False, "d_kv": 64, "feed_forward_proj": "gated-gelu"},
     "bart": {"tie_word_embeddings": True, "max_position_embeddings": 1024},
+    "m2m_100": {"tie_word_embeddings": True, "max_position_embeddings": 1024},
     "mbart": {"tie_word_embeddings": True, "max_position_embeddings": 1024},
     "whisper": {"is_encoder_decoder": True, "tie_word_embeddings": True, "max_source_positions": 1500},
     "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},

@@ -115,6 +115,19 @@ class ModelSpec:
         return bool(self.encoder_groups)
 
     @property
+    def encodes_prompt(self) -> bool:
+        """Return whether the prompt is the input of an encoder, and the decoder starts from one token (T5, BART)."""
+        return self.is_encoder_decoder and not self.encoder_tokens
+
+    @property
+    def longest_sequence_tokens(self) -> int:
+        """Return the most tokens of a request, prompt and output together.
+
+        An encoder and a decoder have `max_position_tokens` positions each.
+        """
+        return self.max_position_tokens * (2 if self.encodes_prompt else 1)
+
+    @property
     def is_moe(self) -> bool:
         """Return whether the model is a mixture of experts."""
         return any(g.ffn is not None and g.ffn.routed for g in self.groups)

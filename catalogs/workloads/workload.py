@@ -11,6 +11,8 @@ import numpy as np
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.input_files import is_file
 from catalogs.io.yaml_files import DATA, YamlBlock, check_keys, parse_yaml, read_yaml
+from catalogs.models.catalog import load_model
+from catalogs.ui.shared_options import DEFAULT_WORKLOAD
 from catalogs.workloads.files import TRACE_KEYS, parse_workload_file
 from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.lengths import ConstantLength
@@ -22,6 +24,9 @@ from catalogs.workloads.traces import read_trace
 
 #: Used where neither the workload nor the caller gives a rate; a notice states this.
 DEFAULT_REQUESTS_PER_S: Final = 1.0
+
+#: Architectures of multilingual translation models: M2M-100 and NLLB, mBART.
+TRANSLATORS: Final = frozenset({"M2M100ForConditionalGeneration", "MBartForConditionalGeneration"})
 
 #: Requests drawn to describe the lengths of a synthetic workload.
 STATS_REQUESTS: Final = 20_000
@@ -155,6 +160,21 @@ def load_workload(text: str) -> Workload:
     trace = read_trace(path)
     content = Replay(trace, len(trace.input_tokens))
     return Workload(path.name, f"{trace.format} trace {path.name}", content, trace.notices)
+
+
+def default_workload(model: str) -> str:
+    """Return the workload to use for a model, as users write it, where none is named; unknown names are not refused.
+
+    Encoders that read the prompt have few positions, so most prompts of a chat would be refused. T5 and BART summarise
+    news, and multilingual models translate sentences.
+    """
+    try:
+        found = load_model(model)
+    except InputError:
+        return DEFAULT_WORKLOAD
+    if not found.encodes_prompt:
+        return DEFAULT_WORKLOAD
+    return "translation" if found.architecture in TRANSLATORS else "news-summaries"
 
 
 def is_written_out(text: str) -> bool:

@@ -53,7 +53,8 @@ class ClosedForms:
         resolved = self.deployments.resolved(pool)
         if resolved.queueing.too_long == "truncate":
             return None
-        return length_discard(resolved.limits.max_model_len, self.statistics.sample, self.slos)
+        longest, side = resolved.limits.max_model_len, resolved.side_tokens
+        return length_discard(longest, self.statistics.sample, self.slos, side)
 
     def _latency_discard(self, pool: Candidate, role: Role) -> Discard | None:
         slos = [slo for slo in self.slos if slo.latency.is_only_of(role)]

@@ -78,7 +78,7 @@ class FactSheets:
         )
 
     def _rejected(self, resolved: ResolvedDeployment) -> str:
-        return rejected_words(resolved.limits.max_model_len, self.statistics.sample)
+        return rejected_words(resolved.limits.max_model_len, self.statistics.sample, resolved.side_tokens)
 
     def _quality(self, candidate: Candidate) -> Iterator[str]:
         """Yield a notice for each precision that may change the model's answers."""

@@ -13,11 +13,12 @@ from typing import Annotated, Any, Final, Self, cast
 
 from pydantic import BeforeValidator, ConfigDict, InstanceOf, model_validator
 
+from catalogs.deployments.encoder_decoders import default_engine
 from catalogs.hardware.catalog import canonical_order
 from catalogs.launch.command import engine_family
 from catalogs.ui.shared_options import DEFAULT_WORKLOAD, INPUT_TOKENS_HELP, OUTPUT_TOKENS_HELP, WORKLOAD_HELP
 from catalogs.units import DTYPE_BYTES
-from catalogs.workloads.workload import Workload, load_workload, with_constant_lengths
+from catalogs.workloads.workload import Workload, default_workload, load_workload, with_constant_lengths
 from planner.problem.accounting import NO_ACCOUNTING, SPOT, Accounting
 from planner.problem.candidate import Candidate
 from planner.problem.demand import NOTHING, Demand, FailureTolerance
@@ -156,6 +157,12 @@ _RUN_ONLY: Final = {
 }
 
 
+def _usual_choices(model: str, hardware: str) -> dict[str, str]:
+    """Return the engine and the workload of a model on hardware where a request names none; empty for most models."""
+    usual = {"engine": default_engine(model, hardware), "workload": default_workload(model)}
+    return {key: value for key, value in usual.items() if value != PlanRequest.model_fields[key].default}
+
+
 def _as_written(schema: dict[str, Any]) -> None:
     """Add the keys that only a written request has: the objectives in words, and null precisions."""
     shown = {"description": "The objectives in words.", "readOnly": True, "title": "Slo Words"}
@@ -271,6 +278,13 @@ class PlanRequest(RequestModel):
 
     @model_validator(mode="before")
     @classmethod
+    def _with_usual_choices(cls, values: Any) -> Any:
+        """Fill in the engine and the workload of a model that has others than most models."""
+        named = isinstance(values, dict) and all(isinstance(values.get(key), str) for key in ("model", "hardware"))
+        return _usual_choices(values["model"], values["hardware"]) | values if named else values
+
+    @model_validator(mode="before")
+    @classmethod
     def _read_block(cls, values: Any) -> Any:
         """Read the request block of an answer, in which the objectives in words state whether a metric was assumed."""
         if not isinstance(values, dict) or "slo_words" not in values:
@@ -361,7 +375,10 @@ class PlanRequest(RequestModel):
 
     def scenario(self) -> dict[str, Any]:
         """Return the keys that differ from their defaults, as a scenario file holds them."""
-        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        written = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        usual = _usual_choices(self.model, self.hardware)
+        kept = {key: value for key, value in written.items() if usual.get(key) != value}
+        return kept | {key: getattr(self, key) for key, value in usual.items() if getattr(self, key) != value}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the request block of an answer.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from catalogs.arrays import FloatArray
 from catalogs.deployments.layout import Limits
@@ -109,15 +110,16 @@ def memory_discard(memory: MemoryPlan, longest_request_tokens: int) -> Discard |
     return None
 
 
-def length_discard(max_model_len: int, requests: RequestSet, slos: Sequence[Slo]) -> Discard | None:
+def length_discard(
+    max_model_len: int, requests: RequestSet, slos: Sequence[Slo], side_tokens: int = 0
+) -> Discard | None:
     """Return why too many requests are rejected because they exceed max_model_len, or None.
 
     The system does not keep up if it rejects more than `most_unserved` of the requests. An objective on a percentile is
     missed if a larger share is rejected than it leaves out; a mean is infinite if a single request is rejected. In both
     cases the draw of a run may be more favourable than the sample, by three standard errors.
     """
-    tokens = requests.input_tokens + requests.output_tokens
-    too_long = tokens > max_model_len
+    too_long = _too_long(max_model_len, requests, side_tokens)
     if not too_long.any():
         return None
     several = requests.output_tokens > 1  # the others have no time per output token
@@ -127,7 +129,8 @@ def length_discard(max_model_len: int, requests: RequestSet, slos: Sequence[Slo]
     tolerated += [1 - (slo.quantile or 1.0) for slo in slos if slo.latency.is_per_request]
     if least <= min(tolerated):
         return None
-    return Discard(REQUEST_LENGTH, rejected_words(max_model_len, requests), float(tokens.max()), float(max_model_len))
+    why, longest = rejected_words(max_model_len, requests, side_tokens), requests.input_tokens + requests.output_tokens
+    return Discard(REQUEST_LENGTH, why, float(longest.max()), float(max_model_len))
 
 
 def most_unserved(n_measured: int) -> float:
@@ -138,14 +141,24 @@ def most_unserved(n_measured: int) -> float:
     return max(GROWTH_LIMIT, 2 / math.sqrt(max(n_measured, 1)))
 
 
-def rejected_words(max_model_len: int, requests: RequestSet) -> str:
-    """Return which share of the requests exceeds max_model_len, in words; empty if none does."""
-    tokens = requests.input_tokens + requests.output_tokens
-    share = float((tokens > max_model_len).mean())
+def rejected_words(max_model_len: int, requests: RequestSet, side_tokens: int = 0) -> str:
+    """Return which share of the requests exceeds the limits on lengths, in words; empty if none does."""
+    share = float(_too_long(max_model_len, requests, side_tokens).mean())
     if not share:
         return ""
+    tokens = requests.input_tokens + requests.output_tokens
     rejected = f"{percent(share)} of requests are rejected because they exceed max_model_len {max_model_len}"
+    if side_tokens:
+        tokens = np.maximum(requests.input_tokens, requests.output_tokens)
+        rejected = f"{percent(share)} of requests are rejected because prompt or output exceed {side_tokens} positions"
     return f"{rejected} (the longest has {int(tokens.max()):,} tokens)"
+
+
+def _too_long(max_model_len: int, requests: RequestSet, side_tokens: int) -> npt.NDArray[np.bool_]:
+    """Return which requests exceed max_model_len or, if not 0, side_tokens in input or output. Shape (requests,)."""
+    inputs, outputs = requests.input_tokens, requests.output_tokens
+    too_long = inputs + outputs > max_model_len
+    return too_long | (np.maximum(inputs, outputs) > side_tokens) if side_tokens else too_long
 
 
 def latency_discard(cycle_s: CycleS, limits: Limits, requests: RequestSet, slos: Sequence[Slo]) -> Discard | None:

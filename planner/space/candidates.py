@@ -19,6 +19,9 @@ from planner.space.speculative import SPECULATIVE, may_draft, parse_drafts
 
 SEQS_LADDER: Final = (64, 128, 256, 512, 1024)
 
+#: Sizes of padded batches; their engine has no default of its own.
+BATCH_LADDER: Final = (1, 2, 4, 8, 16, 32, 64, 128)
+
 TOKENS_LADDER: Final = (2048, 4096, 8192, 16384)
 
 #: Most numbers of nodes that are tried for a rate.
@@ -157,7 +160,8 @@ def limits(names: CatalogLookup, fixed: Overrides = NOT_FIXED) -> list[tuple[int
     """
     tokens, seqs = names.default_limits
     own_seqs, own_tokens = fixed.number("max_num_seqs"), fixed.number("max_num_batched_tokens")
-    all_seqs = [own_seqs] if own_seqs else [seqs, *(s for s in SEQS_LADDER if s < seqs)]
+    ladder = BATCH_LADDER if names.engine.policy == "static" else [s for s in SEQS_LADDER if s < seqs]
+    all_seqs = [own_seqs] if own_seqs else [seqs, *(s for s in ladder if s != seqs)]
     other_tokens = [t for t in TOKENS_LADDER if t != tokens and t <= 2 * tokens]
     all_tokens = [own_tokens] if own_tokens else [tokens, *other_tokens]
     found = [(s, t) for s in all_seqs for t in all_tokens if t >= s]

@@ -73,6 +73,8 @@ def within_a_node(names: CatalogLookup) -> list[Layout]:
     """
     hardware, model = names.hardware, names.model
     most = 1 if hardware.accelerator.is_slice else hardware.accelerators_per_node
+    if model.encodes_prompt and not names.engine.splits_text_encoders:
+        most = 1
     found = [Layout(tp) for tp in tensor_parallel_choices(model, most) if most % tp == 0 or tp & (tp - 1) == 0]
     if model.is_moe and most > 1:
         for tp in tensor_parallel_choices(model, most, expert_parallel=True):

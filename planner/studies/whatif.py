@@ -122,7 +122,8 @@ def what_if(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
         where = "" if len(pools) == 1 else f"the {pool.role} replicas: "
         found = memory_discard(size_memory(pool), evaluator.statistics.longest)
         if found is None and pool.queueing.too_long != "truncate":
-            found = length_discard(pool.limits.max_model_len, evaluator.statistics.sample, request.slos)
+            sample, side = evaluator.statistics.sample, pool.side_tokens
+            found = length_discard(pool.limits.max_model_len, sample, request.slos, side)
         if found is not None:
             return WhatIf(PlanComparison(tuple(differs), ()), (f"{where}{found.reason}",), None)
     same = (changes.hardware, changes.workload) == (None, None) and not changes.keys

@@ -55,7 +55,7 @@ _STALENESS = "Seconds between updates of the router's view of replicas."
 @app.command()
 def simulate(
     deployment: Annotated[Path, typer.Argument(metavar="DEPLOYMENT.yaml", help="Model, engine, hardware, limits.")],
-    workload: Annotated[str, option("W", WORKLOAD_HELP)] = DEFAULT_WORKLOAD,
+    workload: Annotated[str | None, option("W", WORKLOAD_HELP, show_default=DEFAULT_WORKLOAD)] = None,
     json_file: Annotated[str | None, option("OUT.json", _JSON, "--json")] = None,
     requests_out: Annotated[Path | None, option("OUT.csv", "Write one row per request, in workload order.")] = None,
     chrome_trace: Annotated[Path | None, option("T.json", "Write a trace for Perfetto.")] = None,
@@ -76,7 +76,7 @@ def simulate(
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
     from catalogs.deployments.schema import load_deployment
     from catalogs.workloads.limits import check_rate
-    from catalogs.workloads.workload import load_workload, with_constant_lengths
+    from catalogs.workloads.workload import default_workload, load_workload, with_constant_lengths
     from simulator.cli import outputs
     from simulator.cli.outputs import RequestedOutputs
     from simulator.cluster.compiled import compile_fleet
@@ -90,7 +90,8 @@ def simulate(
     written = with_router(load_deployment(deployment), router, router_staleness)
     fleet = compile_fleet(written)
     options = serving_options(written, fleet)
-    source = with_constant_lengths(load_workload(workload), input_tokens, output_tokens)
+    named = workload or default_workload(written.model)
+    source = with_constant_lengths(load_workload(named), input_tokens, output_tokens)
     drawn = source.materialise(seed, requests, rate)
     journal = views.journal()
     if journal is not None and (processes or 1) > 1:

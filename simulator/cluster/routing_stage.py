@@ -44,7 +44,10 @@ class RunningPool:
         spare = rules.speculation.most_spare_tokens(rules.lag) if rules.speculation else 0  # held for drafts
         held = np.minimum(tokens - 1 + spare, rules.max_model_len)
         too_large = held > (rules.kv_blocks - rules.cross_blocks) * rules.block_size
-        codes = np.select([tokens > rules.max_model_len, too_wide, too_large], [TOO_LONG, TOO_WIDE, TOO_LARGE])
+        too_long = tokens > rules.max_model_len
+        if rules.side_tokens:
+            too_long |= np.maximum(inputs, tokens - inputs) > rules.side_tokens
+        codes = np.select([too_long, too_wide, too_large], [TOO_LONG, TOO_WIDE, TOO_LARGE])
         return cls(pool, context, keys, codes.astype(np.int8).tobytes() if codes.any() else b"")
 
     def refusal(self, index: int) -> int:

@@ -157,6 +157,7 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
         swap=swap_rules(resolved, compiled.memory) if resolved.swap_bytes else None,
         offload=offload_rules(resolved.offload, compiled.memory) if resolved.offload else None,
         encoder_tokens=resolved.model.encoder_tokens if resolved.model.is_encoder_decoder else 0,
+        side_tokens=resolved.side_tokens,
         receiving=engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,
     )
 
@@ -166,15 +167,16 @@ def truncated(requests: RequestSet, rules: Sequence[EngineRules]) -> RequestSet:
 
     SGLang's --allow-auto-truncate does so with prompts (validate_input_length), and every engine does so with outputs
     whose client sets no limit. Requests are cut only if all pools truncate, at the shortest max_model_len. A request
-    with a cut prompt shares no prefix any more.
+    with a cut prompt shares no prefix any more. An encoder that reads the prompt cuts it to its own positions.
     """
     if not requests.n or any(each.queueing.too_long != "truncate" for each in rules):
         return requests
     longest = min(each.max_model_len for each in rules)
-    inputs = np.minimum(requests.input_tokens, max(1, longest - 1))
+    side = min(each.side_tokens or longest for each in rules)
+    inputs = np.minimum(requests.input_tokens, max(1, min(side, longest - 1)))
     cut = inputs < requests.input_tokens
     hashes = requests.block_hashes
     if hashes is not None and cut.any():
         hashes = tuple(() if gone else ids for ids, gone in zip(hashes, cut.tolist(), strict=True))
-    outputs = np.maximum(np.minimum(requests.output_tokens, longest - inputs), 1)
+    outputs = np.maximum(np.minimum(requests.output_tokens, np.minimum(longest - inputs, side)), 1)
     return replace(requests, input_tokens=inputs, output_tokens=outputs, block_hashes=hashes)

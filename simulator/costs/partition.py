@@ -156,3 +156,16 @@ class BatchPartition:
         """
         most = self.group_ranks * tokens
         return np.minimum(most, batch_tokens) if isinstance(most, np.ndarray) else min(most, batch_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPrompts(BatchPartition):
+    """The partition where the prompt is an encoder's input, so that the decoder computes one token for each prompt.
+
+    Such a replica has one rank per batch: no parallelism but that of tensors, and no drafts.
+    """
+
+    def rank_counts(self, batch: Any) -> Any:
+        """Return the counts of one rank, for one batch or for many."""
+        tokens = batch.decodes + batch.prefill_chunks
+        return tokens, tokens, batch.logits, batch.passes - 1, batch.decodes, batch.prefill_chunks

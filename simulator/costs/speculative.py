@@ -25,7 +25,7 @@ class _Pass(StepCost):
 
     def __init__(self, tables: StepTables) -> None:
         super().__init__(tables)
-        self._launch_s = 0.0
+        self._launch_s = self._decode_launch_s = 0.0
 
     def device_s(self, shape: BatchShape) -> float:
         """Return the device seconds of the pass, without the time of launching it."""

@@ -56,7 +56,7 @@ class StepCost:
         self._overlaps = tables.engine.async_scheduling
         self._host_s, self._host_per_sequence_s = host.step_s, host.step_s_per_sequence
         self._gap_s = host.step_gap_s
-        self._launch_s = tables.launch_s
+        self._launch_s, self._decode_launch_s = tables.launch_s, tables.decode_launch_s
         self._graphed = graph_limit(tables.resolved)
         self._graphed_prefill = self._graphed if tables.engine.graphs_with_prefill else 0
         partition = tables.partition
@@ -138,7 +138,7 @@ class StepCost:
             eager: Whether the step runs outside CUDA graphs.
             sequences: The largest number of sequences on a rank.
         """
-        least, after = self._launch_s if eager else 0.0, self._gap_s
+        least, after = self._decode_launch_s if eager else 0.0, self._gap_s
         host = self._host_s + self._host_per_sequence_s * sequences
         return (max(least, host), after) if self._overlaps else (least, after + host)
 
@@ -206,8 +206,9 @@ class StepCost:
         if further:
             seconds += further * self._pass_s
         seconds += self._group_s(tokens, batch_tokens)
-        if seconds < self._launch_s and tokens > (self._graphed_prefill if chunks else self._graphed):
-            return self._launch_s
+        least = self._launch_s if chunks else self._decode_launch_s
+        if seconds < least and tokens > (self._graphed_prefill if chunks else self._graphed):
+            return least
         return seconds
 
     def _group_s(self, tokens: int, batch_tokens: int) -> float:

@@ -19,7 +19,7 @@ from catalogs.arrays import FloatArray, IntArray
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.engines.profile import EngineProfile
 from simulator.costs.interpolation import MultilinearTable, spaced
-from simulator.costs.partition import BatchPartition, BatchRows, RankCountArrays
+from simulator.costs.partition import BatchPartition, BatchRows, EncodedPrompts, RankCountArrays
 from simulator.costs.pricing import N_CHANNELS, N_CLASSES, Pricer
 from simulator.layers.operator_call import OperatorCall
 from simulator.layers.shard import Shard
@@ -135,7 +135,8 @@ class StepTables:
         mixed: By decodes and their contexts, in steps with prompts.
         prefill: By (prompt chunks, tokens of a chunk, tokens before the chunk).
         padded: The tokens that run where 0..len-1 are scheduled. Shape (tokens,).
-        launch_s: The minimum seconds of a step outside CUDA graphs.
+        launch_s: The minimum seconds of a step with prompts outside CUDA graphs.
+        decode_launch_s: The minimum seconds of a step without prompts outside CUDA graphs.
         draft: The tables of proposing drafts; None without a drafter.
     """
 
@@ -150,13 +151,15 @@ class StepTables:
     prefill: MultilinearTable
     padded: IntArray
     launch_s: float
+    decode_launch_s: float
     draft: DraftTables | None = None
 
     @property
     def partition(self) -> BatchPartition:
         """Return how the ranks share a batch."""
         shard = self.lines.shard
-        return BatchPartition.of(self.resolved, shard.queries, shard.scored)
+        kind = EncodedPrompts if shard.model.encodes_prompt else BatchPartition
+        return kind.of(self.resolved, shard.queries, shard.scored)
 
     @property
     def engine(self) -> EngineProfile:
@@ -175,7 +178,11 @@ class StepTables:
         lines = lines or StepCalls.of(resolved, source)
         shard, pricer = lines.shard, Pricer(source, resolved.hardware, resolved.engine.host.collective_skew_s)
         top = max(resolved.limits.max_num_batched_tokens, resolved.limits.max_num_seqs)
-        sizes, dp, launch_s = captured(resolved), shard.exchange_ranks, resolved.engine.host.kernel_launch_s
+        sizes, dp = captured(resolved), shard.exchange_ranks
+        # Launches on a CPU are negligible.
+        launch_s = resolved.engine.host.kernel_launch_s if resolved.hardware.accelerator.kind == "gpu" else 0.0
+        launches = step_launches(shard) if launch_s else 0
+        decode_launches = step_launches(shard, encodes=False) if launch_s and shard.model.encoder_groups else launches
         return cls(
             resolved,
             pricer,
@@ -186,8 +193,8 @@ class StepTables:
             *_both_decode_tables(lines, pricer, resolved),
             _prefill_table(lines, pricer, resolved),
             _padding(sizes, top),
-            # Launches on a CPU are negligible.
-            launch_s * step_launches(shard) if launch_s and resolved.hardware.accelerator.kind == "gpu" else 0.0,
+            launch_s * launches,
+            launch_s * decode_launches,
         )
 
     def further(self, lines: StepCalls) -> StepTables:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from calibration.operators.roofline import MXFP4_BYTES
-from catalogs.deployments.features import check_encoder
+from calibration.operators.roofline import MXFP4_BYTES, UNPACKED
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.hardware.specs import Accelerator
@@ -27,17 +26,13 @@ class Shard:
     sorts_logits: bool = False  # whether the engine samples top_p from sorted logits
     queries: int = 1  # tokens that each decode brings into a step
     scored: int = 1  # number of those tokens that get logits
+    unpacked: bool = False  # products take the weights in the layout in which they were loaded (plain torch on a CPU)
     accelerator: Accelerator | None = None  # None: further queries of a decode do not read the cache again
 
     @classmethod
     def of(cls, resolved: ResolvedDeployment) -> Shard:
-        """Return the shard of a deployment.
-
-        Raises:
-            InputError: The model has an encoder that no modelled engine step covers.
-        """
+        """Return the shard of a deployment."""
         model, engine, unit = resolved.model, resolved.engine, resolved.hardware.accelerator
-        check_encoder(model)
         return cls(
             model,
             resolved.layout,
@@ -49,6 +44,7 @@ class Shard:
             resolved.sampling == "top_p" and engine.top_p_by_sort,
             resolved.queries,
             resolved.queries,
+            unit.kind == "cpu" and not engine.packs_weights,
             unit,
         )
 
@@ -113,7 +109,7 @@ class Shard:
     @property
     def plain_dtype(self) -> str:
         """Return the data type of weights that no format quantises: output projection and router."""
-        return "fp32" if self.weight_dtype == "fp32" else "bf16"
+        return self._laid_out("fp32" if self.weight_dtype == "fp32" else "bf16")
 
     def dtype(self, part: Part) -> str:
         """Return the data type of a part's matrix products, as the operator vocabulary names it."""
@@ -121,7 +117,10 @@ class Shard:
         name = stored.part_dtype(part).replace("fp16", "bf16")  # equally fast, and the type that the tables hold
         if name == "fp4" and stored.bytes_per_weight == MXFP4_BYTES:
             return "mxfp4_mxfp8" if self.mxfp8_activations else "mxfp4"
-        return "fp8_block" if name == "fp8" and stored.block_size else name
+        return "fp8_block" if name == "fp8" and stored.block_size else self._laid_out(name)
+
+    def _laid_out(self, dtype: str) -> str:
+        return dtype + UNPACKED if self.unpacked and dtype in ("bf16", "fp32") else dtype
 
     @property
     def windows(self) -> tuple[int, ...]:

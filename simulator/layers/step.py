@@ -143,20 +143,25 @@ class StepCalls:
 
     def _decode(self, sequences: Num, mean_context: Num, max_context: Num, joins: JoinsDecodes) -> list[OperatorCall]:
         n, mean, longest = _floats(sequences, mean_context, max_context)
+        own = (np.ones_like(mean), np.ones_like(longest)) if self.shard.model.encodes_prompt else (mean, longest)
         return self._attention(
-            lambda mixer: mixer.decode_calls(n, mean, longest, joins),
-            lambda group: cross_decode_calls(self.shard, group, n),
+            lambda mixer: mixer.decode_calls(n, *own, joins),
+            lambda group: cross_decode_calls(self.shard, group, n, mean, longest),
         )
 
     def prefill(self, chunks: Num, chunk_tokens: Num, prior: Num) -> list[OperatorCall]:
-        """Return the attention of `chunks` prompt chunks of `chunk_tokens` new tokens after `prior` earlier ones."""
+        """Return the attention of `chunks` prompt chunks of `chunk_tokens` new tokens after `prior` earlier ones.
+
+        An encoder that has the prompt as its input takes whole prompts, and the decoder begins with one token of each.
+        """
         c, q, x = _floats(chunks, chunk_tokens, prior)
+        model = self.shard.model
+        own = (np.ones_like(q), np.zeros_like(x)) if model.encodes_prompt else (q, x)
         calls = self._attention(
-            lambda mixer: mixer.prefill_calls(c, q, x),
+            lambda mixer: mixer.prefill_calls(c, *own),
             lambda group: cross_prefill_calls(self.shard, group, c, q),
         )
-        encodes = self.shard.model.is_encoder_decoder
-        return [*calls, *encoder_calls(self.shard, c + 0.0 * q + 0.0 * x)] if encodes else calls
+        return [*calls, *encoder_calls(self.shard, c + 0.0 * q + 0.0 * x, q)] if model.is_encoder_decoder else calls
 
     def _attention(
         self, own: Callable[[ShardedMixer], Calls], crossed: Callable[[LayerGroup], Calls]
@@ -174,7 +179,8 @@ class StepCalls:
 def step_calls(shard: Shard, shape: BatchShape) -> list[OperatorCall]:
     """Return the operators of one step with this shape, without padding, on one rank that holds the whole batch."""
     n, step = shape.decodes, StepCalls(shard)
-    calls = step.rank(shape.tokens) + step.group(shape.tokens * shard.dp)
+    tokens = n + shape.prefill_chunks if shard.model.encodes_prompt else shape.tokens
+    calls = step.rank(tokens) + step.group(tokens * shard.dp)
     if shape.logits:
         calls += step.logits(shape.logits + n * (shard.scored - 1))
     if n:
@@ -184,8 +190,12 @@ def step_calls(shard: Shard, shape: BatchShape) -> list[OperatorCall]:
     return calls
 
 
-def step_launches(shard: Shard) -> int:
+def step_launches(shard: Shard, encodes: bool = True) -> int:
     """Return the kernels of one eager step with prefill on one rank, which the host launches one by one from Python.
+
+    Args:
+        shard: The part of the model on one rank.
+        encodes: Whether the encoder runs too, where there is one; otherwise the step has decodes only.
 
     Launching them may take the host longer than running them takes the device. A captured decode step is one launch. A
     step beyond the captured sizes, or one with prefill where an engine captures decodes only, is launched layer by
@@ -201,7 +211,8 @@ def step_launches(shard: Shard) -> int:
     """
     step = StepCalls(shard)
     calls = step.rank(_PROMPT_TOKENS, graph=False) + step.group(_PROMPT_TOKENS * shard.dp, graph=False)
-    calls += step.logits(1) + step.prefill(1, _PROMPT_TOKENS, 0)
+    one = np.ones(1)
+    calls += step.logits(1) + (step.prefill(1, _PROMPT_TOKENS, 0) if encodes else step.decode(one, one, one))
     return sum(call.count * call.kernels for call in calls)
 
 

@@ -147,7 +147,7 @@ def size_memory(resolved: ResolvedDeployment) -> MemoryPlan:
         blocks, kv_bytes = limits.kv_blocks, limits.kv_blocks * block_bytes
     slots = limits.max_num_seqs if engine.memory_rule == "slots" else 1
     # An engine starts if the longest sequence fits in addition to a token budget of encoder output (CrossAttentionSpec)
-    crossing = -(-limits.max_num_batched_tokens // limits.block_size) if shard.model.is_encoder_decoder else 0
+    crossing = -(-limits.max_num_batched_tokens // limits.block_size) if shard.model.encoder_tokens else 0
     longest = _longest(caches, kv_bytes / slots - crossing * block_bytes, limits)
     if engine.memory_rule == "slots" and not limits.kv_blocks:
         blocks = slots * -(-longest // limits.block_size)

@@ -40,6 +40,7 @@ class EngineRules(Limits):
     lora: LoraRules | None = None  # None: no LoRA adapters
     speculation: SpeculationRules | None = None  # None: one token per decode and step
     encoder_tokens: int = 0  # positions of every request's encoder output, kept in blocks; 0: no encoder
+    side_tokens: int = 0  # most tokens of a prompt, and of an output; 0: only their sum is limited
     swap: SwapRules | None = None  # preempted requests are moved to host memory; None: they are recomputed
 
     @property

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from calibration.operators.roofline import UNPACKED
 from calibration.profile.kernels import host
 from calibration.profile.kernels.elementwise import BYTES_PER_WIDTH, OVER_VOCAB
 from calibration.profile.machine.device import ProfiledDevice
@@ -66,7 +67,8 @@ def user_model_shapes(sizes: Sizes, limits: SizeLimits, dtypes: Sequence[str], s
     products, kernels = list(sizes.products), list(sizes.kernels)
     rows = sorted({*limits.rows, *limits.own_rows})
     found = [s for dtype in dtypes for s in _gemms(products, products, rows, dtype, sizes, limits, draw)]
-    for kv_dtype in [d for d in limits.kv_dtypes if d in dtypes] or limits.kv_dtypes[:1]:
+    stored = {dtype.removesuffix(UNPACKED) for dtype in dtypes}
+    for kv_dtype in [d for d in limits.kv_dtypes if d in stored] or limits.kv_dtypes[:1]:
         found += user_model_attention(sizes, limits, kv_dtype, draw)
 
     def held_out_kernel(_: int) -> Shape:

@@ -14,7 +14,6 @@ from typing import Any, Final, TypeVar
 import numpy as np
 
 from calibration.profile.session.shape import Shape
-from catalogs.errors import InputError
 from catalogs.models.catalog import list_models, load_model
 from catalogs.models.layers import LayerGroup, Mlp, Moe
 from catalogs.models.mixers import Attention, LinearAttention, MlaAttention
@@ -77,15 +76,9 @@ def catalog_sizes(memory_bytes: float, splits: tuple[int, ...], small: bool = Fa
 
 
 def user_model_sizes(models: Sequence[ModelSpec], memory_bytes: float, splits: tuple[int, ...]) -> Sizes:
-    """Return the sizes of a user's models at the splits that fit in memory, or at the largest split where none does.
-
-    Raises:
-        InputError: If a model has an encoder, because the serving of such models is not modelled.
-    """
+    """Return the sizes of a user's models at the splits that fit in memory, or at the largest split where none does."""
     found = Sizes()
     for model in models:
-        if model.is_encoder_decoder:
-            raise InputError("only decoder-only models can be profiled; this model has an encoder", model.name)
         for tp in [tp for tp in splits if _fits(model, tp, memory_bytes)] or [splits[-1]]:
             _add_layers(found, model, tp)
             _add_model(found, model, tp)
@@ -179,8 +172,16 @@ KINDS: Final[dict[type, Callable[[Any, int, int], PartSizes]]] = {
 
 
 def _parts(model: ModelSpec, tp: int) -> list[PartSizes]:
-    parts = [part for group in model.groups for part in (group.mixer, group.ffn) if part is not None]
-    return [KINDS[type(part)](part, model.hidden_size, tp) for part in parts]
+    groups, hidden = (*model.groups, *model.encoder_groups), model.hidden_size
+    parts = [part for group in groups for part in (group.mixer, group.ffn) if part is not None]
+    crossed = [g.plain_attention for g in model.groups if g.cross_attention and g.plain_attention is not None]
+    return [KINDS[type(part)](part, hidden, tp) for part in parts] + [_cross(part, hidden, tp) for part in crossed]
+
+
+def _cross(a: Attention, hidden: int, tp: int) -> PartSizes:
+    """Return the query of a decoder token, and the keys and values of an encoder position; the rest is as usual."""
+    kv = a.rank_kv_heads(tp) * (a.head_dim + a.value_dim)
+    return PartSizes([(a.rank_heads(tp) * a.head_dim, hidden), (kv, hidden)])
 
 
 def with_held_out(fit: list[Shape], held_out: Callable[[int], Shape]) -> list[Shape]:

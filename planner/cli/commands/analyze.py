@@ -25,7 +25,9 @@ def analyze(
     tensor_parallel: Annotated[
         int | None, typer.Option(metavar="N", help="Accelerators of the replica (default: all in --hw).")
     ] = None,
-    engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
+    engine: Annotated[
+        str | None, typer.Option(help="Serving engine (default: vllm where it serves the model).")
+    ] = None,
     published: Annotated[
         bool, typer.Option("--published", help="Print one decode step in the conventions of a published table.")
     ] = False,
@@ -39,12 +41,14 @@ def analyze(
     Figures refer to one accelerator of one replica. Example:
     plan analyze --model llama3.1-70b --hw h100x4 --batch 64 --context 2048
     """
+    from catalogs.deployments.encoder_decoders import default_engine
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets
     from planner.cli.screens.analysis import show
     from planner.studies import step_analysis as analysis
 
     check_targets(json_file, html)
+    engine = engine or default_engine(model, hw)
     query = analysis.StepQuery(model, hw, batch, context, stage, engine, weight_dtype, kv_dtype, tensor_parallel)
     if published:
         if html is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,6 @@ from calibration.profile.shapes.next_shape import ShapeQueues
 from calibration.profile.shapes.queue import deduplicated, user_model_shapes
 from calibration.profile.shapes.size_limits import CPU
 from calibration.profile.shapes.sizes import SMALL_MODELS, catalog_sizes, small_model, user_model_sizes
-from catalogs.errors import InputError
 from catalogs.models.catalog import load_model
 from tests.calibration.roofline_measurer import MACHINE, QUIET, UNIT, RooflineMeasurer, all_shapes
 
@@ -72,9 +72,11 @@ def test_a_job_with_a_model_measures_it_first(tmp_path: Path) -> None:
     assert {r["key"] for r in session.rows[len(MACHINE) :] if r["family"] != "drift"} <= first
 
 
-def test_models_without_a_serving_step_are_refused() -> None:
-    with pytest.raises(InputError, match="has an encoder"):
-        user_model_sizes([load_model("t5-small")], 16e9, (1,))
+def test_an_encoder_decoder_has_products_of_both_stacks_and_of_its_cross_attention() -> None:
+    """T5-small: queries, keys and values together, output, both of the block, and apart keys and values of a prompt."""
+    found = user_model_sizes([load_model("t5-small")], 16e9, (1,))
+    assert set(found.products) == {(1536, 512), (512, 512), (2048, 512), (512, 2048), (1024, 512), (32128, 512)}
+    assert set(found.heads) == {(8, 8, 64)}
 
 
 def test_small_models_widen_what_a_cpu_covers() -> None:
@@ -175,3 +177,37 @@ def test_rows_too_short_to_judge_do_not_outvote_the_contended_long_ones(tmp_path
     found = tables(session.rows, "invented", True)
     assert len(found.fit["elementwise"]) == len(mine)
     assert "elementwise" in found.contended_families
+
+
+def test_plain_torch_is_measured_in_its_own_layout_on_a_cpu() -> None:
+    """The engines of an encoder-decoder on a CPU run torch's linear layer; others lay weights out in advance."""
+    from calibration.profile.local_run import _by_engine
+
+    t5, small = load_model("t5-small"), SMALL
+    cpu, gpu = SimpleNamespace(is_cuda=False), SimpleNamespace(is_cuda=True)
+    assert list(_by_engine([t5, small], ["fp32"], cpu)) == [([small], ["fp32"]), ([t5], ["fp32_unpacked"])]  # type: ignore[arg-type]
+    assert list(_by_engine([t5, small], ["bf16"], gpu)) == [([t5, small], ["bf16"])]  # type: ignore[arg-type]
+    shapes = user_model_shapes(user_model_sizes([t5], 16e9, (1,)), CPU, ["fp32_unpacked"])
+    assert {s["dtype"] for s in shapes if s.family == "gemm"} == {"fp32_unpacked"}
+    assert {s["kv_dtype"] for s in shapes if "attention" in s.family} == {"fp32"}
+
+
+def test_a_product_of_plain_torch_is_fitted_by_itself_and_else_borrowed() -> None:
+    import pandas as pd
+
+    from calibration.families.gemm import GemmModel
+    from calibration.operators.cost import ROOFLINE
+    from calibration.operators.operators import Gemm
+
+    sizes = [(m, n, k) for m in (1, 2, 4, 8, 16) for n, k in ((512, 512), (2048, 512))]
+    packed = [{"m": m, "n": n, "k": k, "dtype": "fp32", "seconds": 1e-3} for m, n, k in sizes]
+    plain = [row | {"dtype": "fp32_unpacked", "seconds": 3e-3 if row["m"] == 2 else 2e-3} for row in packed]
+    borrowed, own = (GemmModel.fit(pd.DataFrame(rows), UNIT) for rows in (packed, packed + plain))
+    two, four = (Gemm(float(m), 2048.0, 512.0, "fp32_unpacked") for m in (2, 4))
+    seconds, origin = borrowed.cost(two, UNIT)
+    assert seconds == pytest.approx(1e-3)
+    assert origin == ROOFLINE
+    assert "not measured, fp32 utilisation" in (borrowed.notice(two, UNIT) or "")
+    # Two rows are slower than four: torch computes the rows that it is given, an engine would pad them.
+    assert [float(own.cost(op, UNIT)[0]) for op in (two, four)] == pytest.approx([3e-3, 2e-3])
+    assert own.notice(two, UNIT) is None

@@ -23,6 +23,7 @@ from catalogs.models.catalog import load_model
 #: How each part is asked for.
 KEYS: dict[str, dict[str, Any]] = {
     "encoder": {"model": "whisper-large-v3"},
+    "text_encoder": {"model": "t5-small"},
     "speculative": {"speculative": {"method": "ngram", "num_speculative_tokens": 2, "acceptance": 0.5}},
     "lora": {"lora": {"adapters": 2}},
     "kv_offload": {"kv_offload": {"host_gib": 8.0}},
@@ -61,7 +62,8 @@ def test_a_part_alone_is_found_and_said_as_it_is_written(part: str) -> None:
     check_compatibility(alone)
     found = FEATURES[part].found(alone)
     assert found is not None
-    assert found == "whisper-large-v3" if part == "encoder" else found.split(":")[0] in Deployment.model_fields
+    model = KEYS[part].get("model")
+    assert found == model if "encoder" in part else found.split(":")[0] in Deployment.model_fields
     assert FEATURES[part].found(asked()) is None
 
 

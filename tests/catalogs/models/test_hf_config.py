@@ -391,3 +391,28 @@ def test_whisper_reads_as_the_catalog_states_it() -> None:
     key_biases = 1280 * (32 + 2 * 4)  # Whisper's keys have none; counted with the queries' and values'
     assert stated.n_params - key_biases == stated.published_params
     assert read_model.kv_bytes_per_token("bf16") == 4 * 2 * 20 * 64 * 2  # of the output, and of the encoder's again
+
+
+@pytest.mark.parametrize(
+    ("alias", "config"),
+    [
+        (
+            "nllb-200-3.3b",
+            {"model_type": "m2m_100", "d_model": 2048, "encoder_layers": 24, "decoder_layers": 24, "vocab_size": 256206}
+            | {"encoder_attention_heads": 16, "decoder_attention_heads": 16}
+            | {"encoder_ffn_dim": 8192, "decoder_ffn_dim": 8192, "is_encoder_decoder": True},
+        ),
+        (
+            "flan-t5-xl",
+            {"model_type": "t5", "d_model": 2048, "d_ff": 5120, "d_kv": 64, "num_heads": 32, "num_layers": 24}
+            | {"num_decoder_layers": 24, "vocab_size": 32128, "feed_forward_proj": "gated-gelu", "n_positions": 512}
+            | {"tie_word_embeddings": False, "is_encoder_decoder": True},
+        ),
+    ],
+)
+def test_the_config_of_an_encoder_decoder_gives_the_entry_of_the_catalog(alias: str, config: dict[str, Any]) -> None:
+    found, known = model_from_config(merged_reader(config, "toy"), "toy"), load_model(alias)
+    assert (found.groups, found.encoder_groups) == (known.groups, known.encoder_groups)
+    assert found.n_params == known.n_params
+    assert (found.max_position_tokens, found.encodes_prompt) == (known.max_position_tokens, True)
+    assert found.longest_sequence_tokens == 2 * known.max_position_tokens

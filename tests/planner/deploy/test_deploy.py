@@ -62,7 +62,13 @@ def test_a_checkpoint_that_cannot_be_made_on_the_fly_is_asked_for() -> None:
 
 @pytest.mark.parametrize(
     ("engine", "kind"),
-    [("vllm", "vllm"), ("vllm-0.15", "vllm"), ("sglang-bare", "sglang"), ("llama.cpp", "llama.cpp")],
+    [
+        ("vllm", "vllm"),
+        ("vllm-0.15", "vllm"),
+        ("sglang-bare", "sglang"),
+        ("llama.cpp", "llama.cpp"),
+        ("trtllm", "trtllm"),
+    ],
 )
 def test_what_can_be_started_can_be_planned(engine: str, kind: str) -> None:
     assert engine_family(engine) == kind
@@ -71,7 +77,7 @@ def test_what_can_be_started_can_be_planned(engine: str, kind: str) -> None:
     )
 
 
-@pytest.mark.parametrize("engine", ["vllm-v0", "trtllm", "transformers", "triton", "vlm"])
+@pytest.mark.parametrize("engine", ["vllm-v0", "triton-trtllm", "transformers", "triton", "vlm"])
 def test_what_cannot_be_started_is_not_planned(engine: str) -> None:
     with pytest.raises(InputError, match="no start command"):
         PlanRequest(model="llama3.1-8b", hardware="h100", slos=parse_slos(["p99=2s"]), engine=engine)

@@ -10,15 +10,13 @@ from typing import Any
 
 import pytest
 
+from catalogs.deployments.encoder_decoders import default_engine
 from catalogs.errors import InputError
 from catalogs.models.catalog import list_models, load_model
 from planner.studies.step_analysis import PricedReplica, StepQuery, analyze
 from planner.web.documents.graph import HOST, Graph, graph_document, graph_of
 from planner.web.documents.memory import memory_document
 from simulator.layers.operator_flow import BEFORE, flow, inputs_of
-
-#: Models that serving does not cover: text encoders.
-NOT_SERVED = {"bart-base", "t5-small"}
 
 WIDE = ("llama3.1-405b", "deepseek-v3", "deepseek-v3.2", "gpt-oss-120b", "nemotron-h-56b", "qwen3.5-397b-a17b")
 
@@ -46,10 +44,10 @@ def check(graph: Graph) -> None:
     json.dumps(graph, allow_nan=False)
 
 
-@pytest.mark.parametrize("model", [name for name in list_models() if name not in NOT_SERVED])
+@pytest.mark.parametrize("model", list_models())
 def test_the_nodes_of_every_model_add_up_to_its_step(model: str) -> None:
     context = min(512, load_model(model).max_position_tokens)
-    query = StepQuery(model, "h200", 4, context, tensor_parallel=1)
+    query = StepQuery(model, "h200", 4, context, tensor_parallel=1, engine=default_engine(model, "h200"))
     replica = PricedReplica.of(query)
     for stage in ("decode", "prefill"):
         graph = graph_of(replica, replace(query, stage=stage))
@@ -74,10 +72,9 @@ def test_the_nodes_of_ranks_add_up_to_the_step_of_plan_analyze(model: str) -> No
             assert total == pytest.approx(sum(getattr(row, key) for row in analysis.rows), rel=1e-9)
 
 
-def test_a_text_encoder_is_refused() -> None:
-    for name in NOT_SERVED:
-        with pytest.raises(InputError):
-            graph_document(StepQuery(name, "h200", 1, 128))
+def test_a_text_encoder_is_refused_on_an_engine_that_does_not_serve_it() -> None:
+    with pytest.raises(InputError, match="vllm does not serve T5ForConditionalGeneration"):
+        graph_document(StepQuery("t5-small", "h200", 1, 128))
 
 
 def test_experts_run_beside_the_shared_ones_and_both_are_added() -> None:

@@ -289,3 +289,11 @@ def test_engines_without_measurements_say_so_in_every_output(
     document = json.loads(files["o.json"].read_text())
     assert sum(notice.startswith(told) for notice in document["notices"]) == 1
     assert (document["deployment"]["engine"], document["metrics"]["n_completed"]) == (engine, 120)
+
+
+def test_a_text_encoder_needs_neither_engine_nor_workload(files: dict[str, Path]) -> None:
+    files["d.yaml"].write_text("{model: t5-small, hardware: h100}")
+    assert simulate(files["d.yaml"], "--requests", 50, "--rate", 5, "--json", files["o.json"]) == 0
+    found = json.loads(files["o.json"].read_text())
+    assert found["deployment"]["engine"] == "trtllm"
+    assert found["metrics"]["n_completed"] == 50

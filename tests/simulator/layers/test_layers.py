@@ -12,7 +12,6 @@ from calibration.operators.roofline import flops, memory_s
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
-from catalogs.errors import InputError
 from catalogs.models.catalog import load_model
 from catalogs.models.layers import LayerGroup, Mlp
 from catalogs.models.mixers import Attention
@@ -116,12 +115,6 @@ def test_a_window_bounds_decode_attention() -> None:
     windowed = LayerGroup(2, Attention(8, 8, 64, window_tokens=100), Mlp(512))
     s = replace(shard("llama-2-7b"), model=replace(load_model("llama-2-7b"), groups=(windowed,)))
     assert work(StepCalls(s).decode(3, 1000.0, 1500.0)) == work(StepCalls(s).decode(3, 100.0, 100.0))
-
-
-def test_encoder_decoder_models_are_refused_in_one_line() -> None:
-    deployment = replace(resolved(), model=load_model("bart-base"))
-    with pytest.raises(InputError, match="decoder-only"):
-        Shard.of(deployment)
 
 
 def test_shared_experts_beside_the_routed_ones_cost_their_bytes() -> None:

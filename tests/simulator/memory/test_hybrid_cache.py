@@ -106,8 +106,3 @@ def _known(name: str) -> bool:
     except InputError:
         return False
     return True
-
-
-def test_an_encoder_is_named_in_the_refusal() -> None:
-    with pytest.raises(InputError, match=r"decoder-only models.*bart"):
-        compile_deployment(Deployment(model="bart-base", hardware="h100"))

@@ -1,0 +1,43 @@
+"""Arguments of the server of padded batches for one replica (calibration/serve/batch_server.py of this product).
+
+`generate` of transformers has no server of its own for encoder-decoder models: `transformers serve` starts decoders.
+The server is a module of this product, so the product must be installed where it runs, with its extra `calibration`
+(torch and transformers).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.errors import InputError
+from catalogs.launch.arguments import Arguments, folder_notes, weights_at
+
+PROGRAM: Final = ("python3", "-m", "calibration.serve.batch_server")
+
+#: torch's names of the dtypes that weights can be loaded in.
+_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+INSTALL: Final = "install this product with its extra `calibration` (torch, transformers) where the server runs"
+
+
+def transformers_static_arguments(resolved: ResolvedDeployment) -> Arguments:
+    """Return the arguments of one replica.
+
+    Raises:
+        InputError: The weights have a dtype that plain torch does not load, or several accelerators share them.
+    """
+    r = resolved
+    if r.weight_dtype not in _DTYPES:
+        raise InputError(f"{r.engine.name} loads weights in 16 or 32 bit", r.weight_dtype, "bf16")
+    if r.accelerators_per_replica > 1:
+        raise InputError(f"{r.engine.name} serves a model on one accelerator", r.layout.words, "tensor_parallel: 1")
+    at = weights_at(r.model)
+    flags: list[tuple[str, str | None]] = [
+        ("--model", at),
+        ("--max-batch-size", str(r.limits.max_num_seqs)),
+        ("--max-batch-tokens", str(r.limits.max_num_batched_tokens)),
+        ("--dtype", _DTYPES[r.weight_dtype]),
+        ("--device", "cpu" if r.hardware.accelerator.kind == "cpu" else "cuda"),
+    ]
+    return Arguments(PROGRAM, tuple(flags), (INSTALL, *folder_notes(r.model)), model=at)

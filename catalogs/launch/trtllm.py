@@ -1,0 +1,75 @@
+"""Arguments of `trtllm-serve` for one replica, with the options that only its YAML file takes.
+
+The command line is that of commands/serve.py of NVIDIA/TensorRT-LLM 1.2. The file `--config` is written by the shell
+that starts the server. Encoder-decoder models need the options of docs/source/models/encoder-decoder.md.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.errors import InputError
+from catalogs.launch.arguments import Arguments, checkpoint_notes, folder_notes, served_weights
+
+#: TensorRT-LLM's names of dtypes (llmapi/llm_args.py).
+_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+
+#: The share of the KV memory for the keys and values of prompts. The simulator counts both pools as one.
+CROSS_SHARE: Final = 0.5
+
+CONFIG: Final = "trtllm-config.yaml"
+
+
+def trtllm_arguments(resolved: ResolvedDeployment) -> Arguments:
+    """Return the arguments of one replica.
+
+    Raises:
+        InputError: The deployment uses speculative decoding or disaggregation, which this command does not write.
+    """
+    r, limits, flags = resolved, resolved.limits, resolved.engine.flags
+    if r.speculation is not None or r.role != "both":
+        what = "disaggregation" if r.speculation is None else "speculative decoding"
+        raise InputError(f"no start command is written for {what} of this engine", r.engine.name, "vllm")
+    at, checkpoint = served_weights(r)
+    found: list[tuple[str, str | None]] = [("--backend", "pytorch")]
+    sizes = {"tensor_parallel": r.layout.tensor_parallel, "pipeline_parallel": r.layout.pipeline_parallel}
+    found += [(flags[key], str(size)) for key, size in sizes.items() if size > 1]
+    if r.layout.expert_parallel:
+        found.append(("--ep_size", str(r.layout.tensor_parallel)))
+    longest = max(limits.max_model_len, r.side_tokens)
+    found += [
+        (flags["max_num_seqs"], str(limits.max_num_seqs)),
+        (flags["max_num_batched_tokens"], str(limits.max_num_batched_tokens)),
+        (flags["max_model_len"], str(longest)),
+        (flags["gpu_memory_utilization"], f"{r.gpu_memory_utilization:g}"),
+        ("--config", CONFIG),
+    ]
+    notes = [f"write {CONFIG} first: {json.dumps(config(r))} (JSON is YAML)", *folder_notes(r.model)]
+    if checkpoint is not None:
+        notes += checkpoint_notes(r.model, checkpoint)
+    if r.model.encodes_prompt:
+        share = "the share of prompt tokens in all tokens of a request"
+        notes.append(f"cross_kv_cache_fraction {CROSS_SHARE:g} is TensorRT-LLM's starting point; better is {share}")
+    return Arguments(("trtllm-serve", at), tuple(found), tuple(notes), model=at)
+
+
+def config(r: ResolvedDeployment) -> dict[str, Any]:
+    """Return the options that the command line lacks, under their names in the file of `--config`."""
+    cache: dict[str, Any] = {"enable_block_reuse": r.limits.prefix_caching}
+    found: dict[str, Any] = {"cuda_graph_config": {"enable_padding": True}, "kv_cache_config": cache}
+    scheduler: dict[str, Any] = {}
+    if r.engine.policy == "trtllm-max-utilization":
+        scheduler["capacity_scheduler_policy"] = "MAX_UTILIZATION"
+        found["scheduler_config"] = scheduler
+    if r.layout.data_parallel > 1:
+        found["enable_attention_dp"] = True
+    if r.kv_dtype == "fp8":
+        cache["dtype"] = "fp8"
+    if not r.model.encodes_prompt:
+        return found | {"enable_chunked_prefill": r.engine.chunked_prefill}
+    cache |= {"cross_kv_cache_fraction": CROSS_SHARE, "use_kv_cache_manager_v2": False}
+    own = {"attn_backend": "TRTLLM", "enable_chunked_prefill": False, "max_beam_width": 1}
+    own |= {"dtype": _DTYPES.get(r.weight_dtype, "auto"), "max_input_len": r.side_tokens}
+    return found | own | {"scheduler_config": scheduler | {"use_python_scheduler": True}}
