@@ -16,6 +16,7 @@ from calibration.bundles.files import ARRAYS_NAME, JSON_NAME, BundleFacts, read_
 from calibration.families.base import FamilyModel
 from calibration.families.decode_attention import DecodeAttentionModel
 from calibration.families.gemm import GemmModel
+from calibration.families.noncausal_attention import NonCausalAttentionModel
 from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.families.registry import FAMILIES
 from calibration.families.uncalibrated import DEFAULTS, UncalibratedModel
@@ -87,6 +88,12 @@ class Bundle:
         """
         model = self.models.get("prefill_attention")
         return isinstance(model, PrefillAttentionModel) and model.joins_decodes(head_dim, kv_dtype)
+
+    @property
+    def unmasked_kernel(self) -> str | None:
+        """Return the measured kernel of attention without a mask that engines prefer; None where none was measured."""
+        model = self.models.get("noncausal_attention")
+        return model.preferred_kernel if isinstance(model, NonCausalAttentionModel) else None
 
     @property
     def attention_writes_cache(self) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from catalogs.deployments.compatibility import FeatureContext, feature_with_one_scheduler
 from catalogs.deployments.layout import Limits
 from catalogs.deployments.resolved import OffloadTiers
-from catalogs.deployments.schema import Deployment, Lora
+from catalogs.deployments.schema import Deployment, Lora, Multimodal
 from catalogs.engines.profile import EngineProfile, RankDispatch
 from catalogs.errors import InputError
 from catalogs.models.spec import ModelSpec
@@ -76,6 +76,17 @@ def check_encoder(model: ModelSpec) -> None:
     if (model.is_encoder_decoder or crosses) and not model.encoder_tokens:
         rule = "serving covers decoder-only models and encoders with a fixed input length (Whisper), not text encoders"
         raise InputError(rule, model.name, "whisper-large-v3")
+
+
+def resolve_multimodal(deployment: Deployment, model: ModelSpec) -> Multimodal | None:
+    """Return how the deployment serves images; None if it serves text only.
+
+    Raises:
+        InputError: The catalog knows no vision tower of the model.
+    """
+    if deployment.multimodal is not None and model.vision is None:
+        raise InputError("the catalog knows no vision tower of this model", model.name, "multimodal: null")
+    return deployment.multimodal
 
 
 def engine_for_model(model: ModelSpec, engine: EngineProfile, requested: Deployment) -> EngineProfile:

@@ -1,7 +1,7 @@
 """How many prompt tokens an image becomes, and what the vision tower computes for it: one rule for each processor.
 
-The rules are those of the image processors in transformers (`image_processing_*.py`, `processing_*.py`), which vLLM's
-model files repeat to reserve placeholders (`vllm/model_executor/models/{qwen2_vl,gemma3_mm,mllama4,internvl}.py`). A new
+The rules are those of the image processors in transformers (`image_processing_*.py`, `processing_*.py`). vLLM's model
+files repeat them to reserve placeholders (`vllm/model_executor/models/{qwen2_vl,gemma3_mm,mllama4,internvl}.py`). A new
 processor is a new class here and an entry in `IMAGE_RULES`; the model files name it and state its sizes.
 """
 

@@ -20,6 +20,7 @@ from catalogs.errors import InputError
 from catalogs.io.input_files import MOST_DATA_BYTES, read_limited
 from catalogs.io.json_files import load_json
 from catalogs.workloads.block_hashes import BlockIds, chained_hashes
+from catalogs.workloads.images import RequestImages
 from catalogs.workloads.service_classes import COLUMNS as SERVICE_COLUMNS
 from catalogs.workloads.service_classes import ServiceLevels, is_empty
 from catalogs.workloads.trace_cells import (
@@ -70,6 +71,7 @@ class Trace:
     models: tuple[str, ...] = ()
     adapters: IntArray | None = None  # LoRA adapters, numbered by first appearance; -1: none
     terms: ServiceLevels | None = None
+    images: RequestImages | None = None  # input_tokens does not include their tokens
 
 
 def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str | None = None) -> Trace:

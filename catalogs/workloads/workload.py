@@ -11,7 +11,9 @@ import numpy as np
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.input_files import is_file
 from catalogs.io.yaml_files import DATA, YamlBlock, check_keys, parse_yaml, read_yaml
+from catalogs.models.spec import ModelSpec
 from catalogs.workloads.files import TRACE_KEYS, parse_workload_file
+from catalogs.workloads.images import layouts_for
 from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.lengths import ConstantLength
 from catalogs.workloads.limits import MOST_COUNT, MOST_REQUESTS, check_rate
@@ -57,6 +59,26 @@ class Workload:
     def closed_loop(self) -> bool:
         """Return whether a fixed number of clients sends the requests."""
         return self.content.concurrency is not None
+
+    @property
+    def sends_images(self) -> bool:
+        """Return whether requests have images."""
+        content = self.content
+        return (content.images if isinstance(content, SyntheticWorkload) else content.trace.images) is not None
+
+    def for_model(self, model: ModelSpec) -> Workload:
+        """Return the workload as a model reads it: images are tokens of the prompts.
+
+        Raises:
+            InputError: The workload sends images, and the model reads none or does not accept their sizes.
+        """
+        if not self.sends_images:
+            return self
+        content = self.content
+        images = content.images if isinstance(content, SyntheticWorkload) else content.trace.images
+        if images is not None:
+            layouts_for(model, images.sizes)
+        return replace(self, content=replace(content, reader=model))
 
     def materialise(
         self, seed: int | None = None, n_requests: int | None = None, requests_per_s: float | None = None

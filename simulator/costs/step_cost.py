@@ -36,7 +36,7 @@ from math import ceil, inf
 
 import numpy as np
 
-from simulator.core.batch import BatchShape
+from simulator.core.batch import BatchShape, Encoding
 from simulator.core.step_log import StepLog
 from simulator.core.step_timer import ENDLESS, Segment, no_less, slowest
 from simulator.costs.partition import RankCounts
@@ -93,6 +93,10 @@ class StepCost:
             return self.decode_segment(n, shape.decode_context_sum, shape.decode_context_max)[0]
         device = self._batch_s(shape)
         return self._cycle(device, n + shape.prefill_chunks)
+
+    def encoding_s(self, encoding: Encoding) -> float:
+        """Return the seconds by which encoding these images makes a step longer."""
+        return 0.0 if self.tables.tower is None else self.tables.tower.seconds(encoding)
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
         """Return (t0, slope, steps): step j (0-based, j < steps) of a decode-only batch takes t0 + slope * j seconds.
