@@ -76,6 +76,12 @@ class VisionTower:
         return largest.tiles * largest.patches / largest.embeddings
 
     @property
+    def embedding_values(self) -> int:
+        """Return the numbers of one embedding; with DeepStack, those for several layers of the language model."""
+        last = self.projections[-1] if self.projections else None
+        return self.hidden_size if last is None else last.outputs * last.count
+
+    @property
     def largest(self) -> ImageLayout:
         """Return what the image with the most tokens becomes."""
         return self.rule.largest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,10 @@ DEFAULT_REQUESTS_PER_S: Final = 1.0
 
 #: Requests drawn to describe the lengths of a synthetic workload.
 STATS_REQUESTS: Final = 20_000
+
+
+#: Image sizes that a notice names.
+_NAMED_SIZES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +81,12 @@ class Workload:
             return self
         content = self.content
         images = content.images if isinstance(content, SyntheticWorkload) else content.trace.images
-        if images is not None:
-            layouts_for(model, images.sizes)
-        return replace(self, content=replace(content, reader=model))
+        assert images is not None
+        found = dict(zip(images.sizes, layouts_for(model, images.sizes), strict=True))
+        sizes = [f"{w}x{h} {layout.tokens:,}" for (w, h), layout in list(found.items())[:_NAMED_SIZES]]
+        more = ", ..." if len(found) > _NAMED_SIZES else ""
+        notice = f"prompts include the tokens of their images, as {model.name} reads them: {', '.join(sizes)}{more}"
+        return replace(self, content=replace(content, reader=model), notices=(*self.notices, notice))
 
     def materialise(
         self, seed: int | None = None, n_requests: int | None = None, requests_per_s: float | None = None
@@ -177,6 +185,22 @@ def load_workload(text: str) -> Workload:
     trace = read_trace(path)
     content = Replay(trace, len(trace.input_tokens))
     return Workload(path.name, f"{trace.format} trace {path.name}", content, trace.notices)
+
+
+def workload_sends_images(text: str) -> bool:
+    """Return whether the requests of a workload have images; the result is cached while its file does not change.
+
+    Raises:
+        InputError: The name is unknown, or the file or a key breaks a rule.
+    """
+    path = Path(text)
+    found = path.stat() if not is_written_out(text) and is_file(path) else None
+    return _sends_images(text, None if found is None else (found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=64)
+def _sends_images(text: str, changed: tuple[int, int] | None) -> bool:  # noqa: ARG001 - part of the key
+    return load_workload(text).sends_images
 
 
 def is_written_out(text: str) -> bool:

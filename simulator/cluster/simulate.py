@@ -179,9 +179,7 @@ def check_images(requests: RequestSet, rules: Sequence[EngineRules]) -> None:
     if requests.images is None:
         return
     if not requests.images.is_read:
-        raise InputError(
-            "no model has read the images of these requests", hint="draw them from workload.for_model(model)"
-        )
+        raise InputError("no model has read the images of these requests", hint="use workload.for_model(model)")
     if any(each.images is None for each in rules):
         raise InputError("the requests have images, and the deployment serves text only", None, "multimodal: {}")
 

@@ -98,6 +98,11 @@ class StepCost:
         """Return the seconds by which encoding these images makes a step longer."""
         return 0.0 if self.tables.tower is None else self.tables.tower.seconds(encoding)
 
+    def encoding_total_s(self, log: StepLog) -> float:
+        """Return the seconds of encoding images in all steps of a log."""
+        counts = zip(log.encoder_tiles.tolist(), log.encoder_patches.tolist(), log.encoder_pairs.tolist(), strict=True)
+        return sum(self.encoding_s(Encoding(0, int(n), int(patches), pairs)) for n, patches, pairs in counts if n)
+
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
         """Return (t0, slope, steps): step j (0-based, j < steps) of a decode-only batch takes t0 + slope * j seconds.
 

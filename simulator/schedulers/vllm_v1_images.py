@@ -1,8 +1,8 @@
 """vLLM V1 with images in prompts (`_try_schedule_encoder_inputs` in vllm/v1/core/sched/scheduler.py).
 
 An image is encoded in the first step that computes a token of it, unless the encoder cache holds its embeddings, or its
-tokens are in the prefix cache. A step encodes at most the encoder budget, and only what the encoder cache has space for;
-otherwise the prompt is computed up to the image. An image leaves the requests that hold it when the step with its last
+tokens are in the prefix cache. A step encodes at most the encoder budget, and only what the encoder cache has space
+for; otherwise the prompt is computed up to the image. A request releases an image when the step with the image's last
 token has ended, which with steps scheduled ahead is known one schedule later.
 
 Simplification: after a prompt that the encoder budget has cut, no further request is admitted in the step. vLLM goes on
