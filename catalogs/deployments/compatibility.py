@@ -102,6 +102,7 @@ INCOMPATIBLE: Final[Mapping[str, tuple[str, ...]]] = {
         "decode_context_parallel",
         "kv_offload",
         "lora",
+        "multimodal",
         "speculative",
         "swap_space_gib",
     ),
