@@ -25,6 +25,9 @@ PATCH_NODES: Final = 64
 
 TILE_NODES: Final = 24
 
+#: Patches of the smallest image that the tables cover; more tiles of fewer patches are extrapolated.
+LEAST_PATCHES: Final = 64
+
 #: Nodes of the patches of a tile, whose square the time follows: 15 % between neighbours is 0.5 % of error.
 EACH_NODES: Final = 60
 
@@ -55,7 +58,7 @@ class TowerTables:
         largest, budget = calls.tower.largest, resolved.encoder_budget
         most = budget * calls.tower.patches_per_embedding
         nodes = spaced(1, most, PATCH_NODES)
-        tiles = spaced(1, max(2, -(-budget * largest.tiles // largest.embeddings)), TILE_NODES)
+        tiles = spaced(1, max(2, most // LEAST_PATCHES), TILE_NODES)
         each = spaced(1, max(2, largest.patches), EACH_NODES)
         n, s = (a.copy() for a in np.broadcast_arrays(tiles[:, None], each[None, :]))
         own = np.concatenate([np.zeros((1, N_CHANNELS)), pricer.price(calls.patches(nodes), nodes.shape)])

@@ -144,9 +144,8 @@ class ImagesV1(VllmV1):
             batch.moving().encoding = Encoding(images, tiles, patches, float(pairs))
         self._hit, self._planned = [], []
         computed = self.computed_tokens(request)
-        done = [(request, image.content) for image in request.images if image.end <= computed]
-        later = {image.content for image in request.images if image.end > computed}
-        self._passed += [pair for pair in done if pair[1] not in later and cache.holds(pair[1], request)]
+        done = (image.content for image in request.images if image.end <= computed)
+        self._passed += [(request, content) for content in done if cache.holds(content, request)]
 
     def _evict(self, request: Request, returning: bool = False, kept_tokens: int | None = None) -> None:
         """Preempt a request and release its images."""
