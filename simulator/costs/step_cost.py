@@ -36,7 +36,7 @@ from math import ceil, inf
 
 import numpy as np
 
-from simulator.core.batch import BatchShape, Encoding
+from simulator.core.batch import Batch, BatchShape, Encoding
 from simulator.core.step_log import StepLog
 from simulator.core.step_timer import ENDLESS, Segment, no_less, slowest
 from simulator.costs.partition import RankCounts
@@ -97,6 +97,12 @@ class StepCost:
     def encoding_s(self, encoding: Encoding) -> float:
         """Return the seconds by which encoding these images makes a step longer."""
         return 0.0 if self.tables.tower is None else self.tables.tower.seconds(encoding)
+
+    def step_s(self, shape: BatchShape) -> float:
+        """Return the seconds of a step with the images that it encodes, if it is a batch that has any."""
+        moves = shape.moves if isinstance(shape, Batch) else None
+        encoding = None if moves is None else moves.encoding
+        return self.cycle_s(shape) + (0.0 if encoding is None else self.encoding_s(encoding))
 
     def encoding_total_s(self, log: StepLog) -> float:
         """Return the seconds of encoding images in all steps of a log."""

@@ -69,19 +69,24 @@ class TowerCalls:
     def patches(self, patches: Num) -> list[OperatorCall]:
         """Return the operators that depend on the patches of a rank alone."""
         tower, hidden = self.tower, self.tower.hidden_size
-        calls = [gemm_call("encoder_patch_embed", 1, Gemm(patches, hidden, tower.patch_inputs, "bf16"))]
+        embed = gemm_call("encoder_patch_embed", 1, Gemm(patches, hidden, tower.patch_inputs, "bf16"))
+        calls = list(calls_of(tower.groups[0], [embed]))
         for group in tower.groups:
             calls += calls_of(group, self._layer(group, patches))
+        return calls + list(calls_of(tower.groups[-1], self._projections(patches)))
+
+    def _projections(self, patches: Num) -> Calls:
+        """Yield the products behind the layers, and the exchange that gives every rank the embeddings."""
+        tower = self.tower
         embeddings = patches / tower.patches_per_embedding
         for projection in tower.projections:
             product = Gemm(embeddings, -(-projection.outputs // self.shards), projection.inputs, "bf16")
-            calls.append(gemm_call("encoder_projection", projection.count, product))
+            yield gemm_call("encoder_projection", projection.count, product)
         if self.ranks > 1:  # every rank needs the embeddings of all images
             size = embeddings * (self.width * ACT)
             gathered = Collective("all_gather", size * self.ranks, self.ranks, graph=False)
             message = gathered if self.whole else Collective("all_reduce", size, self.ranks, graph=False)
-            calls.append(OperatorCall("encoder_gather", "collective", 1, message))
-        return calls
+            yield OperatorCall("encoder_gather", "collective", 1, message)
 
     def attention(self, tiles: Num, patches_each: Num) -> list[OperatorCall]:
         """Return the attention of `tiles` images or tiles with so many patches each, without that in windows."""

@@ -52,14 +52,14 @@ def tower_memory(resolved: ResolvedDeployment) -> TowerMemory:
     if whole:  # each rank encodes its share of the images
         images = -(-images // ranks)
     patches = images * largest.tiles * largest.patches
-    width = 2 * tower.hidden_size + max(_layer_width(group, shards) for group in tower.groups)
+    width = 2 * tower.hidden_size + max(layer_width(group, shards) for group in tower.groups)
     embedding = tower.embedding_values * ACT
     # The outputs of the pass are in memory together with its last layer.
     outputs = images * largest.embeddings * embedding
     return TowerMemory(copies, patches * width * ACT + outputs, resolved.encoder_cache_tokens * embedding)
 
 
-def _layer_width(group: LayerGroup, shards: int) -> float:
+def layer_width(group: LayerGroup, shards: int) -> float:
     """Return the numbers alive for each patch in the wider block of a layer."""
     attention, mlp = group.plain_attention, group.dense_block
     assert attention is not None  # VisionTower admits no other layers

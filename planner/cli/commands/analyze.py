@@ -26,6 +26,8 @@ def analyze(
         int | None, typer.Option(metavar="N", help="Accelerators of the replica (default: all in --hw).")
     ] = None,
     engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
+    images: Annotated[int, typer.Option(metavar="N", help="Images at the start of every prompt (prefill).")] = 0,
+    resolution: Annotated[str, typer.Option(metavar="WxH", help="Size of these images in pixels.")] = "1024x1024",
     published: Annotated[
         bool, typer.Option("--published", help="Print one decode step in the conventions of a published table.")
     ] = False,
@@ -45,7 +47,8 @@ def analyze(
     from planner.studies import step_analysis as analysis
 
     check_targets(json_file, html)
-    query = analysis.StepQuery(model, hw, batch, context, stage, engine, weight_dtype, kv_dtype, tensor_parallel)
+    own = weight_dtype, kv_dtype, tensor_parallel, images, resolution
+    query = analysis.StepQuery(model, hw, batch, context, stage, engine, *own)
     if published:
         if html is not None:
             raise InputError("the published table has no page", str(html), hint="leave out --html")
