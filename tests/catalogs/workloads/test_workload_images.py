@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,3 +112,50 @@ def test_a_model_without_a_tower_and_turns_are_refused() -> None:
     with pytest.raises(InputError, match="at most 10,000 images"):
         workload("per_request: 20000, resolution: 448x448").materialise(n_requests=2)
     assert parse_resolution("640 x 480") == (640, 480)
+
+
+# ---- traces
+
+
+def trace(tmp_path: Path, *cells: str) -> Workload:
+    rows = [f'{i},100,10,"{cell}"' for i, cell in enumerate(cells)]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["arrival_s,input_tokens,output_tokens,images", *rows]), encoding="utf-8")
+    return load_workload(str(path))
+
+
+def test_a_trace_names_its_images_and_which_are_the_same(tmp_path: Path) -> None:
+    found = trace(tmp_path, "448x448#a;896x448", "", "448x448#a;448x448")
+    assert found.sends_images
+    assert not any("not used" in notice for notice in found.notices)
+    drawn = found.for_model(QWEN).materialise()
+    assert drawn.images is not None
+    small, wide = 16 * 16 + 2, 32 * 16 + 2
+    assert drawn.input_tokens.tolist() == [100 + small + wide, 100, 100 + 2 * small]
+    contents = [[image.content for image in drawn.images.of_request(i)] for i in range(3)]
+    assert contents[0][0] == contents[2][0]
+    assert len({*contents[0], *contents[2]}) == 3
+    later = found.for_model(QWEN).materialise(n_requests=7)
+    assert later.input_tokens[3:6].tolist() == drawn.input_tokens.tolist()
+
+
+def test_json_lines_list_their_images(tmp_path: Path) -> None:
+    rows = [{"arrival_s": i, "input_tokens": 5, "output_tokens": 2, "images": ["448x448#x"] * i} for i in range(3)]
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    drawn = load_workload(str(path)).materialise()
+    assert drawn.images is not None
+    assert drawn.images.counts.tolist() == [0, 1, 2]
+    assert drawn.images.contents.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        (("448", ""), "images of row 1: a resolution is WIDTHxHEIGHT in pixels: got '448'"),
+        (("448x448#a", "896x448#a"), "the image of row 2 has the hash of an image of another size"),
+    ],
+)
+def test_bad_cells_name_their_row(tmp_path: Path, cells: tuple[str, ...], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        trace(tmp_path, *cells)
