@@ -86,6 +86,12 @@ class Images(YamlBlock):
         """Return the sizes that images may have."""
         return tuple(parse_resolution(text) for text in self.resolution)
 
+    @property
+    def words(self) -> str:
+        """Return the images in words, for example "1 per request, 1024x1024"."""
+        mean = self.fraction * float(self.per_request.sample(np.random.default_rng(0), 4096).mean())
+        return f"{mean:.3g} per request, {', '.join(self.resolution)}"
+
     def draw(self, rng: np.random.Generator, n: int) -> RequestImages:
         """Return the images of n requests.
 
@@ -163,6 +169,12 @@ class RequestImages:
 
     def __len__(self) -> int:
         return len(self.counts)
+
+    @property
+    def words(self) -> str:
+        """Return the images in words, for example "0.8 per request, 1024x1024, 640x480"."""
+        sizes = ", ".join(f"{width}x{height}" for width, height in self.sizes)
+        return f"{float(self.counts.mean()):.3g} per request, {sizes}"
 
     @property
     def is_read(self) -> bool:

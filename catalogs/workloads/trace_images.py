@@ -27,7 +27,9 @@ def trace_images(cells: Sequence[Any], where: str) -> RequestImages | None:
     Raises:
         InputError: A cell holds no sizes, a request has too many images, or one hash has two sizes.
     """
-    counts, kinds, contents = [], [], []
+    counts: list[int] = []
+    kinds: list[int] = []
+    contents: list[int] = []
     sizes: dict[tuple[int, int], int] = {}
     hashes: dict[str, tuple[int, int]] = {}  # (content, size) of each hash
     for row, cell in enumerate(cells, 1):

@@ -71,6 +71,13 @@ class Workload:
         content = self.content
         return (content.images if isinstance(content, SyntheticWorkload) else content.trace.images) is not None
 
+    @property
+    def image_words(self) -> str | None:
+        """Return the images of requests in words; None without images."""
+        content = self.content
+        images = content.images if isinstance(content, SyntheticWorkload) else content.trace.images
+        return None if images is None else images.words
+
     def for_model(self, model: ModelSpec) -> Workload:
         """Return the workload as a model reads it: images are tokens of the prompts.
 

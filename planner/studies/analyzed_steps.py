@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -43,7 +42,8 @@ class AnalyzedSteps:
         return step_operators(tables, [BatchRows.of_shapes(self.shapes)], np.array(self.counts, dtype=np.float64))
 
 
-class PromptImages(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PromptImages:
     """The images at the start of every prompt: `count` equal ones; a step encodes up to `budget` embeddings."""
 
     layout: ImageLayout
