@@ -24,6 +24,7 @@ from catalogs.models.catalog import list_models, load_model
 from catalogs.units import DTYPE_BYTES
 from catalogs.workloads.arrivals import Arrivals, Rateless
 from catalogs.workloads.files import RECIPE_KEYS, WorkloadFile
+from catalogs.workloads.images import Images
 from catalogs.workloads.lengths import LENGTHS
 from catalogs.workloads.service_classes import ServiceClass
 from catalogs.workloads.sessions import SharedPrefix, Turns
@@ -326,6 +327,10 @@ DOMAINS: Final[dict[str, Domain]] = {
     "shared_prefix.tokens": _whole(1, 2000),
     "turns": _keys(Turns, "turns"),
     "turns.per_session": _lengths(8),
+    "images": _keys(Images, "images", 0.6),
+    "images.per_request": _lengths(4),
+    "images.resolution": _of("448x448", "1024x768", {"224x224": 1.0, "2000x1500": 2.0}, "10x5000", "large"),
+    "images.distinct": _whole(1, 20),
     "classes": _list(_keys(ServiceClass, "classes"), 3),
     "workload.adapters": _keys(Adapters, "adapters", 0.5),
     "adapters.count": _whole(1, 12),

@@ -18,6 +18,7 @@ from catalogs.deployments.schema import load_deployment
 from catalogs.errors import InputError
 from catalogs.workloads.workload import load_workload
 from simulator.cli import outputs
+from simulator.cli.main import with_images
 from simulator.cli.outputs import RequestedOutputs
 from simulator.cluster.compiled import compile_fleet
 from simulator.cluster.run import Run
@@ -92,8 +93,9 @@ def run_case(case: Case, folder: Path, limit_s: float = 60.0) -> Outcome:
 def _run(case: Case, folder: Path) -> Outcome:
     deployment, workload = write(case, folder)
     written, asked = load_deployment(deployment), load_workload(str(workload))
+    written = with_images(written) if asked.sends_images else written
     fleet = compile_fleet(written)
-    requests = asked.materialise()
+    requests = fleet.reads(asked).materialise()
     views = RequestedOutputs(folder / "trace.json", None, folder / "series.csv", 1.0, case.seed % EXPLAINED == 0)
 
     def serve(**how: Any) -> Run:

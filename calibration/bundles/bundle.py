@@ -90,6 +90,12 @@ class Bundle:
         return isinstance(model, PrefillAttentionModel) and model.joins_decodes(head_dim, kv_dtype)
 
     @property
+    def unmasked_kernel(self) -> str | None:
+        """Return the measured kernel of attention without a mask that engines prefer; None where none was measured."""
+        model = self.models.get("noncausal_attention")
+        return model.preferred_kernel if isinstance(model, NonCausalAttentionModel) else None
+
+    @property
     def attention_writes_cache(self) -> bool:
         """Return whether the time of attention includes the kernel that writes new keys and values to the cache."""
         model = self.models.get("decode_attention")

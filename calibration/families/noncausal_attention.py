@@ -58,6 +58,15 @@ PADDED_DIMS: Final[dict[str, tuple[int, ...]]] = {
 }
 
 
+#: Kernels in the order in which engines prefer them, where the accelerator has several.
+PREFERENCE: Final = ("fa4", "fa3", "fa2", "trtllm", "triton", "sdpa")
+
+#: Rate of FlashAttention 2 without a mask over the rate at which the causal prompt table of the same accelerator
+#: processes as many pairs; the median of L40S and RTX PRO 6000, which have both tables, at 4,096 to 32,768 tokens.
+#: It stands in where an accelerator has only the causal table (A100, RTX 4090).
+WITHOUT_MASK: Final = 1.25
+
+
 @dataclass(frozen=True, slots=True)
 class NonCausalAttentionModel:
     """Log utilisation on (log streams, log length), and the least measured seconds, both by table.
@@ -120,6 +129,11 @@ class NonCausalAttentionModel:
         """Return the tables of both models of one accelerator; those of this model count where both have one."""
         grids, floors = {**other.grids, **self.grids}, {**other.floors_s, **self.floors_s}
         return replace(self, grids=grids, floors_s=floors, ratios={**other.ratios, **self.ratios})
+
+    @property
+    def preferred_kernel(self) -> str | None:
+        """Return the measured kernel that engines prefer."""
+        return next((kernel for kernel in PREFERENCE if kernel in self.kernels), None)
 
     def _table(self, op: NonCausalAttention) -> tuple[str, float, bool]:
         """Return (table, its utilisation's multiple for this head dimension, whether the kernel is another one)."""

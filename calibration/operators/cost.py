@@ -63,6 +63,11 @@ class CostSource(Protocol):
         """Return whether the time of attention includes the write of new keys and values to the cache."""
         ...
 
+    @property
+    def unmasked_kernel(self) -> str | None:
+        """Return the measured kernel of attention without a mask that engines prefer; None where none was measured."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class AdjustedCosts(ABC):
@@ -86,3 +91,8 @@ class AdjustedCosts(ABC):
     def attention_writes_cache(self) -> bool:
         """Return whether the time of attention includes the write of new keys and values to the cache."""
         return self.source.attention_writes_cache
+
+    @property
+    def unmasked_kernel(self) -> str | None:
+        """Return the measured kernel of attention without a mask that engines prefer; None where none was measured."""
+        return self.source.unmasked_kernel

@@ -141,7 +141,8 @@ def _workload(name: str) -> Record:
     w = load_workload(name)
     stats = {key: round(value, 2) for key, value in w.stats().items()}
     head = {"name": w.name, "requests": w.n_requests, "requests_per_s": w.requests_per_s, "closed_loop": w.closed_loop}
-    return head | stats | {"source": w.source, "notices": list(w.notices)}
+    images = {"images": w.image_words} if w.sends_images else {}
+    return head | stats | images | {"source": w.source, "notices": list(w.notices)}
 
 
 def _price_rows() -> list[Record]:

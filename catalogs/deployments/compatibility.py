@@ -75,6 +75,7 @@ FEATURES: Final[Mapping[str, DeploymentFeature]] = {
     "text_encoder": DeploymentFeature("an encoder-decoder model", _text_encoder, "a decoder-only model"),
     "speculative": _given("speculative", "speculative decoding"),
     "lora": _given("lora", "LoRA"),
+    "multimodal": _given("multimodal", "serving of images"),
     "kv_offload": _given("kv_offload", "KV offload"),
     "swap": DeploymentFeature("preemption by swap", _swap, "preemption: recompute"),
     "swap_space_gib": _given("swap_space_gib", "swap space"),
@@ -91,6 +92,7 @@ FEATURES: Final[Mapping[str, DeploymentFeature]] = {
 SUPPORTING_POLICIES: Final[Mapping[str, Mapping[str, str]]] = {
     "encoder": {"vllm-v1": "vllm"},
     "lora": {"vllm-v1": "vllm"},
+    "multimodal": {"vllm-v1": "vllm"},
     "kv_offload": {"vllm-v1": "vllm"},  # --kv-offloading-size
     "swap": {"vllm-v0": "vllm-v0"},  # later versions have no --preemption-mode
 }
@@ -102,6 +104,7 @@ _NOT_WITH_ENCODERS: Final = (
     "decode_context_parallel",
     "kv_offload",
     "lora",
+    "multimodal",
     "speculative",
     "swap_space_gib",
 )
@@ -120,6 +123,16 @@ INCOMPATIBLE: Final[Mapping[str, tuple[str, ...]]] = {
         "decode_context_parallel",
     ),
     "lora": ("queue", "kv_offload", "pipeline_parallel"),
+    "multimodal": (
+        "lora",
+        "speculative",
+        "kv_offload",
+        "swap_space_gib",
+        "pipeline_parallel",
+        "context_parallel",
+        "decode_context_parallel",
+        "ranks",
+    ),
     "kv_offload": ("queue", "pipeline_parallel", "ranks"),
     "swap": ("queue",),
 }

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 from catalogs.deployments.compatibility import FeatureContext, feature_with_one_scheduler
 from catalogs.deployments.resolved import OffloadTiers
-from catalogs.deployments.schema import Deployment, Lora
+from catalogs.deployments.schema import Deployment, Lora, Multimodal
 from catalogs.engines.profile import RankDispatch
 from catalogs.errors import InputError
+from catalogs.models.spec import ModelSpec
 from catalogs.units import GIB
 
 if TYPE_CHECKING:
@@ -55,6 +56,17 @@ def check_host_memory(key: str, gib: float, hardware: Hardware, replicas: int) -
     if known is not None and gib > (most := known * hardware.n_nodes / replicas / GIB):
         rule = f"{key} of {replicas} replica(s) exceeds the {known / GIB:.0f} GiB of host memory of each node"
         raise InputError(rule, gib, f"{most:.0f}")
+
+
+def resolve_multimodal(deployment: Deployment, model: ModelSpec) -> Multimodal | None:
+    """Return how the deployment serves images; None if it serves text only.
+
+    Raises:
+        InputError: The catalog knows no vision tower of the model.
+    """
+    if deployment.multimodal is not None and model.vision is None:
+        raise InputError("the catalog knows no vision tower of this model", model.name, "multimodal: null")
+    return deployment.multimodal
 
 
 #: LoRA ranks that vLLM accepts: MaxLoRARanks (vllm/config/lora.py).

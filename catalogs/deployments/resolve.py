@@ -115,6 +115,9 @@ def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDepl
         if len(drafters) > 1:
             requested = "speculative in only one of them"
             raise InputError("prefill and decode pools must use the same drafter", requested, hint="set it for both")
+        if any(pool.multimodal is not None for pool in disaggregated):
+            rule = "images are not simulated with prefill and decode pools, nor with a pool of encoders"
+            raise InputError(rule, model, hint="leave out disaggregation")
         if disaggregated:
             encoder_decoders.check_disaggregation(disaggregated[0].model)
     return pools
@@ -158,6 +161,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
         scaling=scaling,
         offload=features.resolve_offload(deployment, names.hardware, replicas),
         lora=features.resolve_lora(deployment),
+        multimodal=features.resolve_multimodal(deployment, names.model),
         speculation=speculation,
         rank_dispatch=features.resolve_rank_dispatch(requested, layout),
         api_server_count=features.resolve_api_servers(requested, names.hardware, layout),

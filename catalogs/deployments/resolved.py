@@ -8,11 +8,12 @@ from typing import Any
 from catalogs.deployments.autoscaling import Autoscaling
 from catalogs.deployments.layout import Layout, Limits, Role
 from catalogs.deployments.queueing import FCFS, Queueing
-from catalogs.deployments.schema import Deployment, Lora
+from catalogs.deployments.schema import Deployment, Lora, Multimodal
 from catalogs.deployments.speculation import Speculation
 from catalogs.engines.profile import EngineProfile, RankDispatch
 from catalogs.hardware.specs import Hardware
 from catalogs.models.spec import ModelSpec
+from catalogs.models.vision import VisionTower
 from catalogs.units import GIB
 
 
@@ -58,6 +59,7 @@ class ResolvedDeployment:
     offload: OffloadTiers | None = None
     lora: Lora | None = None
     swap_bytes: float = 0.0  # per accelerator, for preempted requests; 0: they are recomputed
+    multimodal: Multimodal | None = None  # None: the vision tower of the model is not run
     speculation: Speculation | None = None
     rank_dispatch: RankDispatch | None = None  # None: a replica has one rank
     api_server_count: int = 1  # API server processes of each replica
@@ -79,6 +81,26 @@ class ResolvedDeployment:
         return self.model.max_position_tokens if self.model.encodes_prompt else 0
 
     @property
+    def tower(self) -> VisionTower | None:
+        """Return the vision tower that the deployment runs; None if it serves text only."""
+        return self.model.vision if self.multimodal is not None else None
+
+    @property
+    def encoder_budget(self) -> int:
+        """Return the most embeddings that the tower computes in a step; 0 if it does not run.
+
+        vLLM V1 (compute_mm_encoder_budget): the token budget of a step, and at least the largest image.
+        """
+        return 0 if self.tower is None else max(self.limits.max_num_batched_tokens, self.tower.largest.embeddings)
+
+    @property
+    def encoder_cache_tokens(self) -> int:
+        """Return the embeddings that the encoder cache holds, at least those of the largest image."""
+        if self.tower is None or self.multimodal is None:
+            return 0
+        return max(self.multimodal.encoder_cache_tokens or self.encoder_budget, self.tower.largest.embeddings)
+
+    @property
     def most_replicas(self) -> int:
         """Return the most replicas that exist at any time."""
         return max(self.replicas, self.scaling.max_replicas if self.scaling else 0)
@@ -97,6 +119,7 @@ class ResolvedDeployment:
         values |= {"queue": self.queueing.model_dump(mode="json")}
         if self.swap_bytes:
             values |= {"preemption": "swap", "swap_space_gib": self.swap_bytes / GIB}
+        values |= {"multimodal": self.multimodal.model_dump() if self.multimodal else None}
         values |= {"lora": self.lora.model_dump() if self.lora else None}
         values |= {"speculative": self.speculation.as_written if self.speculation else None}
         values |= {"kv_offload": self.offload.as_written if self.offload else None}

@@ -65,6 +65,18 @@ class Lora(StrictYamlBlock):
         return self.max_cpu_loras or self.max_loras
 
 
+class Multimodal(StrictYamlBlock):
+    """The `multimodal` block of deployment.yaml: the engine loads the vision tower and accepts images.
+
+    `encoder_parallel` is vLLM's `--mm-encoder-tp-mode`: tensor ranks divide the weights of the tower, or each of them
+    holds all of it and computes its share of the images (`data`). `encoder_cache_tokens` are the embeddings that the
+    encoder cache holds; null: as many as the encoder budget of a step.
+    """
+
+    encoder_parallel: Literal["weights", "data"] = "weights"
+    encoder_cache_tokens: PositiveInt | None = None
+
+
 class Disaggregation(StrictYamlBlock):
     """The `disaggregation` block: prompts and decoding on separate replicas.
 
@@ -125,6 +137,7 @@ class Deployment(StrictYamlBlock):
         None  # host memory of each accelerator for swapped requests
     )
     lora: Lora | None = None
+    multimodal: Multimodal | None = None  # null: only text is served, unless the workload sends images
     speculative: Speculative | None = None  # catalogs/deployments/speculation.py
     pools: list[dict[str, object]] | None = None  # kinds of replica behind one router: the keys that differ
     router: str | dict[str, object] = "round_robin"  # catalogs/deployments/routing.py

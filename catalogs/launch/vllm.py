@@ -17,6 +17,9 @@ ON_THE_FLY: Final = {"fp8": "fp8"}
 #: vLLM's names of KV cache dtypes (vllm/config/cache.py, CacheDType).
 _KV_NAMES: Final = {"fp8": "fp8", "bf16": "bfloat16"}
 
+#: Images and videos per prompt where only text is served: vLLM then reserves no memory for the vision tower's pass.
+TEXT_ONLY: Final = {"image": 0, "video": 0}
+
 _DEFAULT_ALL2ALL: Final = Layout().all2all_backend
 
 #: The KV role of a server by the role of its pool (vllm/distributed/kv_transfer, where `kv_both` is deprecated).
@@ -38,6 +41,10 @@ def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
         found.append((flags["block_size"], str(r.limits.block_size)))
     if r.api_server_count != r.layout.data_parallel:
         found.append((flags["api_server_count"], str(r.api_server_count)))
+    if r.multimodal is not None and r.multimodal.encoder_parallel != "weights":
+        found.append(("--mm-encoder-tp-mode", r.multimodal.encoder_parallel))
+    elif r.multimodal is None and r.model.vision is not None:  # as planned: no memory for images
+        found.append(("--limit-mm-per-prompt", json.dumps(TEXT_ONLY)))
     if r.speculation is not None:
         found.append(("--speculative-config", json.dumps(_drafts(r.speculation))))
     if r.role in _KV_ROLES:

@@ -11,10 +11,12 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import Share, YamlBlock, read_yaml, validate_as
+from catalogs.models.image_rules import parse_image_rule
 from catalogs.models.layers import LayerGroup, Mlp, Moe
 from catalogs.models.mixers import Attention, LinearAttention, MlaAttention, Part
 from catalogs.models.names import MODELS, load_names
 from catalogs.models.spec import Checkpoint, ModelSpec, WeightFormat
+from catalogs.models.vision import Projection, VisionTower
 
 
 class LayerFacts(YamlBlock):
@@ -38,6 +40,43 @@ class LayerFacts(YamlBlock):
             raise InputError("a layer has at most one mixer and one feed-forward block")
         mixer = self.attention or self.mla or self.linear_attention
         return LayerGroup(self.count, mixer, self.mlp or self.moe, self.cross_attention)
+
+
+class ProjectionFacts(YamlBlock):
+    """`count` equal matrix products behind the layers of a vision tower, for each embedding."""
+
+    inputs: PositiveInt
+    outputs: PositiveInt
+    count: PositiveInt = 1
+
+
+class VisionFacts(YamlBlock):
+    """The `vision` block of a model file: its vision tower and the rule of its image processor."""
+
+    hidden_size: PositiveInt
+    patch_inputs: PositiveInt
+    layers: tuple[LayerFacts, ...]
+    projections: tuple[ProjectionFacts, ...] = ()
+    images: dict[str, Any]
+    layer_norm: bool = False
+    positions: NonNegativeInt = 0
+    source: str
+
+    def build(self) -> VisionTower:
+        """Return the tower.
+
+        Raises:
+            InputError: A layer, or the rule of the image processor, breaks a rule.
+        """
+        return VisionTower(
+            self.hidden_size,
+            self.patch_inputs,
+            tuple(layer.build() for layer in self.layers),
+            tuple(Projection(p.inputs, p.outputs, p.count) for p in self.projections),
+            parse_image_rule(self.images),
+            self.layer_norm,
+            self.positions,
+        )
 
 
 class WeightFacts(YamlBlock):
@@ -117,6 +156,7 @@ class ModelFacts(YamlBlock):
     encoder_layers: tuple[LayerFacts, ...] | None = None
     encoder_tokens: NonNegativeInt | None = None
     other_params: NonNegativeFloat | None = None
+    vision: VisionFacts | None = None
     mtp_layers: NonNegativeInt | None = None
     weights: WeightFacts | None = None  # the published storage; bf16 where neither file nor base states one
     other_weights: tuple[WeightFacts, ...] = ()  # other published storages; only together with `weights`
@@ -132,8 +172,10 @@ class ModelFacts(YamlBlock):
             InputError: A layer has several mixers or several feed-forward blocks.
         """
         stated = self.model_dump(
-            include={f.name for f in dataclasses.fields(ModelSpec)} - {"checkpoints"}, exclude_none=True
+            include={f.name for f in dataclasses.fields(ModelSpec)} - {"checkpoints", "vision"}, exclude_none=True
         )
+        if self.vision is not None:
+            stated["vision"] = self.vision.build()
         for key, layers in (("groups", self.layers), ("encoder_groups", self.encoder_layers)):
             if layers is not None:
                 stated[key] = tuple(layer.build() for layer in layers)

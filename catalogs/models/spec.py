@@ -9,6 +9,7 @@ from typing import Final
 from catalogs.errors import InputError, nearest_name
 from catalogs.models.layers import LayerGroup
 from catalogs.models.mixers import PARTS, Part
+from catalogs.models.vision import VisionTower
 from catalogs.units import DTYPE_BYTES
 
 
@@ -90,6 +91,7 @@ class ModelSpec:
     weight_dtype: str = "bf16"  # as published; "fp8" for an FP8 checkpoint, "fp4" for MXFP4/NVFP4
     formats: tuple[WeightFormat, ...] = ()  # published storages, including the native one; other dtypes are unquantised
     other_params: float = 0.0  # loaded in bf16 but not run for text: vision tower, projector
+    vision: VisionTower | None = None  # its sizes, where the catalog states them; its weights are part of other_params
     mtp_layers: int = 0  # multi-token prediction modules in the checkpoint; loaded only for drafting
     published_params: float | None = None  # the publisher's count, for tests
     published_active_params: float | None = None

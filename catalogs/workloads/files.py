@@ -11,6 +11,7 @@ from catalogs.errors import InputError
 from catalogs.io.input_files import exists, is_file
 from catalogs.io.yaml_files import Seed, YamlBlock, check_keys
 from catalogs.workloads.arrivals import Arrivals, Count, Weight, parse_arrivals
+from catalogs.workloads.images import Images
 from catalogs.workloads.lengths import Quantiles, QuantilesByInput, parse_lengths
 from catalogs.workloads.replay import Replay
 from catalogs.workloads.service_classes import parse_classes
@@ -43,6 +44,7 @@ class WorkloadFile(YamlBlock):
     output_tokens: Any = None
     shared_prefix: Any = None
     turns: Any = None
+    images: Any = None
     name: str | None = None
     source: str | None = None
     as_of: Any = None
@@ -56,6 +58,7 @@ RECIPE_KEYS = {
     "arrivals",
     "classes",
     "duration_s",
+    "images",
     "input_tokens",
     "models",
     "output_tokens",
@@ -121,6 +124,7 @@ def _recipe(written: WorkloadFile, where: str) -> SyntheticWorkload:
         adapters=None if written.adapters is None else check_keys(Adapters, written.adapters, "adapters"),
         models=written.models or {},
         classes=() if written.classes is None else parse_classes(written.classes, where),
+        images=None if written.images is None else check_keys(Images, written.images, "images"),
     )
 
 

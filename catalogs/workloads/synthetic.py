@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Final
 
 import numpy as np
@@ -12,7 +12,9 @@ from pydantic import Field, NonNegativeFloat
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import Share, YamlBlock
+from catalogs.models.spec import ModelSpec
 from catalogs.workloads.arrivals import AllAtOnce, Arrivals, ClosedLoopArrivals, Rateless
+from catalogs.workloads.images import Images, RequestImages, image_block_ids
 from catalogs.workloads.lengths import Lengths, sample_pairs
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.service_classes import ServiceClass, draw_service_levels
@@ -25,8 +27,8 @@ def _drawn(rng: np.random.Generator, weights: FloatArray, n: int) -> IntArray:
 
 
 def _streams(seed: int) -> list[np.random.Generator]:
-    """Return the ten independent streams of a seed."""
-    return [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(10)]
+    """Return the eleven independent streams of a seed."""
+    return [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(11)]
 
 
 class Adapters(YamlBlock):
@@ -71,8 +73,13 @@ class SyntheticWorkload:
     classes: tuple[ServiceClass, ...] = ()
     adapters: Adapters | None = None
     steady_sessions: bool = False
+    images: Images | None = None
+    reader: ModelSpec | None = None
 
     def __post_init__(self) -> None:
+        if self.turns and self.images:
+            rule = "images of earlier turns are not simulated; give each request its own images, or a trace"
+            raise InputError(rule, "turns with images", "images without turns")
         if self.turns and isinstance(self.arrivals, AllAtOnce):
             raise InputError("turns of a session cannot arrive all at once; choose other arrivals", "all_at_once")
 
@@ -94,14 +101,16 @@ class SyntheticWorkload:
     def draw(self, seed: int, n: int, requests_per_s: float) -> RequestSet:
         """Return n requests.
 
-        Arrivals, inputs, outputs, prefix groups, turns, think times, models, classes and adapters come from ten
+        Arrivals, inputs, outputs, prefix groups, turns, think times, models, classes, adapters and images come from
         independent streams of the seed, so that changing one distribution leaves the draws of the others unchanged.
         """
         streams = _streams(seed)
         sessions, inputs, outputs = self._sessions(streams, n)
         arrival_s = self._arrival_s(sessions, streams, requests_per_s)
         order = self._order(sessions, arrival_s)[:n]
-        hashes = self._block_hashes(sessions, inputs, outputs, streams[3])
+        images = self._images(streams, inputs)
+        hashes = self._block_hashes(sessions, inputs, outputs, images, streams[3])
+        inputs = inputs + images.tokens if images is not None and images.is_read else inputs
         session, n_sessions = sessions.session[order], sessions.n_sessions  # one model, adapter and class per session
         weights = np.array(list(self.models.values()))
         think_s = self.arrivals.think_time_s if isinstance(self.arrivals, ClosedLoopArrivals) else 0.0
@@ -118,12 +127,16 @@ class SyntheticWorkload:
             adapters=self.adapters.draw(streams[8], n_sessions)[session] if self.adapters else None,
             terms=draw_service_levels(self.classes, streams[7], n_sessions)[session] if self.classes else None,
             think_s=streams[9].standard_exponential(len(order)) * think_s if think_s else None,
+            images=None if images is None else images[order],
             seed=seed,
         )
 
     def draw_lengths(self, seed: int, n: int) -> tuple[IntArray, IntArray]:
         """Return the input and output lengths of n requests, without their arrivals and contents. Shape (n,) each."""
-        _, inputs, outputs = self._sessions(_streams(seed), n)
+        streams = _streams(seed)
+        _, inputs, outputs = self._sessions(streams, n)
+        images = self._images(streams, inputs)
+        inputs = inputs + images.tokens if images is not None and images.is_read else inputs
         return inputs[:n], outputs[:n]
 
     def _sessions(self, streams: list[np.random.Generator], n: int) -> tuple[Sessions, IntArray, IntArray]:
@@ -154,12 +167,31 @@ class SyntheticWorkload:
             return np.lexsort((sessions.session, sessions.turn, sessions.session // self.concurrency))
         return np.argsort(arrival_s, kind="stable")
 
+    def _images(self, streams: list[np.random.Generator], inputs: IntArray) -> RequestImages | None:
+        """Return the images of requests with these texts, behind the shared prefix; None without images."""
+        if self.images is None:
+            return None
+        drawn = self.images.draw(streams[10], len(inputs))
+        if self.shared_prefix is not None:
+            drawn = replace(drawn, before=np.minimum(inputs, self.shared_prefix.tokens))
+        return drawn if self.reader is None else drawn.read_by(self.reader)
+
     def _block_hashes(
-        self, sessions: Sessions, inputs: IntArray, outputs: IntArray, rng: np.random.Generator
+        self,
+        sessions: Sessions,
+        inputs: IntArray,
+        outputs: IntArray,
+        images: RequestImages | None,
+        rng: np.random.Generator,
     ) -> tuple[tuple[int, ...], ...] | None:
-        if self.turns is None and self.shared_prefix is None:
+        repeats = images is not None and images.repeats and images.is_read
+        if self.turns is None and self.shared_prefix is None and not repeats:
             return None
         groups = rng.integers(0, self.shared_prefix.groups if self.shared_prefix else 1, sessions.n_sessions)
+        if images is not None:
+            prefix = self.shared_prefix
+            prefixes = None if prefix is None else block_ids(sessions, images.before, prefix, groups)
+            return image_block_ids(images, BLOCK_TOKENS, prefixes, groups) if images.is_read else prefixes
         return block_ids(sessions, inputs + outputs if self.turns else inputs, self.shared_prefix, groups)
 
 

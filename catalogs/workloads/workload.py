@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,8 +13,10 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.io.input_files import is_file
 from catalogs.io.yaml_files import DATA, YamlBlock, check_keys, parse_yaml, read_yaml
 from catalogs.models.catalog import load_model
+from catalogs.models.spec import ModelSpec
 from catalogs.ui.shared_options import DEFAULT_WORKLOAD
 from catalogs.workloads.files import TRACE_KEYS, parse_workload_file
+from catalogs.workloads.images import layouts_for
 from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.lengths import ConstantLength
 from catalogs.workloads.limits import MOST_COUNT, MOST_REQUESTS, check_rate
@@ -30,6 +33,10 @@ TRANSLATORS: Final = frozenset({"M2M100ForConditionalGeneration", "MBartForCondi
 
 #: Requests drawn to describe the lengths of a synthetic workload.
 STATS_REQUESTS: Final = 20_000
+
+
+#: Image sizes that a notice names.
+_NAMED_SIZES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,36 @@ class Workload:
     def closed_loop(self) -> bool:
         """Return whether a fixed number of clients sends the requests."""
         return self.content.concurrency is not None
+
+    @property
+    def sends_images(self) -> bool:
+        """Return whether requests have images."""
+        content = self.content
+        return (content.images if isinstance(content, SyntheticWorkload) else content.trace.images) is not None
+
+    @property
+    def image_words(self) -> str | None:
+        """Return the images of requests in words; None without images."""
+        content = self.content
+        images = content.images if isinstance(content, SyntheticWorkload) else content.trace.images
+        return None if images is None else images.words
+
+    def for_model(self, model: ModelSpec) -> Workload:
+        """Return the workload as a model reads it: images are tokens of the prompts.
+
+        Raises:
+            InputError: The workload sends images, and the model reads none or does not accept their sizes.
+        """
+        if not self.sends_images:
+            return self
+        content = self.content
+        images = content.images if isinstance(content, SyntheticWorkload) else content.trace.images
+        assert images is not None
+        found = dict(zip(images.sizes, layouts_for(model, images.sizes), strict=True))
+        sizes = [f"{w}x{h} {layout.tokens:,}" for (w, h), layout in list(found.items())[:_NAMED_SIZES]]
+        more = ", ..." if len(found) > _NAMED_SIZES else ""
+        notice = f"prompts include the tokens of their images, as {model.name} reads them: {', '.join(sizes)}{more}"
+        return replace(self, content=replace(content, reader=model), notices=(*self.notices, notice))
 
     def materialise(
         self, seed: int | None = None, n_requests: int | None = None, requests_per_s: float | None = None
@@ -175,6 +212,22 @@ def default_workload(model: str) -> str:
     if not found.encodes_prompt:
         return DEFAULT_WORKLOAD
     return "translation" if found.architecture in TRANSLATORS else "news-summaries"
+
+
+def workload_sends_images(text: str) -> bool:
+    """Return whether the requests of a workload have images; the result is cached while its file does not change.
+
+    Raises:
+        InputError: The name is unknown, or the file or a key breaks a rule.
+    """
+    path = Path(text)
+    found = path.stat() if not is_written_out(text) and is_file(path) else None
+    return _sends_images(text, None if found is None else (found.st_size, found.st_mtime_ns))
+
+
+@lru_cache(maxsize=64)
+def _sends_images(text: str, changed: tuple[int, int] | None) -> bool:  # noqa: ARG001 - part of the key
+    return load_workload(text).sends_images
 
 
 def is_written_out(text: str) -> bool:

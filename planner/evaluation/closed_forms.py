@@ -13,8 +13,10 @@ from planner.evaluation.workload_statistics import WorkloadStatistics
 from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo
 from planner.space.bounds import Discard, latency_discard, length_discard, memory_discard
-from planner.space.speculative import per_token
+from planner.space.speculative import CycleS, per_token
+from simulator.costs.step_cost import StepCost
 from simulator.costs.totals import StepTotals
+from simulator.layers.vision import encoding_of
 
 CandidateQueueing = QueueingModel | DisaggregatedQueueing
 
@@ -89,7 +91,7 @@ class ClosedForms:
         return QueueingModel(
             replicas=candidate.replicas,
             microbatches=candidate.microbatches,
-            cycle_s=per_token(compiled.cost.cycle_s, compiled.resolved),
+            cycle_s=self._with_images(per_token(compiled.cost.cycle_s, compiled.resolved), compiled.cost),
             seats=max(1, seats // candidate.layout.pipeline_parallel),
             max_num_batched_tokens=candidate.max_num_batched_tokens,
             input_tokens=lengths.input_mean,
@@ -98,6 +100,15 @@ class ClosedForms:
             variability=lengths.variability,
             input_quantile=lengths.input_at,
         )
+
+    def _with_images(self, cycle_s: CycleS, cost: StepCost) -> CycleS:
+        """Return the seconds of a step with the encoding of images spread evenly over the tokens of prompts."""
+        images = self.statistics.images
+        if not images:
+            return cycle_s
+        each_s = sum(n * cost.encoding_s(encoding_of(layout, 1)) for layout, n in images.items())
+        per_token_s = each_s / self.statistics.input_mean
+        return lambda shape: cycle_s(shape) + per_token_s * shape.prefill_tokens
 
     def operator_error(self, candidate: Candidate) -> float:
         """Return the expected relative error of the step times from the operators alone; the result is cached.

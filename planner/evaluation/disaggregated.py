@@ -125,5 +125,5 @@ def ratios(request: PlanRequest, names: CatalogLookup) -> Iterator[Candidate]:
             for x, second in product(range(1, n_most // first.accelerators + 1), fitting):
                 y = (n_most - x * first.accelerators) // second.accelerators
                 if y >= 1:
-                    split, rest = Split(x, first), request.fixed.rest
+                    split, rest = Split(x, first), request.further_keys
                     yield from (Candidate(hardware, y, second, w, kv, seqs, tokens, split, rest) for w, kv in dtypes)

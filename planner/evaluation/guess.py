@@ -25,6 +25,7 @@ from catalogs.deployments.resolve import CatalogLookup
 from catalogs.economics.prices import Price
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
+from catalogs.models.catalog import load_model
 from catalogs.workloads.workload import load_workload, with_constant_lengths
 from planner.evaluation.closed_forms import ClosedForms
 from planner.evaluation.confidence import SPEED
@@ -195,6 +196,7 @@ class _Lengths(NamedTuple):
     over_time: bool
     seed: int
     changed: tuple[int, int] | None
+    reader: str | None  # the model, where it reads images
 
     @classmethod
     def of(cls, request: PlanRequest) -> _Lengths:
@@ -203,7 +205,8 @@ class _Lengths(NamedTuple):
             found = os.stat(request.workload)
             changed = found.st_size, found.st_mtime_ns
         lengths = request.input_tokens, request.output_tokens
-        return cls(request.workload, *lengths, bool(request.over_time), request.seed, changed)
+        reader = request.model if request.sends_images else None
+        return cls(request.workload, *lengths, bool(request.over_time), request.seed, changed, reader)
 
 
 @lru_cache(maxsize=64)
@@ -211,6 +214,7 @@ def _statistics(lengths: _Lengths) -> WorkloadStatistics:
     """Return the statistics of a workload."""
     found = load_workload(lengths.workload)
     found = open_loop(with_constant_lengths(found, lengths.input_tokens, lengths.output_tokens))
+    found = found if lengths.reader is None else found.for_model(load_model(lengths.reader))
     return WorkloadStatistics.of(steady(found) if lengths.over_time else found, lengths.seed)
 
 

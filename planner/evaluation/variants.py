@@ -49,6 +49,9 @@ class VariedWorkload(Workload):
     def lengths(self) -> LengthStatistics:
         """Return the statistics of the changed lengths."""
         n = STATS_REQUESTS if isinstance(self.content, SyntheticWorkload) else self.n_requests
+        if self.sends_images:
+            drawn = self.materialise(n_requests=n)
+            return LengthStatistics.of(drawn.input_tokens, drawn.output_tokens)
         inputs, outputs = self.content.draw_lengths(self.content.seed, n)
         return LengthStatistics.of(_scaled(inputs, self.input_factor), _scaled(outputs, self.output_factor))
 
@@ -59,7 +62,8 @@ class VariedWorkload(Workload):
         drawn = Workload.materialise(self, seed, n_requests, requests_per_s)
         if self.burstiness != 1.0 and drawn.n > 1:
             drawn = replace(drawn, arrival_s=_smoother(drawn.arrival_s, self.burstiness))
-        inputs = _scaled(drawn.input_tokens, self.input_factor)
+        images = 0 if drawn.images is None or not drawn.images.is_read else drawn.images.tokens
+        inputs = _scaled(drawn.input_tokens - images, self.input_factor) + images
         outputs = _scaled(drawn.output_tokens, self.output_factor)
         varied = replace(drawn, input_tokens=inputs, output_tokens=outputs)
         if self.shared is not None:
@@ -92,6 +96,10 @@ def _sharing(requests: RequestSet, share: float) -> RequestSet:
     """Return the requests with the first `share` of every prompt taken from one common text."""
     if not share:
         return replace(requests, block_hashes=None)
-    blocks = (requests.input_tokens * share).astype(np.int64) // _SHARED_BLOCK_TOKENS
+    images = requests.images
+    text = requests.input_tokens if images is None else requests.input_tokens - images.tokens
+    blocks = (text * share).astype(np.int64) // _SHARED_BLOCK_TOKENS
     hashes = tuple(tuple(range(n)) for n in blocks.tolist())
+    if images is not None:  # they follow the shared text
+        requests = replace(requests, images=replace(images, before=blocks * _SHARED_BLOCK_TOKENS))
     return replace(requests, block_hashes=hashes, hash_block_tokens=_SHARED_BLOCK_TOKENS)

@@ -16,11 +16,18 @@ from pydantic import BeforeValidator, ConfigDict, InstanceOf, model_validator
 from catalogs.deployments.encoder_decoders import default_engine
 from catalogs.hardware.catalog import canonical_order
 from catalogs.launch.command import engine_family
+from catalogs.models.catalog import load_model
 from catalogs.ui.shared_options import DEFAULT_WORKLOAD, INPUT_TOKENS_HELP, OUTPUT_TOKENS_HELP, WORKLOAD_HELP
 from catalogs.units import DTYPE_BYTES
-from catalogs.workloads.workload import Workload, default_workload, load_workload, with_constant_lengths
+from catalogs.workloads.workload import (
+    Workload,
+    default_workload,
+    load_workload,
+    with_constant_lengths,
+    workload_sends_images,
+)
 from planner.problem.accounting import NO_ACCOUNTING, SPOT, Accounting
-from planner.problem.candidate import Candidate
+from planner.problem.candidate import Candidate, DeploymentOverrides
 from planner.problem.demand import NOTHING, Demand, FailureTolerance
 from planner.problem.hardware_choice import is_one
 from planner.problem.key_definition import (
@@ -355,7 +362,24 @@ class PlanRequest(RequestModel):
         Raises:
             InputError: The workload is unknown, or its lengths cannot be replaced.
         """
-        return with_constant_lengths(load_workload(self.workload), self.input_tokens, self.output_tokens)
+        found = with_constant_lengths(load_workload(self.workload), self.input_tokens, self.output_tokens)
+        return found.for_model(load_model(self.model)) if found.sends_images else found
+
+    @property
+    def sends_images(self) -> bool:
+        """Return whether the workload has images."""
+        return workload_sends_images(self.workload)
+
+    @property
+    def further_keys(self) -> DeploymentOverrides:
+        """Return the keys of deployment.yaml that every candidate has and that the search does not choose.
+
+        A workload with images needs engines that serve them.
+        """
+        rest = self.fixed.rest
+        if not self.sends_images or "multimodal" in rest.values:
+            return rest
+        return DeploymentOverrides({**rest.values, "multimodal": {}})
 
     @property
     def given(self) -> bool:

@@ -80,6 +80,7 @@ def _each(
         caches: KV dtypes.
         batches: Pairs (max_num_seqs, max_num_batched_tokens).
     """
+    rest = request.further_keys
     return [
         Candidate(
             hardware=hardware,
@@ -89,7 +90,7 @@ def _each(
             kv_dtype=kv,
             max_num_seqs=s,
             max_num_batched_tokens=t,
-            rest=request.fixed.rest,
+            rest=rest,
         )
         for layout in layouts(request, names)
         for hardware, replicas in placed(layout)

@@ -134,7 +134,7 @@ def _holds(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
 def _written(request: PlanRequest, names: CatalogLookup, layout: Layout, weight_dtype: str | None) -> Deployment:
     named = {"model": request.model, "engine": request.engine, "hardware": names.hardware.text}
     own = {"weight_dtype": weight_dtype, **asdict(layout)}
-    return validate_as(Deployment, {**named, **own, **request.fixed.rest.values}, "the deployment")
+    return validate_as(Deployment, {**named, **own, **request.further_keys.values}, "the deployment")
 
 
 def _nearest(found: list[Layout], fixed: Overrides) -> str | None:

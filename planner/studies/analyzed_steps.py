@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from catalogs.models.image_rules import ImageLayout
 from simulator.analysis.operators import OperatorRow, step_operators
-from simulator.core.batch import BatchShape
+from simulator.core.batch import Batch, BatchShape, SideTransfers
 from simulator.costs.partition import BatchRows
 from simulator.costs.tables import StepTables
+from simulator.layers.vision import encoding_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,15 @@ class AnalyzedSteps:
         return step_operators(tables, [BatchRows.of_shapes(self.shapes)], np.array(self.counts, dtype=np.float64))
 
 
+@dataclass(frozen=True, slots=True)
+class PromptImages:
+    """The images at the start of every prompt: `count` equal ones; a step encodes up to `budget` embeddings."""
+
+    layout: ImageLayout
+    count: int
+    budget: int
+
+
 def decode_step(sequences: int, context: int) -> AnalyzedSteps:
     """Return the step that generates one token for each of `sequences` sequences of `context` tokens."""
     return AnalyzedSteps((BatchShape(0, 0.0, 0, sequences, sequences * context, context, sequences),), (1,))
@@ -58,21 +69,45 @@ class PromptLimits:
     chunked: bool = True
 
 
-def prefill_steps(prompts: int, tokens: int, limits: PromptLimits) -> AnalyzedSteps:
-    """Return the steps that compute `prompts` prompts of `tokens` tokens each, first come first served."""
+def prefill_steps(prompts: int, tokens: int, limits: PromptLimits, images: PromptImages | None = None) -> AnalyzedSteps:
+    """Return the steps that compute `prompts` prompts of `tokens` tokens each, first come first served.
+
+    A step encodes the images that begin in it. Where its encoder budget ends, it computes the prompt up to there.
+    """
     budget_tokens = limits.budget_tokens if limits.chunked else max(limits.budget_tokens // tokens, 1) * tokens
-    found: Counter[tuple[int, float, int, int]] = Counter()
+    found: Counter[tuple[int, float, int, int, int]] = Counter()
     left, done = prompts, 0  # incomplete prompts; computed tokens of the first of them
     while left:
-        unused, chunks, new, pairs, ended = budget_tokens, 0, 0, 0.0, 0
+        unused, chunks, new, pairs, ended, encoded = budget_tokens, 0, 0, 0.0, 0, 0
         while unused and left > ended and chunks < limits.seats:
             take = min(tokens - done, unused)
+            if images is not None:
+                take, begun = _until_budget(images, done, take, encoded)
+                encoded += begun
+                if not take:
+                    break
             pairs += take * (done + take / 2)
             new, unused, chunks = new + take, unused - take, chunks + 1
             done += take
             if done == tokens:
                 ended, done = ended + 1, 0
         left -= ended
-        found[new, pairs, chunks, ended] += 1
-    shapes = tuple(BatchShape(new, pairs, chunks, logits=ended) for new, pairs, chunks, ended in found)
+        found[new, pairs, chunks, ended, encoded] += 1
+    shapes = tuple(_shape(new, pairs, chunks, ended, encoded, images) for new, pairs, chunks, ended, encoded in found)
     return AnalyzedSteps(shapes, tuple(found.values()))
+
+
+def _until_budget(images: PromptImages, done: int, take: int, encoded: int) -> tuple[int, int]:
+    """Return the tokens that can be computed after `done` ones, and the images that begin in them."""
+    each = images.layout.tokens
+    first = -(-done // each)
+    begin = max(min(images.count, -(-(done + take) // each)) - first, 0)
+    most = images.budget // images.layout.embeddings - encoded
+    return (take, begin) if begin <= most else ((first + most) * each - done, most)
+
+
+def _shape(new: int, pairs: float, chunks: int, ended: int, encoded: int, images: PromptImages | None) -> BatchShape:
+    if images is None or not encoded:
+        return BatchShape(new, pairs, chunks, logits=ended)
+    moves = SideTransfers(encoding=encoding_of(images.layout, encoded))
+    return Batch(new, pairs, chunks, logits=ended, moves=moves)

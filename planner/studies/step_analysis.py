@@ -18,12 +18,13 @@ import numpy as np
 from calibration.bundles.bundle import Bundle, load_bundle
 from catalogs.deployments.resolve import CatalogLookup, resolve
 from catalogs.deployments.resolved import ResolvedDeployment
-from catalogs.deployments.schema import Deployment
+from catalogs.deployments.schema import Deployment, Multimodal
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.charts import time_text
-from catalogs.ui.words import percent
-from planner.studies.analyzed_steps import AnalyzedSteps, PromptLimits, decode_step, prefill_steps
+from catalogs.ui.words import counted, percent
+from catalogs.workloads.images import MOST_IMAGES, parse_resolution
+from planner.studies.analyzed_steps import AnalyzedSteps, PromptImages, PromptLimits, decode_step, prefill_steps
 from planner.studies.published_table import published_decode_table
 from simulator.analysis.operators import (
     BOUND_WORDS,
@@ -68,6 +69,7 @@ class StepQuery:
     """The step to analyze.
 
     None stands for the model's own weight data type, the engine's KV cache data type, and all named accelerators.
+    `images` of `resolution` are at the start of every prompt; their tokens are a part of its context.
 
     Raises:
         InputError: The stage is unknown, or the batch or the context is too small or too large.
@@ -82,6 +84,8 @@ class StepQuery:
     weight_dtype: str | None = None
     kv_dtype: str | None = None
     tensor_parallel: int | None = None
+    images: int = 0
+    resolution: str = "1024x1024"
 
     def __post_init__(self) -> None:
         if self.stage not in STAGES:
@@ -89,6 +93,11 @@ class StepQuery:
         for name in ("batch", "context"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is a whole number of at least 1", getattr(self, name), "1")
+        if self.images and self.stage != "prefill":
+            raise InputError("images are encoded with prompts", self.stage, "stage prefill")
+        if not 0 <= self.images <= MOST_IMAGES:
+            raise InputError(f"images are a number from 0 to {MOST_IMAGES:,}", self.images, "1")
+        parse_resolution(self.resolution)
         if self.batch > MOST_SEQUENCES:
             raise InputError(f"a batch is at most {MOST_SEQUENCES} sequences", self.batch, str(MOST_SEQUENCES))
         if self.stage == "prefill" and self.batch * self.context > MOST_PROMPT_TOKENS:
@@ -252,7 +261,8 @@ class PricedReplica:
         hardware = parse_hardware(query.hardware)
         every = 1 if hardware.accelerator.is_slice else hardware.accelerators_per_node
         keys = {name: getattr(query, name) for name in ("model", "engine", "hardware", "weight_dtype", "kv_dtype")}
-        resolved = resolve(Deployment(**keys, tensor_parallel=query.tensor_parallel or every))
+        multimodal = Multimodal() if query.images else None
+        resolved = resolve(Deployment(**keys, tensor_parallel=query.tensor_parallel or every, multimodal=multimodal))
         longest = resolved.model.max_position_tokens
         if query.context > longest:
             rule = f"the context is beyond the {longest} positions of {resolved.model.name}"
@@ -266,12 +276,30 @@ class PricedReplica:
             return decode_step(query.batch, query.context)
         limits = self.resolved.limits
         cut = PromptLimits(limits.max_num_batched_tokens, limits.max_num_seqs, self.resolved.engine.chunked_prefill)
-        return prefill_steps(query.batch, query.context, cut)
+        return prefill_steps(query.batch, query.context, cut, self._images(query))
+
+    def _images(self, query: StepQuery) -> PromptImages | None:
+        """Return the images of every prompt; None without images.
+
+        Raises:
+            InputError: They have more tokens than the prompt.
+        """
+        tower = self.resolved.tower
+        if tower is None:
+            return None
+        layout = tower.rule.layout(*parse_resolution(query.resolution))
+        tokens = query.images * layout.tokens
+        if tokens > query.context:
+            rule = (
+                f"a prompt with {counted(query.images, 'image')} of {query.resolution} has at least {tokens:,} tokens"
+            )
+            raise InputError(rule, query.context, str(tokens))
+        return PromptImages(layout, query.images, self.resolved.encoder_budget)
 
     def time(self, steps: AnalyzedSteps, rows: Iterable[OperatorRow]) -> StepTime:
         """Return the times of steps with these operators."""
         limit_s, device_s = (sum(times) for times in zip(*((r.roofline_s, r.seconds) for r in rows), strict=True))
-        return StepTime(limit_s, device_s, steps.seconds(self.cost.cycle_s))
+        return StepTime(limit_s, device_s, steps.seconds(self.cost.step_s))
 
     def held(self, query: StepQuery) -> MemoryUse:
         """Return the memory of one accelerator while it holds the batch."""
@@ -347,9 +375,10 @@ def _multiples(replica: PricedReplica, query: StepQuery) -> Iterator[tuple[str, 
                 break
             try:
                 changed = replace(query, **{quantity: value})
-            except InputError:  # larger than a query may be
+                steps = None if value == own else replica.steps(changed)
+            except InputError:  # larger than a query may be, or shorter than its images
                 continue
-            yield quantity, value, None if value == own else replica.steps(changed)
+            yield quantity, value, steps
 
 
 def _times(replica: PricedReplica, every: Sequence[AnalyzedSteps]) -> Iterator[StepTime]:
@@ -360,7 +389,7 @@ def _times(replica: PricedReplica, every: Sequence[AnalyzedSteps]) -> Iterator[S
     for steps in every:
         start, end = end, end + len(steps.shapes)
         limit_s, device_s = (float(each[start:end] @ np.array(steps.counts)) for each in times_s)
-        yield StepTime(limit_s, device_s, steps.seconds(replica.cost.cycle_s))
+        yield StepTime(limit_s, device_s, steps.seconds(replica.cost.step_s))
 
 
 def document(analysis: Analysis) -> dict[str, Any]:
@@ -426,7 +455,8 @@ def headlines(document: dict[str, Any]) -> Iterable[str]:
     each = f"one token for each of {q['batch']:,} sequences" if decode else prompts
     ranks = f"TP{q['tensor_parallel']} on {q['hardware']}"
     precision = f"{q['weight_dtype']} weights, {q['kv_dtype']} KV"
-    yield f"{q['model']}, {precision}, {ranks}: {each}, {q['context']:,} tokens each"
+    images = f", {counted(q['images'], 'image')} of {q['resolution']} among them" if q["images"] else ""
+    yield f"{q['model']}, {precision}, {ranks}: {each}, {q['context']:,} tokens each{images}"
     least, device, engine = (time_text(step[k]) for k in ("roofline_s", "device_s", "engine_s"))
     rate = f"{step['tokens_per_s']:,.0f} {'tokens' if decode else 'prompt tokens'}/s"
     steps = "Step" if step["n_steps"] == 1 else f"{step['n_steps']:,} steps"

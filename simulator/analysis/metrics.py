@@ -162,6 +162,8 @@ def latency_metrics(run: Run) -> dict[str, Any]:
     brought = [r.adapters for r in run.replicas if r.adapters]
     if brought:
         found["lora"] = {"brought_to_device": sum(b for b, _ in brought), "read_from_disk": sum(d for _, d in brought)}
+    if run.requests.images is not None:
+        found["images"] = _image_metrics(run)
     if run.offloads:
         found["kv_offload"] = _offload_metrics(run, inputs)
     counts = {"n_timed_out": int(run.timed_out.sum()), "n_truncated": run.n_truncated}
@@ -169,6 +171,24 @@ def latency_metrics(run: Run) -> dict[str, Any]:
     if len(run.handovers):
         found["kv_transfer_s"] = statistics(run.handovers[:, 4] - run.handovers[:, 3])
     return found
+
+
+def _image_metrics(run: Run) -> dict[str, float]:
+    """Return how many images were encoded or found in encoder caches, and the seconds of encoding, of all replicas."""
+    used = [replica.images for replica in run.replicas if replica.images]
+    encoded, hits = (sum(each[i] for each in used) for i in (0, 1))
+    seconds = 0.0
+    for replica in run.replicas:
+        compiled = run.pools[replica.pool].compiled
+        if compiled is not None:
+            seconds += sum(compiled.cost.encoding_total_s(log) for log in replica.logs)
+    whole = encoded + hits
+    return {
+        "n_encoded": encoded,
+        "n_cache_hits": hits,
+        "cache_hit_fraction": hits / whole if whole else 0.0,
+        "encoder_s": seconds,
+    }
 
 
 def statistics(values: FloatArray) -> dict[str, float | None]:

@@ -19,7 +19,8 @@ from catalogs.arrays import FloatArray
 from simulator.costs.improved import FIXED_COST_FACTOR
 from simulator.costs.partition import BatchRows
 from simulator.costs.pricing import INTERPOLATED_S, MEASURED_S, N_CLASSES, Pricer
-from simulator.costs.tables import StepTables, Term
+from simulator.costs.tables import StepTables
+from simulator.costs.terms import Term
 from simulator.costs.totals import ranked_pass
 from simulator.layers.operator_call import OperatorCall
 

@@ -88,10 +88,12 @@ def simulate(
     check_targets(json_file, requests_out, chrome_trace, time_series)
     views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain)
     written = with_router(load_deployment(deployment), router, router_staleness)
-    fleet = compile_fleet(written)
-    options = serving_options(written, fleet)
     named = workload or default_workload(written.model)
     source = with_constant_lengths(load_workload(named), input_tokens, output_tokens)
+    written = with_images(written) if source.sends_images else written
+    fleet = compile_fleet(written)
+    options = serving_options(written, fleet)
+    source = fleet.reads(source)
     drawn = source.materialise(seed, requests, rate)
     journal = views.journal()
     if journal is not None and (processes or 1) > 1:
@@ -113,6 +115,13 @@ def simulate(
         from simulator.cli.screen import print_summary
 
         print_summary(document)
+
+
+def with_images(written: Deployment) -> Deployment:
+    """Return the deployment that also serves images, as an engine does unless images are disabled."""
+    from catalogs.deployments.schema import Multimodal
+
+    return written if written.multimodal else written.model_copy(update={"multimodal": Multimodal()})
 
 
 def with_router(written: Deployment, router: str | None, staleness_s: float | None) -> Deployment:

@@ -132,6 +132,11 @@ def _features(metrics: dict[str, Any]) -> list[str]:
             f"{percent(offload['hit_fraction'])} of input; "
             f"{offload['stored_tokens']:,} stored"
         )
+    if images := metrics.get("images"):
+        lines.append(
+            f"images: {images['n_encoded']:,} encoded in {images['encoder_s']:.2f} s of the accelerators' time, "
+            f"{images['n_cache_hits']:,} found in the encoder cache"
+        )
     if lora := metrics.get("lora"):
         lines.append(
             f"LoRA: {counted(lora['brought_to_device'], 'adapter')} loaded, {lora['read_from_disk']} of them from disk"

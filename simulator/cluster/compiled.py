@@ -18,6 +18,7 @@ from catalogs.deployments.schema import Deployment, Disaggregation
 from catalogs.engines.profile import HostTimes, KvTransfer
 from catalogs.errors import InputError
 from catalogs.units import GIGA
+from catalogs.workloads.workload import Workload
 from simulator.cache.offload import OffloadRules, SwapRules
 from simulator.cluster.kv_transfer import DisaggregationPolicy
 from simulator.core.batch import BatchShape
@@ -104,6 +105,17 @@ class CompiledFleet:
     hand_over: DisaggregationPolicy = field(default_factory=DisaggregationPolicy)
     transfer: KvTransfer = "at_end"
     transfer_queues: int | None = None
+
+    def reads(self, workload: Workload) -> Workload:
+        """Return a workload as the model of the fleet reads it: images are tokens of the prompts.
+
+        Raises:
+            InputError: The workload sends images, and the model does not read them, or there are several models.
+        """
+        models = {compiled.resolved.model.name: compiled.resolved.model for compiled in self.deployments}
+        if workload.sends_images and len(models) > 1:
+            raise InputError("images are simulated with one model at a time", ", ".join(models), next(iter(models)))
+        return workload.for_model(next(iter(models.values())))
 
 
 def compile_fleet(deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True) -> CompiledFleet:

@@ -1,7 +1,7 @@
 """The contents of one engine step.
 
 `BatchShape` is the only interface between scheduling and cost: it holds counts and never requests. `SideTransfers`
-holds what moves while a step computes: KV blocks between the device and its host, and LoRA adapters.
+holds what else a step does: KV blocks that move between the device and its host, LoRA adapters, and images to encode.
 """
 
 from __future__ import annotations
@@ -19,6 +19,15 @@ class BlockCopy(NamedTuple):
 
     keys: tuple[int, ...]  # content keys of the filled cache units
     own_blocks: int  # filled blocks that belong to this request alone and have no content key
+
+
+class Encoding(NamedTuple):
+    """The images that a step encodes before it runs the language model."""
+
+    images: int = 0
+    tiles: int = 0  # sequences of the tower's full attention: whole images, or their tiles
+    patches: int = 0
+    pairs: float = 0.0  # sum over tiles of the square of their patches
 
 
 class BatchCounts:
@@ -85,13 +94,14 @@ class BatchShape(BatchCounts):
 
 @dataclass(slots=True)
 class SideTransfers:
-    """KV blocks and LoRA adapters that move with one step."""
+    """KV blocks and LoRA adapters that move with one step, and the images that it encodes."""
 
     fetches: tuple[Request, ...] = ()  # requests whose blocks start to be fetched from the host with this step
     blocks: int = 0  # blocks swapped to and from host memory before the step runs
     copies: tuple[BlockCopy, ...] = ()  # blocks copied to the host after the step has ended
     adapters: int = 0  # distinct LoRA adapters that the step uses
     adapter_tokens: int = 0  # tokens that use an adapter
+    encoding: Encoding | None = None  # images that the vision tower encodes in this step
     brought_adapters: tuple[int, int] = (0, 0)  # adapters loaded before the step runs, and how many came from disk
 
 

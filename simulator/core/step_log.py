@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from catalogs.arrays import FloatArray
-from simulator.core.batch import BatchShape
+from simulator.core.batch import BatchShape, Encoding
 
 
 class _Column:
@@ -29,10 +29,12 @@ class _Column:
 class StepLog:
     """An append-only log of 120 bytes per row, with columns as float64 arrays (counts are exact below 2**53).
 
+    The images that steps encode take another 32 bytes for each row that has any.
+
     The log of ranks that step together has 56 additional bytes per row and rank, for the share of each rank.
     """
 
-    __slots__ = ("_shares", "_values", "n_ranks")
+    __slots__ = ("_encodings", "_shares", "_values", "n_ranks")
 
     start_s = _Column()  # seconds, start of the (first) step
     steps = _Column()  # steps in this row; > 1 only for decode-only runs
@@ -50,11 +52,16 @@ class StepLog:
     behind_s = _Column()  # seconds that the decodes waited longer than total_s, because the API server fell behind
     accepted = _Column()  # accepted drafts that were output, in addition to one token for each of `logits` and step
 
+    encoder_tiles = _Column()  # images or tiles that the vision tower encodes; rows with any have one step
+    encoder_patches = _Column()
+    encoder_pairs = _Column()  # sum over tiles of the square of their patches
+
     def __init__(self, n_ranks: int = 0) -> None:
         """Create an empty log; `n_ranks` is the number of ranks that step together, 0 if all do the same work."""
         self.n_ranks = n_ranks
         self._values = array("d")
         self._shares = array("d")
+        self._encodings = array("d")  # (row, tiles, patches, pairs) of the rows that encode images
 
     def add(
         self,
@@ -88,16 +95,25 @@ class StepLog:
         if self.n_ranks:
             self._shares.frombytes(b"".join([_share(rank) if rank is not None else _NOTHING for rank in shape.ranks]))
 
+    def add_encoding(self, encoding: Encoding) -> None:
+        """Note the images that the step of the last row encodes."""
+        self._encodings.extend((len(self) - 1, encoding.tiles, encoding.patches, encoding.pairs))
+
     def total_since(self, row: int) -> float:
         """Return the total seconds of the rows from `row` on."""
-        return sum(self._values[row * len(COLUMNS) + COLUMNS.index("total_s") :: len(COLUMNS)])
+        return sum(self._values[row * _N_STORED + COLUMNS.index("total_s") :: _N_STORED])
 
     def __len__(self) -> int:
-        return len(self._values) // len(COLUMNS)
+        return len(self._values) // _N_STORED
 
     def table(self) -> FloatArray:
-        """Return a copy of all rows. Shape (rows, 15), columns in the order of COLUMNS."""
-        return np.array(self._values, dtype=np.float64).reshape(-1, len(COLUMNS))
+        """Return a copy of all rows. Shape (rows, 18), columns in the order of COLUMNS."""
+        table = np.zeros((len(self), len(COLUMNS)))
+        table[:, :_N_STORED] = np.array(self._values, dtype=np.float64).reshape(-1, _N_STORED)
+        if self._encodings:
+            encodings = np.array(self._encodings, dtype=np.float64).reshape(-1, 4)
+            table[encodings[:, 0].astype(np.int64), _N_STORED:] = encodings[:, 1:]
+        return table
 
     @property
     def emitted(self) -> FloatArray:
@@ -128,8 +144,10 @@ class StepLog:
     @classmethod
     def _of(cls, table: FloatArray, shares: FloatArray) -> StepLog:
         log = cls(shares.shape[1])
-        log._values.frombytes(table.tobytes())
+        log._values.frombytes(table[:, :_N_STORED].tobytes())
         log._shares.frombytes(shares.tobytes())
+        rows = np.flatnonzero(table[:, _N_STORED:].any(axis=1))
+        log._encodings.frombytes(np.column_stack([rows, table[rows, _N_STORED:]]).astype(np.float64).tobytes())
         return log
 
     def between(self, first_s: float, last_s: float) -> StepLog:
@@ -148,6 +166,9 @@ class StepLog:
         kinds = {log.n_ranks for log in logs}
         merged = cls(kinds.pop() if len(kinds) == 1 else 0)
         for log in logs:
+            for place in range(0, len(log._encodings), 4):
+                row, *counts = log._encodings[place : place + 4]
+                merged._encodings.extend((len(merged) + row, *counts))
             merged._values.extend(log._values)
             if merged.n_ranks:
                 merged._shares.extend(log._shares)
@@ -156,7 +177,10 @@ class StepLog:
 
 COLUMNS: Final = tuple(name for name, value in vars(StepLog).items() if isinstance(value, _Column))
 
-_packed = Struct(f"{len(COLUMNS)}d").pack  # takes less than half the time of array.extend with a tuple
+#: The columns that every row has; those behind them are kept only for the rows that encode images.
+_N_STORED: Final = COLUMNS.index("encoder_tiles")
+
+_packed = Struct(f"{_N_STORED}d").pack  # takes less than half the time of array.extend with a tuple
 
 #: The columns recorded for each rank; all other columns belong to the group.
 OWN: Final = slice(COLUMNS.index("prefill_tokens"), COLUMNS.index("logits") + 1)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from math import ceil, sqrt
 from typing import Final, Protocol
 
-from simulator.core.batch import BatchShape
+from simulator.core.batch import BatchShape, Encoding
 
 #: (t0, slope, steps): while a batch contains only decodes, step j < steps takes t0 + slope * j seconds.
 Segment = tuple[float, float, int]
@@ -68,6 +68,24 @@ class RankTimer(Protocol):
 
         The segment has one step if any rank computes a prompt.
         """
+
+
+class EncoderTimer(Protocol):
+    """A timer that models the vision tower (StepCost implements it)."""
+
+    def encoding_s(self, encoding: Encoding) -> float:
+        """Return the seconds by which encoding these images makes a step longer."""
+
+
+def encoding_s(timer: StepTimer | EncoderTimer, encoding: Encoding) -> float:
+    """Return the seconds by which encoding these images makes a step longer.
+
+    Raises:
+        TypeError: The timer does not model a vision tower.
+    """
+    if not hasattr(timer, "encoding_s"):
+        raise TypeError(f"{type(timer).__name__} does not model the encoding of images")
+    return timer.encoding_s(encoding)
 
 
 def segment_of(timer: StepTimer | RankTimer, ranks: Sequence[BatchShape | None]) -> Segment:

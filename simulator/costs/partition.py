@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from catalogs.arrays import FloatArray
 from catalogs.deployments.resolved import ResolvedDeployment
-from simulator.core.batch import BatchCounts, BatchShape
+from simulator.core.batch import Batch, BatchCounts, BatchShape
 from simulator.core.step_log import COLUMNS, StepLog, with_share
 
 #: The counts of one rank: (tokens on a rank, tokens of the whole batch, sequences with logits on a rank,
@@ -34,6 +34,9 @@ class BatchRows(BatchCounts):
     max_context: FloatArray
     logits: FloatArray
     passes: FloatArray
+    encoder_tiles: FloatArray
+    encoder_patches: FloatArray
+    encoder_pairs: FloatArray  # sum over tiles of the square of their patches
 
     @classmethod
     def of_log(cls, table: FloatArray, step: FloatArray | None = None) -> BatchRows:
@@ -48,7 +51,8 @@ class BatchRows(BatchCounts):
         decodes = columns["decodes"]
         means = columns["context_sum"] / np.maximum(decodes, 1.0) + later, columns["context_max"] + later
         prompts = columns["prefill_tokens"], columns["prefill_pairs"], columns["prefill_chunks"]
-        return cls(*prompts, decodes, *means, columns["logits"], columns["passes"])
+        images = columns["encoder_tiles"], columns["encoder_patches"], columns["encoder_pairs"]
+        return cls(*prompts, decodes, *means, columns["logits"], columns["passes"], *images)
 
     @classmethod
     def of_ranks(cls, table: FloatArray, shares: FloatArray, step: FloatArray | None = None) -> list[BatchRows]:
@@ -63,10 +67,13 @@ class BatchRows(BatchCounts):
 
     @classmethod
     def of_shapes(cls, shapes: Sequence[BatchShape]) -> BatchRows:
-        """Return one row for each shape. Each array has shape (shapes,)."""
+        """Return one row for each shape, with the images that a batch encodes. Each array has shape (shapes,)."""
         log = StepLog()
         for shape in shapes:
             log.add(0.0, 1, shape, 0.0, 0.0, 0.0)
+            moves = shape.moves if isinstance(shape, Batch) else None
+            if moves is not None and moves.encoding is not None:
+                log.add_encoding(moves.encoding)
         return cls.of_log(log.table())
 
     def __len__(self) -> int:
@@ -86,6 +93,7 @@ class BatchRows(BatchCounts):
         return replace(
             self,
             **dict.fromkeys(("prefill_tokens", "prefill_pairs", "prefill_chunks"), nothing),
+            **dict.fromkeys(("encoder_tiles", "encoder_patches", "encoder_pairs"), nothing),
             decodes=decodes,
             mean_context=(self.mean_context * self.decodes + ends * chunks) / np.maximum(decodes, 1.0),
             max_context=np.where(chunks > 0, np.maximum(self.max_context, ends), self.max_context),

@@ -22,7 +22,7 @@ from calibration.bundles.clocked import Clocked
 from calibration.power.model import LIMIT_SHARE
 from catalogs.errors import InputError
 from catalogs.ui.words import percent
-from simulator.core.batch import BatchShape
+from simulator.core.batch import BatchShape, Encoding
 from simulator.core.step_log import StepLog
 from simulator.costs.compile import compile_step_cost
 from simulator.costs.pricing import JOULES
@@ -137,6 +137,11 @@ class CappedStepCost(StepCost):
     def cycle_s(self, shape: BatchShape) -> float:
         """Return the seconds from the start of this step to the start of the next."""
         return self.plain.cycle_s(shape) * self._factor(shape)
+
+    def encoding_s(self, encoding: Encoding) -> float:
+        """Return the seconds of encoding images, longer by as much as a full step of prompts."""
+        full = self.tables.resolved.limits.max_num_batched_tokens
+        return self.plain.encoding_s(encoding) * self._of_kind((-1, -1, _class(full, _TOKENS)))
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
         """Return (t0, slope, steps) of a run of decode steps, which ends where its context leaves the class."""

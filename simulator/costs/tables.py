@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from catalogs.engines.profile import EngineProfile
 from simulator.costs.interpolation import MultilinearTable, spaced
 from simulator.costs.partition import BatchPartition, BatchRows, EncodedPrompts, RankCountArrays
 from simulator.costs.pricing import N_CHANNELS, N_CLASSES, Pricer
+from simulator.costs.terms import DecodeTables, OperatorGroup, RankTerms, Term
+from simulator.costs.tower import TOWER_TABLES, TowerTables
 from simulator.layers.operator_call import OperatorCall
 from simulator.layers.shard import Shard
 from simulator.layers.step import StepCalls, step_launches
@@ -28,8 +30,6 @@ from simulator.layers.step import StepCalls, step_launches
 DecodeLines = Callable[[FloatArray, FloatArray, FloatArray], list[OperatorCall]]
 
 TokenLines = Callable[[FloatArray, bool], list[OperatorCall]]
-
-Rows = IntArray | slice
 
 EAGER_NODES: Final = 200
 
@@ -44,69 +44,6 @@ CHUNK_TOKEN_NODES: Final = 36
 PRIOR_NODES: Final = 14
 
 CHUNK_NODES: Final = (1, 2, 4, 8, 16, 64, 256, 1024)
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeTables:
-    """Channels by (decodes, mean context): for equal contexts, and per token of the longest context above the mean."""
-
-    even: MultilinearTable
-    skew: MultilinearTable
-
-    def at(self, decodes: FloatArray, mean: FloatArray, longest: FloatArray) -> FloatArray:
-        """Return the channels of decode attention. Shape (rows, channels).
-
-        Args:
-            decodes: Decodes on a rank. Shape (rows,).
-            mean: Mean context. Shape (rows,).
-            longest: Longest context. Shape (rows,).
-        """
-        return self.even.at(decodes, mean) + (longest - mean)[:, None] * self.skew.at(decodes, mean)
-
-    def seconds(self, decodes: int) -> tuple[list[float], list[float]]:
-        """Return (seconds, seconds per token of skew) at every context node, for one number of decodes on a rank."""
-        even, skew = (table.row(float(decodes))[:, :N_CLASSES].sum(axis=1).tolist() for table in (self.even, self.skew))
-        return even, skew
-
-
-class Term(NamedTuple):
-    """The place where some of many batches read one of the tables. The price of a batch is the sum of its terms.
-
-    Attributes:
-        table: The name of an attribute of `StepTables`.
-        rows: The batches that read it. Shape (n,), or a slice.
-        coordinates: One array per axis of the table. Shape (n,) each.
-    """
-
-    table: str
-    rows: Rows
-    coordinates: tuple[FloatArray, ...]
-
-
-class RankTerms(NamedTuple):
-    """Terms of batches whose data-parallel ranks hold unequal shares. The step waits for the slowest rank.
-
-    Attributes:
-        own: The dense parts and the attention of each rank.
-        shared: The experts and the logits of all ranks together.
-    """
-
-    own: list[list[Term]]
-    shared: list[Term]
-
-
-class OperatorGroup(NamedTuple):
-    """The operators that some of many steps run, and how often each step runs them.
-
-    Attributes:
-        rows: The steps that run them. Shape (n,).
-        times: Executions in each of those steps. Shape (n,).
-        lines: The operators.
-    """
-
-    rows: IntArray
-    times: FloatArray
-    lines: list[OperatorCall]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +75,7 @@ class StepTables:
         launch_s: The minimum seconds of a step with prompts outside CUDA graphs.
         decode_launch_s: The minimum seconds of a step without prompts outside CUDA graphs.
         draft: The tables of proposing drafts; None without a drafter.
+        tower: The tables of encoding images; None if the vision tower does not run.
     """
 
     resolved: ResolvedDeployment
@@ -153,6 +91,7 @@ class StepTables:
     launch_s: float
     decode_launch_s: float
     draft: DraftTables | None = None
+    tower: TowerTables | None = None
 
     @property
     def partition(self) -> BatchPartition:
@@ -195,6 +134,7 @@ class StepTables:
             _padding(sizes, top),
             launch_s * launches,
             launch_s * decode_launches,
+            tower=TowerTables.build(resolved, source, pricer),
         )
 
     def further(self, lines: StepCalls) -> StepTables:
@@ -233,7 +173,8 @@ class StepTables:
         some = np.flatnonzero(further)
         if len(some):
             found.append(Term("passes", some, (further[some],)))
-        return found + _attention_terms(batches, counts)
+        found += _attention_terms(batches, counts)
+        return found if self.tower is None else found + self.tower.terms(batches)
 
     def rank_terms(self, ranks: Sequence[BatchRows]) -> RankTerms:
         """Return the terms of batches of which each data-parallel rank holds its own share.
@@ -258,6 +199,8 @@ class StepTables:
 
     def read(self, term: Term) -> FloatArray:
         """Return the channels of a term. Shape (rows of the term, N_CHANNELS)."""
+        if self.tower is not None and term.table in TOWER_TABLES:
+            return self.tower.read(term)
         table: MultilinearTable | DecodeTables = getattr(self, term.table)
         return table.at(*term.coordinates)
 
@@ -266,7 +209,9 @@ class StepTables:
         first = term.coordinates[0]
         rows = np.arange(len(first))[term.rows] if isinstance(term.rows, slice) else term.rows
         once = np.ones(len(first))
-        if term.table in ("rank", "group"):
+        if self.tower is not None and term.table in TOWER_TABLES:
+            yield OperatorGroup(rows, once, self.tower.operators(term))
+        elif term.table in ("rank", "group"):
             yield from self._token_operators(term.table, rows, first)
         elif term.table == "passes":
             one = self.padded_tokens(once)

@@ -15,7 +15,8 @@ from catalogs.hardware.specs import Accelerator
 from simulator.core.step_log import COLUMNS, StepLog
 from simulator.costs.partition import BatchRows
 from simulator.costs.pricing import INTERPOLATED_S, JOULES, MEASURED_S, N_CHANNELS, N_CLASSES
-from simulator.costs.tables import DraftTables, StepTables, Term
+from simulator.costs.tables import DraftTables, StepTables
+from simulator.costs.terms import Term
 from simulator.layers.operator_call import CLASSES
 
 #: Power of an accelerator between kernels, as a share of the range from idle power to TDP: clocks stay high while no

@@ -79,6 +79,13 @@ def check_batch(scheduler: Scheduler, rules: EngineRules, batch: Batch) -> None:
     most = rules.lora.max_loras if rules.lora else 0
     adapters = batch.moves.adapters if batch.moves else 0
     require(adapters <= most, f"{adapters} adapters in a batch of at most {most}")
+    encoding = batch.moves.encoding if batch.moves else None
+    if encoding is not None:
+        cache = scheduler.encoders
+        require(cache is not None, "images are encoded without an encoder cache")
+        require(batch.prefill_tokens > 0, "images are encoded in a step without prompt tokens")
+        if cache is not None:
+            cache.check()
     require(1 <= batch.passes <= batch.tokens, f"{batch.passes} passes over {batch.tokens} tokens")
     require(len({id(r) for r in batch.prompted}) == len(batch.prompted), "a request is twice in a batch")
     require(len({id(r) for r in batch.finishing}) == len(batch.finishing), "a request ends twice")

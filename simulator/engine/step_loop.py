@@ -22,7 +22,7 @@ from simulator.core.batch import Batch
 from simulator.core.clock import STEP, WAKE, Callback
 from simulator.core.request import Request
 from simulator.core.step_log import StepLog
-from simulator.core.step_timer import elapsed_s, segment_of, step_at
+from simulator.core.step_timer import elapsed_s, encoding_s, segment_of, step_at
 from simulator.engine.context import EngineContext, ReplicaHandle
 from simulator.engine.token_accounting import TokenAccounting
 from simulator.schedulers.base import Scheduler
@@ -65,7 +65,8 @@ class StepLoop:
         # The features in use are determined here once, so that unused features cost nothing in each step.
         self._timed = context.rules.queueing.max_delay_s > 0.0
         self._event_log, self._check = context.event_log, context.check
-        self._noted = self._timed or self._event_log is not None or context.rules.offload is not None
+        rules = context.rules
+        self._noted = self._timed or self._event_log is not None or bool(rules.offload or rules.images)
 
     @property
     def idle(self) -> bool:
@@ -198,6 +199,8 @@ class StepLoop:
             steps += self._quiet_steps(batch, most - 1)
         if moves is not None:
             first_s += self._context.rules.moving_s(batch)
+            if moves.encoding is not None:
+                first_s += encoding_s(self.timer, moves.encoding)
         if not first_s > 0.0:
             raise RuntimeError(f"a step must take time: {batch} takes {first_s} s")
         self._first_s, self._slope_s, self._steps = first_s, slope_s, steps
@@ -241,6 +244,8 @@ class StepLoop:
         if self._noted:
             if self._event_log is not None:
                 self._event_log.sample(self._replica)
+            if batch.moves is not None and batch.moves.encoding is not None:
+                self.log.add_encoding(batch.moves.encoding)
             if batch.moves is not None and self.scheduler.host is not None:
                 for copy in batch.moves.copies:
                     self.scheduler.host.store(copy)

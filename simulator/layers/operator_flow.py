@@ -20,7 +20,8 @@ INPUTS: Final[Mapping[str, tuple[str, ...]]] = {
     "embedding": (),
     "embedding_all_reduce": ("embedding",),
     # layers of an encoder
-    "encoder_norm": (BEFORE,),
+    "encoder_patch_embed": (BEFORE,),
+    "encoder_norm": ("encoder_patch_embed",),
     "encoder_qkv_proj": ("encoder_norm",),
     "encoder_attention": ("encoder_qkv_proj",),
     "encoder_o_proj": ("encoder_attention",),
@@ -28,6 +29,8 @@ INPUTS: Final[Mapping[str, tuple[str, ...]]] = {
     "encoder_activation": ("encoder_up_proj",),
     "encoder_down_proj": ("encoder_activation",),
     "encoder_all_reduce": ("encoder_down_proj",),
+    "encoder_projection": ("encoder_all_reduce",),
+    "encoder_gather": ("encoder_projection",),
     # attention
     "input_norm": (BEFORE,),
     "qkv_proj": ("input_norm",),

@@ -9,7 +9,8 @@ runtime. TensorRT-LLM and transformers give KV a share of the memory that weight
 leaves the rest free.
 
 The activation peak is what vLLM's start-up run finds: the larger of the widest layer over a full token budget and the
-sampler over a full set of sequences.
+sampler over a full set of sequences. If images are served, embeddings and the vision tower's pass are part of it
+(simulator/memory/vision.py).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from simulator.layers.drafter import draft_shard, joining_bytes
 from simulator.layers.feed_forward import sharded_feed_forward
 from simulator.layers.shard import Shard
 from simulator.memory.adapters import lora_bytes
+from simulator.memory.vision import tower_memory
 
 #: Memory that the driver lists but keeps: torch sees 79.1-79.2 GiB of an H100's 81,559 MiB, 44.4 of an L40S's 46,068,
 #: 23.6 of an RTX 4090's 24,564. Engines take their share of the memory that torch sees.
@@ -129,7 +131,9 @@ def size_memory(resolved: ResolvedDeployment) -> MemoryPlan:
     unit = resolved.hardware.accelerator
     visible = unit.memory_bytes - (DRIVER_BYTES if unit.kind == "gpu" else 0.0)
     adapters, drafter, drafting = lora_bytes(resolved), draft_bytes(resolved), draft_shard(resolved)
-    weights, activations = weight_bytes(shard) + adapters + drafter, activation_bytes(shard, resolved)
+    tower = tower_memory(resolved)
+    weights = weight_bytes(shard) + adapters + drafter + tower.copies
+    activations = tower.activation_bytes(activation_bytes(shard, resolved))
     alone = resolved.accelerators_per_replica == 1
     runtime = engine.non_torch_bytes_single if alone else engine.non_torch_bytes_parallel
     share = resolved.gpu_memory_utilization

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
 
 from pydantic import PositiveFloat
 
 from calibration.bundles.bundle import Bundle
-from calibration.families.noncausal_attention import NonCausalAttentionModel
+from calibration.families.noncausal_attention import WITHOUT_MASK, NonCausalAttentionModel
 from calibration.operators.cost import ROOFLINE, CostSource
 from calibration.operators.operators import NonCausalAttention, PrefillAttention
 from calibration.operators.roofline import compute_s, roofline_s
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import DATA, YamlBlock, read_yaml, validate_as
 from catalogs.networks.shapes import AttentionShape
-
-#: Kernels in the order in which engines prefer them, where the accelerator has several.
-PREFERENCE: Final = ("fa4", "fa3", "fa2", "trtllm", "triton", "sdpa")
-
-#: Rate of FlashAttention 2 without a mask over the rate at which the causal prompt table of the same accelerator
-#: processes as many pairs; the median of L40S and RTX PRO 6000, which have both tables, at 4,096 to 32,768 tokens.
-#: It stands in where an accelerator has only the causal table (A100, RTX 4090).
-WITHOUT_MASK: Final = 1.25
 
 
 class BackendEntry(YamlBlock):
@@ -119,10 +110,7 @@ def attention_price(
 
 def default_backend(bundle: Bundle) -> str | None:
     """Return the backend that an engine prefers on the accelerator of a bundle, None where none was measured."""
-    model = bundle.models.get("noncausal_attention")
-    if not isinstance(model, NonCausalAttentionModel):
-        return None
-    return next((kernel for kernel in PREFERENCE if kernel in model.kernels), None)
+    return bundle.unmasked_kernel
 
 
 def _entry(backend: str | None, model: NonCausalAttentionModel, bundle: Bundle) -> BackendEntry | None:

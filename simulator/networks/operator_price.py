@@ -140,7 +140,8 @@ class Pricing:
         those of language models, whose kernels find the scale of each token.
         """
         unit = self.bundle.accelerator
-        return replace(sized, k=sized.k * unit.flops_for("bf16") / unit.flops_for(sized.dtype), dtype="bf16")
+        depth = float(sized.k) * unit.flops_for("bf16") / unit.flops_for(sized.dtype)
+        return replace(sized, k=depth, dtype="bf16")
 
     def attention(self, shape: AttentionShape, moved_bytes: float = 0.0) -> KernelPrice:
         """Return the price of an attention that moves at least `moved_bytes`, a mask included.

@@ -28,6 +28,8 @@ def analyze(
     engine: Annotated[
         str | None, typer.Option(help="Serving engine (default: vllm where it serves the model).")
     ] = None,
+    images: Annotated[int, typer.Option(metavar="N", help="Images at the start of every prompt (prefill).")] = 0,
+    resolution: Annotated[str, typer.Option(metavar="WxH", help="Size of these images in pixels.")] = "1024x1024",
     published: Annotated[
         bool, typer.Option("--published", help="Print one decode step in the conventions of a published table.")
     ] = False,
@@ -49,7 +51,8 @@ def analyze(
 
     check_targets(json_file, html)
     engine = engine or default_engine(model, hw)
-    query = analysis.StepQuery(model, hw, batch, context, stage, engine, weight_dtype, kv_dtype, tensor_parallel)
+    own = weight_dtype, kv_dtype, tensor_parallel, images, resolution
+    query = analysis.StepQuery(model, hw, batch, context, stage, engine, *own)
     if published:
         if html is not None:
             raise InputError("the published table has no page", str(html), hint="leave out --html")

@@ -19,7 +19,7 @@ from catalogs.models.layers import LayerGroup
 from planner.studies.analyzed_steps import AnalyzedSteps
 from planner.studies.step_analysis import PricedReplica, StepQuery
 from planner.web.documents.catalogs import group_words
-from planner.web.documents.memory import layer_ids, layer_memory
+from planner.web.documents.memory import encoder_layers, layer_ids, layer_memory
 from planner.web.documents.shapes import Edge, Graph, GraphGroup, GraphNode
 from simulator.analysis.operators import BOUND_WORDS, OperatorRow, operator_rows, origin_shares, together
 from simulator.costs.partition import BatchRows
@@ -58,13 +58,13 @@ def graph_of(replica: PricedReplica, query: StepQuery) -> Graph:
     """Return the graph of a step of a replica."""
     steps, shard = replica.steps(query), Shard.of(replica.resolved)
     rows, shapes = _priced_operators(replica.cost.tables, steps)
-    step_s = steps.seconds(replica.cost.cycle_s)
+    step_s = steps.seconds(replica.cost.step_s)
     device_s = sum(row.seconds for found in rows.values() for row in found)
-    ids = layer_ids(shard.model.groups, shard.model.encoder_groups)
+    ids = layer_ids(shard.model.groups, encoder_layers(shard, query))
     nodes = [_node(key, found, shapes[key], ids, step_s) for key, found in rows.items()]
     host_s = max(step_s - device_s, 0.0)  # a rounding error may be below zero
     nodes.append(_host_node(steps.n, host_s, step_s))
-    edges = _edges(list(rows), ids)
+    edges = _edges(list(rows), ids, merges=bool(query.images))
     edges += [{"from": node["id"], "to": HOST} for node in nodes if node["id"] == f"{OUTPUT}.sampling"]
     notices = list(replica.notices(query, steps))
     if len(shard.model.groups) > 1:
@@ -192,8 +192,11 @@ def _shape(op: Operator) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _edges(keys: Sequence[_Key], ids: dict[LayerGroup, str]) -> list[Edge]:
-    """Return the edges of the graph: inside each group, and from the end of one group to the start of the next."""
+def _edges(keys: Sequence[_Key], ids: dict[LayerGroup, str], merges: bool) -> list[Edge]:
+    """Return the edges of the graph: inside each group, and from the end of one group to the start of the next.
+
+    With `merges`, the outputs of the encoder take the places of tokens in the input of the layers.
+    """
     names: dict[str, list[str]] = {}
     for layers, name in keys:
         names.setdefault(_parent(layers, name, ids), []).append(name)
@@ -203,6 +206,7 @@ def _edges(keys: Sequence[_Key], ids: dict[LayerGroup, str]) -> list[Edge]:
     ends = {i: [f"{i}.{name}" for name in last_operators(inputs)] for i, inputs in inside.items()}
     encoded = ends[encoder[-1]] if encoder else []
     edges = list(_chain(encoder, inside, ends, []))
+    edges += [{"from": end, "to": f"{INPUT}.embedding"} for end in encoded if merges]
     edges += _chain([i for i in (INPUT, *decoder, OUTPUT) if i in names], inside, ends, encoded)
     return edges
 

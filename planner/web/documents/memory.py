@@ -7,6 +7,7 @@ from typing import Any
 
 from calibration.operators.roofline import ACTIVATION_BYTES
 from catalogs.models.layers import LayerGroup
+from catalogs.workloads.images import parse_resolution
 from planner.studies.step_analysis import PricedReplica, StepQuery
 from planner.web.documents.catalogs import group_words
 from planner.web.documents.shapes import LayerMemory
@@ -15,12 +16,19 @@ from simulator.layers.encoder import cross_layer_bytes
 from simulator.layers.feed_forward import sharded_feed_forward
 from simulator.layers.shard import Shard
 from simulator.memory.plan import layer_bytes, outer_bytes, sequence_bytes
+from simulator.memory.vision import layer_width
 
 
 def layer_ids(groups: tuple[LayerGroup, ...], encoder_groups: tuple[LayerGroup, ...]) -> dict[LayerGroup, str]:
     """Return a name for each kind of layer, the encoder's first: `encoder1`, `layers1`, `layers2`."""
     encoder = {group: f"encoder{i}" for i, group in enumerate(encoder_groups, 1)}
     return encoder | {group: f"layers{i}" for i, group in enumerate(dict.fromkeys(groups), 1)}
+
+
+def encoder_layers(shard: Shard, query: StepQuery) -> tuple[LayerGroup, ...]:
+    """Return the layers of the encoder that a step runs: that of an encoder-decoder, or the vision tower."""
+    vision = shard.model.vision
+    return shard.model.encoder_groups if vision is None or not query.images else vision.groups
 
 
 def layer_memory(shard: Shard, query: StepQuery, tokens: int) -> list[LayerMemory]:
@@ -32,8 +40,11 @@ def layer_memory(shard: Shard, query: StepQuery, tokens: int) -> list[LayerMemor
         tokens: Tokens of the step that the accelerator computes.
     """
     model, found = shard.model, list[LayerMemory]()
-    for group, name in layer_ids(model.groups, model.encoder_groups).items():
+    for group, name in layer_ids(model.groups, encoder_layers(shard, query)).items():
         encoder = name.startswith("encoder")
+        if encoder and model.vision is not None:
+            found.append(_tower_memory(shard, query, group, name))
+            continue
         count = group.count * (1 if encoder else model.groups.count(group))
         mixer, block = sharded_mixer(shard, group), sharded_feed_forward(shard, group)
         held = 0.0
@@ -52,6 +63,24 @@ def layer_memory(shard: Shard, query: StepQuery, tokens: int) -> list[LayerMemor
             }
         )
     return found
+
+
+def _tower_memory(shard: Shard, query: StepQuery, group: LayerGroup, name: str) -> LayerMemory:
+    """Return the memory of a kind of layer of the vision tower; its activations are those of one prompt's images."""
+    tower = shard.model.vision
+    assert tower is not None
+    layout = tower.rule.layout(*parse_resolution(query.resolution))
+    patches = query.images * layout.tiles * layout.patches
+    width = 2 * tower.hidden_size + layer_width(group, shard.tp)
+    norm = tower.hidden_size * (2 if tower.layer_norm else 1)
+    return {
+        "id": name,
+        "kind": group_words(group, encoder=True),
+        "layers": group.count,
+        "weights_bytes": group.params(tower.hidden_size, norm) * ACTIVATION_BYTES / shard.tp,
+        "kv_bytes": 0.0,
+        "activation_bytes": patches * width * ACTIVATION_BYTES,
+    }
 
 
 def memory_document(query: StepQuery) -> dict[str, Any]:

@@ -26,6 +26,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "text_encoder": {"model": "t5-small"},
     "speculative": {"speculative": {"method": "ngram", "num_speculative_tokens": 2, "acceptance": 0.5}},
     "lora": {"lora": {"adapters": 2}},
+    "multimodal": {"multimodal": {}},
     "kv_offload": {"kv_offload": {"host_gib": 8.0}},
     "swap": {"preemption": "swap"},
     "swap_space_gib": {"swap_space_gib": 4.0},

@@ -15,15 +15,16 @@ from calibration.bundles.bundle import load_bundle
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
+from catalogs.models.image_rules import ImageLayout
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
 from planner.cli.main import app
 from planner.studies import step_analysis
-from planner.studies.analyzed_steps import PromptLimits, decode_step, prefill_steps
+from planner.studies.analyzed_steps import PromptImages, PromptLimits, decode_step, prefill_steps
 from planner.studies.step_analysis import StepQuery, analyze, document
 from simulator.analysis.operators import FIXED, LINK, MEMORY, together
 from simulator.cluster.compiled import compile_deployment
-from simulator.core.batch import BatchShape
+from simulator.core.batch import Batch, BatchShape
 
 
 def asked(**changes: Any) -> StepQuery:
@@ -234,3 +235,31 @@ def test_resolved_defaults_are_the_engines() -> None:
     own = resolve(Deployment(model="llama3.1-8b", hardware="h100x8", tensor_parallel=8))
     assert a.resolved.weight_dtype == own.weight_dtype
     assert a.resolved.layout == own.layout
+
+
+def test_prompts_are_cut_where_the_encoder_budget_ends() -> None:
+    """Three images of 10 tokens and 8 embeddings in a prompt of 40 tokens, and a budget of 16 embeddings a step."""
+    images = PromptImages(ImageLayout(10, 8, 1, 32), 3, 16)
+    cut = prefill_steps(1, 40, PromptLimits(100, seats=4), images)
+    assert [(shape.tokens, _encoded(shape)) for shape in cut.shapes] == [(20, 2), (20, 1)]
+    budget = prefill_steps(1, 40, PromptLimits(15, seats=4), images)
+    assert [(shape.tokens, _encoded(shape)) for shape in budget.shapes] == [(15, 2), (15, 1), (10, 0)]
+    two = prefill_steps(2, 40, PromptLimits(100, seats=4), images)
+    assert sum(_encoded(shape) * n for shape, n in zip(two.shapes, two.counts, strict=True)) == 6
+    assert two.tokens == 80
+    plain = prefill_steps(2, 40, PromptLimits(100, seats=4))
+    assert plain.n == 1
+
+
+def _encoded(shape: BatchShape) -> int:
+    moves = shape.moves if isinstance(shape, Batch) else None
+    return moves.encoding.images if moves is not None and moves.encoding is not None else 0
+
+
+def test_images_are_a_part_of_a_prompt_that_holds_them() -> None:
+    with pytest.raises(InputError, match="1 image of 1024x1024 has at least 1,371 tokens: got 1024"):
+        analyze(asked(model="qwen2.5-vl-7b", stage="prefill", images=1))
+    with pytest.raises(InputError, match="images are encoded with prompts"):
+        asked(model="qwen2.5-vl-7b", images=1)
+    with pytest.raises(InputError, match="no vision tower"):
+        analyze(asked(stage="prefill", images=1))

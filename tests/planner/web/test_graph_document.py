@@ -40,7 +40,7 @@ def check(graph: Graph) -> None:
     read = Counter(edge["from"] for edge in graph["edges"])
     assert [name for name in nodes if not read[name]] == [HOST]
     starts = {name for name, inputs in before.items() if not inputs}
-    assert starts <= {"input.embedding", "encoder1.encoder_norm"}
+    assert starts <= {"input.embedding", "encoder1.encoder_norm", "encoder1.encoder_patch_embed"}
     json.dumps(graph, allow_nan=False)
 
 
@@ -75,6 +75,29 @@ def test_the_nodes_of_ranks_add_up_to_the_step_of_plan_analyze(model: str) -> No
 def test_a_text_encoder_is_refused_on_an_engine_that_does_not_serve_it() -> None:
     with pytest.raises(InputError, match="vllm does not serve T5ForConditionalGeneration"):
         graph_document(StepQuery("t5-small", "h200", 1, 128))
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware"), [("qwen2.5-vl-7b", "h200"), ("qwen3-vl-32b", "h200x4"), ("llama4-scout", "h200x8")]
+)
+def test_the_nodes_of_a_vision_language_model_add_up_to_its_step(model: str, hardware: str) -> None:
+    """The tower's operators and those of the language model, in one step and over several."""
+    query = StepQuery(model, hardware, 3, 6000, "prefill", images=2, resolution="1024x768")
+    graph, analysis = graph_document(query), analyze(query)
+    check(graph)
+    assert graph["step_s"] == pytest.approx(analysis.time.engine_s, rel=1e-9)
+    assert graph["device_s"] == pytest.approx(analysis.time.device_s, rel=0.06)
+    encoder = [node for node in graph["nodes"] if node["parent"].startswith("encoder")]
+    assert sum(node["total_s"] for node in encoder) > 0
+    text = graph_document(replace(query, images=0))
+    assert graph["step_s"] > text["step_s"]
+    assert not [node for node in text["nodes"] if node["parent"].startswith("encoder")]
+    into = {edge["from"] for edge in graph["edges"] if edge["to"] == "input.embedding"}
+    assert {name.partition(".")[0] for name in into} == {encoder[-1]["parent"]}
+    vision = load_model(model).vision
+    assert vision is not None
+    layers = {g["id"]: g["layers"] for g in graph["groups"] if g["id"].startswith("encoder")}
+    assert sum(layers.values()) == vision.n_layers
 
 
 def test_experts_run_beside_the_shared_ones_and_both_are_added() -> None:

@@ -26,7 +26,8 @@ from simulator.costs.partition import BatchPartition, BatchRows
 from simulator.costs.pricing import N_CLASSES
 from simulator.costs.speculative import SpeculativeCost
 from simulator.costs.step_cost import StepCost
-from simulator.costs.tables import DecodeTables, DraftTables, StepTables
+from simulator.costs.tables import DraftTables, StepTables
+from simulator.costs.terms import DecodeTables
 from simulator.costs.totals import priced
 from tests.simulator.plants import ToySource, resolved
 from tests.simulator.worlds import NO_HOST

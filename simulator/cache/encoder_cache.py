@@ -1,0 +1,92 @@
+"""The encoder cache: embeddings of images on the device, shared by all requests with the same image.
+
+It counts embeddings, not bytes, as vLLM's EncoderCacheManager does (vllm/v1/core/encoder_cache_manager.py). An entry
+is held by the requests whose prompts still need it. An entry that no request holds stays until its space is needed; the
+entry that was released first leaves first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.core.invariants import require
+from simulator.core.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRules:
+    """The limits of encoding images, in embeddings.
+
+    Attributes:
+        budget: Most embeddings that are computed in a step.
+        cache: Embeddings that the encoder cache holds.
+    """
+
+    budget: int
+    cache: int
+
+
+class EncoderCache:
+    """The entries of an encoder cache by the content of their image.
+
+    Attributes:
+        n_encoded: Images that were encoded.
+        n_hits: Images whose embeddings were in the cache when a request first needed them.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = self.free = size  # embeddings
+        self.n_encoded = self.n_hits = 0
+        self._sizes: dict[int, int] = {}  # embeddings of each entry
+        self._holders: dict[int, set[Request]] = {}
+        self._idle: dict[int, None] = {}  # entries that no request holds, the first released first
+
+    def __contains__(self, content: int) -> bool:
+        return content in self._sizes
+
+    @property
+    def reclaimable(self) -> int:
+        """Return the embeddings that are free or belong to entries that no request holds."""
+        return self.free + sum(self._sizes[content] for content in self._idle)
+
+    def holds(self, content: int, request: Request) -> bool:
+        """Return whether a request holds an entry."""
+        return request in self._holders.get(content, ())
+
+    def hold(self, content: int, request: Request) -> None:
+        """Let a request hold an entry of the cache."""
+        self._idle.pop(content, None)
+        self._holders[content].add(request)
+
+    def make_space(self, embeddings: int) -> bool:
+        """Evict entries that no request holds until so many embeddings are free; return False if they are too few."""
+        if embeddings > self.free and embeddings > self.reclaimable:
+            return False
+        while embeddings > self.free:
+            content = next(iter(self._idle))
+            del self._idle[content], self._holders[content]
+            self.free += self._sizes.pop(content)
+        return True
+
+    def insert(self, content: int, embeddings: int, request: Request) -> None:
+        """Add the entry of an image that is encoded for a request."""
+        self._sizes[content] = embeddings
+        self._holders[content] = {request}
+        self.free -= embeddings
+        self.n_encoded += 1
+
+    def release(self, content: int, request: Request) -> None:
+        """End a request's hold on an entry, if it has one."""
+        holders = self._holders.get(content)
+        if holders and request in holders:
+            holders.remove(request)
+            if not holders:
+                self._idle[content] = None
+
+    def check(self) -> None:
+        """Check that free + entries = size, and that exactly the entries without holders are idle."""
+        used = sum(self._sizes.values())
+        require(self.free >= 0, f"the encoder cache has {self.free} free embeddings")
+        require(self.free + used == self.size, f"{self.free} free + {used} cached != {self.size} embeddings")
+        idle = {content for content, holders in self._holders.items() if not holders}
+        require(idle == set(self._idle), "an encoder cache entry without holders is not idle")
