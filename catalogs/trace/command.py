@@ -13,7 +13,7 @@ from catalogs.networks.network import NeuralNetwork
 from catalogs.trace.recipes import NetworkRecipe, find_recipe, recipe_like
 
 #: Keys of --inputs that the stage takes as they are, and all keys.
-STAGE_KEYS: Final = ("method", "part", "dtype", "runs")
+STAGE_KEYS: Final = ("method", "part", "prepare", "dtype", "runs")
 
 KEYS: Final = ("inputs", "sizes", *STAGE_KEYS)
 

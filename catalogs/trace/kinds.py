@@ -7,6 +7,7 @@ it keeps its bytes and is reported.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from math import prod
 from typing import Any, Final
 
@@ -124,11 +125,13 @@ TABLE_WRITES: Final = frozenset(
 )
 
 
+@cache
 def base_name(operator: torch._ops.OpOverload) -> str:
     """Return the name of an operator without namespace and overload."""
     return str(operator._schema.name).partition("::")[2]
 
 
+@cache
 def kind_of(operator: torch._ops.OpOverload) -> str:
     """Return the kind of an operator; `other` where it is not known."""
     name = base_name(operator)
@@ -141,6 +144,7 @@ def kind_of(operator: torch._ops.OpOverload) -> str:
     return "reduction" if torch.Tag.reduction in tags else "other"
 
 
+@cache
 def runs_no_kernel(operator: torch._ops.OpOverload) -> bool:
     """Return whether an operator only allocates or makes a view."""
     returns = operator._schema.returns

@@ -11,7 +11,8 @@ from pydantic import Field
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import YamlBlock, read_yaml, validate_as
-from catalogs.networks.files import Expression, SizeBlock
+from catalogs.networks.files import DerivedBlock, Expression, SizeBlock
+from catalogs.networks.names import load_names
 from catalogs.networks.network import JobSize
 from catalogs.networks.polynomials import Polynomial
 
@@ -22,8 +23,8 @@ class StageRecipe(YamlBlock):
     """One stage: a class of a library with its configuration, and the tensors that it is called with.
 
     An input is a list of extents (a tensor of the stage's dtype), `{shape: [...], dtype: int64}`, `{value: ...}` (a
-    plain argument), `{tuple: [...]}` of inputs, or a mapping of inputs. `method` is called instead of `forward`, and
-    `part` is the submodule that is traced.
+    plain argument), `{tuple: [...]}` of inputs, or a mapping of inputs. `method` is called instead of `forward`, `part`
+    is the submodule that is traced, and `prepare` a method that turns the inputs into the arguments, unrecorded.
     """
 
     module: str
@@ -33,6 +34,7 @@ class StageRecipe(YamlBlock):
     dtype: str = "bf16"
     method: str | None = None
     part: str | None = None
+    prepare: str | None = None
 
 
 class NetworkRecipe(YamlBlock):
@@ -40,8 +42,8 @@ class NetworkRecipe(YamlBlock):
 
     family: str
     source: str
-    hf_id: str | None = None
     sizes: dict[str, SizeBlock] = Field(min_length=1)
+    derived: dict[str, DerivedBlock] = Field(default_factory=dict)
     stages: dict[str, StageRecipe] = Field(min_length=1)
 
     def job_sizes(self) -> tuple[JobSize, ...]:
@@ -63,11 +65,13 @@ def shipped_recipes() -> Mapping[str, NetworkRecipe]:
 
 
 def find_recipe(name: str) -> tuple[str, NetworkRecipe] | None:
-    """Return the shipped recipe with a name or model id, and its name; None if there is none."""
-    for key, recipe in shipped_recipes().items():
-        if name.lower() in (key, (recipe.hf_id or "").lower()):
-            return key, recipe
-    return None
+    """Return the shipped recipe that a name of a network means, and its own name; None if there is none.
+
+    Raises:
+        InputError: The name fits several networks.
+    """
+    found = load_names().find(name, shipped_recipes())
+    return None if found is None else (found, shipped_recipes()[found])
 
 
 def recipe_like(module: str) -> NetworkRecipe | None:

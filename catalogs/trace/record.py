@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from catalogs.trace.kinds import (
     FILLS,
@@ -27,6 +26,7 @@ from catalogs.trace.kinds import (
     kind_of,
     runs_no_kernel,
 )
+from catalogs.trace.meta_cache import MetaCache, tensors_in
 
 #: Names of dtypes as network files spell them.
 DTYPES: Final = {
@@ -97,13 +97,18 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped he
         self.live: dict[int, tuple[weakref.ref[Any], int, bool]] = {}
         self.live_elements = 0
         self.live_bytes = 0
+        self.results = MetaCache()
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and the guard costs more than a meta kernel
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run an operator and record it."""
-        result = func(*args, **(kwargs or {}))
-        outputs = _tensors(result)
+        result = self.results.call(func, args, kwargs or {})
+        outputs = tensors_in(result)
         for output in outputs:
             self.hold(output)
         if (outputs or func._schema.is_mutable) and not runs_no_kernel(func):
@@ -134,7 +139,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped he
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], outputs: list[torch.Tensor]) -> None:
         name, kind = base_name(func), kind_of(func)
-        inputs = _tensors((args, kwargs))
+        inputs = tensors_in((*args, *kwargs.values()))
         if name.removesuffix("_") in FILLS:
             inputs = inputs[1:]
         written = outputs
@@ -212,10 +217,6 @@ def _add(total: Amount, other: Amount) -> None:
     total.weights += other.weights
 
 
-def _tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
-
-
 class _AttentionAsOne(TorchFunctionMode):  # type: ignore[misc]  # torch is untyped here
     """Keeps scaled dot-product attention as one operator, with the memory layout that the fused kernels return."""
 
@@ -288,7 +289,7 @@ def record(module: torch.nn.Module, run: Callable[[], Any], inputs: Iterable[Any
     """
     recording = Recording()
     recorder = _Recorder(module, dtype, recording)
-    for tensor in _tensors(list(inputs)):
+    for tensor in tensors_in(list(inputs)):
         recorder.hold(tensor)
     collecting = gc.isenabled()
     gc.disable()

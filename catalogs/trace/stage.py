@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from functools import cache
 from itertools import product
 from math import prod
 from typing import Final
 
 import numpy as np
 
-from catalogs.arrays import IntArray
+from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
 from catalogs.networks.network import ITEMSIZE, DerivedSize, JobSize, Operator, Repeat
 from catalogs.networks.polynomials import Polynomial
@@ -78,8 +79,9 @@ def _axis(size: JobSize) -> Axis:
 def _steady(run: Runner, base: Mapping[str, int]) -> Runner:
     """Return `run` with its results kept, in the steady state: some modules fill caches in the first run of a size."""
     run(base)
-    first = _keys(run(base))
-    known: dict[tuple[tuple[str, int], ...], Recording] = {}
+    second = run(base)
+    first = _keys(second)
+    known: dict[tuple[tuple[str, int], ...], Recording] = {tuple(sorted(base.items())): second}
 
     def steady(sizes: Mapping[str, int]) -> Recording:
         key = tuple(sorted(sizes.items()))
@@ -130,6 +132,7 @@ def _fit(run: Runner, axes: Sequence[Axis], fixed: Mapping[str, int], corners: S
     base = at((0,) * len(axes))
     keys = _keys(base)
 
+    @cache
     def sample(index: Index) -> IntArray:
         recording = at(index)
         if (found := _keys(recording)) != keys:
@@ -193,7 +196,7 @@ def _largest(
     """Return the live bytes that may be the most: those that no others reach at every corner."""
     itemsize = Polynomial.name(ITEMSIZE)
     distinct = list(dict.fromkeys(polynomial(i) * itemsize + polynomial(i + 1) for i in live))
-    totals = np.array([[_approximate(p, {**c, ITEMSIZE: CHOICE_ITEMSIZE}) for c in corners] for p in distinct])
+    totals = _approximate(distinct, [{**corner, ITEMSIZE: CHOICE_ITEMSIZE} for corner in corners])
     chosen: list[int] = []
     for row in sorted(range(len(distinct)), key=lambda r: -float(totals[r].sum())):
         if not any((totals[other] >= totals[row]).all() for other in chosen):
@@ -201,9 +204,16 @@ def _largest(
     return tuple(distinct[row] for row in chosen)
 
 
-def _approximate(polynomial: Polynomial, sizes: Mapping[str, int]) -> float:
-    terms = (float(c) * float(prod(sizes[name] ** e for name, e in monomial)) for monomial, c in polynomial.terms)
-    return sum(terms)
+def _approximate(polynomials: Sequence[Polynomial], jobs: Sequence[Mapping[str, int]]) -> FloatArray:
+    """Return the values of polynomials at several jobs, shape (n_polynomials, n_jobs)."""
+    monomials = {m: i for i, m in enumerate(dict.fromkeys(m for p in polynomials for m, _ in p.terms))}
+    powers = np.array([[float(prod(job[name] ** e for name, e in m)) for job in jobs] for m in monomials])
+    coefficients = np.zeros((len(polynomials), len(monomials)))
+    for row, polynomial in enumerate(polynomials):
+        for monomial, coefficient in polynomial.terms:
+            coefficients[row, monomials[monomial]] = float(coefficient)
+    values: FloatArray = coefficients @ powers.reshape(len(monomials), len(jobs))
+    return values
 
 
 def _corners(sizes: Sequence[JobSize], fixed: Mapping[str, int]) -> list[dict[str, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from catalogs.errors import InputError
@@ -24,19 +25,19 @@ def trace_network(name: str, recipe: NetworkRecipe) -> NeuralNetwork:
     """
     sizes = recipe.job_sizes()
     stages = []
-    derived: dict[str, DerivedSize] = {}
+    derived = {name: block.build(name) for name, block in recipe.derived.items()}
     for key, stage in recipe.stages.items():
         used = check_inputs(stage, recipe.sizes)
         try:
-            traced, found = _trace_stage(key, stage, [size for size in sizes if size.name in used])
+            traced, found = _traced_stage(key, stage, [size for size in sizes if size.name in used])
         except InputError as error:
             rule = f"stage {key} of {name}: {error.rule}"
             raise InputError(rule, error.value, error.nearest, error.hint) from None
         stages.append(traced)
         derived |= {size.name: size for size in found}
-    libraries = dict.fromkeys(["torch", *(stage.module.partition(".")[0] for stage in recipe.stages.values())])
+    libraries = dict.fromkeys(["torch", *(lib for stage in recipe.stages.values() for lib in _libraries(stage))])
     with_versions = [f"{lib} {getattr(sys.modules.get(lib), '__version__', '')}".strip() for lib in libraries]
-    network = NeuralNetwork(
+    return NeuralNetwork(
         name,
         recipe.family,
         sizes,
@@ -45,8 +46,25 @@ def trace_network(name: str, recipe: NetworkRecipe) -> NeuralNetwork:
         recipe.source,
         ", ".join(text.partition("+")[0] for text in with_versions),
     )
-    _check_flops(network, recipe)
-    return network
+
+
+def _libraries(stage: StageRecipe) -> tuple[str, ...]:
+    """Return the libraries whose versions determine what a stage launches."""
+    place = sys.modules.get(stage.module.replace(":", ".").rpartition(".")[0])
+    return getattr(place, "LIBRARIES", None) or (stage.module.partition(".")[0],)
+
+
+#: Traced stages of this process by all that determines them: networks share text encoders and decoders.
+_TRACED: Final[dict[str, tuple[Stage, tuple[DerivedSize, ...]]]] = {}
+
+
+def _traced_stage(key: str, stage: StageRecipe, sizes: list[JobSize]) -> tuple[Stage, tuple[DerivedSize, ...]]:
+    """Return a stage, traced once for all stages of the process that differ in their name and runs only."""
+    content = repr((stage.model_dump(exclude={"runs"}), [replace(size, meaning="") for size in sizes]))
+    if content not in _TRACED:
+        _TRACED[content] = _trace_stage(key, stage, sizes)
+    traced, derived = _TRACED[content]
+    return replace(traced, name=key, runs=Polynomial.of(stage.runs)), derived
 
 
 def _trace_stage(key: str, stage: StageRecipe, sizes: list[JobSize]) -> tuple[Stage, tuple[DerivedSize, ...]]:
@@ -61,25 +79,36 @@ def _trace_stage(key: str, stage: StageRecipe, sizes: list[JobSize]) -> tuple[St
     def run(job: Mapping[str, int]) -> Any:
         inputs = make_inputs(stage.inputs, {**fixed, **job}, dtype)
         with quiet():
-            return record(module, lambda: _call(module, stage, inputs), [inputs], dtype)
+            if stage.prepare:  # recorded too, since recording is quick, and forgotten
+                arguments: dict[str, Any] = {}
+                prepare = getattr(module, stage.prepare)
+                record(module, lambda: arguments.update(_call(prepare, stage, inputs)), [inputs], dtype)
+                inputs = arguments
+            return record(module, lambda: _call(_entry(module, stage), stage, inputs), [inputs], dtype)
 
     traced = trace_operators(run, [size for size in sizes if size.name not in fixed])
     notices = tuple(f"{operator} is of unknown kind and counted by its bytes" for operator in traced.unknown)
     parameters = sum(parameter.numel() for parameter in {id(p): p for p in module.parameters()}.values())
     place = f"{stage.module}.{stage.part}" if stage.part else stage.module
     label = f"{place}.{stage.method}" if stage.method else place
-    found = Stage(key, Polynomial.of(stage.runs), traced.items, parameters, stage.dtype, traced.peak, label, notices)
+    once = Polynomial.of(1)
+    found = Stage(key, once, traced.items, parameters, stage.dtype, traced.peak, label, notices)
+    _check_flops(module, stage, found, {size.name: size.default for size in sizes}, traced.derived)
     return found, traced.derived
 
 
-def _call(module: Any, stage: StageRecipe, inputs: Mapping[str, Any]) -> Any:
-    """Run the module once.
+def _entry(module: Any, stage: StageRecipe) -> Any:
+    return getattr(module, stage.method) if stage.method else module
+
+
+def _call(function: Any, stage: StageRecipe, inputs: Mapping[str, Any]) -> Any:
+    """Run a module or one of its methods once.
 
     Raises:
         InputError: The module needs values, which tensors without memory do not have, or does not take the inputs.
     """
     try:
-        return (getattr(module, stage.method) if stage.method else module)(**inputs)
+        return function(**inputs)
     except InputError:
         raise
     except Exception as error:
@@ -97,24 +126,27 @@ def _shape(value: Any) -> str:
     return "x".join(map(str, value.shape)) if hasattr(value, "shape") else type(value).__name__
 
 
-def _check_flops(network: NeuralNetwork, recipe: NetworkRecipe) -> None:
-    """Compare the FLOPs of each stage at the default job with those of torch's own counter.
+def _check_flops(
+    module: Any, made: StageRecipe, stage: Stage, job: dict[str, int], derived: tuple[DerivedSize, ...]
+) -> None:
+    """Compare the FLOPs of a stage at the default job with those of torch's own counter.
 
     Raises:
         InputError: They differ by more than the tolerance.
     """
     from torch.utils.flop_counter import FlopCounterMode
 
+    from catalogs.trace.meta_cache import EqualCallsOnce
     from catalogs.trace.record import DTYPES
 
     torch = library("torch")
-    sizes = network.sizes_of()
-    for stage in network.stages:
-        made = recipe.stages[stage.name]
-        module = build_module(made)
-        inputs = make_inputs(made.inputs, sizes, DTYPES[made.dtype])
-        with quiet(), torch.no_grad(), torch.device("meta"), FlopCounterMode(display=False) as counter:
-            _call(module, made, inputs)
-        counted, ours = counter.get_total_flops(), stage.at(sizes).flops
-        if abs(counted - ours) > FLOP_TOLERANCE * counted:
-            raise InputError(f"the FLOPs of stage {stage.name} differ from the {counted} that torch counts", ours)
+    inputs = make_inputs(made.inputs, job, DTYPES[made.dtype])
+    with quiet(), torch.no_grad(), torch.device("meta"), EqualCallsOnce():
+        if made.prepare:
+            inputs = _call(getattr(module, made.prepare), made, inputs)
+        with FlopCounterMode(display=False) as counter:
+            _call(_entry(module, made), made, inputs)
+    counted = counter.get_total_flops()
+    ours = stage.at(job | {size.name: size.value(job) for size in derived}).flops
+    if abs(counted - ours) > FLOP_TOLERANCE * counted:
+        raise InputError(f"the FLOPs differ from the {counted} that torch counts", ours)
