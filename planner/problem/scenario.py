@@ -58,16 +58,21 @@ def request_of_keys(values: Values) -> PlanRequest:
             raise InputError(f"{request_keys()[name].option} is needed", hint=EXAMPLE)
     if not given.get("slo"):
         parse_slos([])  # raises an error that explains how to write an objective
-    nested: dict[str, Any] = {}
-    for name, value in given.items():
-        group, dot, rest = name.partition(".")
-        if dot:
-            nested.setdefault(group, {})[rest] = value
-        else:
-            nested[name] = value
-    request = PlanRequest(**nested)
+    request = PlanRequest(**nested(given))
     request.accounting.check_files()
     return request
+
+
+def nested(keys: Values) -> dict[str, Any]:
+    """Return dotted keys as nested mappings: the fields of a request."""
+    found: dict[str, Any] = {}
+    for name, value in keys.items():
+        group, dot, rest = name.partition(".")
+        if dot:
+            found.setdefault(group, {})[rest] = value
+        else:
+            found[name] = value
+    return found
 
 
 def read_scenario(path: Path) -> dict[str, Any]:
