@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, PositiveFloat
 
+from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import DATA, YamlBlock, read_yaml, validate_as
 from simulator.networks.execution import Mode
 
 Share = Annotated[float, Field(gt=0.0, le=1.5)]
+
+#: What an interval belongs to: seconds of jobs that repeat a stage (diffusion), seconds of one pass by execution mode,
+#: the ratio of one accelerator's seconds to those of several, and peak memory.
+IntervalClass = Literal["diffusion", "eager", "compiled", "tensorrt", "speedup", "memory"]
+
+Factor = Annotated[float, Field(ge=1.0)]
 
 
 class EngineFactors(YamlBlock):
@@ -27,6 +34,8 @@ class EngineFactors(YamlBlock):
         transposed_share: Share of the convolutions that transpose their images in eager mode with channels first, since
             most kernels for the matrix units need channels last. Compilers choose one layout for the whole network.
         host_launch_s: Seconds of the host per kernel; the accelerator waits for the host where kernels are shorter.
+        interval_90: Factor f by class: 90 % of measurements are expected between the prediction divided by f and the
+            prediction times f. A class without measurements is not in it.
     """
 
     convolution_share: dict[Mode, Share]
@@ -34,6 +43,7 @@ class EngineFactors(YamlBlock):
     masked_attention_speed: Share
     transposed_share: Share
     host_launch_s: dict[Mode, PositiveFloat]
+    interval_90: dict[IntervalClass, Factor]
 
 
 #: The file of the shipped factors.
@@ -57,3 +67,22 @@ def load_factors() -> EngineFactors:
         InputError: The file is damaged.
     """
     return read_factors(FILE)
+
+
+def seconds_class(repeats: bool, mode: Mode) -> IntervalClass:
+    """Return the interval class of a job's seconds; `repeats`: the job runs a stage more than once, as diffusion does."""
+    return "diffusion" if repeats else mode
+
+
+def interval_factor(kind: IntervalClass) -> float:
+    """Return the factor of the 90 % interval of a class of predictions.
+
+    A class without measurements has the widest of the factors: that it was not measured makes it no more certain.
+
+    Raises:
+        InputError: There is no such class.
+    """
+    if kind not in get_args(IntervalClass):
+        raise InputError("unknown interval class", kind, nearest_name(kind, get_args(IntervalClass)))
+    known = load_factors().interval_90
+    return known.get(kind, max(known.values()))
