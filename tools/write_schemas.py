@@ -7,6 +7,7 @@ from pathlib import Path
 
 from catalogs.io.output_files import write_atomically
 from planner.networks.request import NetworkRequest
+from planner.networks.schema import NetworkAnswer
 from planner.search.pareto_search import FrontFile
 from planner.sections.full_answer import FullAnswer
 
@@ -19,6 +20,7 @@ def schemas() -> dict[Path, str]:
         "answer.schema.json": FullAnswer,
         "front.schema.json": FrontFile,
         "network_request.schema.json": NetworkRequest,
+        "network_answer.schema.json": NetworkAnswer,
     }
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     texts = {name: json.dumps(head | model.model_json_schema(), indent=1) for name, model in models.items()}

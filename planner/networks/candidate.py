@@ -148,7 +148,7 @@ class JobCandidate:
             "job": dict(job),
             "max_batch": self.max_batch * job.get("batch", 1),
             "queue_delay_s": self.queue_delay_s,
-            "router": "least_loaded",
+            "router": "least_outstanding",
         }
         return keys
 

@@ -89,7 +89,9 @@ def read_job(network: NeuralNetwork, text: str | None, steps: int | None) -> Job
         if STEPS in given:
             raise InputError("steps are given twice", f"--job {text} --steps {steps}", f"--steps {steps}")
         if STEPS not in _known(network):
-            raise InputError(f"{network.name} has no steps: a job runs each stage once", f"--steps {steps}", "no --steps")
+            raise InputError(
+                f"{network.name} has no steps: a job runs each stage once", f"--steps {steps}", "no --steps"
+            )
         given[STEPS] = steps
     valid: dict[str, int] = {}
     wrong: list[InputError] = []

@@ -27,7 +27,7 @@ from planner.problem.request import (
 )
 from planner.problem.request_keys import network_keys, request_keys
 from planner.problem.scenario import nested
-from planner.problem.slo import Slo, parse_slos
+from planner.problem.slo import Slo
 from planner.problem.tariff import Tariff
 from simulator.networks.execution import ACTIVATION_BYTES
 
@@ -76,7 +76,8 @@ class NetworkRequest(RequestModel):
         ),
     ] = ()
     modes: Annotated[
-        Texts, key("Executions of a network to choose from: eager, compiled, tensorrt (default: the first two).", CHOICE)
+        Texts,
+        key("Executions of a network to choose from: eager, compiled, tensorrt (default: the first two).", CHOICE),
     ] = ()
     max_batch: Annotated[
         Whole | None, key("Most jobs of a network that are executed together (default: chosen by the plan).", CHOICE)

@@ -10,7 +10,7 @@ from typing import Final
 from calibration.bundles.bundle import Bundle, load_bundle
 from planner.networks.candidate import Setup
 from planner.networks.job import BATCH, STEPS, Job
-from simulator.networks.factors import IntervalClass, interval_factor, seconds_class
+from simulator.networks.factors import IntervalClass, interval_factor, load_factors, seconds_class
 from simulator.networks.job import JobPrice, price_job
 
 #: Level of the published intervals of errors (docs/accuracy-networks.md), which are two-sided.
@@ -61,6 +61,12 @@ class JobService:
             self._bundles[accelerator.name] = load_bundle(accelerator)
         return self._bundles[accelerator.name]
 
+    @property
+    def fingerprint(self) -> str:
+        """Return text that identifies the calibrations used so far and the factors of engines."""
+        names = sorted(f"{b.name} {sorted(b.provenance.items(), key=str)}" for b in self._bundles.values())
+        return " + ".join([*names, load_factors().model_dump_json()])
+
     def price(self, setup: Setup, jobs: int = 1) -> JobPrice:
         """Return the price of a batch of jobs.
 
@@ -72,9 +78,7 @@ class JobService:
             sizes = dict(self.job.sizes)
             if BATCH in self.job.all_sizes:
                 sizes[BATCH] = jobs * self.job.items
-            self._prices[key] = price_job(
-                self.job.network, self.bundle(setup), setup.hardware, setup.execution, sizes
-            )
+            self._prices[key] = price_job(self.job.network, self.bundle(setup), setup.hardware, setup.execution, sizes)
         return self._prices[key]
 
     def seconds(self, setup: Setup, jobs: int = 1) -> float:

@@ -1,0 +1,302 @@
+"""Answer a request for a plan of a network: candidates, bounds, one search for each kind of accelerator, measurement."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from catalogs.economics.prices import Price
+from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.specs import Hardware
+from catalogs.networks.files import load_network
+from planner.answer.schema import SearchSummary
+from planner.networks.assess import JobAssessor, JobOutcome
+from planner.networks.evaluation import JobEvaluator
+from planner.networks.job import Job, read_job
+from planner.networks.measure import MeasuredPlan, PlanBuilder
+from planner.networks.refusal import refuse
+from planner.networks.reproduction import reproduce
+from planner.networks.request import NetworkRequest
+from planner.networks.schema import SCHEMA_VERSION, JobBlock, NetworkAnswer, NetworkHardwareRow
+from planner.networks.search import JobSearch, Progress, search_jobs, study_name
+from planner.networks.service import JobService
+from planner.networks.space import Space, make_space
+from planner.problem.hardware_choice import choose_hardware, is_any, is_one
+from planner.problem.tariff import least_price, require_price
+from planner.search.study import SearchSettings, need_storage
+
+N_ALTERNATIVES: Final = 2
+
+#: Best outcomes that are measured with several seeds before a kind of accelerator is given up.
+_MOST_TRIES: Final = 4
+
+
+@dataclass(slots=True)
+class KindSearch:
+    """The search on one kind of accelerator."""
+
+    hardware: Hardware
+    space: Space
+    search: JobSearch
+
+
+@dataclass(slots=True)
+class NetworkPlanner:
+    """Plans one request.
+
+    Attributes:
+        request: The request.
+        job: Its job.
+        builder: Builds plans of its candidates.
+        kinds: The searches so far.
+        notices: Hardware that is not compared.
+    """
+
+    request: NetworkRequest
+    job: Job
+    builder: PlanBuilder
+    kinds: list[KindSearch] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, request: NetworkRequest) -> NetworkPlanner:
+        """Return the planner of a request.
+
+        Raises:
+            InputError: The network, or a size of the job, is invalid.
+        """
+        job = read_job(load_network(request.model), request.job, request.steps)
+        evaluator = JobEvaluator(request, JobService(job))
+        return cls(request, job, PlanBuilder(JobAssessor(request, evaluator)))
+
+    @property
+    def assessor(self) -> JobAssessor:
+        """Return what measures its candidates."""
+        return self.builder.assessor
+
+    def hardware(self) -> list[Hardware]:
+        """Return the hardware to search, and note the rest.
+
+        Raises:
+            InputError: A name is unknown, or none of the hardware is left.
+        """
+        request, tariff = self.request, self.request.tariff
+        named = parse_hardware(request.hardware) if is_one(request.hardware) else None
+
+        def price_of(hardware: Hardware) -> Price | None:
+            return least_price(hardware, tariff) if tariff.usd_per_hour is None else Price.user(tariff.usd_per_hour)
+
+        found = choose_hardware(
+            request.hardware, price_of, request.objective == "cost", request.max_usd_per_hour, named
+        )
+        self.notices += found.notices
+        if named is not None:
+            require_price(named, tariff)
+        return list(found.hardware)
+
+    def search(self, hardware: Hardware, progress: Progress | None = None) -> KindSearch:
+        """Search one piece of hardware.
+
+        Raises:
+            InputError: It has no calibration, or none of the precisions.
+        """
+        request, options = self.request, self.request.search
+        space = make_space(request, self.assessor.evaluator.service, [hardware])
+        settings = SearchSettings(
+            options.trials, request.seed, study_name(request, hardware.text), options.journal, options.storage
+        )
+        return KindSearch(hardware, space, search_jobs(space.left, self.assessor, settings, progress))
+
+    def run(self, progress: Progress | None = None) -> None:
+        """Search all the hardware of the request.
+
+        Raises:
+            InputError: A name is unknown, or no hardware can be searched.
+        """
+        several = self.hardware()
+        for hardware in several:
+            try:
+                self.kinds.append(self.search(hardware, progress))
+            except InputError as error:
+                if not is_any(self.request.hardware):
+                    raise
+                self.notices.append(f"not compared, {hardware.text}: {error}")
+            if self.kinds and self.kinds[-1].search.interrupted:
+                break
+
+    def winners(self) -> list[MeasuredPlan]:
+        """Return the best plan of each kind of accelerator, best first: they hold with several seeds."""
+        found = []
+        for kind in self.kinds:
+            plan = self._first_that_holds(kind.search)
+            if plan is not None:
+                found.append(plan)
+        return sorted(found, key=self._value)
+
+    def _first_that_holds(self, search: JobSearch) -> MeasuredPlan | None:
+        best = search.best
+        held = [] if best is None else [best, *(o for o in search.held if o is not best)]
+        for outcome in held[:_MOST_TRIES]:
+            plan = self._confirmed(outcome)
+            if plan is not None:
+                return plan
+        return None
+
+    def _confirmed(self, outcome: JobOutcome) -> MeasuredPlan | None:
+        """Return the plan of an outcome, with more replicas where several seeds need them; None if it does not hold."""
+        candidate, rate = outcome.candidate, self.request.requests_per_s
+        most = self.assessor.most_replicas(candidate)
+        while True:
+            plan = self.builder.measured(candidate, rate)
+            if plan.met or rate is None or candidate.replicas >= most:
+                return plan if plan.met else None
+            candidate = candidate.with_replicas(candidate.replicas + 1)
+
+    def _value(self, plan: MeasuredPlan) -> tuple[float, tuple[float, ...]]:
+        verdict = self.assessor.evaluator.verdict(plan.candidate, plan.requests_per_s)
+        rate = plan.plan.capacity_requests_per_s or plan.requests_per_s
+        used = rate if self.request.objective == "throughput" else plan.requests_per_s
+        return self.assessor.score(plan.candidate, used, verdict), plan.candidate.distance
+
+    def others(self, best: MeasuredPlan) -> list[MeasuredPlan]:
+        """Return the best plans of other setups on the same accelerator: other formats, modes or splits."""
+        kind = next(k for k in self.kinds if k.hardware.accelerator == best.candidate.setup.hardware.accelerator)
+        found: list[MeasuredPlan] = []
+        taken = {best.candidate.setup}
+        for outcome in kind.search.held:
+            if outcome.candidate.setup not in taken and len(found) < N_ALTERNATIVES:
+                taken.add(outcome.candidate.setup)
+                plan = self._confirmed(outcome)
+                found += [] if plan is None else [plan]
+        return found
+
+
+def plan_network(request: NetworkRequest, progress: Progress | None = None) -> NetworkAnswer:
+    """Return the answer to a request for a plan of a network; one that cannot be met is `feasible` False.
+
+    Args:
+        request: The request.
+        progress: Called after each candidate of a search.
+
+    Raises:
+        InputError: A name or a size is invalid, or the storage of the search does not answer.
+        KeyboardInterrupt: The search was interrupted before it found a plan.
+    """
+    started = time.perf_counter()
+    if request.search.storage is not None:
+        need_storage(request.search.storage)
+    planner = NetworkPlanner.of(request)
+    planner.run(progress)
+    interrupted = any(kind.search.interrupted for kind in planner.kinds)
+    winners = planner.winners()
+    if interrupted and not winners:
+        raise KeyboardInterrupt
+    rest = [] if not winners or interrupted else [*winners[1:], *planner.others(winners[0])][:N_ALTERNATIVES]
+    refusal = None if winners else refuse(request, planner.builder, planner.kinds, _fewest)
+    return NetworkAnswer(
+        schema_version=SCHEMA_VERSION,
+        kind="network",
+        request=request,
+        job=_job_block(planner.job),
+        feasible=bool(winners),
+        best=winners[0].plan if winners else None,
+        alternatives=[found.plan for found in rest],
+        infeasible=refusal,
+        search=_summary(planner, time.perf_counter() - started),
+        hardware=_rows(planner, winners),
+        assumptions=_assumptions(request, planner),
+        reproduce=reproduce(request, planner.assessor.evaluator.service),
+    )
+
+
+def _fewest(request: NetworkRequest) -> MeasuredPlan | None:
+    """Return the plan of a changed request; None if it has none or cannot be planned."""
+    try:
+        planner = NetworkPlanner.of(request)
+        planner.run()
+    except InputError:
+        return None
+    return next(iter(planner.winners()), None)
+
+
+def _job_block(job: Job) -> JobBlock:
+    return JobBlock(
+        network=job.network.name,
+        family=job.network.family,
+        sizes=job.all_sizes,
+        words=job.words,
+        unit=job.unit,
+        units_per_job=job.items,
+    )
+
+
+def _summary(planner: NetworkPlanner, seconds: float) -> SearchSummary:
+    searches = [kind.search for kind in planner.kinds]
+    reasons: Counter[str] = Counter()
+    for kind in planner.kinds:
+        reasons.update(kind.space.reasons)
+    measured = sum(len(search.outcomes) for search in searches)
+    overloaded = sum(len(k.space.left) for k in planner.kinds) - measured
+    skipped = sum(search.n_outclassed for search in searches)
+    if overloaded > skipped:
+        reasons["full batches on all the hardware serve fewer jobs than required"] += overloaded - skipped
+    complete = all(search.complete for search in searches)
+    return SearchSummary(
+        n_space=sum(kind.space.n for kind in planner.kinds),
+        n_bounded_out=reasons.total(),
+        n_simulated=measured,
+        n_pruned=0,
+        seconds=seconds,
+        seed=planner.request.seed,
+        method="all candidates except those that cannot win" if complete else "the most promising candidates",
+        n_resumed=sum(search.n_resumed for search in searches),
+        bounded_out=dict(reasons.most_common()),
+        n_requests=planner.assessor.evaluator.n_simulated,
+        n_trials=measured,
+        n_searches=len(searches),
+        interrupted=any(search.interrupted for search in searches),
+        left_out=planner.notices,
+    )
+
+
+def _rows(planner: NetworkPlanner, winners: Sequence[MeasuredPlan]) -> list[NetworkHardwareRow]:
+    """Return a row for each kind of accelerator, best first; none where there is no choice."""
+    if len(planner.kinds) < 2:
+        return []
+    rows = [
+        NetworkHardwareRow(
+            hardware=found.candidate.hardware.text,
+            state="holds",
+            words=found.candidate.words,
+            requests_per_s=found.requests_per_s,
+            usd_per_hour=None if found.plan.cost is None else found.plan.cost.usd_per_hour,
+            usd_per_unit=found.plan.usd_per_unit,
+        )
+        for found in winners
+    ]
+    held = {found.candidate.setup.hardware for found in winners}
+    for kind in planner.kinds:
+        if kind.hardware not in held:
+            reasons = list(kind.space.reasons)
+            missed = min(kind.search.outcomes, key=lambda o: o.ratio, default=None)
+            why = f"{missed.binding} is missed" if missed is not None else next(iter(reasons), "too few accelerators")
+            rows.append(NetworkHardwareRow(hardware=kind.hardware.text, state="refused", why=why))
+    return rows
+
+
+def _assumptions(request: NetworkRequest, planner: NetworkPlanner) -> list[str]:
+    engine = planner.assessor.evaluator.service.engine
+    lines = [
+        "jobs arrive at random (Poisson), all of them of the same sizes",
+        f"{engine} serves them, and a router sends each to the replica with the fewest jobs",
+        "latencies are from arrival to the end of the job's batch; transfers of inputs and results are not counted",
+        "the published error of the class of networks slows every batch down, at the confidence of the request",
+    ]
+    if request.requests_per_s is None:
+        at = "a light load" if request.objective == "latency" else "the highest rate that meets every objective"
+        lines.append(f"no rate given: figures are at {at}")
+    return lines
