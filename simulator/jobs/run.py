@@ -10,37 +10,12 @@ import numpy as np
 from catalogs.arrays import BoolArray, FloatArray, IntArray
 from catalogs.workloads.jobs import JobSet
 from simulator.core import outcomes
+from simulator.jobs.batch_log import BatchLog
+from simulator.jobs.cluster import Serving
 from simulator.jobs.compiled import CompiledJobs
 
 #: The reasons why an engine rejects a job.
 _REJECTED = (outcomes.TOO_LARGE, outcomes.QUEUE_FULL)
-
-
-@dataclass(frozen=True)
-class BatchLog:
-    """The batches of a run in the order of their starts; arrays have shape (batches,).
-
-    Attributes:
-        replica: Index of the replica.
-        kind: Index of the kind of job in `JobSet.kinds`.
-        jobs: Number of jobs.
-        items: Number of items: the sum of the jobs' sizes `batch`.
-        start_s: When the batch began.
-        end_s: When it ended; later than its own seconds where instances shared the accelerator. inf: cut off.
-        alone_s: Its seconds on an idle accelerator.
-        busy_s: Seconds of kernels and collectives.
-        kernel_j: Joules of its kernels on all accelerators, without their idle power in gaps of the host.
-    """
-
-    replica: IntArray
-    kind: IntArray
-    jobs: IntArray
-    items: IntArray
-    start_s: FloatArray
-    end_s: FloatArray
-    alone_s: FloatArray
-    busy_s: FloatArray
-    kernel_j: FloatArray
 
 
 @dataclass(frozen=True)
@@ -50,7 +25,8 @@ class JobRun:
     Arrays have shape (jobs,) and are in workload order. Times are in seconds and nan if the event did not happen.
     """
 
-    compiled: CompiledJobs
+    serving: Serving
+    compiled: CompiledJobs | None  # None: a run of bare prices
     jobs: JobSet
     arrival_s: FloatArray
     started_s: FloatArray
@@ -59,6 +35,7 @@ class JobRun:
     batch: IntArray  # row in `batches`; -1: none
     status: IntArray  # codes of outcomes.STATUS
     batches: BatchLog
+    n_states_moved: int = 0  # how often the state of a session was copied to an accelerator
     horizon_s: float | None = None
 
     @property
