@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
+from typing import Any, Final
 
 from catalogs.economics.prices import Price, RentalNeed
 from catalogs.hardware.catalog import with_count, with_nodes
@@ -13,6 +13,8 @@ from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import counted, seconds
 from planner.problem.tariff import Tariff, table_price
 from simulator.networks.execution import Execution, Mode, Parallelism
+
+ONE_RANK: Final = Parallelism()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Setup:
     hardware: Hardware
     precision: str
     mode: Mode
-    parallelism: Parallelism = Parallelism()
+    parallelism: Parallelism = ONE_RANK
     offload: bool = False
 
     @property
@@ -57,7 +59,7 @@ class Setup:
 
     @property
     def words(self) -> str:
-        """Return the execution in words, such as "bf16, compiled, 4 GPUs per job (ulysses 2, guidance 2)"."""
+        """Return the execution in words, such as "bf16, compiled, 2 accelerators per job (ulysses 2)"."""
         found = [self.precision, self.mode]
         split = self.parallelism
         if self.ranks > 1:
@@ -133,7 +135,7 @@ class JobCandidate:
     def deployment(self, model: str, engine: str, job: Mapping[str, int]) -> dict[str, Any]:
         """Return the keys of deployment.yaml that `simulate` reads; the batch counts the items of the jobs."""
         split = self.setup.parallelism
-        keys = {
+        return {
             "model": model,
             "engine": engine,
             "hardware": self.hardware.text,
@@ -150,7 +152,6 @@ class JobCandidate:
             "queue_delay_s": self.queue_delay_s,
             "router": "least_outstanding",
         }
-        return keys
 
 
 def price_of(candidate: JobCandidate, tariff: Tariff) -> Price | None:

@@ -146,6 +146,11 @@ class JobEvaluator:
     _compiled: dict[JobCandidate, CompiledJobs] = field(default_factory=dict, repr=False)
     _seen: dict[tuple[JobCandidate, float, float, int], JobObservation] = field(default_factory=dict, repr=False)
 
+    @property
+    def n_candidates(self) -> int:
+        """Return the number of candidates that were simulated, whatever their replicas."""
+        return len({candidate.batching for candidate in self._compiled})
+
     def fluid_per_s(self, candidate: JobCandidate) -> float:
         """Return the jobs per second that all replicas serve with full batches, at the predicted speed."""
         each = self.service.fluid_jobs_per_s(candidate.setup, candidate.max_batch)

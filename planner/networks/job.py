@@ -89,9 +89,8 @@ def read_job(network: NeuralNetwork, text: str | None, steps: int | None) -> Job
         if STEPS in given:
             raise InputError("steps are given twice", f"--job {text} --steps {steps}", f"--steps {steps}")
         if STEPS not in _known(network):
-            raise InputError(
-                f"{network.name} has no steps: a job runs each stage once", f"--steps {steps}", "no --steps"
-            )
+            rule = f"{network.name} has no steps: a job runs each stage once"
+            raise InputError(rule, f"--steps {steps}", "no --steps")
         given[STEPS] = steps
     valid: dict[str, int] = {}
     wrong: list[InputError] = []
@@ -134,9 +133,9 @@ def _sizes(network: NeuralNetwork, text: str) -> dict[str, int]:
         rule = "a job is WIDTHxHEIGHT, WIDTHxHEIGHTxFRAMES or NAME=VALUE with commas"
         raise InputError(rule, text, _example(network))
     numbers = [int(part) for part in re.findall(r"\d+", text)]
-    extents = [name for name in _EXTENTS if name in _known(network)]
-    if len(numbers) == 1:
-        single = [name for name in _known(network) if name not in (BATCH, STEPS, "guidance")]
+    extents: list[str] = [name for name in _EXTENTS if name in _known(network)]
+    if len(numbers) == 1:  # the only size of the network, such as its tokens
+        single = [name for name in _known(network) if name not in (BATCH, STEPS, "guidance")] or [BATCH]
         extents = single if len(single) == 1 else extents
     if "height" not in extents and len(numbers) > 1:
         known = ", ".join(_known(network))

@@ -1,4 +1,4 @@
-"""Answer a request for a plan of a network: candidates, bounds, one search for each kind of accelerator, measurement."""
+"""Answer a request for a plan of a network: candidates, bounds, one search for each accelerator, measurement."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.networks.files import load_network
+from catalogs.ui.words import digits
 from planner.answer.schema import SearchSummary
 from planner.networks.assess import JobAssessor, JobOutcome
 from planner.networks.evaluation import JobEvaluator
@@ -22,9 +23,9 @@ from planner.networks.refusal import refuse
 from planner.networks.reproduction import reproduce
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import SCHEMA_VERSION, JobBlock, NetworkAnswer, NetworkHardwareRow
-from planner.networks.search import JobSearch, Progress, search_jobs, study_name
+from planner.networks.search import JobSearch, KindSearch, Progress, search_jobs, study_name
 from planner.networks.service import JobService
-from planner.networks.space import Space, make_space
+from planner.networks.space import make_space
 from planner.problem.hardware_choice import choose_hardware, is_any, is_one
 from planner.problem.tariff import least_price, require_price
 from planner.search.study import SearchSettings, need_storage
@@ -33,15 +34,6 @@ N_ALTERNATIVES: Final = 2
 
 #: Best outcomes that are measured with several seeds before a kind of accelerator is given up.
 _MOST_TRIES: Final = 4
-
-
-@dataclass(slots=True)
-class KindSearch:
-    """The search on one kind of accelerator."""
-
-    hardware: Hardware
-    space: Space
-    search: JobSearch
 
 
 @dataclass(slots=True)
@@ -90,9 +82,8 @@ class NetworkPlanner:
         def price_of(hardware: Hardware) -> Price | None:
             return least_price(hardware, tariff) if tariff.usd_per_hour is None else Price.user(tariff.usd_per_hour)
 
-        found = choose_hardware(
-            request.hardware, price_of, request.objective == "cost", request.max_usd_per_hour, named
-        )
+        budget = request.max_usd_per_hour
+        found = choose_hardware(request.hardware, price_of, request.objective == "cost", budget, named)
         self.notices += found.notices
         if named is not None:
             require_price(named, tariff)
@@ -240,15 +231,16 @@ def _summary(planner: NetworkPlanner, seconds: float) -> SearchSummary:
     for kind in planner.kinds:
         reasons.update(kind.space.reasons)
     measured = sum(len(search.outcomes) for search in searches)
-    overloaded = sum(len(k.space.left) for k in planner.kinds) - measured
-    skipped = sum(search.n_outclassed for search in searches)
-    if overloaded > skipped:
-        reasons["full batches on all the hardware serve fewer jobs than required"] += overloaded - skipped
+    overloaded = sum(search.n_overloaded for search in searches)
+    if overloaded:
+        reasons["full batches on all the hardware serve fewer jobs than required, or none is within the budget"] = (
+            overloaded
+        )
     complete = all(search.complete for search in searches)
     return SearchSummary(
         n_space=sum(kind.space.n for kind in planner.kinds),
         n_bounded_out=reasons.total(),
-        n_simulated=measured,
+        n_simulated=planner.assessor.evaluator.n_candidates,
         n_pruned=0,
         seconds=seconds,
         seed=planner.request.seed,
@@ -281,11 +273,20 @@ def _rows(planner: NetworkPlanner, winners: Sequence[MeasuredPlan]) -> list[Netw
     held = {found.candidate.setup.hardware for found in winners}
     for kind in planner.kinds:
         if kind.hardware not in held:
-            reasons = list(kind.space.reasons)
-            missed = min(kind.search.outcomes, key=lambda o: o.ratio, default=None)
-            why = f"{missed.binding} is missed" if missed is not None else next(iter(reasons), "too few accelerators")
-            rows.append(NetworkHardwareRow(hardware=kind.hardware.text, state="refused", why=why))
+            rows.append(NetworkHardwareRow(hardware=kind.hardware.text, state="refused", why=_why(planner, kind)))
     return rows
+
+
+def _why(planner: NetworkPlanner, kind: KindSearch) -> str:
+    """Return why a kind of accelerator has no plan."""
+    missed = min(kind.search.outcomes, key=lambda o: o.ratio, default=None)
+    if missed is not None:
+        return f"{missed.binding} is missed"
+    evaluator, rate = planner.assessor.evaluator, planner.request.requests_per_s
+    if kind.space.left and rate is not None:
+        most = max(evaluator.fluid_per_s(c) / evaluator.slowdown(c) for c in kind.space.left)
+        return f"full batches serve {digits(most)} of {digits(rate)} jobs/s"
+    return min(kind.space.closest.values(), default=(0.0, "it holds no replica"))[1]
 
 
 def _assumptions(request: NetworkRequest, planner: NetworkPlanner) -> list[str]:

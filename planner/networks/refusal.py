@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from dataclasses import replace
+from typing import Final
 
-from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import digits, percent
@@ -15,9 +15,8 @@ from planner.answer.schema import Suggestion
 from planner.networks.measure import MeasuredPlan, PlanBuilder
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkRefusal
-
-if TYPE_CHECKING:
-    from planner.networks.plan import KindSearch
+from planner.networks.search import KindSearch
+from planner.problem.slo import Slo
 
 #: Nodes of the largest hardware that is tried.
 _MOST_NODES: Final = 16
@@ -25,8 +24,8 @@ _MOST_NODES: Final = 16
 #: Candidates whose capacity is measured to find the closest plan.
 _CLOSEST: Final = 3
 
-#: A looser limit that is suggested has this margin above the value at the confidence, and two digits.
-_MARGIN: Final = 1.05
+#: Factors on the seconds of a lone job that a suggested limit has; the first that holds is suggested.
+_MARGINS: Final = (1.05, 2.0, 4.0)
 
 #: Trials of the search on each piece of hardware that is tried.
 _TRIALS: Final = 8
@@ -49,13 +48,13 @@ def refuse(
     for kind in kinds:
         for reason, n in kind.space.reasons.items():
             reasons[reason] = reasons.get(reason, 0) + n
-    closest = _closest(request, builder, kinds)
+    closest = _closest(builder, kinds)
     if closest is None:
         excess = {sentence: value for kind in kinds for value, sentence in kind.space.closest.values()}
         binding = min(excess, key=excess.__getitem__) if excess else "no hardware of the request holds the network"
     else:
-        binding = _binding(request, builder, closest)
-    changes = [*_load(request, closest, kinds), *_execution(request, plan_of), *_hardware(request, kinds, plan_of)]
+        binding = _binding(request, closest)
+    changes = [*_load(request, closest), *_execution(request, plan_of), *_hardware(request, kinds, plan_of)]
     return NetworkRefusal(
         binding_constraint=binding,
         closest=None if closest is None else closest.plan,
@@ -64,40 +63,41 @@ def refuse(
     )
 
 
-def _closest(request: NetworkRequest, builder: PlanBuilder, kinds: Sequence[KindSearch]) -> MeasuredPlan | None:
-    """Return the plan with the highest capacity among the candidates with the fastest full batches."""
-    assessor = builder.assessor
-    left = [c for kind in kinds for c in kind.space.left if assessor.most_replicas(c) > 0]
-    full = [c.with_replicas(assessor.most_replicas(c)) for c in left if not c.queue_delay_s]
-    full.sort(key=lambda c: -assessor.evaluator.fluid_per_s(c) / assessor.evaluator.slowdown(c))
-    capacities = {c: builder.capacity(c) or 0.0 for c in full[:_CLOSEST]}
+def _closest(builder: PlanBuilder, kinds: Sequence[KindSearch]) -> MeasuredPlan | None:
+    """Return the plan with the highest capacity: of the fastest full batches, and of the fastest lone jobs."""
+    assessor, evaluator = builder.assessor, builder.assessor.evaluator
+    left = [c for kind in kinds for c in kind.space.left if assessor.most_replicas(c) > 0 and not c.queue_delay_s]
+    full = [c.with_replicas(assessor.most_replicas(c)) for c in left]
+    fastest = sorted(full, key=lambda c: -evaluator.fluid_per_s(c) / evaluator.slowdown(c))
+    shortest = sorted(full, key=lambda c: evaluator.service.seconds(c.setup) * evaluator.slowdown(c))
+    tried = dict.fromkeys([*fastest[:_CLOSEST], *shortest[:_CLOSEST]])
+    capacities = {c: builder.capacity(c) or 0.0 for c in tried}
     best = max(capacities, key=capacities.__getitem__, default=None)
-    if best is None or not capacities[best]:
-        return None
-    return builder.measured(best)
+    return None if best is None or not capacities[best] else builder.measured(best)
 
 
-def _binding(request: NetworkRequest, builder: PlanBuilder, closest: MeasuredPlan) -> str:
-    rate, most = request.requests_per_s, closest.requests_per_s
-    sure = percent(request.confidence)
-    where = closest.candidate.hardware.text
-    budget = request.max_usd_per_hour
+def _binding(request: NetworkRequest, closest: MeasuredPlan) -> str:
+    rate, most, budget = request.requests_per_s, closest.requests_per_s, request.max_usd_per_hour
     within = "" if budget is None else f" within the budget of ${budget:g} per hour"
     if rate is None:
         return f"no rate meets the objectives on {request.hardware}{within}"
     words = (
-        f"{where} holds {digits(most)} jobs/s with {sure} confidence, {percent(most / rate)} of {digits(rate)} jobs/s"
+        f"{closest.candidate.hardware.text} holds {digits(most)} jobs/s with {percent(request.confidence)} confidence"
     )
-    return f"{words}{within} ({closest.plan.limited_by})"
+    return f"{words}{within}, {percent(most / rate)} of what is required ({closest.plan.limited_by})"
 
 
-def _load(request: NetworkRequest, closest: MeasuredPlan | None, kinds: Sequence[KindSearch]) -> Iterator[Suggestion]:
-    """Yield the rate that the closest plan holds, or the limit that a lone job meets."""
+def _load(request: NetworkRequest, closest: MeasuredPlan | None) -> Iterator[Suggestion]:
+    """Yield the rate that the closest plan holds."""
     if closest is not None and request.requests_per_s is not None and closest.met:
-        rate = float(f"{closest.requests_per_s * 0.9995:.3g}")
-        if rate > closest.requests_per_s:
-            rate = closest.requests_per_s
-        yield _simulated("rate", f"at most {digits(rate)} jobs/s (--rate {rate:g}): {closest.candidate.words}", rate)
+        rate = _rounded_down(closest.requests_per_s)
+        yield _simulated("rate", f"at most {rate:g} jobs/s (--rate {rate:g}): {closest.candidate.words}", rate)
+
+
+def _rounded_down(rate: float) -> float:
+    """Return a rate rounded down to three digits."""
+    digit = 10.0 ** (math.floor(math.log10(rate)) - 2)
+    return float(f"{math.floor(rate / digit) * digit:.3g}")
 
 
 def _execution(request: NetworkRequest, plan_of: PlanOf) -> Iterator[Suggestion]:
@@ -106,53 +106,48 @@ def _execution(request: NetworkRequest, plan_of: PlanOf) -> Iterator[Suggestion]
         return
     found = plan_of(_changed(request, modes=("tensorrt",)))
     if found is not None:
-        words = f"TensorRT (--set modes=tensorrt), if the network can be built: {found.candidate.words}"
+        words = f"TensorRT (--set modes=tensorrt), if it can build the network: {found.candidate.words}"
         yield _simulated("modes", words, "tensorrt")
 
 
 def _hardware(request: NetworkRequest, kinds: Sequence[KindSearch], plan_of: PlanOf) -> Iterator[Suggestion]:
-    """Yield the least hardware of the same kinds and of one other kind that meets the request, and a looser limit."""
-    same = list(dict.fromkeys(kind.hardware.accelerator.name for kind in kinds))[:1]
-    others = [name for name in NEIGHBOURS if name not in same]
+    """Yield hardware of the same kind and of one other kind that meets the request, or else a looser limit."""
+    own = next((kind.hardware.accelerator.name for kind in kinds), "")
+    others = [name for name in NEIGHBOURS if name != own]
     met = False
-    for names in (same, others):
-        for name in names:
-            found = _least_on(request, name, plan_of)
-            if found is not None:
-                met = True
-                price = found.plan.cost.usd_per_hour if found.plan.cost is not None else None
-                cost = "" if price is None else f" (${price:,.2f} per hour)"
-                text = found.candidate.hardware.text
-                yield _simulated("hardware", f"--hw {text}{cost}: {found.candidate.words}", text)
-                break
-    floor = min((k.space.floor[1] for k in kinds if k.space.floor is not None), default=math.inf)
-    tightest = min(request.objectives, key=lambda slo: slo.limit_s)
-    if not met and math.isfinite(floor) and floor > tightest.limit_s:
-        for factor in (_MARGIN, 2.0, 4.0):
-            limit_s = float(f"{floor * factor:.2g}")
-            looser = tuple(_looser(slo, limit_s) for slo in request.objectives)
-            found = plan_of(_changed(request, slos=looser))
-            if found is not None:
-                text = ",".join(slo.text for slo in looser)
-                yield _simulated("slo", f"--slo {text}: {found.candidate.words}", text)
-                return
+    for names in ([own] if own else [], others):
+        found = next((plan for name in names if (plan := _least_on(request, name, plan_of)) is not None), None)
+        if found is None:
+            continue
+        met, text = True, found.candidate.hardware.text
+        price = None if found.plan.cost is None else found.plan.cost.usd_per_hour
+        cost = "" if price is None else f" (${price:,.2f} per hour)"
+        yield _simulated("hardware", f"--hw {text}{cost}: {found.candidate.words}", text)
+    if not met:
+        yield from _limit(request, kinds, plan_of)
 
 
-def _looser(slo: object, limit_s: float) -> object:
-    from dataclasses import replace
+def _limit(request: NetworkRequest, kinds: Sequence[KindSearch], plan_of: PlanOf) -> Iterator[Suggestion]:
+    """Yield the tightest limit above the seconds of a lone job that meets the request on the same hardware."""
+    floor_s = min((kind.space.floor[1] for kind in kinds if kind.space.floor is not None), default=math.inf)
+    for factor in _MARGINS if math.isfinite(floor_s) else ():
+        limit_s = float(f"{floor_s * factor:.2g}")
+        looser = tuple(_looser(slo, limit_s) for slo in request.objectives)
+        found = plan_of(_changed(request, slos=looser))
+        if found is not None:
+            text = ",".join(slo.text for slo in looser)
+            yield _simulated("slo", f"--slo {text}: {found.candidate.words}", text)
+            return
 
-    from planner.problem.slo import Slo
 
-    assert isinstance(slo, Slo)
+def _looser(slo: Slo, limit_s: float) -> Slo:
+    """Return an objective whose limit is at least a number of seconds."""
     return replace(slo, limit_s=max(slo.limit_s, limit_s))
 
 
 def _least_on(request: NetworkRequest, name: str, plan_of: PlanOf) -> MeasuredPlan | None:
-    """Return the cheapest plan on as much of an accelerator as 16 nodes hold; None if there is none."""
-    try:
-        one = parse_hardware(name)
-    except InputError:
-        return None
+    """Return the best plan on a node of an accelerator, or else on as many as are tried; None if there is none."""
+    one = parse_hardware(name)
     if one.text == "local" or one.accelerator.is_slice:
         return None
     node = with_count(one, one.node.max_accelerators)

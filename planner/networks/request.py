@@ -77,7 +77,7 @@ class NetworkRequest(RequestModel):
     ] = ()
     modes: Annotated[
         Texts,
-        key("Executions of a network to choose from: eager, compiled, tensorrt (default: the first two).", CHOICE),
+        key("Executions of a network to consider: eager, compiled, tensorrt (default: the first two).", CHOICE),
     ] = ()
     max_batch: Annotated[
         Whole | None, key("Most jobs of a network that are executed together (default: chosen by the plan).", CHOICE)

@@ -105,7 +105,7 @@ class PriceError(JsonBlock):
 
 
 class NetworkPlan(JsonBlock):
-    """One plan of an answer: a deployment that `simulate` reads, and its figures at `requests_per_s` jobs per second."""
+    """One plan of an answer: a deployment that `simulate` reads, and its figures at `requests_per_s` jobs/s."""
 
     deployment: dict[str, Any]
     words: str

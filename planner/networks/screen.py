@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from catalogs.ui.terminal import PIPED, Line, labelled_rows
 from catalogs.ui.words import counted, digits, dollars, gigabytes, kilowatts, percent, seconds
 from planner.answer.plan_schema import SloResult
 from planner.answer.schema import GOALS
 from planner.economics.money import offer_words
-from planner.networks.schema import JobEnergy, NetworkAnswer, NetworkPlan
+from planner.networks.schema import JobEnergy, NetworkAnswer, NetworkHardwareRow, NetworkPlan
 from planner.sections.section import interval_words, level_words, verdict_words
+
+#: Amounts per unit below this are written per thousand or million units.
+_SMALL: Final = 0.01
 
 
 def show_network(answer: NetworkAnswer) -> None:
@@ -49,13 +53,9 @@ def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
     yield "Energy", _energy_words(best.energy, unit)
     yield from _machine(best)
     for other in answer.alternatives:
-        yield "Alternative", f"{other.words}: {_difference(best, other, unit)}"
-    for i, row in enumerate(answer.hardware):
-        if row.state == "holds":
-            each = f"{dollars(row.usd_per_hour)}/h, {dollars(row.usd_per_unit)} per {unit}"
-            yield "" if i else "Hardware", f"{row.words}: {each}"
-        else:
-            yield "" if i else "Hardware", f"{row.hardware}: no plan, {row.why}"
+        yield "Alternative", f"{other.words}: {_difference(other, unit)}"
+    for i, kind in enumerate(answer.hardware):
+        yield "" if i else "Hardware", _hardware_words(kind, unit)
     for notice in (*answer.search.left_out, *best.notices[:4]):
         yield "Note", notice
     yield "Repeat", answer.reproduce.command
@@ -79,17 +79,24 @@ def _money(plan: NetworkPlan, unit: str) -> Iterator[Line]:
         yield "Cost", "unknown: no price for this hardware (give one with --price USD_PER_HOUR)"
         return
     month = "" if cost.usd_per_month is None else f" (${cost.usd_per_month:,.0f} a month)"
-    yield "Cost", f"{dollars(cost.usd_per_hour)}/h{month}; {dollars(plan.usd_per_unit)} per {unit}"
+    yield "Cost", f"{dollars(cost.usd_per_hour)}/h{month}; {per_units(plan.usd_per_unit, unit, dollars)}"
     yield "", offer_words(cost)
 
 
 def _energy_words(energy: JobEnergy, unit: str) -> str:
-    carbon = "unknown carbon" if energy.gco2e_per_unit is None else f"{digits(energy.gco2e_per_unit)} gCO2e"
     grid = f"grid {energy.grid_region} ({energy.grid_reason})"
     return (
-        f"{kilowatts(energy.w_mean)}; {digits(energy.wh_per_unit)} Wh and {carbon} per {unit} "
-        f"(PUE {energy.pue:g}; {grid})"
+        f"{kilowatts(energy.w_mean)}; {per_units(energy.wh_per_unit, unit, lambda wh: f'{digits(wh)} Wh')}, "
+        f"{per_units(energy.gco2e_per_unit, unit, lambda g: f'{digits(g)} gCO2e')} (PUE {energy.pue:g}; {grid})"
     )
+
+
+def per_units(value: float | None, unit: str, write: Callable[[float], str]) -> str:
+    """Return an amount per unit, or per thousand or million units where one of them is small."""
+    if value is None:
+        return "unknown"
+    count = next((n for n in (1, 1000) if value * n >= _SMALL), 1_000_000)
+    return f"{write(value * count)} per {unit}" if count == 1 else f"{write(value * count)} per {count:,} {unit}s"
 
 
 def _machine(plan: NetworkPlan) -> Iterator[Line]:
@@ -118,13 +125,19 @@ def _machine(plan: NetworkPlan) -> Iterator[Line]:
     )
 
 
-def _difference(best: NetworkPlan, other: NetworkPlan, unit: str) -> str:
+def _hardware_words(row: NetworkHardwareRow, unit: str) -> str:
+    if row.state == "holds":
+        return f"{row.words}: {dollars(row.usd_per_hour)}/h, {per_units(row.usd_per_unit, unit, dollars)}"
+    return f"{row.hardware}: no plan, {row.why}"
+
+
+def _difference(other: NetworkPlan, unit: str) -> str:
     found = []
     if other.capacity_requests_per_s is not None:
         found.append(f"capacity {digits(other.capacity_requests_per_s)} jobs/s")
     if other.cost is not None and other.cost.usd_per_hour is not None:
-        found.append(f"{dollars(other.cost.usd_per_hour)}/h, {dollars(other.usd_per_unit)} per {unit}")
-    return ", ".join([*found, f"{digits(other.energy.wh_per_unit)} Wh per {unit}"])
+        found.append(f"{dollars(other.cost.usd_per_hour)}/h, {per_units(other.usd_per_unit, unit, dollars)}")
+    return ", ".join([*found, per_units(other.energy.wh_per_unit, unit, lambda wh: f"{digits(wh)} Wh")])
 
 
 def _search(answer: NetworkAnswer) -> Line:

@@ -1,4 +1,4 @@
-"""The search over candidates of one request: an Optuna study in order of the bounds, one for each kind of accelerator."""
+"""The search over the candidates of a request on one kind of accelerator: an Optuna study in order of bounds."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from typing import Final
 import optuna
 from optuna.trial import TrialState
 
+from catalogs.hardware.specs import Hardware
 from planner.networks.assess import JobAssessor, JobOutcome
 from planner.networks.candidate import JobCandidate
 from planner.networks.request import NetworkRequest
+from planner.networks.space import Space
 from planner.search.candidate_tester import TIE
 from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
 
@@ -31,6 +33,7 @@ class JobSearch:
     Attributes:
         outcomes: The outcomes, in the order in which they were found.
         n_outclassed: Candidates that were skipped, because their bound cannot beat the best outcome.
+        n_overloaded: Candidates whose full batches do not serve the required rate on all of the hardware.
         n_resumed: Outcomes that were read from the storage.
         complete: Whether every candidate was measured or skipped.
         interrupted: Whether the search was interrupted.
@@ -38,6 +41,7 @@ class JobSearch:
 
     outcomes: list[JobOutcome] = field(default_factory=list)
     n_outclassed: int = 0
+    n_overloaded: int = 0
     n_resumed: int = 0
     complete: bool = True
     interrupted: bool = False
@@ -58,6 +62,15 @@ class JobSearch:
         return min((o for o in held if o.score is not None and o.score <= limit), key=lambda o: o.candidate.distance)
 
 
+@dataclass(frozen=True, slots=True)
+class KindSearch:
+    """The search on one kind of accelerator: its candidates, and what was found."""
+
+    hardware: Hardware
+    space: Space
+    search: JobSearch
+
+
 def search_jobs(
     candidates: Sequence[JobCandidate],
     assessor: JobAssessor,
@@ -75,6 +88,7 @@ def search_jobs(
     found = JobSearch()
     bounds = {c: assessor.bound(c) for c in candidates}
     ordered = sorted((c for c in candidates if math.isfinite(bounds[c])), key=lambda c: (bounds[c], c.distance))
+    found.n_overloaded = len(candidates) - len(ordered)
     if not ordered:
         return found
     run = _Run(assessor, settings, ordered, bounds, found)
@@ -102,19 +116,17 @@ class _Run:
         """Measure candidates; the first half of the trials in order of bounds, then as the sampler proposes."""
         sampler = optuna.samplers.TPESampler(seed=self.settings.seed, n_startup_trials=10)
         study = CandidateStudy(_NAMES, {_params(c): c for c in self.ordered}, self.settings, sampler)
-        for candidate, stored in study.stored():
-            self._add(candidate, JobOutcome.from_dict(stored, candidate))
+        for known, stored in study.stored():
+            self._add(known, JobOutcome.from_dict(stored, known))
         self.found.n_resumed = len(self.found.outcomes)
         while (left := self.left()) and len(self.seen) < self.settings.n_trials:
             few = len(left) <= self.settings.n_trials - len(self.seen)
             in_order = few or self.found.best is None or len(self.seen) < _ORDERED * self.settings.n_trials
             trial, named = study.ask(left[0] if in_order else None)
-            candidate = named if named in left else None
-            if candidate is None:
+            if named not in left:  # the sampler repeats itself, or names no candidate
                 study.give_up(trial)
-                trial, candidate = study.ask(left[0])
-            if candidate is None:
-                break
+                trial, named = study.ask(left[0])
+            candidate = left[0] if named is None else named
             with study.released_if_it_fails(trial):
                 outcome = self.assessor(candidate, self.found.best)
                 study.store(trial, outcome.as_dict())

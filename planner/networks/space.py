@@ -76,7 +76,7 @@ def precisions(request: NetworkRequest, hardware: Hardware) -> tuple[str, ...]:
     return tuple(p for p in request.precisions if p in known or p in ("fp32", "tf32"))
 
 
-def modes(request: NetworkRequest, service: JobService) -> tuple[Mode, ...]:
+def modes(request: NetworkRequest) -> tuple[Mode, ...]:
     """Return the executions to consider."""
     if request.modes:
         return tuple(cast(Mode, mode) for mode in request.modes)
@@ -90,7 +90,7 @@ def splits(service: JobService, hardware: Hardware) -> list[Parallelism]:
         return [Parallelism()]
     guidance = [g for g in (1, 2) if service.job.all_sizes.get("guidance", 1) >= g]
     heads = _heads(service)
-    found = {}
+    found: dict[Parallelism, None] = {}
     for ranks in (n for n in batch_sizes(hardware.accelerators_per_node) if n <= hardware.accelerators_per_node):
         for g in (g for g in guidance if ranks % g == 0):
             sequence = ranks // g
@@ -121,7 +121,7 @@ def make_space(request: NetworkRequest, service: JobService, hardware: Sequence[
         raise InputError(f"{request.hardware} has no such precision", ",".join(request.precisions), ", ".join(known))
     for one in hardware:
         for precision in precisions(request, one):
-            for mode in modes(request, service):
+            for mode in modes(request):
                 for split in splits(service, one):
                     _add(space, request, service, Setup(one, precision, mode, split))
     return space
@@ -174,11 +174,8 @@ def _variants(plain: Setup, service: JobService) -> Iterator[Setup]:
 
 def _batches(request: NetworkRequest, service: JobService, setup: Setup) -> Iterator[int]:
     """Yield the batches that fit into memory, ascending."""
-    if request.max_batch is not None:
-        most = request.max_batch
-    else:
-        most = MOST_DENOISED if service.repeats else MOST_BATCH
-    for batch in batch_sizes(most):
+    usual = MOST_DENOISED if service.repeats else MOST_BATCH
+    for batch in batch_sizes(request.max_batch or usual):
         if not service.fits(setup, batch):
             return
         yield batch
