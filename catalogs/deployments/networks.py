@@ -1,7 +1,8 @@
 """The deployment of a network that is not a language model: the same file, decided by its key `model`.
 
-A network serves jobs: each is one pass, or one denoising, at sizes that the workload states (`catalogs/workloads/jobs.py`).
-A job runs on `ulysses * ring * guidance` accelerators, which are one replica. Replicas are independent.
+A network serves jobs: each is one pass, or one denoising, at sizes that the workload states
+(`catalogs/workloads/jobs.py`). A job runs on `ulysses * ring * guidance` accelerators, which are one replica. Replicas
+are independent.
 
 The names of the batching options are those of the product in seconds; their counterparts in the engines:
 
@@ -19,12 +20,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from catalogs.deployments.schema import Deployment, check_staleness, load_deployment
-from catalogs.errors import InputError
+from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
 from catalogs.models.names import load_names
 from catalogs.networks.files import list_networks
@@ -73,7 +74,7 @@ class NetworkDeployment(StrictYamlBlock):
     power_limit_w: PositiveFloat | None = None
     job: dict[str, PositiveInt] = Field(default_factory=dict)  # sizes of a job where the workload states none
     max_batch: PositiveInt = 1  # most items that run together
-    preferred_batches: tuple[PositiveInt, ...] = ()  # sizes that start without waiting; empty: max_batch
+    preferred_batches: list[PositiveInt] = Field(default_factory=list)  # sizes that start at once; empty: max_batch
     queue_delay_s: NonNegativeFloat = 0.0  # longest wait of the oldest job for others to join its batch
     instances: PositiveInt = 1  # copies of the network on the accelerators of a replica
     priorities: Annotated[int, Field(ge=0)] = 0  # number of priority levels; level 1 is served first
@@ -127,6 +128,14 @@ def as_network_deployment(data: Mapping[str, Any], where: str) -> NetworkDeploym
     Raises:
         InputError: A key is unknown or belongs to another engine, or a value is out of range.
     """
+    known = NetworkDeployment.model_fields
+    for key in data:
+        if key not in known and key in Deployment.model_fields:
+            raise InputError(f"{where}: {data.get('model')} is a network, and this key is of language models", key)
+    engine, engines = data.get("engine", "torch"), get_args(NetworkEngine)
+    if engine not in engines:
+        nearest = nearest_name(str(engine), engines) or ", ".join(engines)
+        raise InputError(f"{where}: no such engine of networks", engine, nearest)
     return validate_as(NetworkDeployment, dict(data), where).check()
 
 
@@ -136,8 +145,12 @@ def load_any_deployment(path: Path) -> Deployment | NetworkDeployment:
     Raises:
         InputError: The file is unreadable, a key is unknown, or a value is out of range.
     """
-    data = read_yaml(Path(path))
+    data, where = read_yaml(Path(path)), Path(path).name
     model = data.get("model")
-    if isinstance(model, str) and is_network(model):
-        return as_network_deployment(data, Path(path).name)
+    if isinstance(model, str):
+        if is_network(model):
+            return as_network_deployment(data, where)
+        for key in data:
+            if key not in Deployment.model_fields and key in NetworkDeployment.model_fields:
+                raise InputError(f"{where}: {model} is no network, and this key is of networks", key)
     return load_deployment(path)

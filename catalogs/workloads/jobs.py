@@ -322,7 +322,8 @@ def read_job_trace(path: Path) -> JobWorkload:
     Labels are the columns `session`, `priority`, `timeout_s` (and `deadline_s`, which no engine of networks reads).
 
     Raises:
-        InputError: The file cannot be read, or a cell is not a number that its column allows; the message names the row.
+        InputError: The file cannot be read, or a cell is not a number that its column allows; the message names the
+            row.
     """
     where = f"trace {path.name}"
     rows = [row for row in csv.reader(StringIO(read_text(path, f"cannot read {where}", MOST_CHARACTERS))) if row]

@@ -10,7 +10,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -26,7 +26,8 @@ from catalogs.ui.shared_options import (
 )
 
 if TYPE_CHECKING:
-    from catalogs.deployments.schema import Deployment
+    from pydantic import BaseModel
+
     from simulator.cluster.run import Run
 
 
@@ -54,6 +55,7 @@ _STALENESS = "Seconds between updates of the router's view of replicas."
 
 @app.command()
 def simulate(
+    context: typer.Context,
     deployment: Annotated[Path, typer.Argument(metavar="DEPLOYMENT.yaml", help="Model, engine, hardware, limits.")],
     workload: Annotated[str, option("W", WORKLOAD_HELP)] = DEFAULT_WORKLOAD,
     json_file: Annotated[str | None, option("OUT.json", _JSON, "--json")] = None,
@@ -74,8 +76,32 @@ def simulate(
     version: VersionFlag = False,  # noqa: ARG001 - its callback prints it
 ) -> None:
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
-    from catalogs.deployments.schema import load_deployment
+    from catalogs.deployments.networks import NetworkDeployment, load_any_deployment
     from catalogs.workloads.limits import check_rate
+
+    if rate is not None:
+        check_rate(rate, "--rate")
+    check_targets(json_file, requests_out, chrome_trace, time_series)
+    written = with_router(load_any_deployment(deployment), router, router_staleness)
+    if isinstance(written, NetworkDeployment):
+        from simulator.cli.jobs import refuse_options, simulate_network
+
+        refuse_options(
+            {
+                "--chrome-trace": chrome_trace,
+                "--trace-window": trace_window,
+                "--time-series": time_series,
+                "--explain": explain,
+                "--input-tokens": input_tokens,
+                "--output-tokens": output_tokens,
+                "--processes": processes,
+            }
+        )
+        source = context.get_parameter_source("workload")
+        stated = source is not None and source.name != "DEFAULT"
+        simulate_network(written, workload if stated else None, seed, requests, rate, json_file, requests_out)
+        return
+
     from catalogs.workloads.workload import load_workload, with_constant_lengths
     from simulator.cli import outputs
     from simulator.cli.outputs import RequestedOutputs
@@ -83,11 +109,7 @@ def simulate(
     from simulator.cluster.serving import serving_options
     from simulator.cluster.simulate import simulate as run
 
-    if rate is not None:
-        check_rate(rate, "--rate")
-    check_targets(json_file, requests_out, chrome_trace, time_series)
     views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain)
-    written = with_router(load_deployment(deployment), router, router_staleness)
     fleet = compile_fleet(written)
     options = serving_options(written, fleet)
     source = with_constant_lengths(load_workload(workload), input_tokens, output_tokens)
@@ -114,7 +136,10 @@ def simulate(
         print_summary(document)
 
 
-def with_router(written: Deployment, router: str | None, staleness_s: float | None) -> Deployment:
+AnyDeployment = TypeVar("AnyDeployment", bound="BaseModel")
+
+
+def with_router(written: AnyDeployment, router: str | None, staleness_s: float | None) -> AnyDeployment:
     """Return the deployment with another router."""
     from catalogs.deployments.schema import check_staleness
     from catalogs.io.yaml_files import parse_yaml

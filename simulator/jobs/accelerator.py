@@ -1,9 +1,9 @@
 """The batches that run on the accelerators of one replica, several at a time where it has several instances.
 
-The kernels of one accelerator run one after the other, whatever instance launches them. So an instance alone keeps the
-accelerator busy for a share of its time, `busy_s / seconds`, and fills the rest with the host. Instances together get at
-most the whole accelerator: while the sum of their shares is above one, it is divided max-min fairly, and each is slower
-by what it gets less. Two instances thus gain what they hide of each other's host time, and never more than that.
+The kernels of one accelerator run one after the other, whatever instance launches them. So an instance alone keeps
+the accelerator busy for a share of its time, `busy_s / seconds`, and fills the rest with the host. Instances together
+get at most the whole accelerator: while the sum of their shares is above one, it is divided max-min fairly, and each is
+slower by what it gets less. Two instances thus gain what they hide of each other's host time, and never more than that.
 
 What this leaves out: kernels too small to fill the accelerator may run at the same time (which gains), kernels compete
 for the cache (which loses), and each instance has a core of the host for itself.

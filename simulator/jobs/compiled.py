@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Final
 
 from calibration.bundles.bundle import Bundle, load_bundle
@@ -162,10 +162,6 @@ class CompiledJobs:
             raise InputError(rule, shown, f"max_batch: {fitting}")
         raise InputError(rule, shown, hint="use larger accelerators, shard_weights, offload, or smaller jobs")
 
-    @cached_property
-    def _default(self) -> JobKind:
-        return JobKind()
-
     def notices(self, jobs: JobSet) -> tuple[str, ...]:
         """Return what was not measured in the prices of these jobs, one sentence each."""
         lines: list[str] = [*self.hardware.notices, *self.bundle.notices]
@@ -188,7 +184,7 @@ def compile_jobs(deployment: NetworkDeployment) -> CompiledJobs:
     if needed > hardware.n_accelerators:
         rule = f"{deployment.replicas} x {deployment.accelerators_per_replica} accelerators do not fit"
         most = hardware.n_accelerators // deployment.accelerators_per_replica
-        raise InputError(rule, deployment.hardware, f"replicas: {most}" if most else None)
+        raise InputError(rule, deployment.hardware, f"replicas: {most}" if most else None, hint="use larger hardware")
     if deployment.max_batch > 1 and BATCH not in {size.name for size in network.sizes}:
         raise InputError(f"{network.name} runs one job at a time", f"max_batch: {deployment.max_batch}", "max_batch: 1")
     bundle = load_bundle(hardware.accelerator)

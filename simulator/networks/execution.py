@@ -83,7 +83,8 @@ class Execution:
             InputError: The mode or the precision is unknown.
         """
         if self.mode not in get_args(Mode):
-            raise InputError("unknown execution mode", self.mode, nearest_name(self.mode, get_args(Mode)))
+            modes = get_args(Mode)
+            raise InputError("unknown execution mode", self.mode, nearest_name(self.mode, modes) or ", ".join(modes))
         if self.precision not in ACTIVATION_BYTES:
             raise InputError("unknown precision", self.precision, nearest_name(self.precision, ACTIVATION_BYTES))
 

@@ -20,10 +20,11 @@ STATUS = {"done": outcomes.COMPLETED, "expired": outcomes.TIMED_OUT, "full": out
 def random_trace(seed: int) -> tuple[list[RefJob], RefOptions, dict[int, float]]:
     """Return jobs, options and seconds by batch size, from light load to overload."""
     draw = Random(seed)
-    most = draw.choice([1, 2, 4, 8])
+    most = draw.choice([1, 2, 4, 4, 8, 8])
     kinds = draw.sample(range(1, most + 1), draw.randint(0, min(3, most)))
-    levels = draw.choice([0, 0, 2, 3])
-    some_time_out = draw.random() < 0.3
+    limited = draw.random() < 0.4  # otherwise batches are formed ahead
+    levels = draw.choice([0, 2, 3]) if limited else 0
+    some_time_out = limited and draw.random() < 0.4
     options = RefOptions(
         max_batch=most,
         preferred=tuple(sorted(kinds)),
@@ -31,18 +32,18 @@ def random_trace(seed: int) -> tuple[list[RefJob], RefOptions, dict[int, float]]
         instances=draw.choice([1, 1, 2, 3]),
         priorities=levels,
         default_priority=draw.randint(1, levels) if levels else 0,
-        timeout_s=draw.choice([inf, inf, 8 * TICK, 40 * TICK]),
+        timeout_s=draw.choice([inf, 8 * TICK, 40 * TICK]) if limited else inf,
         timeout_action=draw.choice(["reject", "delay"]),
-        max_waiting=draw.choice([None, None, None, 3, 6]),
+        max_waiting=draw.choice([None, 3, 6]) if limited else None,
     )
-    shapes, gap = draw.choice([1, 1, 3]), draw.choice([0, 1, 3, 10])
+    shapes, gap = draw.choice([1, 1, 1, 2]), draw.choice([0, 1, 2, 4])
     jobs, now = [], 0.0
-    for index in range(draw.randint(1, 24)):
+    for index in range(draw.randint(1, 30)):
         now += TICK * draw.randint(0, gap)
         timeout_s = TICK * draw.randint(1, 30) if some_time_out and draw.random() < 0.5 else inf
         items = draw.choice([1, 1, 1, min(2, most)])
         jobs.append(RefJob(index, now, items, draw.randrange(shapes), draw.randint(0, levels + 1), timeout_s))
-    seconds = {n: TICK * (draw.randint(1, 6) + n * draw.choice([0, 1, 2])) for n in range(1, 2 * most + 1)}
+    seconds = {n: TICK * (draw.randint(1, 9) + n * draw.choice([0, 1, 3])) for n in range(1, 2 * most + 1)}
     return jobs, options, seconds
 
 
