@@ -28,7 +28,7 @@ from catalogs.deployments.schema import Deployment, check_staleness, load_deploy
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
 from catalogs.models.names import load_names
-from catalogs.networks.files import list_networks
+from catalogs.networks.files import find_network
 
 #: What serves the jobs, and with it the rule that forms batches (simulator/jobs/batchers).
 NetworkEngine = Literal["torch", "triton", "sglang-diffusion"]
@@ -119,7 +119,7 @@ def is_network(model: str) -> bool:
     text = model.strip()
     if text.lower().endswith((".yaml", ".yml")):
         return True
-    return load_names().exact(text) is None and text.lower() in map(str.lower, list_networks())
+    return load_names().exact(text) is None and find_network(text) is not None
 
 
 def as_network_deployment(data: Mapping[str, Any], where: str) -> NetworkDeployment:

@@ -13,8 +13,8 @@ from planner.networks.evaluation import JobEvaluator, JobVerdict
 from planner.networks.request import NetworkRequest
 from planner.search.candidate_tester import UNSTABLE
 
-#: Share of the rate of full batches at which a candidate is at a light load: jobs rarely wait.
-LIGHT: Final = 0.05
+#: Share of its time in which a replica is busy at a light load: a job waits for another once in 200 times.
+LIGHT: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class JobAssessor:
         if verdict is None:
             joules = self._least_joules(candidate)
         else:  # at the predicted speed: slower batches would not change what a job needs
-            joules = self.evaluator.verdict(candidate, jobs_per_s, 1.0).observations[0].power_w / jobs_per_s
+            joules = self.evaluator.verdict(candidate, jobs_per_s, 1.0).observations[0].joules_per_job
         return joules * (self.gco2e_per_kwh(candidate) if self.request.objective == "carbon" else 1.0)
 
     def _weight(self, candidate: JobCandidate) -> float:
@@ -205,8 +205,9 @@ class JobAssessor:
         return self._outcome(candidate, found.requests_per_s, found)
 
     def light_per_s(self, candidate: JobCandidate) -> float:
-        """Return the rate of a light load."""
-        return LIGHT * self.evaluator.fluid_per_s(candidate) / self.evaluator.slowdown(candidate)
+        """Return the rate of a light load, at which jobs are executed alone and rarely wait."""
+        alone_s = self.evaluator.service.seconds(candidate.setup) * self.evaluator.slowdown(candidate)
+        return LIGHT * candidate.replicas / alone_s
 
     def capacity(self, candidate: JobCandidate, floor: JobVerdict) -> JobVerdict:
         """Return the verdict at the highest rate that meets the objectives, above one that does."""

@@ -24,6 +24,7 @@ from planner.networks.request import NetworkRequest
 from planner.networks.service import JobService
 from planner.problem.slo import Slo, statistic_s
 from simulator.jobs.compiled import CompiledJobs, compile_jobs
+from simulator.jobs.metrics import JobEnergy
 from simulator.jobs.run import JobRun
 from simulator.jobs.simulate import simulate_jobs
 
@@ -39,14 +40,14 @@ _MOST_JOBS: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class JobObservation:
-    """The steady part of a run at the predicted speed.
+    """The steady part of a run, with the energy of the whole run.
 
     Attributes:
         e2e_s: Seconds from arrival to end of each job. Shape (n,).
         queue_s: Seconds from arrival to the start of its batch. Shape (n,).
         jobs_per_batch: Mean jobs of a batch.
         busy: Share of the accelerators' time in which they execute kernels.
-        power_w: Mean power of accelerators and hosts, watts, at the socket.
+        joules_per_job: Energy of accelerators and hosts for each job, at the socket.
         n_simulated: Jobs of the whole run.
     """
 
@@ -54,31 +55,22 @@ class JobObservation:
     queue_s: FloatArray
     jobs_per_batch: float
     busy: float
-    power_w: float
+    joules_per_job: float
     n_simulated: int
 
     @classmethod
-    def of(cls, run: JobRun, candidate: JobCandidate) -> JobObservation:
-        """Return the steady part of a run of a candidate."""
+    def of(cls, run: JobRun, compiled: CompiledJobs) -> JobObservation:
+        """Return the steady part of a run of a compiled deployment."""
         begin = int(_WARM_UP * run.jobs.n)
-        e2e_s = np.where(run.completed, run.e2e_s, np.inf)[begin:]
-        first_s, last_s = float(run.arrival_s[begin]), float(run.arrival_s[-1])
-        busy, power_w = _use(run, candidate, first_s, last_s)
-        return cls(e2e_s, run.queue_s[begin:], float(np.mean(run.batches.jobs)), busy, power_w, run.jobs.n)
-
-
-def _use(run: JobRun, candidate: JobCandidate, first_s: float, last_s: float) -> tuple[float, float]:
-    """Return the busy share and the power of a deployment from the batches between two times."""
-    node, batches = candidate.setup.hardware.node, run.batches
-    span_s = last_s - first_s
-    inside = np.clip(batches.end_s, first_s, last_s) - np.clip(batches.start_s, first_s, last_s)
-    shares = inside / (batches.end_s - batches.start_s)
-    busy_s = float(np.sum(shares * batches.busy_s)) * candidate.setup.ranks
-    kernel_j = float(np.sum(shares * batches.kernel_j))
-    accelerator_s = candidate.accelerators * span_s
-    idle_j = node.accelerator.idle_w * max(accelerator_s - busy_s, 0.0)
-    host_j = node.host_idle_w * accelerator_s / node.max_accelerators + node.host_w_per_accelerator * busy_s
-    return busy_s / accelerator_s, (kernel_j + idle_j + host_j) / span_s
+        used = JobEnergy.of(run, compiled)
+        return cls(
+            e2e_s=np.where(run.completed, run.e2e_s, np.inf)[begin:],
+            queue_s=run.queue_s[begin:],
+            jobs_per_batch=float(np.mean(run.batches.jobs)),
+            busy=used.busy_fraction,
+            joules_per_job=used.total_j / run.jobs.n,
+            n_simulated=run.jobs.n,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +173,7 @@ class JobEvaluator:
             deployment = compiled.deployment.model_copy(update={"queue_delay_s": delay_s})
             scaled = replace(compiled, deployment=deployment)
             jobs = JobWorkload().draw(seed, self.n_jobs(candidate), jobs_per_s * slowdown)
-            self._seen[key] = JobObservation.of(simulate_jobs(scaled, jobs), candidate)
+            self._seen[key] = JobObservation.of(simulate_jobs(scaled, jobs), scaled)
             self.n_simulated += jobs.n
         return self._seen[key]
 

@@ -90,8 +90,9 @@ class PlanBuilder:
         service, items = evaluator.service, evaluator.service.job.items
         plain = evaluator.verdict(candidate, rate, 1.0, SEEDS)
         units_per_s = rate * items
-        price, watts = price_of(candidate, request.tariff), _mean_power_w(plain)
-        cost = money(Rates(0.0, 0.0, watts, rate), price)
+        price = price_of(candidate, request.tariff)
+        joules = float(np.mean([o.joules_per_job for o in plain.observations]))
+        cost = money(Rates(0.0, 0.0, joules * rate, rate), price)
         return NetworkPlan(
             deployment=evaluator.deployment(candidate).model_dump(mode="json"),
             words=candidate.words,
@@ -103,7 +104,7 @@ class PlanBuilder:
             slo=[SloResult.of(slo, b.value_s, b, request.confidence, ci_level=b.level) for slo, b in bars.items()],
             cost=cost,
             usd_per_unit=None if cost.usd_per_hour is None else cost.usd_per_hour / (units_per_s * SECONDS_PER_HOUR),
-            energy=self._energy(candidate, watts, units_per_s),
+            energy=self._energy(candidate, joules, rate),
             memory=self._memory(candidate),
             stages=self._stages(candidate),
             error=self._error(candidate),
@@ -120,13 +121,13 @@ class PlanBuilder:
         nearest = max(bars, key=lambda slo: (bars[slo].sure_s or 0.0) / slo.limit_s)
         return "every replica is busy with full batches" if load > _FULL else f"{nearest.name} near its limit"
 
-    def _energy(self, candidate: JobCandidate, watts: float, units_per_s: float) -> JobEnergy:
+    def _energy(self, candidate: JobCandidate, joules_per_job: float, rate: float) -> JobEnergy:
         tariff = self.assessor.request.tariff
         located = locate_grid(price_of(candidate, tariff), tariff.grid)
-        joules = watts / units_per_s
+        joules = joules_per_job / self.assessor.evaluator.service.job.items
         kwh = joules / JOULES_PER_KWH * DEFAULT_PUE
         return JobEnergy(
-            w_mean=watts,
+            w_mean=joules_per_job * rate,
             j_per_unit=joules,
             wh_per_unit=1e3 * kwh,
             gco2e_per_unit=kwh * located.grid.gco2e_per_kwh,
@@ -170,7 +171,8 @@ class PlanBuilder:
 
     def _notices(self, candidate: JobCandidate) -> list[str]:
         service, memory = self.assessor.evaluator.service, self._memory(candidate)
-        found = list(service.price(candidate.setup, candidate.max_batch).notices)
+        found = list(service.bundle(candidate.setup).notices)
+        found += service.price(candidate.setup, candidate.max_batch).notices
         found += [notice for stage in service.job.network.stages for notice in stage.notices]
         if candidate.setup.precision in ("fp8", "int8"):
             found.append(f"{candidate.setup.precision} products: check the quality of the results")
@@ -199,7 +201,3 @@ def _metrics(verdict: JobVerdict, alone_s: float) -> JobMetrics:
 def _stats(samples_s: FloatArray) -> Stats:
     quantiles = {stat: None if stat == "mean" else float(stat[1:]) / 100 for stat in STATS}
     return Stats(**{stat: statistic_s(samples_s, quantile) for stat, quantile in quantiles.items()})
-
-
-def _mean_power_w(verdict: JobVerdict) -> float:
-    return float(np.mean([o.power_w for o in verdict.observations]))

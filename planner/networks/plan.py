@@ -271,10 +271,10 @@ def _rows(planner: NetworkPlanner, winners: Sequence[MeasuredPlan]) -> list[Netw
         for found in winners
     ]
     held = {found.candidate.setup.hardware for found in winners}
-    for kind in planner.kinds:
-        if kind.hardware not in held:
-            rows.append(NetworkHardwareRow(hardware=kind.hardware.text, state="refused", why=_why(planner, kind)))
-    return rows
+    refused = [kind for kind in planner.kinds if kind.hardware not in held]
+    return rows + [
+        NetworkHardwareRow(hardware=kind.hardware.text, state="refused", why=_why(planner, kind)) for kind in refused
+    ]
 
 
 def _why(planner: NetworkPlanner, kind: KindSearch) -> str:

@@ -79,6 +79,10 @@ def plan_of_network(keys: dict[str, Any], json_to: str | None, html: Path | None
     from planner.networks.request import network_request
 
     request = network_request(keys)
+    if html is not None:  # fail before the search, not after it
+        from catalogs.ui.html_page import need_plotly
+
+        need_plotly()
     check_targets(json_to, deployment_out, request.search.journal, html)
     from planner.networks.plan import plan_network
     from planner.networks.screen import show_network
