@@ -32,7 +32,7 @@ from simulator.jobs.simulate import simulate_jobs
 _WARM_UP: Final = 0.1
 
 #: Jobs of a run for each job that a deployment holds at once: the steady part lasts many batches.
-_ROUNDS: Final = 20
+_ROUNDS: Final = 12
 
 #: Most jobs of a run.
 _MOST_JOBS: Final = 20_000
@@ -199,11 +199,13 @@ class JobEvaluator:
         levels = sorted({*LEVELS, sure})
         slows = [self.service.slowdown(candidate.setup, level) for level in levels]
         plain = self.verdict(candidate, jobs_per_s, 1.0, SEEDS)
-        slower = [self.verdict(candidate, jobs_per_s, slow, SEEDS) for slow in slows]
-        at_confidence = slower[levels.index(sure)]
+        slower = [self.verdict(candidate, jobs_per_s, slow) for slow in slows]
+        at_confidence = self.verdict(candidate, jobs_per_s, slows[levels.index(sure)], SEEDS)
         found = {}
         for slo in self.request.objectives:
             values_s = np.array([v.value_s(slo) for v in slower])
+            pooled = at_confidence.value_s(slo) / values_s[levels.index(sure)]
+            values_s *= pooled if math.isfinite(pooled) else 1.0  # the curve of one seed, through the value of all
             noise = log_noise(at_confidence.values_s(slo))
             found[slo] = confidence_at_levels(plain.value_s(slo), values_s, noise, slo, sure, levels)
         return found

@@ -33,13 +33,12 @@ _MOST_STEPS: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredPlan:
-    """A candidate at a rate with its error bars, and the plan that states them."""
+class SizedCandidate:
+    """A candidate at a rate with the error bars of each objective; `met` tells whether it meets the request."""
 
     candidate: JobCandidate
     requests_per_s: float
     bars: Mapping[Slo, Confidence]
-    plan: NetworkPlan
     met: bool
 
 
@@ -54,16 +53,14 @@ class PlanBuilder:
     assessor: JobAssessor
     _capacities: dict[JobCandidate, float | None] = field(default_factory=dict, repr=False)
 
-    def measured(self, candidate: JobCandidate, jobs_per_s: float | None = None) -> MeasuredPlan:
-        """Return the plan of a candidate at a rate, or at its capacity; `met` tells whether it meets the request."""
-        evaluator, request = self.assessor.evaluator, self.assessor.request
-        light = request.objective == "latency" and request.requests_per_s is None
-        capacity = self.capacity(candidate)
-        rate = jobs_per_s or (self.assessor.light_per_s(candidate) if light else capacity)
-        rate = rate or self.assessor.light_per_s(candidate)
-        bars = evaluator.certainty(candidate, rate)
-        met = met_surely(bars, request.confidence)
-        return MeasuredPlan(candidate, rate, bars, self._plan(candidate, rate, bars, capacity), met)
+    def sized(self, candidate: JobCandidate, jobs_per_s: float | None = None) -> SizedCandidate:
+        """Return a candidate at a rate with its error bars; without a rate, at its capacity or under a light load."""
+        request, light = self.assessor.request, self.assessor.light_per_s(candidate)
+        rate = jobs_per_s
+        if rate is None:
+            rate = light if request.objective == "latency" else self.capacity(candidate) or light
+        bars = self.assessor.evaluator.certainty(candidate, rate)
+        return SizedCandidate(candidate, rate, bars, met_surely(bars, request.confidence))
 
     def capacity(self, candidate: JobCandidate) -> float | None:
         """Return the highest rate that holds with the confidence and several seeds; None if none does."""
@@ -83,9 +80,10 @@ class PlanBuilder:
             rate *= _STEP
         return None
 
-    def _plan(
-        self, candidate: JobCandidate, rate: float, bars: Mapping[Slo, Confidence], capacity: float | None
-    ) -> NetworkPlan:
+    def plan(self, sized: SizedCandidate) -> NetworkPlan:
+        """Return the plan of a candidate at its rate, which the predicted speed serves."""
+        candidate, rate, bars = sized.candidate, sized.requests_per_s, sized.bars
+        capacity = self.capacity(candidate)
         evaluator, request = self.assessor.evaluator, self.assessor.request
         service, items = evaluator.service, evaluator.service.job.items
         plain = evaluator.verdict(candidate, rate, 1.0, SEEDS)

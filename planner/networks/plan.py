@@ -15,10 +15,11 @@ from catalogs.hardware.specs import Hardware
 from catalogs.networks.files import load_network
 from catalogs.ui.words import digits
 from planner.answer.schema import SearchSummary
+from planner.economics.money import SECONDS_PER_HOUR
 from planner.networks.assess import JobAssessor, JobOutcome
 from planner.networks.evaluation import JobEvaluator
 from planner.networks.job import Job, read_job
-from planner.networks.measure import MeasuredPlan, PlanBuilder
+from planner.networks.measure import PlanBuilder, SizedCandidate
 from planner.networks.refusal import refuse
 from planner.networks.reproduction import reproduce
 from planner.networks.request import NetworkRequest
@@ -119,8 +120,8 @@ class NetworkPlanner:
             if self.kinds and self.kinds[-1].search.interrupted:
                 break
 
-    def winners(self) -> list[MeasuredPlan]:
-        """Return the best plan of each kind of accelerator, best first: they hold with several seeds."""
+    def winners(self) -> list[SizedCandidate]:
+        """Return the best candidate of each kind of accelerator, best first: they hold with several seeds."""
         found = []
         for kind in self.kinds:
             plan = self._first_that_holds(kind.search)
@@ -128,35 +129,39 @@ class NetworkPlanner:
                 found.append(plan)
         return sorted(found, key=self._value)
 
-    def _first_that_holds(self, search: JobSearch) -> MeasuredPlan | None:
-        best = search.best
-        held = [] if best is None else [best, *(o for o in search.held if o is not best)]
-        for outcome in held[:_MOST_TRIES]:
-            plan = self._confirmed(outcome)
-            if plan is not None:
-                return plan
+    def _first_that_holds(self, search: JobSearch) -> SizedCandidate | None:
+        """Return the best outcome that holds with several seeds; the last to be tried is the safest one."""
+        best, held = search.best, search.held
+        if best is None:
+            return None
+        tried = [best, *(o for o in held if o is not best)][:_MOST_TRIES]
+        for outcome in dict.fromkeys([*tried, min(held, key=lambda o: o.ratio)]):
+            found = self._confirmed(outcome)
+            if found is not None:
+                return found
         return None
 
-    def _confirmed(self, outcome: JobOutcome) -> MeasuredPlan | None:
-        """Return the plan of an outcome, with more replicas where several seeds need them; None if it does not hold."""
+    def _confirmed(self, outcome: JobOutcome) -> SizedCandidate | None:
+        """Return a candidate, with more replicas where several seeds need them; None if it does not hold."""
         candidate, rate = outcome.candidate, self.request.requests_per_s
         most = self.assessor.most_replicas(candidate)
         while True:
-            plan = self.builder.measured(candidate, rate)
-            if plan.met or rate is None or candidate.replicas >= most:
-                return plan if plan.met else None
+            found = self.builder.sized(candidate, rate)
+            if found.met or rate is None or candidate.replicas >= most:
+                return found if found.met else None
             candidate = candidate.with_replicas(candidate.replicas + 1)
 
-    def _value(self, plan: MeasuredPlan) -> tuple[float, tuple[float, ...]]:
-        verdict = self.assessor.evaluator.verdict(plan.candidate, plan.requests_per_s)
-        rate = plan.plan.capacity_requests_per_s or plan.requests_per_s
-        used = rate if self.request.objective == "throughput" else plan.requests_per_s
-        return self.assessor.score(plan.candidate, used, verdict), plan.candidate.distance
+    def _value(self, found: SizedCandidate) -> tuple[float, tuple[float, ...]]:
+        rate = found.requests_per_s
+        if self.request.objective == "throughput":
+            rate = self.builder.capacity(found.candidate) or rate
+        verdict = self.assessor.evaluator.verdict(found.candidate, rate)
+        return self.assessor.score(found.candidate, rate, verdict), found.candidate.distance
 
-    def others(self, best: MeasuredPlan) -> list[MeasuredPlan]:
-        """Return the best plans of other setups on the same accelerator: other formats, modes or splits."""
+    def others(self, best: SizedCandidate) -> list[SizedCandidate]:
+        """Return the best candidates of other setups on the same accelerator: other formats, modes or splits."""
         kind = next(k for k in self.kinds if k.hardware.accelerator == best.candidate.setup.hardware.accelerator)
-        found: list[MeasuredPlan] = []
+        found: list[SizedCandidate] = []
         taken = {best.candidate.setup}
         for outcome in kind.search.held:
             if outcome.candidate.setup not in taken and len(found) < N_ALTERNATIVES:
@@ -194,8 +199,8 @@ def plan_network(request: NetworkRequest, progress: Progress | None = None) -> N
         request=request,
         job=_job_block(planner.job),
         feasible=bool(winners),
-        best=winners[0].plan if winners else None,
-        alternatives=[found.plan for found in rest],
+        best=planner.builder.plan(winners[0]) if winners else None,
+        alternatives=[planner.builder.plan(found) for found in rest],
         infeasible=refusal,
         search=_summary(planner, time.perf_counter() - started),
         hardware=_rows(planner, winners),
@@ -204,8 +209,8 @@ def plan_network(request: NetworkRequest, progress: Progress | None = None) -> N
     )
 
 
-def _fewest(request: NetworkRequest) -> MeasuredPlan | None:
-    """Return the plan of a changed request; None if it has none or cannot be planned."""
+def _fewest(request: NetworkRequest) -> SizedCandidate | None:
+    """Return the best candidate of a changed request; None if there is none or it cannot be planned."""
     try:
         planner = NetworkPlanner.of(request)
         planner.run()
@@ -255,7 +260,7 @@ def _summary(planner: NetworkPlanner, seconds: float) -> SearchSummary:
     )
 
 
-def _rows(planner: NetworkPlanner, winners: Sequence[MeasuredPlan]) -> list[NetworkHardwareRow]:
+def _rows(planner: NetworkPlanner, winners: Sequence[SizedCandidate]) -> list[NetworkHardwareRow]:
     """Return a row for each kind of accelerator, best first; none where there is no choice."""
     if len(planner.kinds) < 2:
         return []
@@ -265,8 +270,8 @@ def _rows(planner: NetworkPlanner, winners: Sequence[MeasuredPlan]) -> list[Netw
             state="holds",
             words=found.candidate.words,
             requests_per_s=found.requests_per_s,
-            usd_per_hour=None if found.plan.cost is None else found.plan.cost.usd_per_hour,
-            usd_per_unit=found.plan.usd_per_unit,
+            usd_per_hour=(usd := planner.assessor.usd_per_hour(found.candidate)),
+            usd_per_unit=None if usd is None else usd / (found.requests_per_s * SECONDS_PER_HOUR * planner.job.items),
         )
         for found in winners
     ]

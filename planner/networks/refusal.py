@@ -12,9 +12,10 @@ from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import digits, percent
 from planner.answer.more_hardware import NEIGHBOURS
 from planner.answer.schema import Suggestion
-from planner.networks.measure import MeasuredPlan, PlanBuilder
+from planner.networks.candidate import price_of
+from planner.networks.measure import PlanBuilder, SizedCandidate
 from planner.networks.request import NetworkRequest
-from planner.networks.schema import NetworkRefusal
+from planner.networks.schema import NetworkPlan, NetworkRefusal
 from planner.networks.search import KindSearch
 from planner.problem.slo import Slo
 
@@ -30,7 +31,7 @@ _MARGINS: Final = (1.05, 2.0, 4.0)
 #: Trials of the search on each piece of hardware that is tried.
 _TRIALS: Final = 8
 
-PlanOf = Callable[[NetworkRequest], MeasuredPlan | None]
+PlanOf = Callable[[NetworkRequest], SizedCandidate | None]
 
 
 def refuse(
@@ -42,7 +43,7 @@ def refuse(
         request: The request.
         builder: Builds the plans of its candidates.
         kinds: The searches.
-        plan_of: Returns the best plan of a changed request.
+        plan_of: Returns the best candidate of a changed request.
     """
     reasons: dict[str, int] = {}
     for kind in kinds:
@@ -53,17 +54,17 @@ def refuse(
         excess = {sentence: value for kind in kinds for value, sentence in kind.space.closest.values()}
         binding = min(excess, key=excess.__getitem__) if excess else "no hardware of the request holds the network"
     else:
-        binding = _binding(request, closest)
+        binding = _binding(request, closest, builder.plan(closest))
     changes = [*_load(request, closest), *_execution(request, plan_of), *_hardware(request, kinds, plan_of)]
     return NetworkRefusal(
         binding_constraint=binding,
-        closest=None if closest is None else closest.plan,
+        closest=None if closest is None else builder.plan(closest),
         what_would_meet_it=changes,
         reasons=reasons,
     )
 
 
-def _closest(builder: PlanBuilder, kinds: Sequence[KindSearch]) -> MeasuredPlan | None:
+def _closest(builder: PlanBuilder, kinds: Sequence[KindSearch]) -> SizedCandidate | None:
     """Return the plan with the highest capacity: of the fastest full batches, and of the fastest lone jobs."""
     assessor, evaluator = builder.assessor, builder.assessor.evaluator
     left = [c for kind in kinds for c in kind.space.left if assessor.most_replicas(c) > 0 and not c.queue_delay_s]
@@ -73,10 +74,10 @@ def _closest(builder: PlanBuilder, kinds: Sequence[KindSearch]) -> MeasuredPlan 
     tried = dict.fromkeys([*fastest[:_CLOSEST], *shortest[:_CLOSEST]])
     capacities = {c: builder.capacity(c) or 0.0 for c in tried}
     best = max(capacities, key=capacities.__getitem__, default=None)
-    return None if best is None or not capacities[best] else builder.measured(best)
+    return None if best is None or not capacities[best] else builder.sized(best)
 
 
-def _binding(request: NetworkRequest, closest: MeasuredPlan) -> str:
+def _binding(request: NetworkRequest, closest: SizedCandidate, plan: NetworkPlan) -> str:
     rate, most, budget = request.requests_per_s, closest.requests_per_s, request.max_usd_per_hour
     within = "" if budget is None else f" within the budget of ${budget:g} per hour"
     if rate is None:
@@ -84,10 +85,10 @@ def _binding(request: NetworkRequest, closest: MeasuredPlan) -> str:
     words = (
         f"{closest.candidate.hardware.text} holds {digits(most)} jobs/s with {percent(request.confidence)} confidence"
     )
-    return f"{words}{within}, {percent(most / rate)} of what is required ({closest.plan.limited_by})"
+    return f"{words}{within}, {percent(most / rate)} of what is required ({plan.limited_by})"
 
 
-def _load(request: NetworkRequest, closest: MeasuredPlan | None) -> Iterator[Suggestion]:
+def _load(request: NetworkRequest, closest: SizedCandidate | None) -> Iterator[Suggestion]:
     """Yield the rate that the closest plan holds."""
     if closest is not None and request.requests_per_s is not None and closest.met:
         rate = _rounded_down(closest.requests_per_s)
@@ -120,8 +121,8 @@ def _hardware(request: NetworkRequest, kinds: Sequence[KindSearch], plan_of: Pla
         if found is None:
             continue
         met, text = True, found.candidate.hardware.text
-        price = None if found.plan.cost is None else found.plan.cost.usd_per_hour
-        cost = "" if price is None else f" (${price:,.2f} per hour)"
+        price = price_of(found.candidate, request.tariff.replace(usd_per_hour=None))
+        cost = "" if price is None else f" (${price.usd_per_hour:,.2f} per hour)"
         yield _simulated("hardware", f"--hw {text}{cost}: {found.candidate.words}", text)
     if not met:
         yield from _limit(request, kinds, plan_of)
@@ -145,7 +146,7 @@ def _looser(slo: Slo, limit_s: float) -> Slo:
     return replace(slo, limit_s=max(slo.limit_s, limit_s))
 
 
-def _least_on(request: NetworkRequest, name: str, plan_of: PlanOf) -> MeasuredPlan | None:
+def _least_on(request: NetworkRequest, name: str, plan_of: PlanOf) -> SizedCandidate | None:
     """Return the best plan on a node of an accelerator, or else on as many as are tried; None if there is none."""
     one = parse_hardware(name)
     if one.text == "local" or one.accelerator.is_slice:

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Final, Self
 
-from pydantic import model_validator
+from pydantic import ConfigDict, model_validator
 
 from catalogs.errors import InputError
 from planner.problem.key_definition import CHOICE, LOAD, RequestModel, Texts, Whole, key, need_one_of, refuse_if
 from planner.problem.latency_metrics import E2E
 from planner.problem.request import (
     DEFAULT_CONFIDENCE,
+    WORDS_SCHEMA,
     Budget,
     HardwareText,
     ModelName,
@@ -39,12 +40,19 @@ MODES: Final = ("eager", "compiled", "tensorrt")
 EXAMPLE: Final = "plan --model sam2.1-large --slo e2e.p99=50ms --rate 200 --hw l40sx4"
 
 
+def _as_written(schema: dict[str, Any]) -> None:
+    """Add the key that only a written request has: the objectives in words."""
+    schema["properties"]["slo_words"] = WORDS_SCHEMA
+
+
 class NetworkRequest(RequestModel):
     """A request for a plan of a network.
 
     Without `requests_per_s` the planner searches for the highest rate of jobs that the hardware carries. Keys of a
     scenario file are the aliases of the fields, or their names if they have no alias.
     """
+
+    model_config = ConfigDict(json_schema_extra=_as_written)
 
     model: ModelName
     hardware: HardwareText

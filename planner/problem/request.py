@@ -95,6 +95,9 @@ def _spare(value: object) -> object:
 
 _TEXTS: Final = {"type": "array", "items": {"type": "string"}}
 
+#: The schema of the key that only a written request has.
+WORDS_SCHEMA: Final = _TEXTS | {"description": "The objectives in words.", "readOnly": True, "title": "Slo Words"}
+
 _SLOS: Final = read_by(_slos, lambda slos: [slo.text for slo in slos], _TEXTS)
 
 _SPARE: Final = read_by(_spare, lambda spare: spare.text if spare else None, {"type": "string"})
@@ -220,8 +223,7 @@ _RUN_ONLY: Final = {
 
 def _as_written(schema: dict[str, Any]) -> None:
     """Add the keys that only a written request has: the objectives in words, and null precisions."""
-    shown = {"description": "The objectives in words.", "readOnly": True, "title": "Slo Words"}
-    schema["properties"]["slo_words"] = _TEXTS | shown
+    schema["properties"]["slo_words"] = WORDS_SCHEMA
     precisions = schema["properties"]["precisions"]
     precisions["anyOf"] = [{"type": precisions.pop("type"), "items": precisions.pop("items")}, {"type": "null"}]
 
