@@ -20,6 +20,7 @@ from catalogs.io.json_files import read_json
 from catalogs.io.yaml_files import DATA, user_folder
 from catalogs.models.catalog import list_models, load_model
 from catalogs.networks.files import list_networks, load_network
+from catalogs.networks.names import load_names
 from catalogs.networks.network import NeuralNetwork
 from catalogs.units import GIB, GIGA, MIB, TERA
 
@@ -204,11 +205,15 @@ def _region(name: str) -> Record:
 
 
 def _network_rows() -> list[Record]:
-    return _brief(list_networks(), _network, "name", "family", "params_billion", "gflop_per_job", "source")
+    keys = ("name", "family", "params_billion", "gflop_per_job", "other_names", "source")
+    return _brief(list_networks(), _network, *keys)
 
 
 def _network(name: str) -> Record:
-    return network_record(load_network(name))
+    network = load_network(name)
+    record = network_record(network)
+    others = load_names().of(network.name)
+    return {"name": record.pop("name"), "other_names": ", ".join(others), **record}
 
 
 def network_record(network: NeuralNetwork) -> Record:

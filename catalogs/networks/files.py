@@ -13,7 +13,8 @@ from pydantic import Discriminator, Field, NonNegativeInt, PositiveInt, Tag
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.output_files import write_atomically
-from catalogs.io.yaml_files import DATA, YamlBlock, read_yaml, user_folder, validate_as
+from catalogs.io.yaml_files import YamlBlock, read_yaml, user_folder, validate_as
+from catalogs.networks.names import FOLDER, NAMES, load_names
 from catalogs.networks.network import (
     ITEMSIZE,
     DerivedSize,
@@ -27,8 +28,6 @@ from catalogs.networks.network import (
 )
 from catalogs.networks.polynomials import Polynomial
 from catalogs.networks.shapes import Kind, shape_class
-
-FOLDER = DATA / "networks"
 
 #: What the library calls the operators of a kind unless a file states it.
 USUAL_OPERATOR: Final = {
@@ -253,26 +252,38 @@ def read_network(path: Path) -> NeuralNetwork:
 
 def list_networks() -> tuple[str, ...]:
     """Return the names of the networks of the catalog, the user's own included."""
-    return tuple(sorted({path.stem for folder in _folders() for path in folder.glob("*.yaml")}))
+    return tuple(sorted(_paths()))
 
 
-def _folders() -> tuple[Path, ...]:
-    return user_folder("networks"), FOLDER
+def _paths() -> dict[str, Path]:
+    """Return the file of every network; one of the user's own takes precedence over a shipped one of its name."""
+    folders = (FOLDER, user_folder("networks"))
+    return {path.stem: path for folder in folders for path in folder.glob("*.yaml") if path.name != NAMES.name}
+
+
+def find_network(name: str) -> str | None:
+    """Return the network of the catalog that a name means, by any spelling; None if it means none.
+
+    Raises:
+        InputError: The name fits several networks.
+    """
+    return load_names().find(name, _paths())
 
 
 @lru_cache(maxsize=32)
 def load_network(name: str) -> NeuralNetwork:
-    """Return a network by its name in the catalog, or by the path of its file (NAME.yaml).
+    """Return a network by any of its names, or by the path of its file (NAME.yaml).
 
     Raises:
         InputError: There is no such network, or its file is invalid.
     """
     if name.endswith((".yaml", ".yml")):
         return read_network(Path(name))
-    for folder in _folders():
-        if (path := folder / f"{name.lower()}.yaml").is_file():
-            return read_network(path)
-    raise InputError("unknown network", name, nearest_name(name, list_networks()) or None, "see catalog list networks")
+    paths = _paths()
+    found = load_names().find(name, paths)
+    if found is None:
+        raise InputError("unknown network", name, load_names().nearest(name, paths), "see catalog list networks")
+    return read_network(paths[found])
 
 
 def write_network(network: NeuralNetwork, path: Path) -> None:

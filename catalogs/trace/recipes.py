@@ -12,6 +12,7 @@ from pydantic import Field
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import YamlBlock, read_yaml, validate_as
 from catalogs.networks.files import Expression, SizeBlock
+from catalogs.networks.names import load_names
 from catalogs.networks.network import JobSize
 from catalogs.networks.polynomials import Polynomial
 
@@ -40,7 +41,6 @@ class NetworkRecipe(YamlBlock):
 
     family: str
     source: str
-    hf_id: str | None = None
     sizes: dict[str, SizeBlock] = Field(min_length=1)
     stages: dict[str, StageRecipe] = Field(min_length=1)
 
@@ -63,11 +63,13 @@ def shipped_recipes() -> Mapping[str, NetworkRecipe]:
 
 
 def find_recipe(name: str) -> tuple[str, NetworkRecipe] | None:
-    """Return the shipped recipe with a name or model id, and its name; None if there is none."""
-    for key, recipe in shipped_recipes().items():
-        if name.lower() in (key, (recipe.hf_id or "").lower()):
-            return key, recipe
-    return None
+    """Return the shipped recipe that a name of a network means, and its own name; None if there is none.
+
+    Raises:
+        InputError: The name fits several networks.
+    """
+    found = load_names().find(name, shipped_recipes())
+    return None if found is None else (found, shipped_recipes()[found])
 
 
 def recipe_like(module: str) -> NetworkRecipe | None:
