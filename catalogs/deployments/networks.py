@@ -26,9 +26,11 @@ from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, Pos
 
 from catalogs.deployments.schema import Deployment, check_staleness, load_deployment
 from catalogs.errors import InputError, nearest_name
+from catalogs.io.input_files import exists, user_path
 from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
 from catalogs.models.names import load_names
-from catalogs.networks.files import list_networks
+from catalogs.networks.files import find_network, list_networks
+from catalogs.networks.names import load_names as load_network_names
 
 #: What serves the jobs, and with it the rule that forms batches (simulator/jobs/batchers).
 NetworkEngine = Literal["torch", "triton", "sglang-diffusion"]
@@ -145,7 +147,7 @@ def is_network(model: str) -> bool:
     text = model.strip()
     if text.lower().endswith((".yaml", ".yml")):
         return True
-    return load_names().exact(text) is None and text.lower() in map(str.lower, list_networks())
+    return load_names().exact(text) is None and find_network(text) is not None
 
 
 def as_network_deployment(data: Mapping[str, Any], where: str) -> NetworkDeployment:
@@ -176,7 +178,23 @@ def load_any_deployment(path: Path) -> Deployment | NetworkDeployment:
     if isinstance(model, str):
         if is_network(model):
             return as_network_deployment(data, where)
+        _refuse_misspelled_network(model)
         for key in data:
             if key not in Deployment.model_fields and key in NetworkDeployment.model_fields:
                 raise InputError(f"{where}: {model} is no network, and this key is of networks", key)
     return load_deployment(path)
+
+
+def _refuse_misspelled_network(model: str) -> None:
+    """Refuse a name that is like that of a network, and like that of no language model.
+
+    Raises:
+        InputError: It is; the message names the network.
+    """
+    names = load_names()
+    path = not model.strip() or exists(user_path(model)) or model.startswith((".", "/", "~")) or model.endswith(".json")
+    if path or names.exact(model) is not None or names.nearest(model) is not None:
+        return
+    nearest = load_network_names().nearest(model, list_networks())
+    if nearest is not None:
+        raise InputError("unknown model", model, nearest, "`catalog list models` and `catalog list networks` list all")

@@ -95,7 +95,7 @@ def document(run: JobRun, source: JobWorkload) -> dict[str, Any]:
             "concurrency": jobs.concurrency,
             "kinds": [
                 {
-                    "model": kind.model or written.model,
+                    "model": compiled.name_of(kind),
                     "share": share,
                     "sizes": compiled.sizes_of(kind),
                     "seconds": compiled.price(kind, items).seconds,

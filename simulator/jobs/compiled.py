@@ -17,7 +17,7 @@ from catalogs.deployments.networks import NetworkDeployment
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
-from catalogs.networks.files import load_network
+from catalogs.networks.files import find_network, load_network
 from catalogs.networks.network import NeuralNetwork
 from catalogs.workloads.jobs import JobKind, JobSet
 from simulator.networks.execution import Execution, Parallelism
@@ -103,11 +103,23 @@ class CompiledJobs:
         Raises:
             InputError: The deployment does not serve it.
         """
+        return self.networks[self.name_of(kind)]
+
+    def name_of(self, kind: JobKind) -> str:
+        """Return the network of a kind of job by the name that the deployment gives it.
+
+        Raises:
+            InputError: The deployment does not serve it.
+        """
         name = kind.model or self.deployment.model
-        if name not in self.networks:
-            nearest = nearest_name(name, self.networks) or ", ".join(self.networks)
-            raise InputError("the jobs name a network that is not served", name, nearest)
-        return self.networks[name]
+        if name in self.networks:
+            return name
+        found = find_network(name)
+        for served, network in self.networks.items():
+            if network.name == found:
+                return served
+        nearest = nearest_name(name, self.networks) or ", ".join(self.networks)
+        raise InputError("the jobs name a network that is not served", name, nearest)
 
     def sizes_of(self, kind: JobKind) -> dict[str, int]:
         """Return the sizes of a kind of job that its workload, the deployment or the network states.
@@ -153,8 +165,8 @@ class CompiledJobs:
         return found
 
     def _detail(self, kind: JobKind, sizes: Mapping[str, int]) -> JobPrice:
-        name, sorted_sizes = kind.model or self.deployment.model, tuple(sorted(sizes.items()))
-        return _priced(name, self.deployment.hardware, self.execution, sorted_sizes)
+        sorted_sizes = tuple(sorted(sizes.items()))
+        return _priced(self.name_of(kind), self.deployment.hardware, self.execution, sorted_sizes)
 
     def weights_bytes(self, name: str) -> float:
         """Return the bytes of a network's weights on one accelerator."""
@@ -176,7 +188,7 @@ class CompiledJobs:
         activations = 0.0
         for kind in kinds:
             peak = self.price(kind, max(self.deployment.max_batch, self.items_of(kind))).peak_memory_bytes
-            activations = max(activations, peak - self.weights_bytes(kind.model or self.deployment.model))
+            activations = max(activations, peak - self.weights_bytes(self.name_of(kind)))
         return self.hardware.accelerator.memory_bytes - activations
 
     def check_memory(self, kind: JobKind) -> None:

@@ -87,7 +87,7 @@ def serving_of(compiled: CompiledJobs, jobs: JobSet) -> Serving:
     kinds = []
     for kind in jobs.kinds:
         sizes = tuple(sorted((name, value) for name, value in compiled.sizes_of(kind).items() if name != BATCH))
-        model = written.models.index(kind.model or written.model)
+        model = written.models.index(compiled.name_of(kind))
         shape = shapes.setdefault((model, sizes), len(shapes))
         kinds.append(KindRules(compiled.items_of(kind), shape, model))
 
