@@ -26,9 +26,11 @@ from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, Pos
 
 from catalogs.deployments.schema import Deployment, check_staleness, load_deployment
 from catalogs.errors import InputError, nearest_name
+from catalogs.io.input_files import exists, user_path
 from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
 from catalogs.models.names import load_names
-from catalogs.networks.files import find_network
+from catalogs.networks.files import find_network, list_networks
+from catalogs.networks.names import load_names as load_network_names
 
 #: What serves the jobs, and with it the rule that forms batches (simulator/jobs/batchers).
 NetworkEngine = Literal["torch", "triton", "sglang-diffusion"]
@@ -55,6 +57,16 @@ _OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
 }
 
 
+class SessionState(StrictYamlBlock):
+    """The `session_state` block: what each session keeps on the accelerators between its jobs, as SAM 2 keeps frames.
+
+    A session whose state is elsewhere waits until it is copied: from host memory, or from another replica through it.
+    """
+
+    mib: PositiveFloat  # of one session, on each accelerator of its replica
+    resident: PositiveInt | None = None  # sessions in the memory of one replica; null: as many as fit
+
+
 class NetworkDeployment(StrictYamlBlock):
     """The contents of deployment.yaml where `model` is a network; null means the engine's default."""
 
@@ -72,6 +84,7 @@ class NetworkDeployment(StrictYamlBlock):
     shard_weights: bool = False  # each accelerator holds its share of the weights (FSDP)
     offload: bool = False  # only the weights of the running stage are on the accelerator
     power_limit_w: PositiveFloat | None = None
+    further_models: list[str] = Field(default_factory=list)  # networks that share the accelerators of each replica
     job: dict[str, PositiveInt] = Field(default_factory=dict)  # sizes of a job where the workload states none
     max_batch: PositiveInt = 1  # most items that run together
     preferred_batches: list[PositiveInt] = Field(default_factory=list)  # sizes that start at once; empty: max_batch
@@ -82,8 +95,14 @@ class NetworkDeployment(StrictYamlBlock):
     timeout_s: PositiveFloat | None = None  # longest wait of a job for its start
     timeout_action: TimeoutAction = "reject"
     max_waiting: PositiveInt | None = None  # waiting jobs of a replica (of each priority); null: no limit
+    session_state: SessionState | None = None  # null: sessions keep nothing
     router: str | dict[str, object] = "round_robin"  # catalogs/deployments/routing.py
     router_staleness_s: Annotated[float, AfterValidator(check_staleness)] = 0.0
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Return all networks of the deployment, `model` first."""
+        return (self.model, *self.further_models)
 
     @property
     def accelerators_per_replica(self) -> int:
@@ -106,6 +125,15 @@ class NetworkDeployment(StrictYamlBlock):
         if self.default_priority is not None and self.default_priority > self.priorities:
             rule = f"default_priority is one of the {self.priorities} priority levels"
             raise InputError(rule, self.default_priority, str(self.priorities) if self.priorities else "priorities: 2")
+        if self.further_models and (self.engine == "triton" or self.instances > 1):
+            rule = "several networks share accelerators in one queue with one instance; Triton has a queue for each"
+            raise InputError(rule, f"engine: {self.engine}, instances: {self.instances}", "engine: torch")
+        if len(set(self.models)) < len(self.models):
+            raise InputError("further_models names each other network once", ", ".join(self.further_models))
+        resident = self.session_state.resident if self.session_state else None
+        if resident is not None and resident < self.max_batch * self.instances:
+            least = str(self.max_batch * self.instances)
+            raise InputError("the sessions of all running batches must be resident", resident, least)
         if self.timeout_action == "delay" and self.timeout_s is None:
             raise InputError("timeout_action: delay needs a timeout", "timeout_s: null", "timeout_s: 1.0")
         return self
@@ -150,7 +178,23 @@ def load_any_deployment(path: Path) -> Deployment | NetworkDeployment:
     if isinstance(model, str):
         if is_network(model):
             return as_network_deployment(data, where)
+        _refuse_misspelled_network(model)
         for key in data:
             if key not in Deployment.model_fields and key in NetworkDeployment.model_fields:
                 raise InputError(f"{where}: {model} is no network, and this key is of networks", key)
     return load_deployment(path)
+
+
+def _refuse_misspelled_network(model: str) -> None:
+    """Refuse a name that is like that of a network, and like that of no language model.
+
+    Raises:
+        InputError: It is; the message names the network.
+    """
+    names = load_names()
+    path = not model.strip() or exists(user_path(model)) or model.startswith((".", "/", "~")) or model.endswith(".json")
+    if path or names.exact(model) is not None or names.nearest(model) is not None:
+        return
+    nearest = load_network_names().nearest(model, list_networks())
+    if nearest is not None:
+        raise InputError("unknown model", model, nearest, "`catalog list models` and `catalog list networks` list all")

@@ -63,9 +63,13 @@ _STREAMS: Final = 5
 
 
 class JobKind(YamlBlock):
-    """One kind of job: its sizes, and its share of all jobs relative to the shares of the other kinds."""
+    """One kind of job: its sizes, and its share of all jobs relative to the shares of the other kinds.
+
+    `model` is one of several networks that a deployment serves; null is its key `model`.
+    """
 
     share: Weight = 1.0
+    model: str | None = None
     sizes: dict[str, PositiveInt] = Field(default_factory=dict)
 
 

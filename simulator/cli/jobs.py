@@ -94,7 +94,12 @@ def document(run: JobRun, source: JobWorkload) -> dict[str, Any]:
             "jobs": jobs.n,
             "concurrency": jobs.concurrency,
             "kinds": [
-                {"share": share, "sizes": compiled.sizes_of(kind), "seconds": compiled.price(kind, items).seconds}
+                {
+                    "model": compiled.name_of(kind),
+                    "share": share,
+                    "sizes": compiled.sizes_of(kind),
+                    "seconds": compiled.price(kind, items).seconds,
+                }
                 for kind, share, items in zip(
                     jobs.kinds, _shares(run), [k.items for k in run.serving.kinds], strict=True
                 )
@@ -125,7 +130,9 @@ def write_csv(run: JobRun, path: Path) -> None:
     columns: dict[str, Iterable[object]] = {
         "job_id": range(run.jobs.n),
         "arrival_s": times("arrival_s"),
-        **{name: [sizes[kind][name] for kind in kinds] for name in sizes[0]},
+        **{
+            name: [sizes[kind].get(name) for kind in kinds] for name in dict.fromkeys(n for each in sizes for n in each)
+        },
         "items": items_of(run).tolist(),
         "batch_items": [rows_of_batches[row] for row in run.batch.tolist()],
         **{name: times(name) for name in ("e2e_s", "queue_s", "service_s")},
@@ -178,7 +185,7 @@ def _workload_lines(workload: dict[str, Any]) -> list[str]:
     lines = [f"{counted(workload['jobs'], 'job')} of workload {workload['name']}"]
     for kind in workload["kinds"]:
         sizes = ", ".join(f"{name} {value}" for name, value in kind["sizes"].items())
-        lines.append(f"  {percent(kind['share'])}: {sizes}; {digits(kind['seconds'])} s alone")
+        lines.append(f"  {percent(kind['share'])} {kind['model']}: {sizes}; {digits(kind['seconds'])} s alone")
     return lines
 
 
@@ -186,7 +193,8 @@ def _throughput(metrics: dict[str, Any]) -> str:
     others = ("n_rejected", "n_timed_out", "n_unfinished")
     rest = "".join(f", {metrics[key]} {key[2:].replace('_', ' ')}" for key in others if metrics[key])
     batch = metrics["items_per_batch"]
-    moved = f", {metrics['states_moved']} states of sessions moved" if "states_moved" in metrics else ""
+    moved = f", {metrics['states_moved']} states of sessions copied" if "states_moved" in metrics else ""
+    moved += f", {metrics['networks_loaded']} loads of weights" if "networks_loaded" in metrics else ""
     return (
         f"{counted(metrics['n_completed'], 'job')} in {metrics['duration_s']:,.1f} s{rest}: "
         f"{digits(metrics['jobs_per_s'])} jobs/s, {metrics['batches']:,} batches of "

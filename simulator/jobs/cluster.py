@@ -31,7 +31,7 @@ from simulator.jobs.batchers.base import BatchRules, Job
 from simulator.jobs.batchers.registry import make_batcher
 from simulator.jobs.compiled import BatchPrice
 from simulator.jobs.replica import BatchRecorder, JobReplica
-from simulator.jobs.residency import SessionStates
+from simulator.jobs.residency import SessionStates, Weights
 
 #: Routers that read the KV cache or the tokens of requests, which a network does not have.
 _NEED_TOKENS: Final = frozenset({"least_tokens", "prefix_aware", "kv_aware", "scored"})
@@ -39,10 +39,11 @@ _NEED_TOKENS: Final = frozenset({"least_tokens", "prefix_aware", "kv_aware", "sc
 
 @dataclass(frozen=True, slots=True)
 class KindRules:
-    """What an engine knows of a kind of job: its number of items, and the number of its shape."""
+    """What an engine knows of a kind of job: its number of items, and the numbers of its shape and of its network."""
 
     items: int = 1
     shape: int = 0
+    model: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,9 @@ class Serving:
         router: The router in front of them.
         router_staleness_s: Age of its view.
         state_bytes: State of one session on each accelerator of its replica; 0: none.
-        capacity_bytes: Memory of one accelerator for states.
+        states_bytes: Memory of one accelerator for states.
+        weights_bytes: Weights of each network on one accelerator, where several share it.
+        all_weights_bytes: Memory of one accelerator for weights.
         host_bytes_per_s: Rate between host and accelerator.
     """
 
@@ -70,7 +73,9 @@ class Serving:
     router: str | RouterOptions = "round_robin"
     router_staleness_s: float = 0.0
     state_bytes: float = 0.0
-    capacity_bytes: float = inf
+    states_bytes: float = inf
+    weights_bytes: tuple[float, ...] = ()
+    all_weights_bytes: float = inf
     host_bytes_per_s: float = inf
 
 
@@ -115,7 +120,7 @@ class SessionOrder:
 
 
 class JobCluster:
-    """One simulated run: create it, call `run` once, and read `results`, `recorder` and `states`."""
+    """One simulated run: create it, call `run` once, and read `results`, `recorder` `states` and `weights`."""
 
     def __init__(self, serving: Serving, jobs: JobSet, horizon_s: float | None = None) -> None:
         options = parse_router(serving.router) if isinstance(serving.router, str) else serving.router
@@ -126,8 +131,13 @@ class JobCluster:
         self.clock, self.results, self.recorder = Clock(), JobOutcomes(jobs.n), BatchRecorder()
         self._rules = replace(serving.rules, some_time_out=_some_time_out(jobs))
         self.states = (
-            SessionStates(serving.state_bytes, serving.capacity_bytes, serving.host_bytes_per_s, serving.replicas)
+            SessionStates(serving.state_bytes, serving.states_bytes, serving.host_bytes_per_s, serving.replicas)
             if serving.state_bytes
+            else None
+        )
+        self.weights = (
+            Weights(serving.weights_bytes, serving.all_weights_bytes, serving.host_bytes_per_s, serving.replicas)
+            if len(serving.weights_bytes) > 1
             else None
         )
         self.replicas = [self._open(index) for index in range(serving.replicas)]
@@ -153,8 +163,17 @@ class JobCluster:
             self.recorder,
             self._started,
             self._ended,
-            self.states,
+            self._prepare if self.states or self.weights else None,
         )
+
+    def _prepare(self, replica: int, jobs: Sequence[Job]) -> float:
+        """Bring weights and states for a batch to a replica and return the seconds of the copies."""
+        seconds = 0.0
+        if self.weights is not None:
+            seconds += self.weights.load_s(replica, self.serving.kinds[jobs[0].kind].model)
+        if self.states is not None:
+            seconds += self.states.move_s(replica, [job.session for job in jobs])
+        return seconds
 
     def run(self) -> None:
         """Run until all jobs have ended, or until the horizon."""

@@ -7,17 +7,17 @@ gaps of one instance are filled by the kernels of another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
 from calibration.bundles.bundle import Bundle, load_bundle
 from catalogs.deployments.networks import NetworkDeployment
-from catalogs.errors import InputError
+from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
-from catalogs.networks.files import load_network
+from catalogs.networks.files import find_network, load_network
 from catalogs.networks.network import NeuralNetwork
 from catalogs.workloads.jobs import JobKind, JobSet
 from simulator.networks.execution import Execution, Parallelism
@@ -74,23 +74,52 @@ class CompiledJobs:
 
     Attributes:
         deployment: The deployment as written.
-        network: Its network.
+        networks: Its networks by name; the first is that of the key `model`.
         hardware: All accelerators.
         bundle: The costs of one accelerator.
         execution: How each job is executed.
     """
 
     deployment: NetworkDeployment
-    network: NeuralNetwork
+    networks: Mapping[str, NeuralNetwork]
     hardware: Hardware
     bundle: Bundle
     execution: Execution
-    _known: dict[tuple[tuple[tuple[str, int], ...], int], BatchPrice] = field(default_factory=dict)
+    _known: dict[tuple[str, tuple[tuple[str, int], ...], int], BatchPrice] = field(default_factory=dict)
 
     @property
     def ranks(self) -> int:
         """Return the number of accelerators of one replica."""
         return self.execution.parallelism.ranks
+
+    @property
+    def network(self) -> NeuralNetwork:
+        """Return the network of the key `model`."""
+        return self.networks[self.deployment.model]
+
+    def network_of(self, kind: JobKind) -> NeuralNetwork:
+        """Return the network of a kind of job.
+
+        Raises:
+            InputError: The deployment does not serve it.
+        """
+        return self.networks[self.name_of(kind)]
+
+    def name_of(self, kind: JobKind) -> str:
+        """Return the network of a kind of job by the name that the deployment gives it.
+
+        Raises:
+            InputError: The deployment does not serve it.
+        """
+        name = kind.model or self.deployment.model
+        if name in self.networks:
+            return name
+        found = find_network(name)
+        for served, network in self.networks.items():
+            if network.name == found:
+                return served
+        nearest = nearest_name(name, self.networks) or ", ".join(self.networks)
+        raise InputError("the jobs name a network that is not served", name, nearest)
 
     def sizes_of(self, kind: JobKind) -> dict[str, int]:
         """Return the sizes of a kind of job that its workload, the deployment or the network states.
@@ -98,9 +127,11 @@ class CompiledJobs:
         Raises:
             InputError: A size is unknown or has an invalid value.
         """
-        given = {**self.deployment.job, **kind.sizes}
-        self.network.sizes_of(given)  # checks each
-        return {size.name: given.get(size.name, size.default) for size in self.network.sizes}
+        network = self.network_of(kind)
+        own = self.deployment.job if network is self.network else {}  # `job` has the sizes of `model`
+        given = {**own, **kind.sizes}
+        network.sizes_of(given)  # checks each
+        return {size.name: given.get(size.name, size.default) for size in network.sizes}
 
     def items_of(self, kind: JobKind) -> int:
         """Return the items of one job: its size `batch`.
@@ -120,21 +151,45 @@ class CompiledJobs:
             InputError: A size is invalid, or the network has no size `batch` and there are several jobs.
         """
         sizes = self.sizes_of(kind)
-        key = (tuple(sorted(sizes.items())), items)
+        network = self.network_of(kind)
+        key = (network.name, tuple(sorted(sizes.items())), items)
         found = self._known.get(key)
         if found is None:
             if BATCH in sizes:
                 sizes[BATCH] = items
             elif items > 1:
-                raise InputError(f"{self.network.name} runs one job at a time", f"max_batch: {items}", "max_batch: 1")
-            detail = self._detail(sizes)
+                raise InputError(f"{network.name} runs one job at a time", f"max_batch: {items}", "max_batch: 1")
+            detail = self._detail(kind, sizes)
             found = BatchPrice.of(detail, self.ranks, self.hardware.accelerator.idle_w)
             self._known[key] = found
         return found
 
-    def _detail(self, sizes: Mapping[str, int]) -> JobPrice:
+    def _detail(self, kind: JobKind, sizes: Mapping[str, int]) -> JobPrice:
         sorted_sizes = tuple(sorted(sizes.items()))
-        return _priced(self.deployment.model, self.deployment.hardware, self.execution, sorted_sizes)
+        return _priced(self.name_of(kind), self.deployment.hardware, self.execution, sorted_sizes)
+
+    def weights_bytes(self, name: str) -> float:
+        """Return the bytes of a network's weights on one accelerator."""
+        stages = self.networks[name].at()
+        most_runs = max(stage.runs for stage in stages)
+        ranks = [self.ranks if self.deployment.shard_weights and s.runs == most_runs > 1 else 1 for s in stages]
+        size = self.execution.activation_bytes
+        return sum(stage.parameters * size / n for stage, n in zip(stages, ranks, strict=True))
+
+    def spare_bytes(self, kinds: Iterable[JobKind]) -> float:
+        """Return the memory of one accelerator that the largest batch of these kinds leaves free."""
+        most = max(
+            self.price(kind, max(self.deployment.max_batch, self.items_of(kind))).peak_memory_bytes for kind in kinds
+        )
+        return self.hardware.accelerator.memory_bytes - self.deployment.instances * most
+
+    def all_weights_bytes(self, kinds: Iterable[JobKind]) -> float:
+        """Return the memory of one accelerator for weights: what the activations of the largest batch leave."""
+        activations = 0.0
+        for kind in kinds:
+            peak = self.price(kind, max(self.deployment.max_batch, self.items_of(kind))).peak_memory_bytes
+            activations = max(activations, peak - self.weights_bytes(self.name_of(kind)))
+        return self.hardware.accelerator.memory_bytes - activations
 
     def check_memory(self, kind: JobKind) -> None:
         """Check that the largest batch of a kind fits in the memory of an accelerator.
@@ -167,8 +222,8 @@ class CompiledJobs:
         lines: list[str] = [*self.hardware.notices, *self.bundle.notices]
         for kind in jobs.kinds:
             sizes = self.sizes_of(kind)
-            lines += self._detail(sizes).notices
-        lines += [notice for stage in self.network.stages for notice in stage.notices]
+            lines += self._detail(kind, sizes).notices
+            lines += [notice for stage in self.network_of(kind).stages for notice in stage.notices]
         return tuple(dict.fromkeys(lines))
 
 
@@ -179,16 +234,15 @@ def compile_jobs(deployment: NetworkDeployment) -> CompiledJobs:
         InputError: A name or a value is invalid, or the replicas need more accelerators than there are.
     """
     deployment.check()
-    network, hardware = load_network(deployment.model), parse_hardware(deployment.hardware)
+    networks = {name: load_network(name) for name in deployment.models}
+    hardware = parse_hardware(deployment.hardware)
     needed = deployment.replicas * deployment.accelerators_per_replica
     if needed > hardware.n_accelerators:
         rule = f"{deployment.replicas} x {deployment.accelerators_per_replica} accelerators do not fit"
         most = hardware.n_accelerators // deployment.accelerators_per_replica
         raise InputError(rule, deployment.hardware, f"replicas: {most}" if most else None, hint="use larger hardware")
-    if deployment.max_batch > 1 and BATCH not in {size.name for size in network.sizes}:
-        raise InputError(f"{network.name} runs one job at a time", f"max_batch: {deployment.max_batch}", "max_batch: 1")
     bundle = load_bundle(hardware.accelerator)
-    compiled = CompiledJobs(deployment, network, hardware, bundle, execution_of(deployment))
+    compiled = CompiledJobs(deployment, networks, hardware, bundle, execution_of(deployment))
     compiled.sizes_of(JobKind())
     return compiled
 

@@ -130,6 +130,8 @@ def job_metrics(run: JobRun) -> dict[str, Any]:
     }
     if run.serving.state_bytes:
         found["states_moved"] = run.n_states_moved
+    if len(run.serving.weights_bytes) > 1:
+        found["networks_loaded"] = run.n_networks_loaded
     return found
 
 

@@ -13,7 +13,6 @@ from simulator.jobs.accelerator import SharedAccelerator
 from simulator.jobs.batch_log import BatchRecorder
 from simulator.jobs.batchers.base import Batcher, Job
 from simulator.jobs.compiled import BatchPrice
-from simulator.jobs.residency import SessionStates
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class JobReplica:
         recorder: BatchRecorder,
         started: Callable[[int, Job, int], None],
         ended: Callable[[int, Job], None],
-        states: SessionStates | None = None,
+        prepare: Callable[[int, Sequence[Job]], float] | None = None,
     ) -> None:
         """Create an idle replica.
 
@@ -54,10 +53,10 @@ class JobReplica:
             recorder: Where batches are recorded.
             started: Called with the replica, each job that starts, and the row of its batch.
             ended: Called with the replica and each job that ends.
-            states: The states of sessions; None: sessions have none.
+            prepare: The seconds in which a batch brings weights and states to the accelerators; None: always zero.
         """
         self.index, self._clock, self._batcher, self._price = index, clock, batcher, price
-        self._recorder, self._started, self._ended, self._states = recorder, started, ended, states
+        self._recorder, self._started, self._ended, self._prepare = recorder, started, ended, prepare
         self.outstanding = 0  # jobs sent here and not ended
         self._idle = batcher.rules.instances
         self._accelerator: SharedAccelerator[RunningBatch] = SharedAccelerator(clock, index, self._end)
@@ -110,9 +109,8 @@ class JobReplica:
                 break
             self._idle -= 1
             price = self._price(jobs[0].kind, sum(job.items for job in jobs))
-            if self._states is not None:
-                moved_s = self._states.move_s(self.index, [job.session for job in jobs])
-                price = replace(price, seconds=price.seconds + moved_s)
+            if self._prepare is not None:
+                price = replace(price, seconds=price.seconds + self._prepare(self.index, jobs))
             row = self._recorder.started(self.index, jobs, now, price)
             for job in jobs:
                 self._started(self.index, job, row)

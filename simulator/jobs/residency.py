@@ -8,7 +8,7 @@ is also copied out when it leaves. Weights are kept in host memory, so they only
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from math import inf
 
 
@@ -59,6 +59,33 @@ class Residency:
     def drop(self, item: Hashable) -> None:
         """Remove an item that has moved elsewhere, if it is here."""
         self._used -= self._held.pop(item, 0.0)
+
+
+class Weights:
+    """Which of several networks each replica has on its accelerators; at the start the first ones that fit."""
+
+    def __init__(
+        self, weights_bytes: Sequence[float], capacity_bytes: float, bytes_per_s: float, replicas: int
+    ) -> None:
+        """Load the first networks; all others are in host memory."""
+        self._weights = weights_bytes
+        self._memories = [Residency(capacity_bytes, bytes_per_s, written=False) for _ in range(replicas)]
+        held = 0.0
+        for model, size_bytes in enumerate(weights_bytes):
+            held += size_bytes
+            if held > capacity_bytes and model:
+                break
+            for memory in self._memories:
+                memory.bring(model, size_bytes, new=True)
+
+    @property
+    def n_loaded(self) -> int:
+        """Return how often a network was copied to an accelerator."""
+        return sum(memory.n_brought for memory in self._memories)
+
+    def load_s(self, replica: int, model: int) -> float:
+        """Bring the weights of a network to a replica and return the seconds of the copy."""
+        return self._memories[replica].bring(model, self._weights[model], new=False)
 
 
 class SessionStates:

@@ -36,6 +36,7 @@ class JobRun:
     status: IntArray  # codes of outcomes.STATUS
     batches: BatchLog
     n_states_moved: int = 0  # how often the state of a session was copied to an accelerator
+    n_networks_loaded: int = 0  # how often the weights of a network were copied to an accelerator
     horizon_s: float | None = None
 
     @property

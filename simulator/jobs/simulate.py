@@ -8,12 +8,14 @@ from math import inf
 import numpy as np
 
 from catalogs.deployments.networks import NetworkDeployment
-from catalogs.deployments.routing import RouterOptions, parse_router
+from catalogs.deployments.routing import parse_router
+from catalogs.errors import InputError
+from catalogs.units import GIB, MIB
 from catalogs.workloads.jobs import JobSet, JobWorkload
 from simulator.core import outcomes
 from simulator.jobs.batchers.base import BatchRules
 from simulator.jobs.cluster import JobCluster, KindRules, Serving
-from simulator.jobs.compiled import BATCH, CompiledJobs, compile_jobs
+from simulator.jobs.compiled import BATCH, BatchPrice, CompiledJobs, compile_jobs
 from simulator.jobs.run import JobRun
 
 
@@ -69,6 +71,7 @@ def run_jobs(
         status=status,
         batches=cluster.recorder.log(),
         n_states_moved=cluster.states.n_moved if cluster.states else 0,
+        n_networks_loaded=cluster.weights.n_loaded if cluster.weights else 0,
         horizon_s=horizon_s,
     )
 
@@ -77,28 +80,54 @@ def serving_of(compiled: CompiledJobs, jobs: JobSet) -> Serving:
     """Return how a deployment serves these jobs.
 
     Raises:
-        InputError: A size, a priority or the router is invalid.
+        InputError: A size or the router is invalid, or the states of running sessions do not fit in the memory.
     """
     written = compiled.deployment
-    shapes: dict[tuple[tuple[str, int], ...], int] = {}
+    shapes: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
     kinds = []
     for kind in jobs.kinds:
-        sizes = tuple(sorted((k, v) for k, v in compiled.sizes_of(kind).items() if k != BATCH))
-        kinds.append(KindRules(compiled.items_of(kind), shapes.setdefault(sizes, len(shapes))))
+        sizes = tuple(sorted((name, value) for name, value in compiled.sizes_of(kind).items() if name != BATCH))
+        model = written.models.index(compiled.name_of(kind))
+        shape = shapes.setdefault((model, sizes), len(shapes))
+        kinds.append(KindRules(compiled.items_of(kind), shape, model))
 
     @cache
-    def price(kind: int, items: int):  # type: ignore[no-untyped-def]
+    def price(kind: int, items: int) -> BatchPrice:
         return compiled.price(jobs.kinds[kind], items)
 
+    several = len(written.models) > 1
     return Serving(
         engine=written.engine,
         rules=rules_of(written),
         price=price,
         kinds=tuple(kinds),
         replicas=written.replicas,
-        router=router_of(written),
+        router=parse_router(written.router),
         router_staleness_s=written.router_staleness_s,
+        state_bytes=written.session_state.mib * MIB if written.session_state else 0.0,
+        states_bytes=_states_bytes(compiled, jobs),
+        weights_bytes=tuple(map(compiled.weights_bytes, written.models)) if several else (),
+        all_weights_bytes=compiled.all_weights_bytes(jobs.kinds) if several else inf,
+        host_bytes_per_s=compiled.hardware.node.host_bytes_per_s,
     )
+
+
+def _states_bytes(compiled: CompiledJobs, jobs: JobSet) -> float:
+    """Return the memory of one accelerator for the states of sessions.
+
+    Raises:
+        InputError: It is too small for the sessions of all running batches.
+    """
+    written, state = compiled.deployment, compiled.deployment.session_state
+    if state is None:
+        return inf
+    fitting = state.mib * MIB * state.resident if state.resident else compiled.spare_bytes(jobs.kinds)
+    running = written.max_batch * written.instances
+    least = state.mib * MIB * running
+    if fitting < least:
+        rule = f"the states of {running} running sessions need {least / GIB:.1f} GiB on each accelerator"
+        raise InputError(rule, f"{max(0.0, fitting) / GIB:.1f} GiB", hint="use a smaller max_batch or state")
+    return fitting
 
 
 def rules_of(written: NetworkDeployment) -> BatchRules:
@@ -114,12 +143,3 @@ def rules_of(written: NetworkDeployment) -> BatchRules:
         timeout_action=written.timeout_action,
         max_waiting=written.max_waiting,
     )
-
-
-def router_of(written: NetworkDeployment) -> RouterOptions:
-    """Return the router of a deployment.
-
-    Raises:
-        InputError: The router or an option is unknown.
-    """
-    return parse_router(written.router)
