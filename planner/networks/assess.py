@@ -28,6 +28,7 @@ class JobOutcome:
         binding: Name of this objective.
         score: The score by the objective of the request, lower is better; None where the request is not met.
         n_jobs: Jobs simulated for it.
+        confirmed: Whether it holds with several seeds.
     """
 
     candidate: JobCandidate
@@ -36,6 +37,7 @@ class JobOutcome:
     binding: str
     score: float | None
     n_jobs: int = 0
+    confirmed: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """Return the outcome as JSON types, without the candidate except for its replicas."""

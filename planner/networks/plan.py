@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from catalogs.economics.prices import Price
@@ -24,7 +24,7 @@ from planner.networks.refusal import refuse
 from planner.networks.reproduction import reproduce
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import SCHEMA_VERSION, JobBlock, NetworkAnswer, NetworkHardwareRow
-from planner.networks.search import JobSearch, KindSearch, Progress, search_jobs, study_name
+from planner.networks.search import KindSearch, Progress, search_jobs, study_name
 from planner.networks.service import JobService
 from planner.networks.space import make_space
 from planner.problem.hardware_choice import choose_hardware, is_any, is_one
@@ -32,9 +32,6 @@ from planner.problem.tariff import least_price, require_price
 from planner.search.study import SearchSettings, need_storage
 
 N_ALTERNATIVES: Final = 2
-
-#: Best outcomes that are measured with several seeds before a kind of accelerator is given up.
-_MOST_TRIES: Final = 4
 
 
 @dataclass(slots=True)
@@ -101,7 +98,7 @@ class NetworkPlanner:
         settings = SearchSettings(
             options.trials, request.seed, study_name(request, hardware.text), options.journal, options.storage
         )
-        return KindSearch(hardware, space, search_jobs(space.left, self.assessor, settings, progress))
+        return KindSearch(hardware, space, search_jobs(space.left, self.assessor, settings, self.confirm, progress))
 
     def run(self, progress: Progress | None = None) -> None:
         """Search all the hardware of the request.
@@ -122,33 +119,29 @@ class NetworkPlanner:
 
     def winners(self) -> list[SizedCandidate]:
         """Return the best candidate of each kind of accelerator, best first: they hold with several seeds."""
-        found = []
-        for kind in self.kinds:
-            plan = self._first_that_holds(kind.search)
-            if plan is not None:
-                found.append(plan)
-        return sorted(found, key=self._value)
+        bests = [best for kind in self.kinds if (best := kind.search.best) is not None]
+        return sorted(map(self._confirmed, bests), key=self._value)
 
-    def _first_that_holds(self, search: JobSearch) -> SizedCandidate | None:
-        """Return the best outcome that holds with several seeds; the last to be tried is the safest one."""
-        best, held = search.best, search.held
-        if best is None:
-            return None
-        tried = [best, *(o for o in held if o is not best)][:_MOST_TRIES]
-        for outcome in dict.fromkeys([*tried, min(held, key=lambda o: o.ratio)]):
-            found = self._confirmed(outcome)
-            if found is not None:
-                return found
-        return None
+    def confirm(self, outcome: JobOutcome) -> JobOutcome:
+        """Return an outcome measured with several seeds: with more replicas or a lower rate where they need it.
 
-    def _confirmed(self, outcome: JobOutcome) -> SizedCandidate | None:
-        """Return a candidate, with more replicas where several seeds need them; None if it does not hold."""
+        Its score is None where even all of the hardware does not hold.
+        """
+        found = self._confirmed(outcome)
+        if not found.met:
+            return replace(outcome, score=None, requests_per_s=0.0)
+        score = self._value(found)[0]
+        return replace(
+            outcome, candidate=found.candidate, requests_per_s=found.requests_per_s, score=score, confirmed=True
+        )
+
+    def _confirmed(self, outcome: JobOutcome) -> SizedCandidate:
         candidate, rate = outcome.candidate, self.request.requests_per_s
         most = self.assessor.most_replicas(candidate)
         while True:
             found = self.builder.sized(candidate, rate)
             if found.met or rate is None or candidate.replicas >= most:
-                return found if found.met else None
+                return found
             candidate = candidate.with_replicas(candidate.replicas + 1)
 
     def _value(self, found: SizedCandidate) -> tuple[float, tuple[float, ...]]:
@@ -166,8 +159,8 @@ class NetworkPlanner:
         for outcome in kind.search.held:
             if outcome.candidate.setup not in taken and len(found) < N_ALTERNATIVES:
                 taken.add(outcome.candidate.setup)
-                plan = self._confirmed(outcome)
-                found += [] if plan is None else [plan]
+                sized = self._confirmed(outcome)
+                found += [sized] if sized.met else []
         return found
 
 

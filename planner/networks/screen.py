@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 from catalogs.ui.terminal import PIPED, Line, labelled_rows
@@ -10,6 +11,7 @@ from catalogs.ui.words import counted, digits, dollars, gigabytes, kilowatts, pe
 from planner.answer.plan_schema import SloResult
 from planner.answer.schema import GOALS
 from planner.economics.money import offer_words
+from planner.networks.deploy import NetworkPackage
 from planner.networks.schema import JobEnergy, NetworkAnswer, NetworkHardwareRow, NetworkPlan
 from planner.sections.section import interval_words, level_words, verdict_words
 
@@ -20,6 +22,13 @@ _SMALL: Final = 0.01
 def show_network(answer: NetworkAnswer) -> None:
     """Print the screen of an answer."""
     print(render(answer))
+
+
+def show_files(package: NetworkPackage, folder: Path) -> None:
+    """Print the files of a deployment of a network."""
+    rows = [("Folder", str(folder)), *(("" if i else "Files", name) for i, name in enumerate(sorted(package.files)))]
+    rows += [("Note", note) for note in package.notes]
+    print("\n".join(row for label, text in rows for row in labelled_rows(label, text, PIPED)))
 
 
 def render(answer: NetworkAnswer, width: int = PIPED) -> str:

@@ -22,6 +22,8 @@ from planner.search.study import CandidateStudy, Params, SearchSettings, storage
 
 Progress = Callable[[int, int], None]  # (done, planned)
 
+Confirm = Callable[[JobOutcome], JobOutcome]
+
 #: Trials after which the sampler proposes candidates, as a share of all trials; before, they come in order of bounds.
 _ORDERED: Final = 0.5
 
@@ -54,8 +56,8 @@ class JobSearch:
 
     @property
     def best(self) -> JobOutcome | None:
-        """Return the best outcome; among those that tie with it, the simplest candidate."""
-        held = self.held
+        """Return the best confirmed outcome; among those that tie with it, the simplest candidate."""
+        held = [o for o in self.held if o.confirmed]
         if not held or held[0].score is None:
             return None
         limit = held[0].score + TIE * abs(held[0].score)
@@ -75,6 +77,7 @@ def search_jobs(
     candidates: Sequence[JobCandidate],
     assessor: JobAssessor,
     settings: SearchSettings,
+    confirm: Confirm,
     progress: Progress | None = None,
 ) -> JobSearch:
     """Measure candidates in order of their bounds until none is left that can beat the best, or trials are used up.
@@ -83,6 +86,7 @@ def search_jobs(
         candidates: The candidates.
         assessor: Measures one candidate.
         settings: The size of the search, and where it is stored.
+        confirm: Measures an outcome that may be the best with several seeds.
         progress: Called after each candidate.
     """
     found = JobSearch()
@@ -91,7 +95,7 @@ def search_jobs(
     found.n_overloaded = len(candidates) - len(ordered)
     if not ordered:
         return found
-    run = _Run(assessor, settings, ordered, bounds, found)
+    run = _Run(assessor, settings, ordered, bounds, found, confirm)
     with storage_faults(settings):
         try:
             run.run(progress)
@@ -110,6 +114,7 @@ class _Run:
     ordered: list[JobCandidate]
     bounds: dict[JobCandidate, float]
     found: JobSearch
+    confirm: Confirm
     seen: set[JobCandidate] = field(default_factory=set)
 
     def run(self, progress: Progress | None) -> None:
@@ -129,11 +134,20 @@ class _Run:
             candidate = left[0] if named is None else named
             with study.released_if_it_fails(trial):
                 outcome = self.assessor(candidate, self.found.best)
+                if self._leads(outcome):
+                    outcome = self.confirm(outcome)
                 study.store(trial, outcome.as_dict())
             _tell(study.optuna, trial, outcome)
             self._add(candidate, outcome)
             if progress is not None:
                 progress(len(self.seen), min(len(self.ordered), self.settings.n_trials))
+
+    def _leads(self, outcome: JobOutcome) -> bool:
+        """Return whether an outcome meets the request and is better than the best so far, or ties with it."""
+        best = self.found.best
+        if outcome.score is None or best is None or best.score is None:
+            return outcome.score is not None
+        return outcome.score <= best.score + TIE * abs(best.score)
 
     def _add(self, candidate: JobCandidate, outcome: JobOutcome) -> None:
         self.seen.add(candidate)
