@@ -95,7 +95,18 @@ def called_only(code: str) -> set[str]:
 
 
 #: Folders of plug-ins, where one short module is one entry of a registry.
-PLUG_INS = {"batchers", "commands", "targets", "routers", "schedulers", "importers", "kernels", "launch", "api", "kinds"}
+PLUG_INS = {
+    "batchers",
+    "commands",
+    "targets",
+    "routers",
+    "schedulers",
+    "importers",
+    "kernels",
+    "launch",
+    "api",
+    "kinds",
+}
 #: Other modules under 60 lines, and why they stand alone.
 SHORT = {
     "catalogs/arrays.py": "public types",

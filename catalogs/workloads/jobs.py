@@ -62,7 +62,7 @@ DEFAULT_JOBS_PER_S: Final = 1.0
 _STREAMS: Final = 5
 
 
-class JobKind(YamlBlock):
+class NetworkJob(YamlBlock):
     """One kind of job: its sizes, and its share of all jobs relative to the shares of the other kinds.
 
     `model` is one of several networks that a deployment serves; null is its key `model`.
@@ -83,7 +83,7 @@ class JobSet:
 
     arrival_s: FloatArray
     kind: IntArray  # index in kinds
-    kinds: tuple[JobKind, ...]
+    kinds: tuple[NetworkJob, ...]
     concurrency: int | None = None
     sessions: IntArray | None = None  # the session of each job, whose jobs run in order
     terms: ServiceLevels | None = None  # priority and timeout of each job
@@ -133,7 +133,7 @@ class JobWorkload:
     """
 
     arrivals: Arrivals = field(default_factory=Poisson)
-    kinds: tuple[JobKind, ...] = (JobKind(),)
+    kinds: tuple[NetworkJob, ...] = (NetworkJob(),)
     n_jobs: int = DEFAULT_JOBS
     seed: int = 0
     classes: tuple[ServiceClass, ...] = ()
@@ -248,7 +248,7 @@ class JobWorkloadFile(YamlBlock):
     arrivals: Any = None
     requests: Count | None = None
     duration_s: PositiveFloat | None = None
-    jobs: tuple[JobKind, ...] | None = None
+    jobs: tuple[NetworkJob, ...] | None = None
     sessions: SessionBlock | None = None
     classes: Any = None
     seed: Seed = 0
@@ -301,7 +301,7 @@ def _from_mapping(data: dict[str, Any], name: str, folder: Path, where: str) -> 
         raise InputError("jobs of a session cannot arrive all at once; choose other arrivals", "all_at_once")
     return JobWorkload(
         arrivals=arrivals,
-        kinds=written.jobs or (JobKind(),),
+        kinds=written.jobs or (NetworkJob(),),
         n_jobs=written.requests or _jobs_of(written.duration_s, arrivals, where),
         seed=written.seed,
         classes=() if written.classes is None else parse_classes(written.classes, where),
@@ -354,7 +354,7 @@ def read_job_trace(path: Path) -> JobWorkload:
         numbers = {label: i for i, label in enumerate(dict.fromkeys(columns["session"]))}
         sessions = np.array([numbers[label] for label in columns["session"]])
     trace = JobTrace(np.array(times), np.array(kinds), sessions, ServiceLevels.of(columns, where))
-    named = tuple(JobKind(sizes=dict(zip(sizes, values, strict=True))) for values in found)
+    named = tuple(NetworkJob(sizes=dict(zip(sizes, values, strict=True))) for values in found)
     return JobWorkload(kinds=named, n_jobs=len(times), trace=trace, name=path.name, source=f"trace {path.name}")
 
 

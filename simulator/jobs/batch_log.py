@@ -10,7 +10,7 @@ from math import inf
 import numpy as np
 
 from catalogs.arrays import FloatArray, IntArray
-from simulator.jobs.batchers.base import Job
+from simulator.jobs.batchers.base import QueuedJob
 from simulator.jobs.compiled import BatchPrice
 
 
@@ -49,7 +49,7 @@ class BatchRecorder:
         self._counts = {name: array("q") for name in ("replica", "kind", "jobs", "items")}
         self._times = {name: array("d") for name in ("start_s", "end_s", "alone_s", "busy_s", "kernel_j")}
 
-    def started(self, replica: int, jobs: Sequence[Job], now_s: float, price: BatchPrice) -> int:
+    def started(self, replica: int, jobs: Sequence[QueuedJob], now_s: float, price: BatchPrice) -> int:
         """Add a batch that starts now and return its row."""
         items = sum(job.items for job in jobs)
         counts = (replica, jobs[0].kind, len(jobs), items)

@@ -27,7 +27,7 @@ from simulator.core import outcomes
 from simulator.core.clock import ARRIVAL, CONTROL, LAST, Clock, Process, Timetable
 from simulator.core.request import Request
 from simulator.engine.replica import Replica
-from simulator.jobs.batchers.base import BatchRules, Job
+from simulator.jobs.batchers.base import BatchRules, QueuedJob
 from simulator.jobs.batchers.registry import make_batcher
 from simulator.jobs.compiled import BatchPrice
 from simulator.jobs.replica import BatchRecorder, JobReplica
@@ -47,7 +47,7 @@ class KindRules:
 
 
 @dataclass(frozen=True)
-class Serving:
+class JobServing:
     """How jobs are served, without names and prices in dollars: all that a run needs.
 
     Attributes:
@@ -95,9 +95,9 @@ class SessionOrder:
 
     def __init__(self) -> None:
         """Create the order without jobs."""
-        self._waiting: dict[int, deque[Job]] = {}  # of each session with a job in progress: those behind it
+        self._waiting: dict[int, deque[QueuedJob]] = {}  # of each session with a job in progress: those behind it
 
-    def begins(self, job: Job) -> bool:
+    def begins(self, job: QueuedJob) -> bool:
         """Return whether a job that arrives may be served now; otherwise it waits."""
         if job.session < 0:
             return True
@@ -108,7 +108,7 @@ class SessionOrder:
         waiting.append(job)
         return False
 
-    def next(self, job: Job) -> Job | None:
+    def next(self, job: QueuedJob) -> QueuedJob | None:
         """Return the job that may be served after the end of another one of its session."""
         if job.session < 0:
             return None
@@ -122,7 +122,7 @@ class SessionOrder:
 class JobCluster:
     """One simulated run: create it, call `run` once, and read `results`, `recorder` `states` and `weights`."""
 
-    def __init__(self, serving: Serving, jobs: JobSet, horizon_s: float | None = None) -> None:
+    def __init__(self, serving: JobServing, jobs: JobSet, horizon_s: float | None = None) -> None:
         options = parse_router(serving.router) if isinstance(serving.router, str) else serving.router
         if options.name in _NEED_TOKENS:
             rule = "networks have no tokens and no KV cache, which this router reads"
@@ -166,7 +166,7 @@ class JobCluster:
             self._prepare if self.states or self.weights else None,
         )
 
-    def _prepare(self, replica: int, jobs: Sequence[Job]) -> float:
+    def _prepare(self, replica: int, jobs: Sequence[QueuedJob]) -> float:
         """Bring weights and states for a batch to a replica and return the seconds of the copies."""
         seconds = 0.0
         if self.weights is not None:
@@ -213,14 +213,14 @@ class JobCluster:
         """Accept a job from its client."""
         kind = self._kinds[index]
         rules = self.serving.kinds[kind]
-        job = Job(index, kind, rules.shape, rules.items, self._priorities[index], self._timeouts_s[index])
+        job = QueuedJob(index, kind, rules.shape, rules.items, self._priorities[index], self._timeouts_s[index])
         job.session = self._sessions[index]
         self.results.arrival_s[index] = self.clock.now
         self.results.status[index] = outcomes.UNFINISHED
         if self._order.begins(job):
             self._route(job)
 
-    def _route(self, job: Job) -> None:
+    def _route(self, job: QueuedJob) -> None:
         """Send a job to the replica that the router chooses; its timeout counts from here."""
         request = Request(job.index, 1)
         replica = self.replicas[self._router.choose(request, cast(Sequence[Replica], self.replicas))]
@@ -232,19 +232,19 @@ class JobCluster:
         if timeout_s < inf:
             self.clock.at(self.clock.now + timeout_s, CONTROL, [lambda _: self._expire(replica, job)])
 
-    def _expire(self, replica: JobReplica, job: Job) -> None:
+    def _expire(self, replica: JobReplica, job: QueuedJob) -> None:
         if not job.gone and replica.expire(job):
             self._leave(job, outcomes.TIMED_OUT)
 
-    def _started(self, _: int, job: Job, row: int) -> None:
+    def _started(self, _: int, job: QueuedJob, row: int) -> None:
         self.results.started_s[job.index] = self.clock.now
         self.results.batch[job.index] = row
 
-    def _ended(self, _: int, job: Job) -> None:
+    def _ended(self, _: int, job: QueuedJob) -> None:
         self.results.ended_s[job.index] = self.clock.now
         self._leave(job, outcomes.COMPLETED)
 
-    def _leave(self, job: Job, status: int) -> None:
+    def _leave(self, job: QueuedJob, status: int) -> None:
         """Answer a job now; the next one of its session is served, and its client sends its next one."""
         self.results.status[job.index] = status
         self._n_ended += 1
@@ -254,7 +254,7 @@ class JobCluster:
         if self.jobs.concurrency is not None:
             self._send_next()
 
-    def _follow(self, _: Event, job: Job) -> None:
+    def _follow(self, _: Event, job: QueuedJob) -> None:
         self._route(job)
 
 

@@ -19,7 +19,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.networks.files import find_network, load_network
 from catalogs.networks.network import NeuralNetwork
-from catalogs.workloads.jobs import JobKind, JobSet
+from catalogs.workloads.jobs import JobSet, NetworkJob
 from simulator.networks.execution import Execution, Parallelism
 from simulator.networks.job import JobPrice, price_job
 
@@ -97,7 +97,7 @@ class CompiledJobs:
         """Return the network of the key `model`."""
         return self.networks[self.deployment.model]
 
-    def network_of(self, kind: JobKind) -> NeuralNetwork:
+    def network_of(self, kind: NetworkJob) -> NeuralNetwork:
         """Return the network of a kind of job.
 
         Raises:
@@ -105,7 +105,7 @@ class CompiledJobs:
         """
         return self.networks[self.name_of(kind)]
 
-    def name_of(self, kind: JobKind) -> str:
+    def name_of(self, kind: NetworkJob) -> str:
         """Return the network of a kind of job by the name that the deployment gives it.
 
         Raises:
@@ -121,7 +121,7 @@ class CompiledJobs:
         nearest = nearest_name(name, self.networks) or ", ".join(self.networks)
         raise InputError("the jobs name a network that is not served", name, nearest)
 
-    def sizes_of(self, kind: JobKind) -> dict[str, int]:
+    def sizes_of(self, kind: NetworkJob) -> dict[str, int]:
         """Return the sizes of a kind of job that its workload, the deployment or the network states.
 
         Raises:
@@ -133,7 +133,7 @@ class CompiledJobs:
         network.sizes_of(given)  # checks each
         return {size.name: given.get(size.name, size.default) for size in network.sizes}
 
-    def items_of(self, kind: JobKind) -> int:
+    def items_of(self, kind: NetworkJob) -> int:
         """Return the items of one job: its size `batch`.
 
         Raises:
@@ -144,7 +144,7 @@ class CompiledJobs:
             raise InputError("a job has at most max_batch items", items, str(self.deployment.max_batch))
         return items
 
-    def price(self, kind: JobKind, items: int) -> BatchPrice:
+    def price(self, kind: NetworkJob, items: int) -> BatchPrice:
         """Return the price of a batch of jobs of one kind with `items` items in all.
 
         Raises:
@@ -164,7 +164,7 @@ class CompiledJobs:
             self._known[key] = found
         return found
 
-    def _detail(self, kind: JobKind, sizes: Mapping[str, int]) -> JobPrice:
+    def _detail(self, kind: NetworkJob, sizes: Mapping[str, int]) -> JobPrice:
         sorted_sizes = tuple(sorted(sizes.items()))
         return _priced(self.name_of(kind), self.deployment.hardware, self.execution, sorted_sizes)
 
@@ -176,14 +176,14 @@ class CompiledJobs:
         size = self.execution.activation_bytes
         return sum(stage.parameters * size / n for stage, n in zip(stages, ranks, strict=True))
 
-    def spare_bytes(self, kinds: Iterable[JobKind]) -> float:
+    def spare_bytes(self, kinds: Iterable[NetworkJob]) -> float:
         """Return the memory of one accelerator that the largest batch of these kinds leaves free."""
         most = max(
             self.price(kind, max(self.deployment.max_batch, self.items_of(kind))).peak_memory_bytes for kind in kinds
         )
         return self.hardware.accelerator.memory_bytes - self.deployment.instances * most
 
-    def all_weights_bytes(self, kinds: Iterable[JobKind]) -> float:
+    def all_weights_bytes(self, kinds: Iterable[NetworkJob]) -> float:
         """Return the memory of one accelerator for weights: what the activations of the largest batch leave."""
         activations = 0.0
         for kind in kinds:
@@ -191,7 +191,7 @@ class CompiledJobs:
             activations = max(activations, peak - self.weights_bytes(self.name_of(kind)))
         return self.hardware.accelerator.memory_bytes - activations
 
-    def check_memory(self, kind: JobKind) -> None:
+    def check_memory(self, kind: NetworkJob) -> None:
         """Check that the largest batch of a kind fits in the memory of an accelerator.
 
         Each instance holds the weights and its own activations.
@@ -243,7 +243,7 @@ def compile_jobs(deployment: NetworkDeployment) -> CompiledJobs:
         raise InputError(rule, deployment.hardware, f"replicas: {most}" if most else None, hint="use larger hardware")
     bundle = load_bundle(hardware.accelerator)
     compiled = CompiledJobs(deployment, networks, hardware, bundle, execution_of(deployment))
-    compiled.sizes_of(JobKind())
+    compiled.sizes_of(NetworkJob())
     return compiled
 
 

@@ -11,7 +11,7 @@ from simpy import Event
 from simulator.core.clock import WAKE, Clock
 from simulator.jobs.accelerator import SharedAccelerator
 from simulator.jobs.batch_log import BatchRecorder
-from simulator.jobs.batchers.base import Batcher, Job
+from simulator.jobs.batchers.base import Batcher, QueuedJob
 from simulator.jobs.compiled import BatchPrice
 
 
@@ -20,7 +20,7 @@ class RunningBatch:
     """A batch in progress: its row in the log and its jobs."""
 
     row: int
-    jobs: Sequence[Job]
+    jobs: Sequence[QueuedJob]
 
 
 class JobReplica:
@@ -39,9 +39,9 @@ class JobReplica:
         batcher: Batcher,
         price: Callable[[int, int], BatchPrice],
         recorder: BatchRecorder,
-        started: Callable[[int, Job, int], None],
-        ended: Callable[[int, Job], None],
-        prepare: Callable[[int, Sequence[Job]], float] | None = None,
+        started: Callable[[int, QueuedJob, int], None],
+        ended: Callable[[int, QueuedJob], None],
+        prepare: Callable[[int, Sequence[QueuedJob]], float] | None = None,
     ) -> None:
         """Create an idle replica.
 
@@ -72,7 +72,7 @@ class JobReplica:
         """Return the number of jobs that no instance has started."""
         return self._batcher.n_waiting
 
-    def receive(self, job: Job) -> bool:
+    def receive(self, job: QueuedJob) -> bool:
         """Queue a job that arrives now; return False if the queue is full."""
         job.queued_s = self._clock.now
         if not self._batcher.add(job):
@@ -81,7 +81,7 @@ class JobReplica:
         self._wake(self._clock.now)
         return True
 
-    def expire(self, job: Job) -> bool:
+    def expire(self, job: QueuedJob) -> bool:
         """Apply the timeout of a job that may still wait; return whether it is rejected now."""
         rejected = self._batcher.expire(job)
         self.outstanding -= rejected

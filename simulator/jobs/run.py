@@ -11,7 +11,7 @@ from catalogs.arrays import BoolArray, FloatArray, IntArray
 from catalogs.workloads.jobs import JobSet
 from simulator.core import outcomes
 from simulator.jobs.batch_log import BatchLog
-from simulator.jobs.cluster import Serving
+from simulator.jobs.cluster import JobServing
 from simulator.jobs.compiled import CompiledJobs
 
 #: The reasons why an engine rejects a job.
@@ -25,7 +25,7 @@ class JobRun:
     Arrays have shape (jobs,) and are in workload order. Times are in seconds and nan if the event did not happen.
     """
 
-    serving: Serving
+    serving: JobServing
     compiled: CompiledJobs | None  # None: a run of bare prices
     jobs: JobSet
     arrival_s: FloatArray

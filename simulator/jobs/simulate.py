@@ -14,7 +14,7 @@ from catalogs.units import GIB, MIB
 from catalogs.workloads.jobs import JobSet, JobWorkload
 from simulator.core import outcomes
 from simulator.jobs.batchers.base import BatchRules
-from simulator.jobs.cluster import JobCluster, KindRules, Serving
+from simulator.jobs.cluster import JobCluster, JobServing, KindRules
 from simulator.jobs.compiled import BATCH, BatchPrice, CompiledJobs, compile_jobs
 from simulator.jobs.run import JobRun
 
@@ -44,7 +44,7 @@ def simulate_jobs(
 
 
 def run_jobs(
-    serving: Serving, jobs: JobSet, horizon_s: float | None = None, compiled: CompiledJobs | None = None
+    serving: JobServing, jobs: JobSet, horizon_s: float | None = None, compiled: CompiledJobs | None = None
 ) -> JobRun:
     """Serve jobs with any prices, without a deployment, a network or a calibration.
 
@@ -76,7 +76,7 @@ def run_jobs(
     )
 
 
-def serving_of(compiled: CompiledJobs, jobs: JobSet) -> Serving:
+def serving_of(compiled: CompiledJobs, jobs: JobSet) -> JobServing:
     """Return how a deployment serves these jobs.
 
     Raises:
@@ -96,7 +96,7 @@ def serving_of(compiled: CompiledJobs, jobs: JobSet) -> Serving:
         return compiled.price(jobs.kinds[kind], items)
 
     several = len(written.models) > 1
-    return Serving(
+    return JobServing(
         engine=written.engine,
         rules=rules_of(written),
         price=price,

@@ -11,7 +11,7 @@ from catalogs.deployments.networks import TimeoutAction
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class QueuedJob:
     """A job as far as an engine knows it.
 
     Attributes:
@@ -85,17 +85,17 @@ class Batcher(ABC):
         self.retry_s = inf
 
     @abstractmethod
-    def add(self, job: Job) -> bool:
+    def add(self, job: QueuedJob) -> bool:
         """Queue a job, whose `queued_s` is now; return False if the queue is full."""
 
     @abstractmethod
-    def take(self, now_s: float) -> Sequence[Job]:
+    def take(self, now_s: float) -> Sequence[QueuedJob]:
         """Return the jobs of the batch that an idle instance starts now; empty if none starts."""
 
     def advance(self, now_s: float, idle: int) -> None:  # noqa: B027 - most batchers only act when an instance is idle
         """Form batches ahead of time, where the engine does; `idle` instances wait for work."""
 
-    def expire(self, job: Job) -> bool:
+    def expire(self, job: QueuedJob) -> bool:
         """Apply the timeout of a job that may still wait; return whether it is rejected now."""
         if job.gone:
             return False

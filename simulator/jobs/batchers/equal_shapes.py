@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from itertools import islice
 from math import inf
 
-from simulator.jobs.batchers.base import Batcher, BatchRules, Job
+from simulator.jobs.batchers.base import Batcher, BatchRules, QueuedJob
 
 
 class EqualShapes(Batcher):
@@ -27,24 +27,24 @@ class EqualShapes(Batcher):
 
     def __init__(self, rules: BatchRules) -> None:
         super().__init__(rules)
-        self._queues: dict[int, deque[Job]] = {}  # by shape, in order of arrival
+        self._queues: dict[int, deque[QueuedJob]] = {}  # by shape, in order of arrival
         self._added = 0
-        self._order: dict[Job, int] = {}  # number of the arrival of each waiting job
+        self._order: dict[QueuedJob, int] = {}  # number of the arrival of each waiting job
 
-    def add(self, job: Job) -> bool:
+    def add(self, job: QueuedJob) -> bool:
         """Queue a job; the queue has no limit."""
         self._queues.setdefault(job.shape if job.session < 0 else -1 - job.index, deque()).append(job)
         self._order[job] = self._added = self._added + 1
         self.n_waiting += 1
         return True
 
-    def take(self, now_s: float) -> Sequence[Job]:
+    def take(self, now_s: float) -> Sequence[QueuedJob]:
         """Return the head and the jobs that join it, unless they wait for more."""
         self.retry_s = inf
         queue = self._oldest()
         if queue is None:
             return ()
-        batch, items, full = list[Job](), 0, False
+        batch, items, full = list[QueuedJob](), 0, False
         for job in islice(queue, self.rules.max_batch + 1):
             if batch and items + job.items > self.rules.max_batch:
                 full = True
@@ -61,7 +61,7 @@ class EqualShapes(Batcher):
         self.n_waiting -= len(batch)
         return batch
 
-    def expire(self, job: Job) -> bool:
+    def expire(self, job: QueuedJob) -> bool:
         """Remove a job that still waits; return whether it did."""
         if job.gone:
             return False
@@ -70,11 +70,11 @@ class EqualShapes(Batcher):
         self.n_waiting -= 1
         return True
 
-    def _leave(self, job: Job) -> None:
+    def _leave(self, job: QueuedJob) -> None:
         del self._order[job]
         job.gone = True
 
-    def _oldest(self) -> deque[Job] | None:
+    def _oldest(self) -> deque[QueuedJob] | None:
         """Return the queue that holds the oldest job; None if no job waits."""
         for shape in [shape for shape, queue in self._queues.items() if not queue]:
             del self._queues[shape]

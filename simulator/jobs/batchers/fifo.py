@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from simulator.jobs.batchers.base import Batcher, BatchRules, Job
+from simulator.jobs.batchers.base import Batcher, BatchRules, QueuedJob
 
 
 class Fifo(Batcher):
@@ -17,17 +17,17 @@ class Fifo(Batcher):
 
     def __init__(self, rules: BatchRules) -> None:
         super().__init__(rules)
-        self._queue: deque[Job] = deque()
+        self._queue: deque[QueuedJob] = deque()
 
-    def add(self, job: Job) -> bool:
+    def add(self, job: QueuedJob) -> bool:
         """Queue a job; the queue has no limit."""
         self._queue.append(job)
         self.n_waiting += 1
         return True
 
-    def take(self, now_s: float) -> Sequence[Job]:  # noqa: ARG002 - it never waits
+    def take(self, now_s: float) -> Sequence[QueuedJob]:  # noqa: ARG002 - it never waits
         """Return the first job and those of its shape directly behind it."""
-        queue, batch, items = self._queue, list[Job](), 0
+        queue, batch, items = self._queue, list[QueuedJob](), 0
         while queue:
             job = queue[0]
             if not job.gone:

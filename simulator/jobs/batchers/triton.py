@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 
-from simulator.jobs.batchers.base import Batcher, BatchRules, Job
+from simulator.jobs.batchers.base import Batcher, BatchRules, QueuedJob
 
 
 @dataclass(slots=True)
@@ -40,11 +40,11 @@ class Level:
     Jobs that have left the level in another way stay in `fresh` until they are at its head.
     """
 
-    fresh: deque[Job] = field(default_factory=deque)
-    delayed: deque[Job] = field(default_factory=deque)
+    fresh: deque[QueuedJob] = field(default_factory=deque)
+    delayed: deque[QueuedJob] = field(default_factory=deque)
     n: int = 0
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[QueuedJob]:
         """Return the jobs in the order of service."""
         while self.fresh and (self.fresh[0].gone or self.fresh[0].delayed):
             self.fresh.popleft()
@@ -59,7 +59,7 @@ class PriorityQueue:
         """Create an empty queue."""
         self._levels: dict[int, Level] = {}
 
-    def __iter__(self) -> Iterator[Job]:
+    def __iter__(self) -> Iterator[QueuedJob]:
         """Return the jobs in the order of service."""
         for number in sorted(self._levels):
             yield from self._levels[number]
@@ -69,18 +69,18 @@ class PriorityQueue:
         found = self._levels.get(level)
         return found.n if found else 0
 
-    def push(self, job: Job) -> None:
+    def push(self, job: QueuedJob) -> None:
         """Add a job to its level."""
         level = self._levels.setdefault(job.level, Level())
         level.fresh.append(job)
         level.n += 1
 
-    def delay(self, job: Job) -> None:
+    def delay(self, job: QueuedJob) -> None:
         """Move a job behind the others of its level."""
         job.delayed = True
         self._levels[job.level].delayed.append(job)
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: QueuedJob) -> None:
         """Take a job out of its level, which forgets it when it comes to its head."""
         job.gone = True
         level = self._levels[job.level]
@@ -95,7 +95,7 @@ class PriorityQueue:
 class Payload:
     """A batch that is being formed or waits for an instance (Triton's `Payload`)."""
 
-    jobs: list[Job] = field(default_factory=list)
+    jobs: list[QueuedJob] = field(default_factory=list)
     items: int = 0
     queued: bool = False  # whether it waits in front of the instances
     taken: bool = False  # whether it can grow no more because an instance has taken it or looked at it
@@ -121,7 +121,7 @@ class Triton(Batcher):
         self._payload, self._closed = Payload(), False
         self._ready: deque[Payload] = deque()
 
-    def add(self, job: Job) -> bool:
+    def add(self, job: QueuedJob) -> bool:
         """Queue a job; return False if its priority level is full.
 
         A priority outside of the levels is the default level (`InferenceRequest::SetPriority`).
@@ -135,7 +135,7 @@ class Triton(Batcher):
         self.n_waiting += 1
         return True
 
-    def expire(self, job: Job) -> bool:
+    def expire(self, job: QueuedJob) -> bool:
         """Reject or delay a job whose timeout ends; return whether it is rejected."""
         if job.gone or job.delayed:
             return False
@@ -147,7 +147,7 @@ class Triton(Batcher):
         self.n_waiting -= 1
         return True
 
-    def take(self, now_s: float) -> Sequence[Job]:
+    def take(self, now_s: float) -> Sequence[QueuedJob]:
         """Return the jobs of the first batch that waits in front of the instances."""
         if not self._ready:
             return ()

@@ -10,7 +10,7 @@ import pytest
 from catalogs.deployments.networks import NetworkDeployment, as_network_deployment
 from catalogs.errors import InputError
 from catalogs.workloads.arrivals import AllAtOnce, ConstantRate, Poisson
-from catalogs.workloads.jobs import JobKind, JobWorkload
+from catalogs.workloads.jobs import JobWorkload, NetworkJob
 from simulator.jobs.compiled import compile_jobs, with_replicas
 from simulator.jobs.metrics import caveats, covered_s, executed, job_metrics, summarise_jobs
 from simulator.jobs.simulate import simulate_jobs
@@ -32,16 +32,16 @@ def test_a_lone_job_takes_what_its_network_costs() -> None:
 
 def test_sizes_come_from_the_kind_then_from_the_deployment_then_from_the_network() -> None:
     compiled = compile_jobs(deployment(job={"tokens": 64}))
-    assert compiled.sizes_of(JobKind()) == {"batch": 1, "tokens": 64}
-    assert compiled.sizes_of(JobKind(sizes={"tokens": 512})) == {"batch": 1, "tokens": 512}
-    assert compile_jobs(deployment()).sizes_of(JobKind())["tokens"] == 128
+    assert compiled.sizes_of(NetworkJob()) == {"batch": 1, "tokens": 64}
+    assert compiled.sizes_of(NetworkJob(sizes={"tokens": 512})) == {"batch": 1, "tokens": 512}
+    assert compile_jobs(deployment()).sizes_of(NetworkJob())["tokens"] == 128
 
 
 def test_energy_is_that_of_the_kernels_and_of_idle_accelerators() -> None:
     """Ten jobs one second apart on one of four accelerators: kernels as priced, and idle power in all other time."""
     compiled = compile_jobs(deployment(hardware="h100x4"))
     found = simulate_jobs(compiled, JobWorkload(arrivals=ConstantRate(requests_per_s=1.0), n_jobs=10))
-    price, unit = compiled.price(JobKind(), 1), compiled.hardware.accelerator
+    price, unit = compiled.price(NetworkJob(), 1), compiled.hardware.accelerator
     detail = price_job(compiled.network, compiled.bundle, compiled.hardware, compiled.execution)
     duration = 9.0 + price.seconds
     metrics = summarise_jobs(found)["metrics"]
@@ -94,7 +94,7 @@ def test_each_instance_holds_the_weights() -> None:
 
 def test_networks_that_share_accelerators_are_loaded_when_they_are_needed() -> None:
     written = deployment(model="flux.1-dev", further_models=["sd3.5-large"], hardware="l40s")
-    kinds = (JobKind(), JobKind(model="SD3.5-large"))
+    kinds = (NetworkJob(), NetworkJob(model="SD3.5-large"))
     load = JobWorkload(arrivals=ConstantRate(requests_per_s=0.01), kinds=kinds, n_jobs=20)
     found = simulate_jobs(written, load)
     compiled = compile_jobs(written)
@@ -112,7 +112,7 @@ def test_more_replicas_share_the_prices_and_shorten_the_wait() -> None:
     load = JobWorkload(arrivals=Poisson(requests_per_s=1000.0), n_jobs=500)
     waits = [simulate_jobs(with_replicas(compiled, n), load).queue_s.mean() for n in (1, 2, 4)]
     assert waits[0] > waits[1] > waits[2]
-    assert with_replicas(compiled, 2).price(JobKind(), 1) is compiled.price(JobKind(), 1)
+    assert with_replicas(compiled, 2).price(NetworkJob(), 1) is compiled.price(NetworkJob(), 1)
 
 
 def test_statistics_count_every_job() -> None:

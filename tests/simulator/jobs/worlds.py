@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from catalogs.deployments.networks import NetworkEngine
-from catalogs.workloads.jobs import JobKind, JobSet
+from catalogs.workloads.jobs import JobSet, NetworkJob
 from catalogs.workloads.service_classes import ServiceLevels
 from simulator.jobs.batchers.base import BatchRules
-from simulator.jobs.cluster import KindRules, Serving
+from simulator.jobs.cluster import JobServing, KindRules
 from simulator.jobs.compiled import BatchPrice
 from simulator.jobs.run import JobRun
 from simulator.jobs.simulate import run_jobs
@@ -48,7 +48,7 @@ def job_set(
         levels = np.array(priority if priority is not None else [0] * n)
         limits = np.array(timeout_s if timeout_s is not None else [inf] * n)
         terms = ServiceLevels(levels, np.full(n, inf), limits)
-    named = tuple(JobKind() for _ in range(max(kinds, default=0) + 1))
+    named = tuple(NetworkJob() for _ in range(max(kinds, default=0) + 1))
     return JobSet(np.array(arrival_s, dtype=float), np.array(kinds), named, terms=terms, **more)
 
 
@@ -63,9 +63,9 @@ def run(
     more: dict[str, Any] | None = None,
     **rules: Any,
 ) -> JobRun:
-    """Serve jobs; `kinds` holds (items, shape) of each kind, and `more` further attributes of Serving."""
+    """Serve jobs; `kinds` holds (items, shape) of each kind, and `more` further attributes of JobServing."""
     known = tuple(KindRules(*each) for each in kinds or [(1, i) for i in range(len(jobs.kinds))])
-    serving = Serving(engine, BatchRules(**rules), price, known, replicas, router, **(more or {}))
+    serving = JobServing(engine, BatchRules(**rules), price, known, replicas, router, **(more or {}))
     return run_jobs(serving, jobs, horizon_s)
 
 
