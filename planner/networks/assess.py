@@ -18,7 +18,7 @@ LIGHT: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
-class JobOutcome:
+class NetworkOutcome:
     """The result of measuring a candidate.
 
     Attributes:
@@ -145,7 +145,7 @@ class JobAssessor:
         service, most = self.evaluator.service, candidate.max_batch
         return min(service.joules(candidate.setup, n) / n for n in {1, most})
 
-    def __call__(self, candidate: JobCandidate, best: JobOutcome | None = None) -> JobOutcome:
+    def __call__(self, candidate: JobCandidate, best: NetworkOutcome | None = None) -> NetworkOutcome:
         """Return the outcome of a candidate; one that cannot beat the best is measured no further than shows it."""
         before = self.evaluator.n_simulated
         rate, most = self.request.requests_per_s, self.most_replicas(candidate)
@@ -155,7 +155,7 @@ class JobAssessor:
             found = self._fewest(candidate, rate, most)
         else:
             found = self._all(candidate.with_replicas(most), rate)
-        return JobOutcome(*found, n_jobs=self.evaluator.n_simulated - before)
+        return NetworkOutcome(*found, n_jobs=self.evaluator.n_simulated - before)
 
     def _outcome(
         self, candidate: JobCandidate, rate: float, verdict: JobVerdict
@@ -191,7 +191,7 @@ class JobAssessor:
         return self._outcome(candidate, found.requests_per_s, found)
 
     def _at_capacity(
-        self, candidate: JobCandidate, best: JobOutcome | None
+        self, candidate: JobCandidate, best: NetworkOutcome | None
     ) -> tuple[JobCandidate, float, float, str, float | None]:
         """Return the outcome at the highest rate that holds, or at a light load where latency is the objective."""
         light = self.light_per_s(candidate)

@@ -34,7 +34,7 @@ _YIELDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PlannedJob:
     """One job of a network.
 
     Attributes:
@@ -78,7 +78,7 @@ def extents_text(sizes: Mapping[str, int]) -> str:
     return "x".join(str(sizes[name]) for name in _EXTENTS if name in sizes)
 
 
-def read_job(network: NeuralNetwork, text: str | None, steps: int | None) -> Job:
+def read_job(network: NeuralNetwork, text: str | None, steps: int | None) -> PlannedJob:
     """Return the job that `--job` and `--steps` describe.
 
     Raises:
@@ -102,7 +102,7 @@ def read_job(network: NeuralNetwork, text: str | None, steps: int | None) -> Job
             valid[name] = int(error.nearest or value)
     if wrong:
         raise InputError(wrong[0].rule, wrong[0].value, _written(network, valid))
-    return Job(network, given)
+    return PlannedJob(network, given)
 
 
 def _known(network: NeuralNetwork) -> dict[str, JobSize]:

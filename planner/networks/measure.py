@@ -18,7 +18,7 @@ from planner.evaluation.confidence import SEEDS, Confidence
 from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate, price_of
 from planner.networks.evaluation import JobVerdict, met_surely
-from planner.networks.schema import JobEnergy, JobMemory, JobMetrics, NetworkPlan, PriceError, StageRow
+from planner.networks.schema import JobMemory, JobMetrics, NetworkPlan, PriceError, StageRow, UnitEnergy
 from planner.networks.service import error_factor
 from planner.problem.slo import STATS, Slo, statistic_s
 from simulator.networks.factors import interval_factor
@@ -119,12 +119,12 @@ class PlanBuilder:
         nearest = max(bars, key=lambda slo: (bars[slo].sure_s or 0.0) / slo.limit_s)
         return "every replica is busy with full batches" if load > _FULL else f"{nearest.name} near its limit"
 
-    def _energy(self, candidate: JobCandidate, joules_per_job: float, rate: float) -> JobEnergy:
+    def _energy(self, candidate: JobCandidate, joules_per_job: float, rate: float) -> UnitEnergy:
         tariff = self.assessor.request.tariff
         located = locate_grid(price_of(candidate, tariff), tariff.grid)
         joules = joules_per_job / self.assessor.evaluator.service.job.items
         kwh = joules / JOULES_PER_KWH * DEFAULT_PUE
-        return JobEnergy(
+        return UnitEnergy(
             w_mean=joules_per_job * rate,
             j_per_unit=joules,
             wh_per_unit=1e3 * kwh,

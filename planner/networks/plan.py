@@ -16,9 +16,9 @@ from catalogs.networks.files import load_network
 from catalogs.ui.words import digits
 from planner.answer.schema import SearchSummary
 from planner.economics.money import SECONDS_PER_HOUR
-from planner.networks.assess import JobAssessor, JobOutcome
+from planner.networks.assess import JobAssessor, NetworkOutcome
 from planner.networks.evaluation import JobEvaluator
-from planner.networks.job import Job, read_job
+from planner.networks.job import PlannedJob, read_job
 from planner.networks.measure import PlanBuilder, SizedCandidate
 from planner.networks.refusal import refuse
 from planner.networks.reproduction import reproduce
@@ -47,7 +47,7 @@ class NetworkPlanner:
     """
 
     request: NetworkRequest
-    job: Job
+    job: PlannedJob
     builder: PlanBuilder
     kinds: list[KindSearch] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -122,7 +122,7 @@ class NetworkPlanner:
         bests = [best for kind in self.kinds if (best := kind.search.best) is not None]
         return sorted(map(self._confirmed, bests), key=self._value)
 
-    def confirm(self, outcome: JobOutcome) -> JobOutcome:
+    def confirm(self, outcome: NetworkOutcome) -> NetworkOutcome:
         """Return an outcome measured with several seeds: with more replicas or a lower rate where they need it.
 
         Its score is None where even all of the hardware does not hold.
@@ -135,7 +135,7 @@ class NetworkPlanner:
             outcome, candidate=found.candidate, requests_per_s=found.requests_per_s, score=score, confirmed=True
         )
 
-    def _confirmed(self, outcome: JobOutcome) -> SizedCandidate:
+    def _confirmed(self, outcome: NetworkOutcome) -> SizedCandidate:
         candidate, rate = outcome.candidate, self.request.requests_per_s
         most = self.assessor.most_replicas(candidate)
         while True:
@@ -212,7 +212,7 @@ def _fewest(request: NetworkRequest) -> SizedCandidate | None:
     return next(iter(planner.winners()), None)
 
 
-def _job_block(job: Job) -> JobBlock:
+def _job_block(job: PlannedJob) -> JobBlock:
     return JobBlock(
         network=job.network.name,
         family=job.network.family,

@@ -55,7 +55,7 @@ class JobMetrics(JsonBlock):
     n_jobs: int
 
 
-class JobEnergy(JsonBlock):
+class UnitEnergy(JsonBlock):
     """The energy of a plan: watts and joules are at the servers, Wh and grams include the facility (`pue`)."""
 
     w_mean: float
@@ -117,7 +117,7 @@ class NetworkPlan(JsonBlock):
     slo: list[SloResult]
     cost: Money | None
     usd_per_unit: float | None
-    energy: JobEnergy
+    energy: UnitEnergy
     memory: JobMemory
     stages: list[StageRow]
     error: PriceError

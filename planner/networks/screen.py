@@ -12,7 +12,7 @@ from planner.answer.plan_schema import SloResult
 from planner.answer.schema import GOALS
 from planner.economics.money import offer_words
 from planner.networks.deploy import NetworkPackage
-from planner.networks.schema import JobEnergy, NetworkAnswer, NetworkHardwareRow, NetworkPlan
+from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan, UnitEnergy
 from planner.sections.section import interval_words, level_words, verdict_words
 
 #: Amounts per unit below this are written per thousand or million units.
@@ -92,7 +92,7 @@ def _money(plan: NetworkPlan, unit: str) -> Iterator[Line]:
     yield "", offer_words(cost)
 
 
-def _energy_words(energy: JobEnergy, unit: str) -> str:
+def _energy_words(energy: UnitEnergy, unit: str) -> str:
     grid = f"grid {energy.grid_region} ({energy.grid_reason})"
     return (
         f"{kilowatts(energy.w_mean)}; {per_units(energy.wh_per_unit, unit, lambda wh: f'{digits(wh)} Wh')}, "

@@ -13,7 +13,7 @@ import optuna
 from optuna.trial import TrialState
 
 from catalogs.hardware.specs import Hardware
-from planner.networks.assess import JobAssessor, JobOutcome
+from planner.networks.assess import JobAssessor, NetworkOutcome
 from planner.networks.candidate import JobCandidate
 from planner.networks.request import NetworkRequest
 from planner.networks.space import Space
@@ -22,7 +22,7 @@ from planner.search.study import CandidateStudy, Params, SearchSettings, storage
 
 Progress = Callable[[int, int], None]  # (done, planned)
 
-Confirm = Callable[[JobOutcome], JobOutcome]
+Confirm = Callable[[NetworkOutcome], NetworkOutcome]
 
 #: Trials after which the sampler proposes candidates, as a share of all trials; before, they come in order of bounds.
 _ORDERED: Final = 0.5
@@ -41,7 +41,7 @@ class JobSearch:
         interrupted: Whether the search was interrupted.
     """
 
-    outcomes: list[JobOutcome] = field(default_factory=list)
+    outcomes: list[NetworkOutcome] = field(default_factory=list)
     n_outclassed: int = 0
     n_overloaded: int = 0
     n_resumed: int = 0
@@ -49,13 +49,13 @@ class JobSearch:
     interrupted: bool = False
 
     @property
-    def held(self) -> list[JobOutcome]:
+    def held(self) -> list[NetworkOutcome]:
         """Return the outcomes that meet the request, best first; of those that tie, the simplest."""
         found = [o for o in self.outcomes if o.score is not None]
         return sorted(found, key=lambda o: (o.score, o.candidate.distance))
 
     @property
-    def best(self) -> JobOutcome | None:
+    def best(self) -> NetworkOutcome | None:
         """Return the best confirmed outcome; among those that tie with it, the simplest candidate."""
         held = [o for o in self.held if o.confirmed]
         if not held or held[0].score is None:
@@ -122,7 +122,7 @@ class _Run:
         sampler = optuna.samplers.TPESampler(seed=self.settings.seed, n_startup_trials=10)
         study = CandidateStudy(_NAMES, {_params(c): c for c in self.ordered}, self.settings, sampler)
         for known, stored in study.stored():
-            self._add(known, JobOutcome.from_dict(stored, known))
+            self._add(known, NetworkOutcome.from_dict(stored, known))
         self.found.n_resumed = len(self.found.outcomes)
         while (left := self.left()) and len(self.seen) < self.settings.n_trials:
             few = len(left) <= self.settings.n_trials - len(self.seen)
@@ -142,14 +142,14 @@ class _Run:
             if progress is not None:
                 progress(len(self.seen), min(len(self.ordered), self.settings.n_trials))
 
-    def _leads(self, outcome: JobOutcome) -> bool:
+    def _leads(self, outcome: NetworkOutcome) -> bool:
         """Return whether an outcome meets the request and is better than the best so far, or ties with it."""
         best = self.found.best
         if outcome.score is None or best is None or best.score is None:
             return outcome.score is not None
         return outcome.score <= best.score + TIE * abs(best.score)
 
-    def _add(self, candidate: JobCandidate, outcome: JobOutcome) -> None:
+    def _add(self, candidate: JobCandidate, outcome: NetworkOutcome) -> None:
         self.seen.add(candidate)
         self.found.outcomes.append(outcome)
 
@@ -184,7 +184,7 @@ def study_name(request: NetworkRequest, hardware: str) -> str:
     return f"network {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def _tell(study: optuna.Study, trial: optuna.Trial, outcome: JobOutcome) -> None:
+def _tell(study: optuna.Study, trial: optuna.Trial, outcome: NetworkOutcome) -> None:
     if outcome.score is not None:
         study.tell(trial, outcome.score)
     else:

@@ -9,7 +9,7 @@ from typing import Final
 
 from calibration.bundles.bundle import Bundle, load_bundle
 from planner.networks.candidate import Setup
-from planner.networks.job import BATCH, STEPS, Job
+from planner.networks.job import BATCH, STEPS, PlannedJob
 from simulator.networks.factors import IntervalClass, interval_factor, load_factors, seconds_class
 from simulator.networks.job import JobPrice, price_job
 
@@ -36,7 +36,7 @@ class JobService:
         job: The job.
     """
 
-    job: Job
+    job: PlannedJob
     _prices: dict[tuple[Setup, int], JobPrice] = field(default_factory=dict, repr=False, compare=False)
     _bundles: dict[str, Bundle] = field(default_factory=dict, repr=False, compare=False)
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network
-from catalogs.workloads.jobs import JobKind
+from catalogs.workloads.jobs import NetworkJob
 from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate, Setup
 from planner.networks.evaluation import JobEvaluator
-from planner.networks.job import Job
+from planner.networks.job import PlannedJob
 from planner.networks.request import NetworkRequest, network_request
 from planner.networks.service import JobService
 from simulator.jobs.compiled import BatchPrice, CompiledJobs, compile_jobs
@@ -26,7 +26,7 @@ class KnownJobs(CompiledJobs):
 
     seconds_of: SecondsOf = float
 
-    def price(self, kind: JobKind, items: int) -> BatchPrice:  # noqa: ARG002
+    def price(self, kind: NetworkJob, items: int) -> BatchPrice:  # noqa: ARG002
         """Return the known price of a batch: 100 J per second."""
         seconds = self.seconds_of(items)
         return BatchPrice(seconds, seconds, 100.0 * seconds)
@@ -67,7 +67,7 @@ class KnownEvaluator(JobEvaluator):
 def world(seconds_of: SecondsOf, error: float = 1.0, **keys: Any) -> JobAssessor:
     """Return what measures candidates for which a batch of n jobs takes `seconds_of(n)` seconds."""
     request = ask(**keys)
-    service = KnownService(Job(load_network(request.model), {}), seconds_of=seconds_of, error=error)
+    service = KnownService(PlannedJob(load_network(request.model), {}), seconds_of=seconds_of, error=error)
     return JobAssessor(request, KnownEvaluator(request, service, seconds_of=seconds_of))
 
 

@@ -50,9 +50,7 @@ def test_sglang_starts_one_server_for_each_replica(diffusion: NetworkAnswer) -> 
 
 
 def test_another_target_is_refused_with_the_right_one(batched: NetworkAnswer) -> None:
-    with pytest.raises(
-        InputError, match="this plan is for triton: got '--target vllm'; nearest"
-    ):
+    with pytest.raises(InputError, match="this plan is for triton: got '--target vllm'; nearest"):
         pack_network(batched, "vllm")
     with pytest.raises(InputError, match="this answer has 1 plans"):
         pack_network(batched, "triton", 5)

@@ -6,10 +6,10 @@ import pytest
 
 from catalogs.errors import InputError
 from catalogs.networks.files import load_network
-from planner.networks.job import Job, read_job
+from planner.networks.job import PlannedJob, read_job
 
 
-def job(network: str, text: str | None = None, steps: int | None = None) -> Job:
+def job(network: str, text: str | None = None, steps: int | None = None) -> PlannedJob:
     return read_job(load_network(network), text, steps)
 
 
