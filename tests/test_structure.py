@@ -130,6 +130,8 @@ SHORT = {
     "planner/search/progress.py": "shared by both searches",
     "planner/web/mcp/command.py": "the command, apart from the protocol that it serves",
     "planner/web/scripts.py": "shared by all pages",
+    "planner/networks/answer_file.py": "read by commands, above the schema",
+    "planner/networks/reproduction.py": "the written form of a request",
     "simulator/core/invariants.py": "public types",
     "simulator/core/outcomes.py": "public constants",
     "simulator/costs/compile.py": "the choice among the cost models, above all of them",

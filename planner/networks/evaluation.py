@@ -204,7 +204,7 @@ class JobEvaluator:
         found = {}
         for slo in self.request.objectives:
             values_s = np.array([v.value_s(slo) for v in slower])
-            pooled = at_confidence.value_s(slo) / values_s[levels.index(sure)]
+            pooled = at_confidence.value_s(slo) / float(values_s[levels.index(sure)])
             values_s *= pooled if math.isfinite(pooled) else 1.0  # the curve of one seed, through the value of all
             noise = log_noise(at_confidence.values_s(slo))
             found[slo] = confidence_at_levels(plain.value_s(slo), values_s, noise, slo, sure, levels)

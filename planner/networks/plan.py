@@ -28,6 +28,7 @@ from planner.networks.search import KindSearch, Progress, search_jobs, study_nam
 from planner.networks.service import JobService
 from planner.networks.space import make_space
 from planner.problem.hardware_choice import choose_hardware, is_any, is_one
+from planner.problem.reproduction import digest
 from planner.problem.tariff import least_price, require_price
 from planner.search.study import SearchSettings, need_storage
 
@@ -96,7 +97,12 @@ class NetworkPlanner:
         request, options = self.request, self.request.search
         space = make_space(request, self.assessor.evaluator.service, [hardware])
         settings = SearchSettings(
-            options.trials, request.seed, study_name(request, hardware.text), options.journal, options.storage
+            options.trials,
+            request.seed,
+            study_name(request, hardware.text),
+            options.journal,
+            options.storage,
+            digest(self.assessor.evaluator.service.fingerprint),
         )
         return KindSearch(hardware, space, search_jobs(space.left, self.assessor, settings, self.confirm, progress))
 
