@@ -121,7 +121,7 @@ def _machine(plan: NetworkPlan) -> Iterator[Line]:
         "Time",
         (
             f"a lone job takes {seconds(metrics.service_s)}: {shares}; mean wait {seconds(metrics.queue_s.mean)}; "
-            f"{metrics.jobs_per_batch:.3g} jobs per batch; busy {percent(metrics.busy_fraction)}"
+            f"jobs per batch {metrics.jobs_per_batch:.3g}; busy {percent(metrics.busy_fraction)}"
         ),
     )
     error = plan.error
