@@ -26,6 +26,9 @@ MOST_DENOISED: Final = 8
 #: A larger batch must serve this factor more jobs per second than smaller ones, or it only makes jobs wait.
 _GAIN: Final = 1.01
 
+#: The constraint of setups that the simulator refuses, such as a split that the heads of a network do not allow.
+_NOT_EXECUTED: Final = "execution"
+
 #: Shares of the time that the limit leaves beside a full batch, for which the oldest job may wait for others.
 _DELAY_SHARES: Final = (0.0, 0.25, 0.5)
 
@@ -113,7 +116,7 @@ def make_space(request: NetworkRequest, service: JobService, hardware: Sequence[
     Each uses all of the hardware; the search finds how few replicas suffice.
 
     Raises:
-        InputError: No hardware has a precision of the request.
+        InputError: No hardware has a precision of the request, or the simulator refuses every setup.
     """
     space = Space()
     if not any(precisions(request, h) for h in hardware):
@@ -123,8 +126,18 @@ def make_space(request: NetworkRequest, service: JobService, hardware: Sequence[
         for precision in precisions(request, one):
             for mode in modes(request):
                 for split in splits(service, one):
-                    _add(space, request, service, Setup(one, precision, mode, split))
+                    _try(space, request, service, Setup(one, precision, mode, split))
+    if not space.left and space.discarded.total() == space.discarded[_NOT_EXECUTED]:
+        raise InputError(f"no setup of {request.model} can be executed: {space.closest[_NOT_EXECUTED][1]}")
     return space
+
+
+def _try(space: Space, request: NetworkRequest, service: JobService, setup: Setup) -> None:
+    """Add the candidates of one setup, or the reason why the simulator refuses it."""
+    try:
+        _add(space, request, service, setup)
+    except InputError as error:
+        space.discard(_NOT_EXECUTED, math.inf, f"{setup.words}: {error.rule}")
 
 
 def _add(space: Space, request: NetworkRequest, service: JobService, plain: Setup) -> None:
