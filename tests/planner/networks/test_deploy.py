@@ -18,13 +18,27 @@ from planner.networks.schema import NetworkAnswer
 
 @pytest.fixture(scope="module")
 def batched() -> NetworkAnswer:
-    keys = {"model": "resnet50", "hardware": "l4x4", "slo": "e2e.p90=80ms", "rate": 3000, "modes": "compiled"}
+    keys = {
+        "model": "resnet50",
+        "hardware": "l4x4",
+        "slo": "e2e.p90=80ms",
+        "rate": 3000,
+        "modes": "compiled",
+        "precisions": "bf16",
+    }
     return plan_network(network_request(keys | {"tariff.usd_per_hour": 4.0, "search.trials": 2}))
 
 
 @pytest.fixture(scope="module")
 def diffusion() -> NetworkAnswer:
-    keys = {"model": "sdxl", "hardware": "h100x2", "slo": "e2e.p90=60s", "modes": "compiled", "precisions": "bf16"}
+    keys = {
+        "model": "sdxl",
+        "hardware": "h100x2",
+        "slo": "e2e.p90=60s",
+        "modes": "compiled",
+        "precisions": "bf16",
+        "max_batch": 1,
+    }
     return plan_network(network_request(keys | {"tariff.usd_per_hour": 4.0, "search.trials": 2, "rate": 0.3}))
 
 

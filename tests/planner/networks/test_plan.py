@@ -119,7 +119,7 @@ def test_a_refusal_states_the_limit_and_what_would_meet_it(tmp_path: Path) -> No
 
 
 def test_the_suggested_rate_of_a_refusal_holds() -> None:
-    keys = {"model": "resnet50", "hardware": "l4", "slo": "e2e.p90=50ms", "rate": 900, **SMALL}
+    keys = {"model": "resnet50", "hardware": "l4", "slo": "e2e.p90=50ms", "rate": 3_000, **SMALL}
     no = plan_network(network_request(keys | {"tariff.usd_per_hour": 1.0})).infeasible
     assert no is not None
     assert "% of what is required" in no.binding_constraint
