@@ -70,7 +70,7 @@ def load_factors() -> EngineFactors:
 
 
 def seconds_class(repeats: bool, mode: Mode) -> IntervalClass:
-    """Return the interval class of a job's seconds; `repeats`: the job runs a stage more than once, as diffusion does."""
+    """Return the interval class of a job's seconds; `repeats`: it runs a stage more than once, as diffusion does."""
     return "diffusion" if repeats else mode
 
 
