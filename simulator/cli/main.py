@@ -97,8 +97,8 @@ def simulate(
                 "--processes": processes,
             }
         )
-        source = context.get_parameter_source("workload")
-        stated = source is not None and source.name != "DEFAULT"
+        origin = context.get_parameter_source("workload")
+        stated = origin is not None and origin.name != "DEFAULT"
         simulate_network(written, workload if stated else None, seed, requests, rate, json_file, requests_out)
         return
 

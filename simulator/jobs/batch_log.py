@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -66,5 +67,6 @@ class BatchRecorder:
 
     def log(self) -> BatchLog:
         """Return the log as arrays."""
-        columns = {name: np.array(column, dtype=np.int64) for name, column in self._counts.items()}
-        return BatchLog(**columns, **{name: np.array(series) for name, series in self._times.items()})
+        columns: dict[str, Any] = {name: np.array(column, dtype=np.int64) for name, column in self._counts.items()}
+        columns |= {name: np.array(series) for name, series in self._times.items()}
+        return BatchLog(**columns)

@@ -250,12 +250,12 @@ class JobCluster:
         self._n_ended += 1
         follower = self._order.next(job)
         if follower is not None:
-            self.clock.at(self.clock.now, ARRIVAL, [lambda event: self._follow(event, follower)])
+            self.clock.at(self.clock.now, ARRIVAL, [self._follow], follower)
         if self.jobs.concurrency is not None:
             self._send_next()
 
-    def _follow(self, _: Event, job: QueuedJob) -> None:
-        self._route(job)
+    def _follow(self, event: Event) -> None:
+        self._route(event.value)
 
 
 def _some_time_out(jobs: JobSet) -> bool:

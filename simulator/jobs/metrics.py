@@ -6,6 +6,7 @@ accelerators (also in the gaps in which the host launches), and hosts.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -142,10 +143,9 @@ def items_of(run: JobRun) -> IntArray:
 
 def _origins(run: JobRun, compiled: CompiledJobs) -> dict[str, float]:
     """Return the shares of kernel time that come from measured points, from between them, and from the roofline."""
-    log, measured, interpolated = run.batches, 0.0, 0.0
-    pairs, counts = np.unique(np.stack([log.kind, log.items]), axis=1, return_counts=True)
-    total_s = 0.0
-    for (kind, items), n in zip(pairs.T.tolist(), counts.tolist(), strict=True):
+    measured = interpolated = total_s = 0.0
+    counts = Counter(zip(run.batches.kind.tolist(), run.batches.items.tolist(), strict=True))
+    for (kind, items), n in counts.items():
         price = compiled.price(run.jobs.kinds[kind], items)
         total_s += n * price.busy_s
         measured += n * price.busy_s * price.measured

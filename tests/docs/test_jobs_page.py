@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import yaml
 
@@ -40,4 +41,4 @@ def test_the_table_names_every_key() -> None:
 def test_the_page_explains_every_engine() -> None:
     text = PAGE.split("## How batches are formed", 1)[1]
     assert [engine for engine in BATCHERS if f"**`{engine}`**" not in text] == []
-    assert set(BATCHERS) == set(NetworkEngine.__args__)  # type: ignore[attr-defined]
+    assert set(BATCHERS) == set(get_args(NetworkEngine))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from heapq import heapreplace
 from math import inf
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,7 +93,7 @@ def random_run(engine: NetworkEngine, seed: int, factor: float = 1.0) -> JobRun:
         times.append(now)
     most = draw.choice([1, 2, 4])
     limits = [factor * draw.choice([1.0, 5.0]) if draw.random() < 0.2 else inf for _ in range(n)]
-    own = {"delay_s": factor * draw.choice([0.0, 0.5])} if engine != "torch" else {}
+    own: dict[str, Any] = {"delay_s": factor * draw.choice([0.0, 0.5])} if engine != "torch" else {}
     seconds = {k: factor * (0.25 + 0.5 * k) for k in range(1, most + 1)}
     concurrency = draw.choice([None, None, 3])
     sessions = np.array([draw.randrange(5) for _ in range(n)]) if draw.random() < 0.3 else None

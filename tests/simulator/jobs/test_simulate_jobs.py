@@ -126,6 +126,15 @@ def test_statistics_count_every_job() -> None:
         summarise_jobs(found)
 
 
+def test_a_run_without_a_batch_has_statistics() -> None:
+    """The only job waits for others longer than its timeout."""
+    written = deployment(engine="triton", max_batch=8, queue_delay_s=5.0, timeout_s=1.0)
+    found = summarise_jobs(simulate_jobs(written, JobWorkload(n_jobs=1)))
+    assert found["metrics"]["n_timed_out"] == 1
+    assert found["metrics"]["energy"]["gpu_j_per_job"] is None
+    assert found["calibration"]["measured_fraction"] == 0.0
+
+
 def test_a_batch_that_is_cut_off_counts_in_part() -> None:
     found = run(job_set([0.0, 1.0]), constant(4.0), horizon_s=6.0)
     assert executed(found.batches, 6.0).tolist() == [1.0, 0.5]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,7 +56,7 @@ def test_equals_a_reference_on_300_random_traces(engine: NetworkEngine, skips: b
         assert [s for s, _, _ in batches(found)] == pytest.approx([s for s, _ in expected]), seed
 
 
-def members(engine: NetworkEngine, times: list[float], shapes: list[int], **rules: float) -> list[list[int]]:
+def members(engine: NetworkEngine, times: list[float], shapes: list[int], **rules: Any) -> list[list[int]]:
     found = run(job_set(times, shapes), lambda *_: alone(10.0), engine, max_batch=4, **rules)
     return [jobs for _, _, jobs in batches(found)]
 

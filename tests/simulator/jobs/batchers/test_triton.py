@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -93,8 +94,8 @@ def test_the_random_traces_reach_every_rule() -> None:
     assert min(waits, merged, delayed, expired, full, mixed) > 20
 
 
-def starts(arrival_s: list[float], seconds: float = 10.0, **rules: object) -> list[tuple[float, list[int]]]:
-    found = run(job_set(arrival_s), lambda *_: alone(seconds), "triton", **rules)  # type: ignore[arg-type]
+def starts(arrival_s: list[float], seconds: float = 10.0, **rules: Any) -> list[tuple[float, list[int]]]:
+    found = run(job_set(arrival_s), lambda *_: alone(seconds), "triton", **rules)
     return [(start, jobs) for start, _, jobs in batches(found)]
 
 
