@@ -1,3 +1,5 @@
+from .deployments.networks import NetworkDeployment as NetworkDeployment
+from .deployments.networks import load_any_deployment as load_any_deployment
 from .deployments.resolve import resolve as resolve
 from .deployments.resolved import ResolvedDeployment as ResolvedDeployment
 from .deployments.schema import Deployment as Deployment
@@ -17,6 +19,8 @@ from .models.catalog import load_model as load_model
 from .models.spec import ModelSpec as ModelSpec
 from .networks.files import load_network as load_network
 from .networks.network import NeuralNetwork as NeuralNetwork
+from .workloads.jobs import JobWorkload as JobWorkload
+from .workloads.jobs import load_job_workload as load_job_workload
 from .workloads.request_set import RequestSet as RequestSet
 from .workloads.workload import Workload as Workload
 from .workloads.workload import load_workload as load_workload

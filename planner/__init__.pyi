@@ -1,5 +1,8 @@
 from .answer.schema import Answer as Answer
 from .deploy.package import write_deployment as write_deployment
+from .networks.plan import plan_network as plan_network
+from .networks.request import NetworkRequest as NetworkRequest
+from .networks.schema import NetworkAnswer as NetworkAnswer
 from .pipeline import plan as plan
 from .problem.request import PlanRequest as PlanRequest
 from .problem.request import SearchOptions as SearchOptions

@@ -8,6 +8,8 @@ from .cluster.routers.base import Router as Router
 from .cluster.run import Run as Run
 from .cluster.simulate import simulate as simulate
 from .costs.step_cost import StepCost as StepCost
+from .jobs.run import JobRun as JobRun
+from .jobs.simulate import simulate_jobs as simulate_jobs
 from .memory.plan import MemoryPlan as MemoryPlan
 from .memory.plan import size_memory as size_memory
 from .schedulers.base import Scheduler as Scheduler

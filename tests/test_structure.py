@@ -95,7 +95,18 @@ def called_only(code: str) -> set[str]:
 
 
 #: Folders of plug-ins, where one short module is one entry of a registry.
-PLUG_INS = {"commands", "targets", "routers", "schedulers", "importers", "kernels", "launch", "api", "kinds"}
+PLUG_INS = {
+    "batchers",
+    "commands",
+    "targets",
+    "routers",
+    "schedulers",
+    "importers",
+    "kernels",
+    "launch",
+    "api",
+    "kinds",
+}
 #: Other modules under 60 lines, and why they stand alone.
 SHORT = {
     "catalogs/arrays.py": "public types",
@@ -119,6 +130,8 @@ SHORT = {
     "planner/search/progress.py": "shared by both searches",
     "planner/web/mcp/command.py": "the command, apart from the protocol that it serves",
     "planner/web/scripts.py": "shared by all pages",
+    "planner/networks/answer_file.py": "read by commands, above the schema",
+    "planner/networks/reproduction.py": "the written form of a request",
     "simulator/core/invariants.py": "public types",
     "simulator/core/outcomes.py": "public constants",
     "simulator/costs/compile.py": "the choice among the cost models, above all of them",

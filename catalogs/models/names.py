@@ -74,7 +74,12 @@ class ModelNames:
         if found:
             raise InputError(f"model name could mean {', '.join(sorted(found))}", text, sorted(found)[0])
         nearest = self.nearest(text)
-        raise InputError("unknown model", text, nearest, hint=None if nearest else "`catalog list models` lists all")
+        raise InputError(
+            "unknown model",
+            text,
+            nearest,
+            hint=None if nearest else "see `catalog list models` and `catalog list networks`",
+        )
 
     def nearest(self, text: str) -> str | None:
         """Return the shortest alias that begins like `text`, else the most similar one; None if none is similar."""

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from planner.problem.request_keys import RequestKey, request_keys
+from planner.problem.request_keys import RequestKey, plan_keys, request_keys
 
 SET_HELP: Final = "Set any other key of SCENARIO.yaml (see `plan keys`) or of deployment.yaml; repeatable."
 
@@ -74,10 +74,9 @@ def takes_request(command: str, keys: Iterable[str] | None = None) -> Callable[[
 
     Args:
         command: Name of the command, for messages.
-        keys: Names of the keys that the command takes; None for all keys.
+        keys: Names of the keys that the command takes; None for all keys, those of networks included.
     """
-    table = request_keys()
-    taken = [table[name] for name in (table if keys is None else keys)]
+    taken = list(plan_keys().values()) if keys is None else [request_keys()[name] for name in keys]
     shown = [key for key in taken if key.option is not None]
     former = [(name, key) for key in taken for name in key.former_options]
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
-
-from planner.evaluation.evaluator import Verdict
+from typing import Final, Generic, Protocol, TypeVar
 
 TOLERANCE: Final = 0.02
 
@@ -15,11 +13,24 @@ _WIDEN: Final = 1.4
 
 _MAX_STEPS: Final = 60
 
-Probe = Callable[[float], Verdict]  # requests/s -> verdict
+
+class RateVerdict(Protocol):
+    """What a search for a capacity needs to know about a deployment at a rate."""
+
+    @property
+    def requests_per_s(self) -> float:
+        """Return the rate."""
+
+    @property
+    def met(self) -> bool:
+        """Return whether every objective is met."""
+
+
+V = TypeVar("V", bound=RateVerdict)
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(Generic[V]):
     """The capacity of a deployment.
 
     Attributes:
@@ -30,10 +41,12 @@ class Capacity:
 
     requests_per_s: float
     upper_requests_per_s: float
-    at_capacity: Verdict
+    at_capacity: V
 
 
-def find_capacity(probe: Probe, guess_per_s: float, floor: Verdict, tolerance: float = TOLERANCE) -> Capacity:
+def find_capacity(
+    probe: Callable[[float], V], guess_per_s: float, floor: V, tolerance: float = TOLERANCE
+) -> Capacity[V]:
     """Return the highest rate that meets every objective, with a relative error of `tolerance`.
 
     Every probe must use the same seed and lengths (common random numbers), so that the verdict is nearly monotone in

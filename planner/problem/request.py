@@ -103,11 +103,76 @@ def _spare(value: object) -> object:
 
 _TEXTS: Final = {"type": "array", "items": {"type": "string"}}
 
+#: The schema of the key that only a written request has.
+WORDS_SCHEMA: Final = _TEXTS | {"description": "The objectives in words.", "readOnly": True, "title": "Slo Words"}
+
 _SLOS: Final = read_by(_slos, lambda slos: [slo.text for slo in slos], _TEXTS)
 
 _SPARE: Final = read_by(_spare, lambda spare: spare.text if spare else None, {"type": "string"})
 
 _FIXED: Final = read_by(Overrides.read, lambda fixed: dict(fixed.values), {"type": "object"})
+
+
+# ---- keys that every kind of request has
+
+ModelName = Annotated[
+    str, key("Model: alias, Hugging Face id, path of a config.json, or a network of the catalog.", option="--model")
+]
+
+HardwareText = Annotated[
+    str,
+    BeforeValidator(_hardware),
+    key(
+        "Hardware: h100x8 (or 8xh100), two nodes of it 2xh100x8 (or '2*h100x8'), local; several with commas; any.",
+        option="--hw",
+    ),
+]
+
+Objectives = Annotated[
+    tuple[InstanceOf[Slo], ...],
+    *_SLOS,
+    key("Objective METRIC.STAT=LIMIT, e.g. ttft.p99=2s; repeat or use commas.", option="--slo", alias="slo"),
+]
+
+RequiredRate = Annotated[
+    Rate | None,
+    key("Required requests per second (default: the highest sustainable rate).", LOAD, "--rate", alias="rate"),
+]
+
+RequiredConfidence = Annotated[
+    Number, key("Probability with which each objective must be met, from 0.5 to 0.98.", option="--confidence")
+]
+
+Budget = Annotated[Number | None, key("Budget, US dollars per hour.", option="--max-usd-per-hour")]
+
+Seed = Annotated[int, key("Seed of workload and search.", SEARCH, "--seed")]
+
+
+def check_certainty(confidence: float, seed: int) -> None:
+    """Refuse a confidence or a seed that is out of range.
+
+    Raises:
+        InputError: One of them is.
+    """
+    refuse_if(seed > MOST_SEED, f"a seed must be a whole number up to {MOST_SEED}", seed, "0")
+    least, most = LEAST_CONFIDENCE, MOST_CONFIDENCE
+    rule = f"a confidence is a probability from {least:g} to {most:g}"
+    nearest = f"{min(max(confidence, least), most):g}" if math.isfinite(confidence) else "0.9"
+    refuse_if(not least <= confidence <= most, rule, confidence, nearest)
+
+
+def check_budget(usd_per_hour: float | None, tariff: Tariff, hardware: str) -> None:
+    """Refuse a budget that is no price, and a price of the user's own for more than one piece of hardware.
+
+    Raises:
+        InputError: One of them is given.
+    """
+    if usd_per_hour is not None:
+        rule = "a budget is a number of US dollars per hour above zero"
+        refuse_if(not 0 < usd_per_hour < math.inf, rule, usd_per_hour, "100")
+    if tariff.usd_per_hour is not None:
+        rule = "--price needs exactly one hardware in --hw"
+        refuse_if(not is_one(hardware), rule, hardware, "--max-usd-per-hour")
 
 
 class SearchOptions(RequestModel):
@@ -172,8 +237,7 @@ def _usual_choices(model: str, hardware: str) -> dict[str, str]:
 
 def _as_written(schema: dict[str, Any]) -> None:
     """Add the keys that only a written request has: the objectives in words, and null precisions."""
-    shown = {"description": "The objectives in words.", "readOnly": True, "title": "Slo Words"}
-    schema["properties"]["slo_words"] = _TEXTS | shown
+    schema["properties"]["slo_words"] = WORDS_SCHEMA
     precisions = schema["properties"]["precisions"]
     precisions["anyOf"] = [{"type": precisions.pop("type"), "items": precisions.pop("items")}, {"type": "null"}]
 
@@ -189,27 +253,13 @@ class PlanRequest(RequestModel):
 
     model_config = ConfigDict(json_schema_extra=_as_written)
 
-    model: Annotated[str, key("Model: alias, Hugging Face id, or path of a config.json.", option="--model")]
-    hardware: Annotated[
-        str,
-        BeforeValidator(_hardware),
-        key(
-            "Hardware: h100x8 (or 8xh100), two nodes of it 2xh100x8 (or '2*h100x8'), local; several with commas; any.",
-            option="--hw",
-        ),
-    ]
-    slos: Annotated[
-        tuple[InstanceOf[Slo], ...],
-        *_SLOS,
-        key("Objective METRIC.STAT=LIMIT, e.g. ttft.p99=2s; repeat or use commas.", option="--slo", alias="slo"),
-    ]
+    model: ModelName
+    hardware: HardwareText
+    slos: Objectives
     workload: Annotated[str, key(WORKLOAD_HELP, option="--workload")] = DEFAULT_WORKLOAD
     input_tokens: Annotated[int | None, key(INPUT_TOKENS_HELP, LOAD, "--input-tokens", "N")] = None
     output_tokens: Annotated[int | None, key(OUTPUT_TOKENS_HELP, LOAD, "--output-tokens", "N")] = None
-    requests_per_s: Annotated[
-        Rate | None,
-        key("Required requests per second (default: the highest sustainable rate).", LOAD, "--rate", alias="rate"),
-    ] = None
+    requests_per_s: RequiredRate = None
     over_time: Annotated[
         bool,
         key(
@@ -241,11 +291,8 @@ class PlanRequest(RequestModel):
             alias="survive",
         ),
     ] = NOTHING
-    confidence: Annotated[
-        Number,
-        key("Probability with which each objective must be met, from 0.5 to 0.98.", option="--confidence"),
-    ] = DEFAULT_CONFIDENCE
-    max_usd_per_hour: Annotated[Number | None, key("Budget, US dollars per hour.", option="--max-usd-per-hour")] = None
+    confidence: RequiredConfidence = DEFAULT_CONFIDENCE
+    max_usd_per_hour: Budget = None
     objective: Annotated[
         str, key("Quantity to optimise: cost, energy, carbon, throughput, goodput or latency.", CHOICE, "--objective")
     ] = "cost"
@@ -281,7 +328,7 @@ class PlanRequest(RequestModel):
     tariff: Annotated[Tariff, key("Prices of hardware and electricity.")] = Tariff()
     accounting: Annotated[Accounting, key("Costs and power beyond the price tag.")] = NO_ACCOUNTING
     search: Annotated[SearchOptions, key("How the search runs.")] = SearchOptions()
-    seed: Annotated[int, key("Seed of workload and search.", SEARCH, "--seed")] = 0
+    seed: Seed = 0
 
     @model_validator(mode="before")
     @classmethod
@@ -307,11 +354,7 @@ class PlanRequest(RequestModel):
     def _check(self) -> Self:
         need_one_of("an objective", self.objective, OBJECTIVES)
         engine_family(self.engine)  # refuses an engine that has no start command
-        refuse_if(self.seed > MOST_SEED, f"a seed must be a whole number up to {MOST_SEED}", self.seed, "0")
-        least, most = LEAST_CONFIDENCE, MOST_CONFIDENCE
-        rule = f"a confidence is a probability from {least:g} to {most:g}"
-        nearest = f"{min(max(self.confidence, least), most):g}" if math.isfinite(self.confidence) else "0.9"
-        refuse_if(not least <= self.confidence <= most, rule, self.confidence, nearest)
+        check_certainty(self.confidence, self.seed)
         self.demand  # noqa: B018 - refuses an invalid load
         for name, tokens in (("input_tokens", self.input_tokens), ("output_tokens", self.output_tokens)):
             refuse_if(tokens is not None and tokens < 1, f"{name} must be a whole number of at least 1", tokens, "1")
@@ -331,12 +374,8 @@ class PlanRequest(RequestModel):
         refuse_if(autoscaling, "autoscaling needs a load that changes with time", "autoscaling", "--trace FILE")
 
     def _check_money(self) -> None:
-        budget, accounting, several = self.max_usd_per_hour, self.accounting, not is_one(self.hardware)
-        if budget is not None:
-            rule = "a budget is a number of US dollars per hour above zero"
-            refuse_if(not 0 < budget < math.inf, rule, budget, "100")
-        if self.tariff.usd_per_hour is not None:
-            refuse_if(several, "--price needs exactly one hardware in --hw", self.hardware, "--max-usd-per-hour")
+        accounting, several = self.accounting, not is_one(self.hardware)
+        check_budget(self.max_usd_per_hour, self.tariff, self.hardware)
         if accounting.requests_per_user_day is not None:
             rule = "users and accounting.requests_per_user_day exclude each other"
             nearest = "users or accounting.requests_per_user_day"

@@ -15,6 +15,9 @@ from typing import Any, Final
 
 SCHEMA_FILE: Final = Path(__file__).resolve().parent.parent / "schemas" / "request.schema.json"
 
+#: The schema of a request for a network (planner/networks/request.py); `python tools/write_schemas.py` writes it.
+NETWORK_SCHEMA_FILE: Final = SCHEMA_FILE.with_name("network_request.schema.json")
+
 #: The keys that `plan front` takes; it has no users, no load over time, and no replica failures.
 FRONT_KEYS: Final = (
     "model", "hardware", "slo", "workload", "input_tokens", "output_tokens", "rate",
@@ -63,7 +66,23 @@ class RequestKey:
 @lru_cache(maxsize=1)
 def request_keys() -> Mapping[str, RequestKey]:
     """Return every key by its name, in the order of the fields."""
-    schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    return _read(SCHEMA_FILE)
+
+
+@lru_cache(maxsize=1)
+def network_keys() -> Mapping[str, RequestKey]:
+    """Return every key of a request for a network by its name."""
+    return _read(NETWORK_SCHEMA_FILE)
+
+
+@lru_cache(maxsize=1)
+def plan_keys() -> Mapping[str, RequestKey]:
+    """Return the keys that `plan` takes: those of language models, then those that only networks have."""
+    return {**request_keys(), **network_keys(), **request_keys()}
+
+
+def _read(file: Path) -> dict[str, RequestKey]:
+    schema = json.loads(file.read_text(encoding="utf-8"))
     return {key.name: key for key in _keys(schema, schema["$defs"], "")}
 
 

@@ -18,7 +18,7 @@ from catalogs.ui.shared_options import DEFAULT_WORKLOAD
 from planner.problem.load_curve import peak_of
 from planner.problem.overrides import PLAN_ELSEWHERE, parse_keys, parse_value, settable
 from planner.problem.request import PlanRequest
-from planner.problem.request_keys import RequestKey, request_keys
+from planner.problem.request_keys import RequestKey, network_keys, plan_keys, request_keys
 from planner.problem.slo import parse_slos
 
 #: Values by dotted key; None removes a key, so that its default applies.
@@ -58,16 +58,26 @@ def request_of_keys(values: Values) -> PlanRequest:
             raise InputError(f"{request_keys()[name].option} is needed", hint=EXAMPLE)
     if not given.get("slo"):
         parse_slos([])  # raises an error that explains how to write an objective
-    nested: dict[str, Any] = {}
-    for name, value in given.items():
-        group, dot, rest = name.partition(".")
-        if dot:
-            nested.setdefault(group, {})[rest] = value
-        else:
-            nested[name] = value
-    request = PlanRequest(**nested)
+    for name in given:
+        if name in network_keys() and name not in request_keys():
+            typed = network_keys()[name].option or name
+            rule = f"{typed} is of networks (catalog list networks), and {given['model']} is a language model"
+            raise InputError(rule, given[name], "--workload NAME")
+    request = PlanRequest(**nested(given))
     request.accounting.check_files()
     return request
+
+
+def nested(keys: Values) -> dict[str, Any]:
+    """Return dotted keys as nested mappings: the fields of a request."""
+    found: dict[str, Any] = {}
+    for name, value in keys.items():
+        group, dot, rest = name.partition(".")
+        if dot:
+            found.setdefault(group, {})[rest] = value
+        else:
+            found[name] = value
+    return found
 
 
 def read_scenario(path: Path) -> dict[str, Any]:
@@ -113,7 +123,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         name, equals, text = (part.strip() for part in setting.partition("="))
         if not equals:
             raise InputError("a setting is KEY=VALUE", setting, "kv_dtype=fp8")
-        keys = request_keys()
+        keys = plan_keys()
         try:
             value = parse_value(text)
         except yaml.YAMLError:
@@ -182,7 +192,7 @@ def _flatten(name: str, value: object, found: dict[str, Any], where: str, once: 
             else:
                 _flatten(whole, inner, found, where, once)
         return
-    if name not in request_keys():
+    if name not in plan_keys():
         raise _unknown(name, where)
     _set(found, name, value, once)
 
@@ -200,7 +210,7 @@ def _unknown(name: str, where: str) -> InputError:
 
 
 def _nearest(name: str) -> str | None:
-    keys = request_keys().values()
+    keys = plan_keys().values()
     spelled = f"--{name.replace('_', '-')}"
     by_option = next((k.name for k in keys if spelled == k.option or spelled in k.former_options), None)
     if by_option is not None:
@@ -208,7 +218,7 @@ def _nearest(name: str) -> str | None:
     if name in settable(PLAN_ELSEWHERE):
         return f"{_FIXED}.{name}"
     by_end = {key.name.rpartition(".")[2]: key.name for key in keys}
-    near = nearest_name(name, [*request_keys(), *settable(PLAN_ELSEWHERE)], 0.7)
+    near = nearest_name(name, [*plan_keys(), *settable(PLAN_ELSEWHERE)], 0.7)
     return near or by_end.get(nearest_name(name.rpartition(".")[2], by_end) or "")
 
 

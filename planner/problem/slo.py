@@ -16,7 +16,10 @@ from catalogs.ui.words import human_s
 from planner.problem.key_definition import need_one_of
 from planner.problem.latency_metrics import LATENCY_METRICS, TTFT, LatencyMetric
 
-UNIT_S: Final[dict[str, float]] = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+UNIT_S: Final[dict[str, float]] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
+
+#: Other spellings of units, for error messages.
+_UNITS_AS_WRITTEN: Final = {"": "s", "sec": "s", "µs": "us", "m": "min", "mins": "min", "minutes": "min", "hours": "h"}
 
 DEFAULT_METRIC: Final = TTFT.name
 
@@ -164,11 +167,11 @@ def _stat(text: str) -> str:
 def _limit_s(text: str) -> float:
     match = _LIMIT.fullmatch(text)
     if match is None:
-        raise InputError("an SLO limit is a number with a unit: s, ms or us", text, "2s")
+        raise InputError("an SLO limit is a number with a unit: us, ms, s, min or h", text, "2s")
     number, unit = match[1], match[2].lower()
     if unit not in UNIT_S:
-        near = {"": "s", "sec": "s", "µs": "us"}.get(unit) or nearest_name(unit, UNIT_S) or "s"
-        raise InputError("an SLO limit has the unit s, ms or us", text, f"{_above_zero(number)}{near}")
+        near = _UNITS_AS_WRITTEN.get(unit) or nearest_name(unit, UNIT_S) or "s"
+        raise InputError("an SLO limit has the unit us, ms, s, min or h", text, f"{_above_zero(number)}{near}")
     value_s = float(number) * UNIT_S[unit]
     if not 0 < value_s < float("inf"):
         raise InputError("an SLO limit is a time above zero", text, f"{_above_zero(number)}{unit}")

@@ -47,3 +47,10 @@ def front_progress() -> Iterator[FrontProgress | None]:
     """Yield a callback for `search_front`, or None if stderr is not a terminal."""
     with _progress_bar("front") as update:
         yield None if update is None else lambda done, most, n: update(done, most, f"{n} points on the front")
+
+
+@contextmanager
+def candidate_progress() -> Iterator[Callable[[int, int], None] | None]:
+    """Yield a callback for a search that states only how many candidates are done, or None without a terminal."""
+    with _progress_bar("search") as update:
+        yield None if update is None else lambda done, most: update(done, most, "")

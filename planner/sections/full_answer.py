@@ -47,6 +47,9 @@ def parse_answer(data: object, where: str = "answer") -> Answer:
     """
     if not isinstance(data, dict) or not {"schema_version", "request", "feasible", "search"} <= set(data):
         raise InputError("not an answer of `plan --json`", where, hint=HOW)
+    if data.get("kind") == "network":
+        rule = "this command takes the answer for a language model, and this one is for a network"
+        raise InputError(rule, where, hint="write the page of such an answer with plan ... --html FILE")
     if data["schema_version"] != SCHEMA_VERSION:
         rule = f"{where}: schema_version {SCHEMA_VERSION} is required; plan again with this version"
         raise InputError(rule, data["schema_version"], str(SCHEMA_VERSION))

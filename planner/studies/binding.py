@@ -116,7 +116,7 @@ def binding_of(
     return Binding(base.requests_per_s, ranked(gains))
 
 
-def _gain(base: Capacity, probe: Callable[[float], Verdict]) -> float:
+def _gain(base: Capacity[Verdict], probe: Callable[[float], Verdict]) -> float:
     """Return the relative gain of capacity; 0 if a rate that the plan misses is missed with the improvement too."""
     above = probe(base.upper_requests_per_s)
     if not above.met:

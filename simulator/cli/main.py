@@ -10,7 +10,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -26,6 +26,8 @@ from catalogs.ui.shared_options import (
 )
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from catalogs.deployments.schema import Deployment
     from simulator.cluster.run import Run
 
@@ -74,8 +76,30 @@ def simulate(
     version: VersionFlag = False,  # noqa: ARG001 - its callback prints it
 ) -> None:
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
-    from catalogs.deployments.schema import load_deployment
+    from catalogs.deployments.networks import NetworkDeployment, load_any_deployment
     from catalogs.workloads.limits import check_rate
+
+    if rate is not None:
+        check_rate(rate, "--rate")
+    check_targets(json_file, requests_out, chrome_trace, time_series)
+    written = with_router(load_any_deployment(deployment), router, router_staleness)
+    if isinstance(written, NetworkDeployment):
+        from simulator.cli.jobs import refuse_options, simulate_network
+
+        refuse_options(
+            {
+                "--chrome-trace": chrome_trace,
+                "--trace-window": trace_window,
+                "--time-series": time_series,
+                "--explain": explain,
+                "--input-tokens": input_tokens,
+                "--output-tokens": output_tokens,
+                "--processes": processes,
+            }
+        )
+        simulate_network(written, workload, seed, requests, rate, json_file, requests_out)
+        return
+
     from catalogs.workloads.workload import default_workload, load_workload, with_constant_lengths
     from simulator.cli import outputs
     from simulator.cli.outputs import RequestedOutputs
@@ -83,11 +107,7 @@ def simulate(
     from simulator.cluster.serving import serving_options
     from simulator.cluster.simulate import simulate as run
 
-    if rate is not None:
-        check_rate(rate, "--rate")
-    check_targets(json_file, requests_out, chrome_trace, time_series)
     views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain)
-    written = with_router(load_deployment(deployment), router, router_staleness)
     named = workload or default_workload(written.model)
     source = with_constant_lengths(load_workload(named), input_tokens, output_tokens)
     written = with_images(written) if source.sends_images else written
@@ -124,7 +144,10 @@ def with_images(written: Deployment) -> Deployment:
     return written if written.multimodal else written.model_copy(update={"multimodal": Multimodal()})
 
 
-def with_router(written: Deployment, router: str | None, staleness_s: float | None) -> Deployment:
+AnyDeployment = TypeVar("AnyDeployment", bound="BaseModel")
+
+
+def with_router(written: AnyDeployment, router: str | None, staleness_s: float | None) -> AnyDeployment:
     """Return the deployment with another router."""
     from catalogs.deployments.schema import check_staleness
     from catalogs.io.yaml_files import parse_yaml

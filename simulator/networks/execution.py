@@ -96,7 +96,8 @@ class Execution:
             InputError: The mode or a precision is unknown, or the attended share is none.
         """
         if self.mode not in get_args(Mode):
-            raise InputError("unknown execution mode", self.mode, nearest_name(self.mode, get_args(Mode)))
+            modes = get_args(Mode)
+            raise InputError("unknown execution mode", self.mode, nearest_name(self.mode, modes) or ", ".join(modes))
         others = (precision for _, precision in self.stage_precision)
         for name in (self.precision, self.weight_precision or self.precision, *others):
             if name not in ACTIVATION_BYTES:

@@ -32,7 +32,18 @@ def deploy(
 ) -> None:
     """Write the files that start a plan, its predictions, and a benchmark that checks them."""
     from planner.cli.screens.studies import show_deployment
+    from planner.deploy.files import check_folder
     from planner.deploy.package import write_deployment
+    from planner.networks.answer_file import read_network_answer
 
+    of_network = read_network_answer(answer)
+    if of_network is not None:
+        from planner.networks.deploy import write_network_deployment
+        from planner.networks.screen import show_files
+
+        check_folder(out, force)
+        files = write_network_deployment(of_network, target, out, alternative, force)
+        write_result({"folder": str(out), **files.document()}, json_file, lambda: show_files(files, out))
+        return
     package = write_deployment(answer, target, out, alternative, image, force)
     write_result({"folder": str(out), **package.document()}, json_file, lambda: show_deployment(package, out))

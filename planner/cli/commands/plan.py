@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -36,10 +36,15 @@ def plan(
     """
     if context.invoked_subcommand is not None:
         return
+    from catalogs.deployments.networks import is_network
     from catalogs.io.output_files import check_targets, write_atomically
     from planner.problem.scenario import request_of_keys
 
-    request = request_of_keys(given.keys())
+    keys = given.keys()
+    if is_network(str(keys.get("model") or "")):
+        plan_of_network(keys, json, html, deployment_out)
+        return
+    request = request_of_keys(keys)
     check_targets(json, deployment_out, request.search.journal, html)
     if html is not None:  # fail before the search, not after it
         from catalogs.ui.html_page import need_plotly
@@ -65,4 +70,38 @@ def plan(
         write_report(answer, html, None)
     if answer.interrupted:
         raise Interrupted(f": the best deployment found so far is recommended{kept_words(request)}")
+    raise typer.Exit(0 if answer.feasible else 1)
+
+
+def plan_of_network(keys: dict[str, Any], json_to: str | None, html: Path | None, deployment_out: Path | None) -> None:
+    """Plan a network that is not a language model, and write the answer to the requested outputs."""
+    from catalogs.io.output_files import check_targets, write_atomically
+    from planner.networks.request import network_request
+
+    request = network_request(keys)
+    if html is not None:  # fail before the search, not after it
+        from catalogs.ui.html_page import need_plotly
+
+        need_plotly()
+    check_targets(json_to, deployment_out, request.search.journal, html)
+    from planner.networks.plan import plan_network
+    from planner.networks.screen import show_network
+    from planner.search.progress import candidate_progress
+
+    try:
+        with candidate_progress() as progress:
+            answer = plan_network(request, progress)
+    except KeyboardInterrupt:
+        raise Interrupted("") from None
+    if deployment_out is not None and answer.best is not None:
+        from catalogs.io.yaml_loader import dump_yaml
+
+        write_atomically(deployment_out, [dump_yaml(answer.best.deployment)])
+    write_result(answer.document(), json_to, lambda: show_network(answer))
+    if html is not None:
+        from planner.networks.page import write_page
+
+        write_page(answer, html)
+    if answer.search.interrupted:
+        raise Interrupted(": the best deployment found so far is recommended")
     raise typer.Exit(0 if answer.feasible else 1)

@@ -51,7 +51,7 @@ def test_options_repeat_and_take_commas() -> None:
         ("ttft.median=2s", "p50"),
         ("ttft.p100=2s", "p99.9"),
         ("ttft.p99=2", "2s"),
-        ("ttft.p99=2min", "ms"),
+        ("ttft.p99=2m", "2min"),
         ("ttft.p99=0s", "1s"),
         ("ttft.p99=-2s", "2s"),
         ("ttft.p99=0", "choice: 1s"),

@@ -1,0 +1,1 @@
+"""Plans of networks that are not language models: which hardware serves their jobs within a limit, and how."""

@@ -1,0 +1,218 @@
+"""Measure a candidate against the request: how few replicas hold the required rate, or the highest rate that holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Self
+
+from planner.evaluation.capacity import TOLERANCE, find_capacity
+from planner.networks.candidate import JobCandidate, price_of
+from planner.networks.evaluation import JobEvaluator, JobVerdict
+from planner.networks.request import NetworkRequest
+from planner.search.candidate_tester import UNSTABLE
+
+#: Share of its time in which a replica is busy at a light load: a job waits for another once in 200 times.
+LIGHT: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkOutcome:
+    """The result of measuring a candidate.
+
+    Attributes:
+        candidate: The candidate, with the replicas that are needed.
+        requests_per_s: The rate that meets the objectives; 0 where none does.
+        ratio: Value over limit of the objective nearest to its limit, in the last run.
+        binding: Name of this objective.
+        score: The score by the objective of the request, lower is better; None where the request is not met.
+        n_jobs: Jobs simulated for it.
+        confirmed: Whether it holds with several seeds.
+    """
+
+    candidate: JobCandidate
+    requests_per_s: float
+    ratio: float
+    binding: str
+    score: float | None
+    n_jobs: int = 0
+    confirmed: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the outcome as JSON types, without the candidate except for its replicas."""
+        found = {name: value for name, value in asdict(self).items() if name != "candidate"}
+        return found | {"replicas": self.candidate.replicas}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any], candidate: JobCandidate) -> Self:
+        """Return a stored outcome of a candidate."""
+        values = {name: value for name, value in found.items() if name != "replicas"}
+        return cls(candidate=candidate.with_replicas(int(found["replicas"])), **values)
+
+
+@dataclass(slots=True)
+class JobAssessor:
+    """Measures candidates of one request; lower scores are better.
+
+    Attributes:
+        request: The request.
+        evaluator: Simulates candidates.
+    """
+
+    request: NetworkRequest
+    evaluator: JobEvaluator
+    _usd: dict[JobCandidate, float | None] = field(default_factory=dict, repr=False)
+
+    def usd_per_hour(self, candidate: JobCandidate) -> float | None:
+        """Return the price of the replicas of a candidate; None if no price is known."""
+        if candidate not in self._usd:
+            price = price_of(candidate, self.request.tariff)
+            self._usd[candidate] = None if price is None else price.usd_per_hour
+        return self._usd[candidate]
+
+    def most_replicas(self, candidate: JobCandidate) -> int:
+        """Return the replicas that the hardware and the budget allow."""
+        budget, most = self.request.max_usd_per_hour, candidate.setup.most_replicas
+        while budget is not None and most > 0:
+            usd = self.usd_per_hour(candidate.with_replicas(most))
+            if usd is not None and usd <= budget:
+                break
+            most -= 1
+        return most
+
+    def least_replicas(self, candidate: JobCandidate) -> int:
+        """Return the replicas whose full batches serve the required rate at the confidence; fewer cannot hold it."""
+        rate = self.request.requests_per_s or 0.0
+        one = self.evaluator.fluid_per_s(candidate.with_replicas(1)) / self.evaluator.slowdown(candidate)
+        return max(math.floor(rate / one) + 1, 1)
+
+    def bound(self, candidate: JobCandidate) -> float:
+        """Return a score that the candidate cannot fall below, without simulation; infinite if it cannot hold."""
+        rate, most = self.request.requests_per_s, self.most_replicas(candidate)
+        if most < 1:
+            return math.inf
+        if rate is None:
+            full = candidate.with_replicas(most)
+            return self.score(full, self.evaluator.fluid_per_s(full) / self.evaluator.slowdown(full), None)
+        least = self.least_replicas(candidate)
+        if least > most:
+            return math.inf
+        used = candidate.with_replicas(least if self._economises else most)
+        highest = self.evaluator.fluid_per_s(used) / self.evaluator.slowdown(used)
+        return self.score(used, highest if self.request.objective == "throughput" else rate, None)
+
+    @property
+    def _economises(self) -> bool:
+        """Return whether as few replicas as hold the rate are wanted."""
+        return self.request.objective in ("cost", "energy", "carbon")
+
+    def score(self, candidate: JobCandidate, jobs_per_s: float, verdict: JobVerdict | None) -> float:
+        """Return the score of a candidate at a rate; without a verdict, a bound that it cannot fall below."""
+        match self.request.objective:
+            case "cost":
+                weight = self._weight(candidate)
+                return weight if self.request.requests_per_s is not None else weight / jobs_per_s
+            case "throughput":
+                return -jobs_per_s
+            case "latency":
+                return self._least_ratio(candidate) if verdict is None else verdict.ratio
+        if verdict is None:
+            joules = self._least_joules(candidate)
+        else:  # at the predicted speed: slower batches would not change what a job needs
+            joules = self.evaluator.verdict(candidate, jobs_per_s, 1.0).observations[0].joules_per_job
+        return joules * (self.gco2e_per_kwh(candidate) if self.request.objective == "carbon" else 1.0)
+
+    def _weight(self, candidate: JobCandidate) -> float:
+        """Return the price of a candidate, or its number of accelerators where no price is known."""
+        usd = self.usd_per_hour(candidate)
+        return candidate.accelerators if usd is None else usd
+
+    def gco2e_per_kwh(self, candidate: JobCandidate) -> float:
+        """Return the carbon of a kWh where the candidate is rented."""
+        from catalogs.economics.locations import locate_grid
+
+        price = price_of(candidate, self.request.tariff)
+        return locate_grid(price, self.request.tariff.grid).grid.gco2e_per_kwh
+
+    def _least_ratio(self, candidate: JobCandidate) -> float:
+        """Return the seconds of a lone job over the tightest limit."""
+        alone_s = self.evaluator.service.seconds(candidate.setup) * self.evaluator.slowdown(candidate)
+        return alone_s / min(slo.limit_s for slo in self.request.objectives)
+
+    def _least_joules(self, candidate: JobCandidate) -> float:
+        """Return the joules per job of accelerators in full batches, without idle time and hosts."""
+        service, most = self.evaluator.service, candidate.max_batch
+        return min(service.joules(candidate.setup, n) / n for n in {1, most})
+
+    def __call__(self, candidate: JobCandidate, best: NetworkOutcome | None = None) -> NetworkOutcome:
+        """Return the outcome of a candidate; one that cannot beat the best is measured no further than shows it."""
+        before = self.evaluator.n_simulated
+        rate, most = self.request.requests_per_s, self.most_replicas(candidate)
+        if rate is None:
+            found = self._at_capacity(candidate.with_replicas(most), best)
+        elif self._economises:
+            found = self._fewest(candidate, rate, most)
+        else:
+            found = self._all(candidate.with_replicas(most), rate)
+        return NetworkOutcome(*found, n_jobs=self.evaluator.n_simulated - before)
+
+    def _outcome(
+        self, candidate: JobCandidate, rate: float, verdict: JobVerdict
+    ) -> tuple[JobCandidate, float, float, str, float | None]:
+        ratio = verdict.ratio if verdict.stable else UNSTABLE * verdict.load
+        score = self.score(candidate, rate, verdict) if verdict.met else None
+        return candidate, rate if verdict.met else 0.0, ratio, verdict.worst.name, score
+
+    def _fewest(
+        self, candidate: JobCandidate, rate: float, most: int
+    ) -> tuple[JobCandidate, float, float, str, float | None]:
+        """Return the outcome with the fewest replicas that hold a rate: they are stepped up, then bisected."""
+        low, step = min(self.least_replicas(candidate), most), 1
+        verdict = self.evaluator.verdict(candidate.with_replicas(low), rate)
+        if verdict.met or low == most:
+            return self._outcome(candidate.with_replicas(low), rate, verdict)
+        high = low
+        while not verdict.met and high < most:
+            low, high = high, min(high + step, most)
+            verdict, step = self.evaluator.verdict(candidate.with_replicas(high), rate), 2 * step
+        while verdict.met and high - low > 1:
+            middle = (low + high) // 2
+            tried = self.evaluator.verdict(candidate.with_replicas(middle), rate)
+            low, high, verdict = (low, middle, tried) if tried.met else (middle, high, verdict)
+        return self._outcome(candidate.with_replicas(high), rate, verdict)
+
+    def _all(self, candidate: JobCandidate, rate: float) -> tuple[JobCandidate, float, float, str, float | None]:
+        """Return the outcome with all replicas at a required rate."""
+        verdict = self.evaluator.verdict(candidate, rate)
+        if not verdict.met or self.request.objective == "latency":
+            return self._outcome(candidate, rate, verdict)
+        found = self.capacity(candidate, verdict)
+        return self._outcome(candidate, found.requests_per_s, found)
+
+    def _at_capacity(
+        self, candidate: JobCandidate, best: NetworkOutcome | None
+    ) -> tuple[JobCandidate, float, float, str, float | None]:
+        """Return the outcome at the highest rate that holds, or at a light load where latency is the objective."""
+        light = self.light_per_s(candidate)
+        verdict = self.evaluator.verdict(candidate, light)
+        if not verdict.met or self.request.objective == "latency":
+            return self._outcome(candidate, light, verdict)
+        if best is not None and best.score is not None and self.request.objective in ("cost", "throughput"):
+            even = -best.score if self.request.objective == "throughput" else self._weight(candidate) / best.score
+            tried = self.evaluator.verdict(candidate, even)  # the rate at which it is as good as the best
+            if not tried.met:
+                return self._outcome(candidate, even, tried)
+        found = self.capacity(candidate, verdict)
+        return self._outcome(candidate, found.requests_per_s, found)
+
+    def light_per_s(self, candidate: JobCandidate) -> float:
+        """Return the rate of a light load, at which jobs are executed alone and rarely wait."""
+        alone_s = self.evaluator.service.seconds(candidate.setup) * self.evaluator.slowdown(candidate)
+        return LIGHT * candidate.replicas / alone_s
+
+    def capacity(self, candidate: JobCandidate, floor: JobVerdict) -> JobVerdict:
+        """Return the verdict at the highest rate that meets the objectives, above one that does."""
+        guess = 0.8 * self.evaluator.fluid_per_s(candidate) / self.evaluator.slowdown(candidate)
+        found = find_capacity(lambda r: self.evaluator.verdict(candidate, r), guess, floor, TOLERANCE)
+        return found.at_capacity

@@ -1,0 +1,231 @@
+"""A candidate under a load of jobs: simulated, with the published error of its prices, and compared with the limits.
+
+If every batch took f times as long, the jobs of a rate r would take f times what they take at the rate r * f at the
+predicted speed (a rescaled clock). A candidate is therefore simulated at the rate times the error, with its queueing
+delay divided by it, and the latencies are multiplied by it: this is exact, and no prices change.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from catalogs.arrays import FloatArray
+from catalogs.deployments.networks import NetworkDeployment
+from catalogs.workloads.jobs import JobWorkload
+from planner.evaluation.confidence import LEVELS, SEEDS, Confidence, confidence_at_levels
+from planner.evaluation.evaluator import RunSizes
+from planner.networks.candidate import JobCandidate
+from planner.networks.request import NetworkRequest
+from planner.networks.service import JobService
+from planner.problem.slo import Slo, statistic_s
+from simulator.jobs.compiled import CompiledJobs, compile_jobs
+from simulator.jobs.metrics import JobEnergy
+from simulator.jobs.run import JobRun
+from simulator.jobs.simulate import simulate_jobs
+
+#: Share of the jobs of a run that come before its steady part.
+_WARM_UP: Final = 0.1
+
+#: Jobs of a run for each job that a deployment holds at once: the steady part lasts many batches.
+_ROUNDS: Final = 12
+
+#: Most jobs of a run.
+_MOST_JOBS: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class JobObservation:
+    """The steady part of a run, with the energy of the whole run.
+
+    Attributes:
+        e2e_s: Seconds from arrival to end of each job. Shape (n,).
+        queue_s: Seconds from arrival to the start of its batch. Shape (n,).
+        jobs_per_batch: Mean jobs of a batch.
+        busy: Share of the accelerators' time in which they execute kernels.
+        joules_per_job: Energy of accelerators and hosts for each job, at the socket.
+        n_simulated: Jobs of the whole run.
+    """
+
+    e2e_s: FloatArray
+    queue_s: FloatArray
+    jobs_per_batch: float
+    busy: float
+    joules_per_job: float
+    n_simulated: int
+
+    @classmethod
+    def of(cls, run: JobRun, compiled: CompiledJobs) -> JobObservation:
+        """Return the steady part of a run of a compiled deployment."""
+        begin = int(_WARM_UP * run.jobs.n)
+        used = JobEnergy.of(run, compiled)
+        return cls(
+            e2e_s=np.where(run.completed, run.e2e_s, np.inf)[begin:],
+            queue_s=run.queue_s[begin:],
+            jobs_per_batch=float(np.mean(run.batches.jobs)),
+            busy=used.busy_fraction,
+            joules_per_job=used.total_j / run.jobs.n,
+            n_simulated=run.jobs.n,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobVerdict:
+    """A candidate at a rate with slower batches, compared with the limits.
+
+    Attributes:
+        requests_per_s: Jobs per second.
+        slowdown: The factor on the seconds of every batch.
+        objectives: The objectives.
+        observations: One for each seed; empty if more jobs arrive than the replicas can serve.
+        load: Jobs that arrive, with the slowdown, over those that full batches serve.
+    """
+
+    requests_per_s: float
+    slowdown: float
+    objectives: tuple[Slo, ...]
+    observations: tuple[JobObservation, ...]
+    load: float
+
+    @property
+    def stable(self) -> bool:
+        """Return whether full batches serve the jobs."""
+        return self.load < 1.0
+
+    def value_s(self, slo: Slo) -> float:
+        """Return the statistic of an objective over the jobs of all seeds, seconds; infinite if the queue grows."""
+        if not self.stable:
+            return math.inf
+        return self.slowdown * statistic_s(np.concatenate([o.e2e_s for o in self.observations]), slo.quantile)
+
+    def values_s(self, slo: Slo) -> FloatArray:
+        """Return the statistic of an objective with each seed, seconds. Shape (seeds,)."""
+        return np.array([self.slowdown * statistic_s(o.e2e_s, slo.quantile) for o in self.observations])
+
+    @property
+    def worst(self) -> Slo:
+        """Return the objective nearest to its limit, or furthest beyond it."""
+        return max(self.objectives, key=lambda slo: self.value_s(slo) / slo.limit_s)
+
+    @property
+    def ratio(self) -> float:
+        """Return the largest value over its limit."""
+        return self.value_s(self.worst) / self.worst.limit_s
+
+    @property
+    def met(self) -> bool:
+        """Return whether every objective is met."""
+        return self.stable and self.ratio <= 1.0
+
+
+@dataclass(slots=True)
+class JobEvaluator:
+    """Simulates candidates of one request.
+
+    Attributes:
+        request: The request.
+        service: Prices of its job.
+        n_simulated: Jobs simulated so far.
+    """
+
+    request: NetworkRequest
+    service: JobService
+    n_simulated: int = 0
+    _compiled: dict[JobCandidate, CompiledJobs] = field(default_factory=dict, repr=False)
+    _seen: dict[tuple[JobCandidate, float, float, int], JobObservation] = field(default_factory=dict, repr=False)
+
+    @property
+    def n_candidates(self) -> int:
+        """Return the number of candidates that were simulated, whatever their replicas."""
+        return len({candidate.batching for candidate in self._compiled})
+
+    def fluid_per_s(self, candidate: JobCandidate) -> float:
+        """Return the jobs per second that all replicas serve with full batches, at the predicted speed."""
+        each = self.service.fluid_jobs_per_s(candidate.setup, candidate.max_batch)
+        return candidate.replicas * each
+
+    def slowdown(self, candidate: JobCandidate) -> float:
+        """Return the factor on the seconds of a batch that holds with the confidence; predictions are never rushed."""
+        return max(self.service.slowdown(candidate.setup, self.request.confidence), 1.0)
+
+    def verdict(
+        self, candidate: JobCandidate, jobs_per_s: float, slowdown: float | None = None, seeds: int = 1
+    ) -> JobVerdict:
+        """Return a candidate at a rate, with the slowdown of the confidence unless another is given."""
+        slow = self.slowdown(candidate) if slowdown is None else slowdown
+        load = jobs_per_s * slow / self.fluid_per_s(candidate)
+        found: tuple[JobObservation, ...] = ()
+        if load < 1.0:
+            first = self.request.seed
+            found = tuple(self.observe(candidate, jobs_per_s, slow, first + i) for i in range(seeds))
+        return JobVerdict(jobs_per_s, slow, self.request.objectives, found, load)
+
+    def observe(self, candidate: JobCandidate, jobs_per_s: float, slowdown: float, seed: int) -> JobObservation:
+        """Return the steady part of one run; equal runs are simulated once."""
+        key = candidate, jobs_per_s, slowdown, seed
+        if key not in self._seen:
+            delay_s = candidate.queue_delay_s / slowdown
+            compiled = self._compile(candidate)
+            deployment = compiled.deployment.model_copy(update={"queue_delay_s": delay_s})
+            scaled = replace(compiled, deployment=deployment)
+            jobs = JobWorkload().draw(seed, self.n_jobs(candidate), jobs_per_s * slowdown)
+            self._seen[key] = JobObservation.of(simulate_jobs(scaled, jobs), scaled)
+            self.n_simulated += jobs.n
+        return self._seen[key]
+
+    def n_jobs(self, candidate: JobCandidate) -> int:
+        """Return the jobs of a run: enough for the highest percentile, and for many batches of every replica."""
+        held = _ROUNDS * candidate.replicas * candidate.max_batch
+        return min(max(RunSizes.for_slos(self.request.objectives).full, held), _MOST_JOBS)
+
+    def deployment(self, candidate: JobCandidate) -> NetworkDeployment:
+        """Return the deployment of a candidate."""
+        job = self.service.job
+        keys = candidate.deployment(self.request.model, self.service.engine, job.sizes)
+        return NetworkDeployment(**keys)
+
+    def _compile(self, candidate: JobCandidate) -> CompiledJobs:
+        if candidate not in self._compiled:
+            self._compiled[candidate] = compile_jobs(self.deployment(candidate))
+        return self._compiled[candidate]
+
+    def certainty(self, candidate: JobCandidate, jobs_per_s: float) -> Mapping[Slo, Confidence]:
+        """Return the error bars of each objective, from runs at levels of the published error with several seeds."""
+        sure = self.request.confidence
+        levels = sorted({*LEVELS, sure})
+        slows = [self.service.slowdown(candidate.setup, level) for level in levels]
+        plain = self.verdict(candidate, jobs_per_s, 1.0, SEEDS)
+        slower = [self.verdict(candidate, jobs_per_s, slow) for slow in slows]
+        at_confidence = self.verdict(candidate, jobs_per_s, slows[levels.index(sure)], SEEDS)
+        found = {}
+        for slo in self.request.objectives:
+            values_s = np.array([v.value_s(slo) for v in slower])
+            pooled = at_confidence.value_s(slo) / float(values_s[levels.index(sure)])
+            values_s *= pooled if math.isfinite(pooled) else 1.0  # the curve of one seed, through the value of all
+            noise = log_noise(at_confidence.values_s(slo))
+            found[slo] = confidence_at_levels(plain.value_s(slo), values_s, noise, slo, sure, levels)
+        return found
+
+
+def log_noise(values_s: FloatArray) -> float:
+    """Return the standard error of the logarithm of a statistic over independent seeds; 0 if it is not known.
+
+    `values_s` has shape (seeds,).
+    """
+    if len(values_s) < 2 or not np.all(np.isfinite(values_s)):
+        return 0.0
+    return float(np.std(np.log(values_s), ddof=1) / math.sqrt(len(values_s)))
+
+
+def met_surely(bars: Mapping[Slo, Confidence], confidence: float) -> bool:
+    """Return whether each objective is met with a probability of at least the confidence."""
+    return all(found.probability_met >= confidence for found in bars.values())
+
+
+def least_sure(bars: Mapping[Slo, Confidence]) -> Slo:
+    """Return the objective that is met with the least probability."""
+    return min(bars, key=lambda slo: bars[slo].probability_met)

@@ -1,0 +1,201 @@
+"""The plan of a candidate: simulated with several seeds, with error bars, cost, energy, memory and stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from catalogs.arrays import FloatArray
+from catalogs.economics.electricity import DEFAULT_PUE
+from catalogs.economics.locations import locate_grid
+from catalogs.ui.words import gigabytes, percent
+from planner.answer.plan_schema import SloResult, Stats
+from planner.economics.money import JOULES_PER_KWH, SECONDS_PER_HOUR, Rates, money
+from planner.evaluation.confidence import SEEDS, Confidence
+from planner.networks.assess import JobAssessor
+from planner.networks.candidate import JobCandidate, price_of
+from planner.networks.evaluation import JobVerdict, met_surely
+from planner.networks.schema import JobMemory, JobMetrics, NetworkPlan, PriceError, StageRow, UnitEnergy
+from planner.networks.service import error_factor
+from planner.problem.slo import STATS, Slo, statistic_s
+from simulator.networks.factors import interval_factor
+
+#: Above this share of the rate of full batches, a plan is limited by them and not by waiting.
+_FULL: Final = 0.97
+
+#: Steps in which a rate is lowered until it holds with several seeds, and the most of them.
+_STEP: Final = 0.98
+
+_MOST_STEPS: Final = 15
+
+
+@dataclass(frozen=True, slots=True)
+class SizedCandidate:
+    """A candidate at a rate with the error bars of each objective; `met` tells whether it meets the request."""
+
+    candidate: JobCandidate
+    requests_per_s: float
+    bars: Mapping[Slo, Confidence]
+    met: bool
+
+
+@dataclass(slots=True)
+class PlanBuilder:
+    """Builds the plans of one request from candidates.
+
+    Attributes:
+        assessor: Measures candidates.
+    """
+
+    assessor: JobAssessor
+    _capacities: dict[JobCandidate, float | None] = field(default_factory=dict, repr=False)
+
+    def sized(self, candidate: JobCandidate, jobs_per_s: float | None = None) -> SizedCandidate:
+        """Return a candidate at a rate with its error bars; without a rate, at its capacity or under a light load."""
+        request, light = self.assessor.request, self.assessor.light_per_s(candidate)
+        rate = jobs_per_s
+        if rate is None:
+            rate = light if request.objective == "latency" else self.capacity(candidate) or light
+        bars = self.assessor.evaluator.certainty(candidate, rate)
+        return SizedCandidate(candidate, rate, bars, met_surely(bars, request.confidence))
+
+    def capacity(self, candidate: JobCandidate) -> float | None:
+        """Return the highest rate that holds with the confidence and several seeds; None if none does."""
+        if candidate not in self._capacities:
+            self._capacities[candidate] = self._find_capacity(candidate)
+        return self._capacities[candidate]
+
+    def _find_capacity(self, candidate: JobCandidate) -> float | None:
+        evaluator, sure = self.assessor.evaluator, self.assessor.request.confidence
+        floor = evaluator.verdict(candidate, self.assessor.light_per_s(candidate))
+        if not floor.met:
+            return None
+        rate = self.assessor.capacity(candidate, floor).requests_per_s
+        for _ in range(_MOST_STEPS):
+            if met_surely(evaluator.certainty(candidate, rate), sure):
+                return rate
+            rate *= _STEP
+        return None
+
+    def plan(self, sized: SizedCandidate) -> NetworkPlan:
+        """Return the plan of a candidate at its rate, which the predicted speed serves."""
+        candidate, rate, bars = sized.candidate, sized.requests_per_s, sized.bars
+        capacity = self.capacity(candidate)
+        evaluator, request = self.assessor.evaluator, self.assessor.request
+        service, items = evaluator.service, evaluator.service.job.items
+        plain = evaluator.verdict(candidate, rate, 1.0, SEEDS)
+        units_per_s = rate * items
+        price = price_of(candidate, request.tariff)
+        joules = float(np.mean([o.joules_per_job for o in plain.observations]))
+        cost = money(Rates(0.0, 0.0, joules * rate, rate), price)
+        return NetworkPlan(
+            deployment=evaluator.deployment(candidate).model_dump(mode="json"),
+            words=candidate.words,
+            requests_per_s=rate,
+            units_per_hour=units_per_s * SECONDS_PER_HOUR,
+            capacity_requests_per_s=capacity,
+            limited_by=self._limited_by(candidate, capacity, bars),
+            metrics=_metrics(plain, service.seconds(candidate.setup)),
+            slo=[SloResult.of(slo, b.value_s, b, request.confidence, ci_level=b.level) for slo, b in bars.items()],
+            cost=cost,
+            usd_per_unit=None if cost.usd_per_hour is None else cost.usd_per_hour / (units_per_s * SECONDS_PER_HOUR),
+            energy=self._energy(candidate, joules, rate),
+            memory=self._memory(candidate),
+            stages=self._stages(candidate),
+            error=self._error(candidate),
+            notices=self._notices(candidate),
+        )
+
+    def _limited_by(
+        self, candidate: JobCandidate, capacity: float | None, bars: Mapping[Slo, Confidence]
+    ) -> str | None:
+        if capacity is None:
+            return None
+        evaluator = self.assessor.evaluator
+        load = capacity * evaluator.slowdown(candidate) / evaluator.fluid_per_s(candidate)
+        nearest = max(bars, key=lambda slo: (bars[slo].sure_s or 0.0) / slo.limit_s)
+        return "every replica is busy with full batches" if load > _FULL else f"{nearest.name} near its limit"
+
+    def _energy(self, candidate: JobCandidate, joules_per_job: float, rate: float) -> UnitEnergy:
+        tariff = self.assessor.request.tariff
+        located = locate_grid(price_of(candidate, tariff), tariff.grid)
+        joules = joules_per_job / self.assessor.evaluator.service.job.items
+        kwh = joules / JOULES_PER_KWH * DEFAULT_PUE
+        return UnitEnergy(
+            w_mean=joules_per_job * rate,
+            j_per_unit=joules,
+            wh_per_unit=1e3 * kwh,
+            gco2e_per_unit=kwh * located.grid.gco2e_per_kwh,
+            pue=DEFAULT_PUE,
+            grid_gco2e_per_kwh=located.grid.gco2e_per_kwh,
+            grid_region=located.grid.region,
+            grid_reason=located.reason,
+            grid_assumed=not located.known,
+        )
+
+    def _memory(self, candidate: JobCandidate) -> JobMemory:
+        peak = self.assessor.evaluator.service.memory_bytes(candidate.setup, candidate.max_batch)
+        factor = error_factor("memory", self.assessor.request.confidence)
+        device = candidate.setup.hardware.accelerator.memory_bytes
+        return JobMemory(device_bytes=device, peak_bytes=peak, peak_at_confidence_bytes=peak * factor)
+
+    def _stages(self, candidate: JobCandidate) -> list[StageRow]:
+        price = self.assessor.evaluator.service.price(candidate.setup)
+        return [
+            StageRow(
+                name=stage.name,
+                runs=stage.runs,
+                total_s=stage.total_s,
+                communication_s=stage.runs * stage.communication_s,
+                host_bound=stage.host_s > stage.device_s,
+                measured_fraction=stage.measured,
+                interpolated_fraction=stage.interpolated,
+            )
+            for stage in price.stages
+        ]
+
+    def _error(self, candidate: JobCandidate) -> PriceError:
+        service = self.assessor.evaluator.service
+        kind = service.error_class(candidate.setup)
+        return PriceError(
+            error_class=kind,
+            interval_factor=interval_factor(kind),
+            slowdown=self.assessor.evaluator.slowdown(candidate),
+            bundle=service.bundle(candidate.setup).name,
+        )
+
+    def _notices(self, candidate: JobCandidate) -> list[str]:
+        service, memory = self.assessor.evaluator.service, self._memory(candidate)
+        found = list(service.bundle(candidate.setup).notices)
+        found += service.price(candidate.setup, candidate.max_batch).notices
+        found += [notice for stage in service.job.network.stages for notice in stage.notices]
+        if candidate.setup.precision in ("fp8", "int8"):
+            found.append(f"{candidate.setup.precision} products: check the quality of the results")
+        if memory.peak_at_confidence_bytes > memory.device_bytes:
+            sure = percent(self.assessor.request.confidence)
+            need = f"{gigabytes(memory.peak_bytes)} predicted, up to {gigabytes(memory.peak_at_confidence_bytes)}"
+            found.append(f"the job may not fit into memory: {need} at {sure} confidence; try it on one accelerator")
+        if candidate.setup.offload:
+            found.append("weights are offloaded to the host between stages; the time of these transfers is not counted")
+        return list(dict.fromkeys(found))
+
+
+def _metrics(verdict: JobVerdict, alone_s: float) -> JobMetrics:
+    observations = verdict.observations
+    e2e_s, queue_s = (np.concatenate([getattr(o, name) for o in observations]) for name in ("e2e_s", "queue_s"))
+    return JobMetrics(
+        e2e_s=_stats(e2e_s),
+        queue_s=_stats(queue_s),
+        service_s=alone_s,
+        jobs_per_batch=float(np.mean([o.jobs_per_batch for o in observations])),
+        busy_fraction=float(np.mean([o.busy for o in observations])),
+        n_jobs=sum(o.n_simulated for o in observations),
+    )
+
+
+def _stats(samples_s: FloatArray) -> Stats:
+    quantiles = {stat: None if stat == "mean" else float(stat[1:]) / 100 for stat in STATS}
+    return Stats(**{stat: statistic_s(samples_s, quantile) for stat, quantile in quantiles.items()})

@@ -1,0 +1,307 @@
+"""Answer a request for a plan of a network: candidates, bounds, one search for each accelerator, measurement."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from catalogs.economics.prices import Price
+from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.specs import Hardware
+from catalogs.networks.files import load_network
+from catalogs.ui.words import digits
+from planner.answer.schema import SearchSummary
+from planner.economics.money import SECONDS_PER_HOUR
+from planner.networks.assess import JobAssessor, NetworkOutcome
+from planner.networks.evaluation import JobEvaluator
+from planner.networks.job import PlannedJob, read_job
+from planner.networks.measure import PlanBuilder, SizedCandidate
+from planner.networks.refusal import refuse
+from planner.networks.reproduction import reproduce
+from planner.networks.request import NetworkRequest
+from planner.networks.schema import SCHEMA_VERSION, JobBlock, NetworkAnswer, NetworkHardwareRow
+from planner.networks.search import KindSearch, Progress, search_jobs, study_name
+from planner.networks.service import JobService
+from planner.networks.space import make_space
+from planner.problem.hardware_choice import choose_hardware, is_any, is_one
+from planner.problem.reproduction import digest
+from planner.problem.tariff import least_price, require_price
+from planner.search.study import SearchSettings, need_storage
+
+N_ALTERNATIVES: Final = 2
+
+
+@dataclass(slots=True)
+class NetworkPlanner:
+    """Plans one request.
+
+    Attributes:
+        request: The request.
+        job: Its job.
+        builder: Builds plans of its candidates.
+        kinds: The searches so far.
+        notices: Hardware that is not compared.
+    """
+
+    request: NetworkRequest
+    job: PlannedJob
+    builder: PlanBuilder
+    kinds: list[KindSearch] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, request: NetworkRequest) -> NetworkPlanner:
+        """Return the planner of a request.
+
+        Raises:
+            InputError: The network, or a size of the job, is invalid.
+        """
+        job = read_job(load_network(request.model), request.job, request.steps)
+        evaluator = JobEvaluator(request, JobService(job))
+        return cls(request, job, PlanBuilder(JobAssessor(request, evaluator)))
+
+    @property
+    def assessor(self) -> JobAssessor:
+        """Return what measures its candidates."""
+        return self.builder.assessor
+
+    def hardware(self) -> list[Hardware]:
+        """Return the hardware to search, and note the rest.
+
+        Raises:
+            InputError: A name is unknown, or none of the hardware is left.
+        """
+        request, tariff = self.request, self.request.tariff
+        named = parse_hardware(request.hardware) if is_one(request.hardware) else None
+
+        def price_of(hardware: Hardware) -> Price | None:
+            return least_price(hardware, tariff) if tariff.usd_per_hour is None else Price.user(tariff.usd_per_hour)
+
+        budget = request.max_usd_per_hour
+        found = choose_hardware(request.hardware, price_of, request.objective == "cost", budget, named)
+        self.notices += found.notices
+        if named is not None:
+            require_price(named, tariff)
+        return list(found.hardware)
+
+    def search(self, hardware: Hardware, progress: Progress | None = None) -> KindSearch:
+        """Search one piece of hardware.
+
+        Raises:
+            InputError: It has no calibration, or none of the precisions.
+        """
+        request, options = self.request, self.request.search
+        space = make_space(request, self.assessor.evaluator.service, [hardware])
+        settings = SearchSettings(
+            options.trials,
+            request.seed,
+            study_name(request, hardware.text),
+            options.journal,
+            options.storage,
+            digest(self.assessor.evaluator.service.fingerprint),
+        )
+        return KindSearch(hardware, space, search_jobs(space.left, self.assessor, settings, self.confirm, progress))
+
+    def run(self, progress: Progress | None = None) -> None:
+        """Search all the hardware of the request.
+
+        Raises:
+            InputError: A name is unknown, or no hardware can be searched.
+        """
+        several = self.hardware()
+        for hardware in several:
+            try:
+                self.kinds.append(self.search(hardware, progress))
+            except InputError as error:
+                if not is_any(self.request.hardware):
+                    raise
+                self.notices.append(f"not compared, {hardware.text}: {error}")
+            if self.kinds and self.kinds[-1].search.interrupted:
+                break
+
+    def winners(self) -> list[SizedCandidate]:
+        """Return the best candidate of each kind of accelerator, best first: they hold with several seeds."""
+        bests = [best for kind in self.kinds if (best := kind.search.best) is not None]
+        return sorted(map(self._confirmed, bests), key=self._value)
+
+    def confirm(self, outcome: NetworkOutcome) -> NetworkOutcome:
+        """Return an outcome measured with several seeds: with more replicas or a lower rate where they need it.
+
+        Its score is None where even all of the hardware does not hold.
+        """
+        found = self._confirmed(outcome)
+        if not found.met:
+            return replace(outcome, score=None, requests_per_s=0.0)
+        score = self._value(found)[0]
+        return replace(
+            outcome, candidate=found.candidate, requests_per_s=found.requests_per_s, score=score, confirmed=True
+        )
+
+    def _confirmed(self, outcome: NetworkOutcome) -> SizedCandidate:
+        candidate, rate = outcome.candidate, self.request.requests_per_s
+        most = self.assessor.most_replicas(candidate)
+        while True:
+            found = self.builder.sized(candidate, rate)
+            if found.met or rate is None or candidate.replicas >= most:
+                return found
+            candidate = candidate.with_replicas(candidate.replicas + 1)
+
+    def _value(self, found: SizedCandidate) -> tuple[float, tuple[float, ...]]:
+        rate = found.requests_per_s
+        if self.request.objective == "throughput":
+            rate = self.builder.capacity(found.candidate) or rate
+        verdict = self.assessor.evaluator.verdict(found.candidate, rate)
+        return self.assessor.score(found.candidate, rate, verdict), found.candidate.distance
+
+    def others(self, best: SizedCandidate) -> list[SizedCandidate]:
+        """Return the best candidates of other setups on the same accelerator: other formats, modes or splits."""
+        kind = next(k for k in self.kinds if k.hardware.accelerator == best.candidate.setup.hardware.accelerator)
+        found: list[SizedCandidate] = []
+        taken = {best.candidate.setup}
+        for outcome in kind.search.held:
+            if outcome.candidate.setup not in taken and len(found) < N_ALTERNATIVES:
+                taken.add(outcome.candidate.setup)
+                sized = self._confirmed(outcome)
+                found += [sized] if sized.met else []
+        return found
+
+
+def plan_network(request: NetworkRequest, progress: Progress | None = None) -> NetworkAnswer:
+    """Return the answer to a request for a plan of a network; one that cannot be met is `feasible` False.
+
+    Args:
+        request: The request.
+        progress: Called after each candidate of a search.
+
+    Raises:
+        InputError: A name or a size is invalid, or the storage of the search does not answer.
+        KeyboardInterrupt: The search was interrupted before it found a plan.
+    """
+    started = time.perf_counter()
+    if request.search.storage is not None:
+        need_storage(request.search.storage)
+    planner = NetworkPlanner.of(request)
+    planner.run(progress)
+    interrupted = any(kind.search.interrupted for kind in planner.kinds)
+    winners = planner.winners()
+    if interrupted and not winners:
+        raise KeyboardInterrupt
+    rest = [] if not winners or interrupted else [*winners[1:], *planner.others(winners[0])][:N_ALTERNATIVES]
+    refusal = None if winners else refuse(request, planner.builder, planner.kinds, _fewest)
+    return NetworkAnswer(
+        schema_version=SCHEMA_VERSION,
+        kind="network",
+        request=request,
+        job=_job_block(planner.job),
+        feasible=bool(winners),
+        best=planner.builder.plan(winners[0]) if winners else None,
+        alternatives=[planner.builder.plan(found) for found in rest],
+        infeasible=refusal,
+        search=_summary(planner, time.perf_counter() - started),
+        hardware=_rows(planner, winners),
+        assumptions=_assumptions(request, planner),
+        reproduce=reproduce(request, planner.assessor.evaluator.service),
+    )
+
+
+def _fewest(request: NetworkRequest) -> SizedCandidate | None:
+    """Return the best candidate of a changed request; None if there is none or it cannot be planned."""
+    try:
+        planner = NetworkPlanner.of(request)
+        planner.run()
+    except InputError:
+        return None
+    return next(iter(planner.winners()), None)
+
+
+def _job_block(job: PlannedJob) -> JobBlock:
+    return JobBlock(
+        network=job.network.name,
+        family=job.network.family,
+        sizes=job.all_sizes,
+        words=job.words,
+        unit=job.unit,
+        units_per_job=job.items,
+    )
+
+
+def _summary(planner: NetworkPlanner, seconds: float) -> SearchSummary:
+    searches = [kind.search for kind in planner.kinds]
+    reasons: Counter[str] = Counter()
+    for kind in planner.kinds:
+        reasons.update(kind.space.reasons)
+    measured = sum(len(search.outcomes) for search in searches)
+    overloaded = sum(search.n_overloaded for search in searches)
+    if overloaded:
+        reasons["full batches on all the hardware serve fewer jobs than required, or none is within the budget"] = (
+            overloaded
+        )
+    complete = all(search.complete for search in searches)
+    return SearchSummary(
+        n_space=sum(kind.space.n for kind in planner.kinds),
+        n_bounded_out=reasons.total(),
+        n_simulated=planner.assessor.evaluator.n_candidates,
+        n_pruned=0,
+        seconds=seconds,
+        seed=planner.request.seed,
+        method="all candidates except those that cannot win" if complete else "the most promising candidates",
+        n_resumed=sum(search.n_resumed for search in searches),
+        bounded_out=dict(reasons.most_common()),
+        n_requests=planner.assessor.evaluator.n_simulated,
+        n_trials=measured,
+        n_searches=len(searches),
+        interrupted=any(search.interrupted for search in searches),
+        left_out=planner.notices,
+    )
+
+
+def _rows(planner: NetworkPlanner, winners: Sequence[SizedCandidate]) -> list[NetworkHardwareRow]:
+    """Return a row for each kind of accelerator, best first; none where there is no choice."""
+    if len(planner.kinds) < 2:
+        return []
+    rows = [
+        NetworkHardwareRow(
+            hardware=found.candidate.hardware.text,
+            state="holds",
+            words=found.candidate.words,
+            requests_per_s=found.requests_per_s,
+            usd_per_hour=(usd := planner.assessor.usd_per_hour(found.candidate)),
+            usd_per_unit=None if usd is None else usd / (found.requests_per_s * SECONDS_PER_HOUR * planner.job.items),
+        )
+        for found in winners
+    ]
+    held = {found.candidate.setup.hardware for found in winners}
+    refused = [kind for kind in planner.kinds if kind.hardware not in held]
+    return rows + [
+        NetworkHardwareRow(hardware=kind.hardware.text, state="refused", why=_why(planner, kind)) for kind in refused
+    ]
+
+
+def _why(planner: NetworkPlanner, kind: KindSearch) -> str:
+    """Return why a kind of accelerator has no plan."""
+    missed = min(kind.search.outcomes, key=lambda o: o.ratio, default=None)
+    if missed is not None:
+        return f"{missed.binding} is missed"
+    evaluator, rate = planner.assessor.evaluator, planner.request.requests_per_s
+    if kind.space.left and rate is not None:
+        most = max(evaluator.fluid_per_s(c) / evaluator.slowdown(c) for c in kind.space.left)
+        return f"full batches serve {digits(most)} of {digits(rate)} jobs/s"
+    return min(kind.space.closest.values(), default=(0.0, "it holds no replica"))[1]
+
+
+def _assumptions(request: NetworkRequest, planner: NetworkPlanner) -> list[str]:
+    engine = planner.assessor.evaluator.service.engine
+    lines = [
+        "jobs arrive at random (Poisson), all of them of the same sizes",
+        f"{engine} serves them, and a router sends each to the replica with the fewest jobs",
+        "latencies are from arrival to the end of the job's batch; transfers of inputs and results are not counted",
+        "the published error of the class of networks slows every batch down, at the confidence of the request",
+    ]
+    if request.requests_per_s is None:
+        at = "a light load" if request.objective == "latency" else "the highest rate that meets every objective"
+        lines.append(f"no rate given: figures are at {at}")
+    return lines

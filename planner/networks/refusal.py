@@ -1,0 +1,176 @@
+"""Why no plan of a network meets a request, and what would: simulated, never estimated."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
+from catalogs.hardware.specs import Hardware
+from catalogs.ui.words import digits, percent
+from planner.answer.more_hardware import NEIGHBOURS
+from planner.answer.schema import Suggestion
+from planner.networks.candidate import price_of
+from planner.networks.measure import PlanBuilder, SizedCandidate
+from planner.networks.request import NetworkRequest
+from planner.networks.schema import NetworkPlan, NetworkRefusal
+from planner.networks.search import KindSearch
+from planner.problem.slo import Slo
+
+#: Nodes of the largest hardware that is tried.
+_MOST_NODES: Final = 16
+
+#: Candidates whose capacity is measured to find the closest plan.
+_CLOSEST: Final = 3
+
+#: Factors on the seconds of a lone job that a suggested limit has; the first that holds is suggested.
+_MARGINS: Final = (1.05, 2.0, 4.0)
+
+#: Trials of the search on each piece of hardware that is tried.
+_TRIALS: Final = 8
+
+PlanOf = Callable[[NetworkRequest], SizedCandidate | None]
+
+
+def refuse(
+    request: NetworkRequest, builder: PlanBuilder, kinds: Sequence[KindSearch], plan_of: PlanOf
+) -> NetworkRefusal:
+    """Return why no plan meets a request.
+
+    Args:
+        request: The request.
+        builder: Builds the plans of its candidates.
+        kinds: The searches.
+        plan_of: Returns the best candidate of a changed request.
+    """
+    reasons: dict[str, int] = {}
+    for kind in kinds:
+        for reason, n in kind.space.reasons.items():
+            reasons[reason] = reasons.get(reason, 0) + n
+    closest = _closest(builder, kinds)
+    if closest is None:
+        excess = {sentence: value for kind in kinds for value, sentence in kind.space.closest.values()}
+        binding = min(excess, key=excess.__getitem__) if excess else "no hardware of the request holds the network"
+    else:
+        binding = _binding(request, closest, builder.plan(closest))
+    changes = [*_load(request, closest), *_execution(request, plan_of), *_hardware(request, kinds, plan_of)]
+    return NetworkRefusal(
+        binding_constraint=binding,
+        closest=None if closest is None else builder.plan(closest),
+        what_would_meet_it=changes,
+        reasons=reasons,
+    )
+
+
+def _closest(builder: PlanBuilder, kinds: Sequence[KindSearch]) -> SizedCandidate | None:
+    """Return the plan with the highest capacity: of the fastest full batches, and of the fastest lone jobs."""
+    assessor, evaluator = builder.assessor, builder.assessor.evaluator
+    left = [c for kind in kinds for c in kind.space.left if assessor.most_replicas(c) > 0 and not c.queue_delay_s]
+    full = [c.with_replicas(assessor.most_replicas(c)) for c in left]
+    fastest = sorted(full, key=lambda c: -evaluator.fluid_per_s(c) / evaluator.slowdown(c))
+    shortest = sorted(full, key=lambda c: evaluator.service.seconds(c.setup) * evaluator.slowdown(c))
+    tried = dict.fromkeys([*fastest[:_CLOSEST], *shortest[:_CLOSEST]])
+    capacities = {c: builder.capacity(c) or 0.0 for c in tried}
+    best = max(capacities, key=capacities.__getitem__, default=None)
+    return None if best is None or not capacities[best] else builder.sized(best)
+
+
+def _binding(request: NetworkRequest, closest: SizedCandidate, plan: NetworkPlan) -> str:
+    rate, most, budget = request.requests_per_s, closest.requests_per_s, request.max_usd_per_hour
+    within = "" if budget is None else f" within the budget of ${budget:g} per hour"
+    if rate is None:
+        return f"no rate meets the objectives on {request.hardware}{within}"
+    words = (
+        f"{closest.candidate.hardware.text} holds {digits(most)} jobs/s with {percent(request.confidence)} confidence"
+    )
+    return f"{words}{within}, {percent(most / rate)} of what is required ({plan.limited_by})"
+
+
+def _load(request: NetworkRequest, closest: SizedCandidate | None) -> Iterator[Suggestion]:
+    """Yield the rate that the closest plan holds."""
+    if closest is not None and request.requests_per_s is not None and closest.met:
+        rate = _rounded_down(closest.requests_per_s)
+        yield _simulated("rate", f"at most {rate:g} jobs/s (--rate {rate:g}): {closest.candidate.words}", rate)
+
+
+def _rounded_down(rate: float) -> float:
+    """Return a rate rounded down to three digits."""
+    digit = 10.0 ** (math.floor(math.log10(rate)) - 2)
+    return float(f"{math.floor(rate / digit) * digit:.3g}")
+
+
+def _execution(request: NetworkRequest, plan_of: PlanOf) -> Iterator[Suggestion]:
+    """Yield the execution with TensorRT on the same hardware, where it was not considered."""
+    if request.modes:
+        return
+    found = plan_of(_changed(request, modes=("tensorrt",)))
+    if found is not None:
+        words = f"TensorRT (--set modes=tensorrt), if it can build the network: {found.candidate.words}"
+        yield _simulated("modes", words, "tensorrt")
+
+
+def _hardware(request: NetworkRequest, kinds: Sequence[KindSearch], plan_of: PlanOf) -> Iterator[Suggestion]:
+    """Yield hardware of the same kind and of one other kind that meets the request, or else a looser limit."""
+    own = next((kind.hardware.accelerator.name for kind in kinds), "")
+    others = [name for name in NEIGHBOURS if name != own]
+    met = False
+    for names in ([own] if own else [], others):
+        found = next((plan for name in names if (plan := _least_on(request, name, plan_of)) is not None), None)
+        if found is None:
+            continue
+        met, text = True, found.candidate.hardware.text
+        price = price_of(found.candidate, request.tariff.replace(usd_per_hour=None))
+        cost = "" if price is None else f" (${price.usd_per_hour:,.2f} per hour)"
+        yield _simulated("hardware", f"--hw {text}{cost}: {found.candidate.words}", text)
+    if not met:
+        yield from _limit(request, kinds, plan_of)
+
+
+def _limit(request: NetworkRequest, kinds: Sequence[KindSearch], plan_of: PlanOf) -> Iterator[Suggestion]:
+    """Yield the tightest limit above the seconds of a lone job that meets the request on the same hardware."""
+    floor_s = min((kind.space.floor[1] for kind in kinds if kind.space.floor is not None), default=math.inf)
+    for factor in _MARGINS if math.isfinite(floor_s) else ():
+        limit_s = float(f"{floor_s * factor:.2g}")
+        looser = tuple(_looser(slo, limit_s) for slo in request.objectives)
+        found = plan_of(_changed(request, slos=looser))
+        if found is not None:
+            text = ",".join(slo.text for slo in looser)
+            yield _simulated("slo", f"--slo {text}: {found.candidate.words}", text)
+            return
+
+
+def _looser(slo: Slo, limit_s: float) -> Slo:
+    """Return an objective whose limit is at least a number of seconds."""
+    return replace(slo, limit_s=max(slo.limit_s, limit_s))
+
+
+def _least_on(request: NetworkRequest, name: str, plan_of: PlanOf) -> SizedCandidate | None:
+    """Return the best plan on a node of an accelerator, or else on as many as are tried; None if there is none."""
+    one = parse_hardware(name)
+    if one.text == "local" or one.accelerator.is_slice:
+        return None
+    node = with_count(one, one.node.max_accelerators)
+    tariff = request.tariff.replace(usd_per_hour=None)
+    for hardware in (node, *_nodes(node, request)):
+        found = plan_of(_changed(request, hardware=hardware.text, tariff=tariff, max_usd_per_hour=None))
+        if found is not None:
+            return found
+    return None
+
+
+def _nodes(node: Hardware, request: NetworkRequest) -> Iterator[Hardware]:
+    """Yield several nodes, where a rate is required: more of them do not make one job faster."""
+    if request.requests_per_s is not None:
+        yield with_nodes(node, _MOST_NODES)
+
+
+def _changed(request: NetworkRequest, **changes: object) -> NetworkRequest:
+    """Return a changed request that needs few trials, and is not stored."""
+    small = request.search.replace(trials=min(_TRIALS, request.search.trials), study=None)
+    return request.replace(**{"search": small, **changes})
+
+
+def _simulated(kind: str, change: str, value: str | float) -> Suggestion:
+    return Suggestion(kind=kind, change=change, value=value, verified_by="simulation")

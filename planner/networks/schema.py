@@ -1,0 +1,171 @@
+"""The answer for a network as one schema: what `plan --json` writes, and what its screen and page show."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from pydantic import Field, field_serializer
+
+from catalogs.io.json_block import JsonBlock
+from planner.answer.plan_schema import SloResult, Stats
+from planner.answer.schema import Reproduce, SearchSummary, Suggestion
+from planner.economics.money import Money
+from planner.networks.request import NetworkRequest
+
+SCHEMA_VERSION: Final = 1
+
+
+class JobBlock(JsonBlock):
+    """The job of a plan: its sizes, and what it yields.
+
+    Attributes:
+        network: The network.
+        family: What it does.
+        sizes: Every size of the job.
+        words: The sizes in words.
+        unit: What a job yields, such as "image"; figures per unit count these.
+        units_per_job: How many one job yields.
+    """
+
+    network: str
+    family: str
+    sizes: dict[str, int]
+    words: str
+    unit: str
+    units_per_job: int
+
+
+class JobMetrics(JsonBlock):
+    """A plan under load, at the predicted speed.
+
+    Attributes:
+        e2e_s: Seconds from arrival to end of a job.
+        queue_s: Seconds from arrival to the start of its batch.
+        service_s: Seconds of a lone job.
+        jobs_per_batch: Mean jobs of a batch.
+        busy_fraction: Share of the time in which an accelerator executes kernels.
+        n_jobs: Simulated jobs behind these figures.
+    """
+
+    e2e_s: Stats
+    queue_s: Stats
+    service_s: float
+    jobs_per_batch: float
+    busy_fraction: float
+    n_jobs: int
+
+
+class UnitEnergy(JsonBlock):
+    """The energy of a plan: watts and joules are at the servers, Wh and grams include the facility (`pue`)."""
+
+    w_mean: float
+    j_per_unit: float
+    wh_per_unit: float
+    gco2e_per_unit: float | None
+    pue: float
+    grid_gco2e_per_kwh: float | None
+    grid_region: str | None
+    grid_reason: str | None
+    grid_assumed: bool
+
+
+class JobMemory(JsonBlock):
+    """The memory of one accelerator at the largest batch, bytes.
+
+    `peak_at_confidence_bytes` is the predicted peak times the published error at the confidence of the request.
+    """
+
+    device_bytes: float
+    peak_bytes: float
+    peak_at_confidence_bytes: float
+
+
+class StageRow(JsonBlock):
+    """One stage of a job on one replica: how often it runs, the seconds of all runs, and where its time is known."""
+
+    name: str
+    runs: int
+    total_s: float
+    communication_s: float
+    host_bound: bool
+    measured_fraction: float
+    interpolated_fraction: float
+
+
+class PriceError(JsonBlock):
+    """The published error of the predicted seconds: 90 % of measurements are within `interval_factor` either way.
+
+    `slowdown` is the factor at the confidence of the request, with which the plan was sized.
+    """
+
+    error_class: str
+    interval_factor: float
+    slowdown: float
+    bundle: str
+
+
+class NetworkPlan(JsonBlock):
+    """One plan of an answer: a deployment that `simulate` reads, and its figures at `requests_per_s` jobs/s."""
+
+    deployment: dict[str, Any]
+    words: str
+    requests_per_s: float
+    units_per_hour: float
+    capacity_requests_per_s: float | None
+    limited_by: str | None
+    metrics: JobMetrics
+    slo: list[SloResult]
+    cost: Money | None
+    usd_per_unit: float | None
+    energy: UnitEnergy
+    memory: JobMemory
+    stages: list[StageRow]
+    error: PriceError
+    notices: list[str] = Field(default_factory=list)
+
+
+class NetworkHardwareRow(JsonBlock):
+    """The best candidate of the search on one kind of accelerator; `why` states why there is none."""
+
+    hardware: str
+    state: Literal["holds", "refused"]
+    words: str | None = None
+    requests_per_s: float | None = None
+    usd_per_hour: float | None = None
+    usd_per_unit: float | None = None
+    why: str | None = None
+
+
+class NetworkRefusal(JsonBlock):
+    """Why no plan meets the request: the binding constraint, the closest plan, and changes that would meet it."""
+
+    binding_constraint: str
+    closest: NetworkPlan | None
+    what_would_meet_it: list[Suggestion]
+    reasons: dict[str, int] = Field(default_factory=dict)
+
+
+class NetworkAnswer(JsonBlock):
+    """The answer to a request for a plan of a network."""
+
+    schema_version: int
+    kind: Literal["network"]
+    request: NetworkRequest
+    job: JobBlock
+    feasible: bool
+    best: NetworkPlan | None
+    alternatives: list[NetworkPlan]
+    infeasible: NetworkRefusal | None
+    search: SearchSummary
+    hardware: list[NetworkHardwareRow] = Field(default_factory=list)
+    assumptions: list[str]
+    reproduce: Reproduce
+
+    @field_serializer("request")
+    def _written(self, request: NetworkRequest) -> dict[str, Any]:
+        return request.as_dict()
+
+    @property
+    def plans(self) -> list[NetworkPlan]:
+        """Return the plans, best first; empty if the request is refused."""
+        return [*([self.best] if self.best else []), *self.alternatives]

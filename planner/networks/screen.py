@@ -1,0 +1,189 @@
+"""The screen of an answer for a network: the plan, its objectives, capacity, cost, energy, and what would meet a NO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from catalogs.ui.terminal import PIPED, Line, labelled_rows
+from catalogs.ui.words import counted, digits, dollars, gigabytes, kilowatts, percent, seconds
+from planner.answer.plan_schema import SloResult
+from planner.answer.schema import GOALS
+from planner.economics.money import offer_words
+from planner.networks.deploy import NetworkPackage
+from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan, UnitEnergy
+from planner.sections.section import interval_words, level_words, verdict_words
+
+#: Amounts per unit below this are written per thousand or million units.
+_SMALL: Final = 0.01
+
+
+def show_network(answer: NetworkAnswer) -> None:
+    """Print the screen of an answer."""
+    print(render(answer))
+
+
+def show_files(package: NetworkPackage, folder: Path) -> None:
+    """Print the files of a deployment of a network."""
+    rows = [("Folder", str(folder)), *(("" if i else "Files", name) for i, name in enumerate(sorted(package.files)))]
+    rows += [("Note", note) for note in package.notes]
+    print("\n".join(row for label, text in rows for row in labelled_rows(label, text, PIPED)))
+
+
+def render(answer: NetworkAnswer, width: int = PIPED) -> str:
+    """Return the screen of an answer as plain text, each line at most `width` columns wide."""
+    lines = _refused(answer) if answer.best is None else _feasible(answer, answer.best)
+    rows = [row for label, text in lines for row in labelled_rows(label, text, width)]
+    return "\n".join(rows)
+
+
+def _question(answer: NetworkAnswer) -> Line:
+    request, job = answer.request, answer.job
+    if request.requests_per_s is not None:
+        rate = f"{digits(request.requests_per_s)} jobs/s"
+    else:
+        rate = "a light load" if request.objective == "latency" else "highest rate that holds"
+    goal = GOALS.get(request.objective, f"lowest {request.objective}")
+    return "Request", f"{job.network} ({job.family}) on {request.hardware}, job {job.words}, {rate}, {goal}"
+
+
+def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
+    request, unit = answer.request, answer.job.unit
+    yield _question(answer)
+    yield "", ""
+    yield "Recommended", best.words
+    for words, row in zip(request.slo_words, best.slo, strict=True):
+        yield "Objective", words
+        interval = level_words(row.ci_level or 0.9, interval_words(row.ci_low_s, row.ci_high_s))
+        yield "", f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict_words(row.met, row.probability_met)}"
+    yield from _capacity(answer, best)
+    yield from _money(best, unit)
+    yield "Energy", _energy_words(best.energy, unit)
+    yield from _machine(best)
+    for other in answer.alternatives:
+        yield "Alternative", f"{other.words}: {_difference(other, unit)}"
+    for i, kind in enumerate(answer.hardware):
+        yield "" if i else "Hardware", _hardware_words(kind, unit)
+    for notice in (*answer.search.left_out, *best.notices[:4]):
+        yield "Note", notice
+    yield "Repeat", answer.reproduce.command
+    yield _search(answer)
+
+
+def _capacity(answer: NetworkAnswer, plan: NetworkPlan) -> Iterator[Line]:
+    unit = answer.job.unit
+    sure = percent(answer.request.confidence)
+    if plan.capacity_requests_per_s is not None:
+        why = f" ({plan.limited_by})" if plan.limited_by else ""
+        yield "Capacity", f"{digits(plan.capacity_requests_per_s)} jobs/s with {sure} confidence{why}"
+    each = f"{plan.units_per_hour:,.4g}" if plan.units_per_hour < 1000 else f"{plan.units_per_hour:,.0f}"
+    rate = digits(plan.requests_per_s)
+    yield "", f"{each} {unit}s per hour at {rate} jobs/s; latency, cost and energy refer to this rate"
+
+
+def _money(plan: NetworkPlan, unit: str) -> Iterator[Line]:
+    cost = plan.cost
+    if cost is None or cost.usd_per_hour is None:
+        yield "Cost", "unknown: no price for this hardware (give one with --price USD_PER_HOUR)"
+        return
+    month = "" if cost.usd_per_month is None else f" (${cost.usd_per_month:,.0f} a month)"
+    yield "Cost", f"{dollars(cost.usd_per_hour)}/h{month}; {per_units(plan.usd_per_unit, unit, dollars)}"
+    yield "", offer_words(cost)
+
+
+def _energy_words(energy: UnitEnergy, unit: str) -> str:
+    grid = f"grid {energy.grid_region} ({energy.grid_reason})"
+    return (
+        f"{kilowatts(energy.w_mean)}; {per_units(energy.wh_per_unit, unit, lambda wh: f'{digits(wh)} Wh')}, "
+        f"{per_units(energy.gco2e_per_unit, unit, lambda g: f'{digits(g)} gCO2e')} (PUE {energy.pue:g}; {grid})"
+    )
+
+
+def per_units(value: float | None, unit: str, write: Callable[[float], str]) -> str:
+    """Return an amount per unit, or per thousand or million units where one of them is small."""
+    if value is None:
+        return "unknown"
+    count = next((n for n in (1, 1000) if value * n >= _SMALL), 1_000_000)
+    return f"{write(value * count)} per {unit}" if count == 1 else f"{write(value * count)} per {count:,} {unit}s"
+
+
+def _machine(plan: NetworkPlan) -> Iterator[Line]:
+    memory = plan.memory
+    peak = f"{gigabytes(memory.peak_bytes)} of {gigabytes(memory.device_bytes)} at the largest batch"
+    yield "Memory", f"{peak}, up to {gigabytes(memory.peak_at_confidence_bytes)} at the confidence"
+    total = sum(stage.total_s for stage in plan.stages)
+    shares = ", ".join(
+        f"{stage.name} {percent(stage.total_s / total)}" for stage in sorted(plan.stages, key=lambda s: -s.total_s)[:4]
+    )
+    metrics = plan.metrics
+    yield (
+        "Time",
+        (
+            f"a lone job takes {seconds(metrics.service_s)}: {shares}; mean wait {seconds(metrics.queue_s.mean)}; "
+            f"jobs per batch {metrics.jobs_per_batch:.3g}; busy {percent(metrics.busy_fraction)}"
+        ),
+    )
+    error = plan.error
+    yield (
+        "Accuracy",
+        (
+            f"90 % of measured {error.error_class} jobs took between 1/{error.interval_factor:g} and "
+            f"{error.interval_factor:g} of the prediction; sized with {error.slowdown:.2f} (calibration {error.bundle})"
+        ),
+    )
+
+
+def _hardware_words(row: NetworkHardwareRow, unit: str) -> str:
+    if row.state == "holds":
+        return f"{row.words}: {dollars(row.usd_per_hour)}/h, {per_units(row.usd_per_unit, unit, dollars)}"
+    return f"{row.hardware}: no plan, {row.why}"
+
+
+def _difference(other: NetworkPlan, unit: str) -> str:
+    found = []
+    if other.capacity_requests_per_s is not None:
+        found.append(f"capacity {digits(other.capacity_requests_per_s)} jobs/s")
+    if other.cost is not None and other.cost.usd_per_hour is not None:
+        found.append(f"{dollars(other.cost.usd_per_hour)}/h, {per_units(other.usd_per_unit, unit, dollars)}")
+    return ", ".join([*found, per_units(other.energy.wh_per_unit, unit, lambda wh: f"{digits(wh)} Wh")])
+
+
+def _search(answer: NetworkAnswer) -> Line:
+    search = answer.search
+    return "Search", (
+        f"{counted(search.n_space, 'candidate')}: {search.n_bounded_out} ruled out by bounds, {search.n_simulated} "
+        f"simulated with {counted(search.n_requests, 'job')}; {search.method}; {search.seconds:.1f} s"
+    )
+
+
+def _refused(answer: NetworkAnswer) -> Iterator[Line]:
+    refusal = answer.infeasible
+    yield _question(answer)
+    yield "", ""
+    yield "NO", "no reason recorded" if refusal is None else refusal.binding_constraint
+    for words in answer.request.slo_words:
+        yield "Objective", words
+    if refusal is not None and refusal.closest is not None:
+        closest = refusal.closest
+        yield "Closest", f"{closest.words}, at {digits(closest.requests_per_s)} jobs/s:"
+        for row in closest.slo:
+            yield "", f"{row.name} = {seconds(row.value_s)}, {_sure_words(row, answer)}; limit {seconds(row.limit_s)}"
+        yield from _machine(closest)
+    changes = [] if refusal is None else refusal.what_would_meet_it
+    for i, change in enumerate(changes):
+        yield "" if i else "Would meet", f"{change.change} (checked by {change.verified_by})"
+    if not changes:
+        yield "Would meet", "no change that was tried meets the objectives (a lower rate, TensorRT, more hardware)"
+    for i, (reason, n) in enumerate(answer.search.main_reasons.items()):
+        yield "" if i else "Candidates", f"{n} of {answer.search.n_space} ruled out: {reason}"
+    for notice in answer.search.left_out:
+        yield "Note", notice
+    yield "Repeat", answer.reproduce.command
+    yield _search(answer)
+
+
+def _sure_words(row: SloResult, answer: NetworkAnswer) -> str:
+    most = row.value_at_confidence_s
+    sure = f"{percent(answer.request.confidence)} confidence"
+    return f"no upper limit with {sure}" if most is None else f"at most {seconds(most)} with {sure}"

@@ -1,0 +1,202 @@
+"""The candidates of a request, and those that fluid bounds and memory rule out without simulation."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, cast, get_args
+
+from catalogs.errors import InputError
+from catalogs.hardware.specs import Hardware
+from catalogs.networks.shapes import AttentionShape
+from catalogs.ui.words import gigabytes, percent, seconds
+from planner.networks.candidate import JobCandidate, Setup
+from planner.networks.request import NetworkRequest
+from planner.networks.service import JobService, batch_sizes
+from simulator.networks.execution import Mode, Parallelism
+
+#: Largest batch that is considered where the request names none.
+MOST_BATCH: Final = 128
+
+#: Largest batch of denoising jobs: beyond it, none gains throughput.
+MOST_DENOISED: Final = 8
+
+#: A larger batch must serve this factor more jobs per second than smaller ones, or it only makes jobs wait.
+_GAIN: Final = 1.01
+
+#: The constraint of setups that the simulator refuses, such as a split that the heads of a network do not allow.
+_NOT_EXECUTED: Final = "execution"
+
+#: Shares of the time that the limit leaves beside a full batch, for which the oldest job may wait for others.
+_DELAY_SHARES: Final = (0.0, 0.25, 0.5)
+
+
+@dataclass(slots=True)
+class Space:
+    """The candidates of a request.
+
+    Attributes:
+        left: Those that bounds leave.
+        discarded: Number of those that cannot meet the request, by constraint.
+        closest: For each constraint the sentence of the candidate that misses it least, and how much it misses it.
+        floor: The setup that executes a lone job fastest, and its seconds at the confidence.
+    """
+
+    left: list[JobCandidate] = field(default_factory=list)
+    discarded: Counter[str] = field(default_factory=Counter)
+    closest: dict[str, tuple[float, str]] = field(default_factory=dict)
+    floor: tuple[Setup, float] | None = None
+
+    def discard(self, constraint: str, excess: float, sentence: str) -> None:
+        """Count a candidate that a bound rules out; `excess` is its value over the limit."""
+        self.discarded[constraint] += 1
+        if constraint not in self.closest or excess < self.closest[constraint][0]:
+            self.closest[constraint] = excess, sentence
+
+    @property
+    def n(self) -> int:
+        """Return the number of all candidates."""
+        return len(self.left) + self.discarded.total()
+
+    @property
+    def reasons(self) -> dict[str, int]:
+        """Return the number of discarded candidates by the sentence of the closest one."""
+        return {self.closest[constraint][1]: n for constraint, n in self.discarded.most_common()}
+
+
+def precisions(request: NetworkRequest, hardware: Hardware) -> tuple[str, ...]:
+    """Return the number formats to consider: those of the request, or 16 bits and fp8 where the hardware has them.
+
+    Raises:
+        InputError: The hardware has none of them.
+    """
+    known = hardware.accelerator.peak_flops
+    if not request.precisions:
+        native = next((p for p in ("bf16", "fp16", "fp32") if p in known), "fp32")
+        return (native, "fp8") if "fp8" in known and hardware.accelerator.kind == "gpu" else (native,)
+    return tuple(p for p in request.precisions if p in known or p in ("fp32", "tf32"))
+
+
+def modes(request: NetworkRequest) -> tuple[Mode, ...]:
+    """Return the executions to consider."""
+    if request.modes:
+        return tuple(cast(Mode, mode) for mode in request.modes)
+    found: tuple[Mode, ...] = get_args(Mode)
+    return tuple(mode for mode in found if mode != "tensorrt")
+
+
+def splits(service: JobService, hardware: Hardware) -> list[Parallelism]:
+    """Return the ways to split one job over accelerators of a node; jobs that repeat no stage are not split."""
+    if not service.repeats:
+        return [Parallelism()]
+    guidance = [g for g in (1, 2) if service.job.all_sizes.get("guidance", 1) >= g]
+    heads = _heads(service)
+    found: dict[Parallelism, None] = {}
+    for ranks in (n for n in batch_sizes(hardware.accelerators_per_node) if n <= hardware.accelerators_per_node):
+        for g in (g for g in guidance if ranks % g == 0):
+            sequence = ranks // g
+            ulysses = max((u for u in range(1, sequence + 1) if sequence % u == 0 and heads % u == 0), default=1)
+            found[Parallelism(ulysses, sequence // ulysses, g)] = None
+    return list(found)
+
+
+def _heads(service: JobService) -> int:
+    """Return the number that the heads of every attention of the repeated stages are a multiple of; 1 without any."""
+    stages = service.job.network.at(dict(service.job.sizes))
+    most = max(stage.runs for stage in stages)
+    shapes = [op.shape for stage in stages if stage.runs == most for op in stage.operators]
+    return math.gcd(*(shape.heads for shape in shapes if isinstance(shape, AttentionShape))) or 1
+
+
+def make_space(request: NetworkRequest, service: JobService, hardware: Sequence[Hardware]) -> Space:
+    """Return the candidates of a request on some hardware.
+
+    Each uses all of the hardware; the search finds how few replicas suffice.
+
+    Raises:
+        InputError: No hardware has a precision of the request, or the simulator refuses every setup.
+    """
+    space = Space()
+    if not any(precisions(request, h) for h in hardware):
+        known = sorted({p for h in hardware for p in h.accelerator.peak_flops})
+        raise InputError(f"{request.hardware} has no such precision", ",".join(request.precisions), ", ".join(known))
+    for one in hardware:
+        for precision in precisions(request, one):
+            for mode in modes(request):
+                for split in splits(service, one):
+                    _try(space, request, service, Setup(one, precision, mode, split))
+    if not space.left and space.discarded.total() == space.discarded[_NOT_EXECUTED]:
+        raise InputError(f"no setup of {request.model} can be executed: {space.closest[_NOT_EXECUTED][1]}")
+    return space
+
+
+def _try(space: Space, request: NetworkRequest, service: JobService, setup: Setup) -> None:
+    """Add the candidates of one setup, or the reason why the simulator refuses it."""
+    try:
+        _add(space, request, service, setup)
+    except InputError as error:
+        space.discard(_NOT_EXECUTED, math.inf, f"{setup.words}: {error.rule}")
+
+
+def _add(space: Space, request: NetworkRequest, service: JobService, plain: Setup) -> None:
+    """Add the candidates of one setup, in the first variant whose weights fit."""
+    setup = next((s for s in _variants(plain, service) if service.fits(s)), None)
+    if setup is None:
+        least = min(service.memory_bytes(s) for s in _variants(plain, service))
+        own = plain.hardware.accelerator
+        words = f"one job needs {gigabytes(least)} of an accelerator's {gigabytes(own.memory_bytes)} ({own.name})"
+        space.discard("memory", least / own.memory_bytes, words)
+        return
+    limit_s = min(slo.limit_s for slo in request.objectives)
+    slow = service.slowdown(setup, request.confidence)
+    alone_s = service.seconds(setup) * slow
+    if space.floor is None or alone_s < space.floor[1]:
+        space.floor = setup, alone_s
+    if alone_s > limit_s:
+        sure = percent(request.confidence)
+        words = f"one job alone takes {seconds(alone_s)} at {sure} confidence, above the limit of {seconds(limit_s)}"
+        space.discard("latency", alone_s / limit_s, f"{words} ({setup.hardware.accelerator.name}, {setup.words})")
+        return
+    best = 0.0
+    for batch in _batches(request, service, setup):
+        batch_s = service.seconds(setup, batch)
+        if batch_s * slow > limit_s and batch > 1:
+            words = f"a batch of {batch} takes {seconds(batch_s * slow)}, above the limit of {seconds(limit_s)}"
+            space.discard("batch", batch_s * slow / limit_s, words)
+            break
+        if batch / batch_s < _GAIN * best:
+            space.discard("no gain", 1.0, "a larger batch serves no more jobs per second")
+            continue
+        best = batch / batch_s
+        delays = {_rounded(share * (limit_s - batch_s * slow)) for share in _DELAY_SHARES if batch > 1 or not share}
+        space.left += [JobCandidate(setup, setup.most_replicas, batch, delay) for delay in sorted(delays)]
+
+
+def _variants(plain: Setup, service: JobService) -> Iterator[Setup]:
+    """Yield a setup, and the same with less memory: weights sharded over the ranks of a job, then offloaded."""
+    yield plain
+    split = plain.parallelism
+    if split.ranks > 1:
+        sharded = Parallelism(split.ulysses, split.ring, split.guidance, shard_weights=True)
+        yield Setup(plain.hardware, plain.precision, plain.mode, sharded)
+    if len(service.job.network.stages) > 1:
+        yield Setup(plain.hardware, plain.precision, plain.mode, split, offload=True)
+
+
+def _batches(request: NetworkRequest, service: JobService, setup: Setup) -> Iterator[int]:
+    """Yield the batches that fit into memory, ascending."""
+    usual = MOST_DENOISED if service.repeats else MOST_BATCH
+    for batch in batch_sizes(request.max_batch or usual):
+        if not service.fits(setup, batch):
+            return
+        yield batch
+
+
+def _rounded(delay_s: float) -> float:
+    """Return a delay rounded down to one significant digit, which is how people configure it."""
+    if delay_s <= 0.0:
+        return 0.0
+    digit = 10.0 ** math.floor(math.log10(delay_s))
+    return float(f"{math.floor(delay_s / digit) * digit:.1g}")

@@ -1,0 +1,1 @@
+"""Jobs of networks in queues and batches: the same clock, routers and statistics as requests of language models."""

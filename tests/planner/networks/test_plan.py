@@ -1,0 +1,137 @@
+"""Whole answers for networks: their figures follow from each other, and the deployment they recommend simulates."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from catalogs.deployments.networks import load_any_deployment
+from catalogs.ui.entry_point import run_command
+from catalogs.workloads.jobs import JobWorkload
+from planner.cli.main import app
+from planner.networks.plan import plan_network
+from planner.networks.request import network_request
+from planner.networks.schema import NetworkAnswer
+from planner.networks.screen import render
+from simulator.jobs.simulate import simulate_jobs
+
+#: Keys that leave few candidates.
+SMALL = {"modes": "compiled", "precisions": "bf16", "max_batch": 1, "search.trials": 3}
+
+FEASIBLE = ["--model", "bert-base", "--hw", "h100x2", "--slo", "e2e.p90=20ms", "--rate", "1500", "--price", "4"]
+
+
+def run(tmp: Path, given: list[str], status: int = 0) -> dict[str, Any]:
+    file, page, deployment = tmp / "answer.json", tmp / "answer.html", tmp / "deployment.yaml"
+    command = [*given, "--json", str(file), "--html", str(page), "--deployment-out", str(deployment)]
+    assert run_command("plan", app, command) == status
+    found: dict[str, Any] = json.loads(file.read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("network")
+
+
+@pytest.fixture(scope="module")
+def answer(folder: Path) -> dict[str, Any]:
+    return run(folder, FEASIBLE)
+
+
+def test_the_figures_of_a_plan_follow_from_each_other(answer: dict[str, Any]) -> None:
+    best, job = answer["best"], answer["job"]
+    rate, per_hour = best["requests_per_s"], best["units_per_hour"]
+    assert rate == 1500
+    assert per_hour == pytest.approx(rate * 3600 * job["units_per_job"])
+    assert best["usd_per_unit"] == pytest.approx(best["cost"]["usd_per_hour"] / per_hour)
+    assert best["cost"]["usd_per_hour"] == pytest.approx(4 * best["deployment"]["replicas"] / 2)
+    energy = best["energy"]
+    assert energy["j_per_unit"] == pytest.approx(energy["w_mean"] * 3600 / per_hour)
+    assert energy["wh_per_unit"] == pytest.approx(energy["j_per_unit"] / 3600 * energy["pue"])
+    assert energy["gco2e_per_unit"] == pytest.approx(energy["wh_per_unit"] / 1e3 * energy["grid_gco2e_per_kwh"])
+    assert best["metrics"]["service_s"] == pytest.approx(sum(stage["total_s"] for stage in best["stages"]))
+    error = best["error"]
+    assert 1.0 < error["slowdown"] < error["interval_factor"]
+    assert best["memory"]["peak_bytes"] < best["memory"]["device_bytes"]
+
+
+def test_each_objective_is_met_at_the_confidence(answer: dict[str, Any]) -> None:
+    assert answer["feasible"] is True
+    for row in answer["best"]["slo"]:
+        assert row["met"] is True
+        assert row["probability_met"] >= answer["request"]["confidence"]
+        assert row["ci_low_s"] < row["value_s"] < row["ci_high_s"]
+        assert row["value_s"] < row["value_at_confidence_s"] <= row["limit_s"]
+    assert answer["best"]["capacity_requests_per_s"] >= 1500
+
+
+def test_the_answer_is_read_back_and_has_its_schema(answer: dict[str, Any]) -> None:
+    import jsonschema
+
+    schema = json.loads((Path(__file__).parents[3] / "planner/schemas/network_answer.schema.json").read_text())
+    jsonschema.validate(answer, schema)
+    again = NetworkAnswer.model_validate_json(json.dumps(answer))
+    assert json.loads(json.dumps(again.document())) == answer
+
+
+def test_the_recommended_deployment_simulates_to_the_stated_latency(answer: dict[str, Any], folder: Path) -> None:
+    deployment = load_any_deployment(folder / "deployment.yaml")
+    assert yaml.safe_load((folder / "deployment.yaml").read_text()) == answer["best"]["deployment"]
+    jobs = JobWorkload().draw(11, 4000, answer["best"]["requests_per_s"])
+    seen = simulate_jobs(deployment, jobs)  # type: ignore[arg-type]
+    mean_s = float(seen.e2e_s[400:].mean())
+    assert mean_s == pytest.approx(answer["best"]["metrics"]["e2e_s"]["mean"], rel=0.1)
+
+
+def test_the_screen_and_the_page_state_the_plan(answer: dict[str, Any], folder: Path) -> None:
+    screen = render(NetworkAnswer.model_validate_json(json.dumps(answer)))
+    assert screen.startswith("Request     bert-base (text encoder) on h100x2")
+    assert "embeddings per hour at 1,500 jobs/s" in screen
+    assert "per 1,000,000 embeddings" in screen
+    assert max(map(len, screen.split("\n"))) <= 100
+    page = (folder / "answer.html").read_text()
+    assert answer["best"]["words"] in page
+    assert "https://" not in page.split("</style>")[-1].split("<script")[0]
+
+
+def test_the_same_request_has_the_same_answer(answer: dict[str, Any], tmp_path: Path) -> None:
+    again = run(tmp_path, answer["reproduce"]["command"].split()[1:])
+    for found in (answer, again):
+        found["search"]["seconds"] = 0
+    assert again == answer
+
+
+def test_a_refusal_states_the_limit_and_what_would_meet_it(tmp_path: Path) -> None:
+    found = run(tmp_path, [*FEASIBLE[:4], "--slo", "e2e.p90=0.5ms"], 1)
+    assert found["feasible"] is False
+    assert found["best"] is None
+    no = found["infeasible"]
+    assert "one job alone takes" in no["binding_constraint"]
+    assert "above the limit of 500 us" in no["binding_constraint"]
+    kinds = [change["kind"] for change in no["what_would_meet_it"]]
+    assert "slo" in kinds or "hardware" in kinds
+    assert not (tmp_path / "deployment.yaml").exists()
+
+
+def test_the_suggested_rate_of_a_refusal_holds() -> None:
+    keys = {"model": "resnet50", "hardware": "l4", "slo": "e2e.p90=50ms", "rate": 3_000, **SMALL}
+    no = plan_network(network_request(keys | {"tariff.usd_per_hour": 1.0})).infeasible
+    assert no is not None
+    assert "% of what is required" in no.binding_constraint
+    rate = next(change.value for change in no.what_would_meet_it if change.kind == "rate")
+    assert no.closest is not None
+    assert rate == pytest.approx(no.closest.capacity_requests_per_s, rel=0.01)
+    assert plan_network(network_request(keys | {"rate": rate, "tariff.usd_per_hour": 1.0})).feasible
+
+
+@pytest.mark.parametrize("objective", ["energy", "carbon", "throughput", "latency"])
+def test_every_objective_has_an_answer(objective: str) -> None:
+    keys = {"model": "resnet50", "hardware": "l4", "slo": "e2e.p90=50ms", "objective": objective, **SMALL}
+    found = plan_network(network_request(keys))
+    assert found.best is not None
+    assert found.best.slo[0].met

@@ -1,0 +1,86 @@
+"""Which candidates are legal, and which a bound discards with its reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.networks.files import load_network
+from planner.networks.candidate import Setup
+from planner.networks.job import PlannedJob
+from planner.networks.space import Space, make_space, splits
+from tests.planner.networks.known_jobs import KnownService, ask
+
+
+class Heavy(KnownService):
+    """A network of 100 GB, of which 10 GB for each job stay if its weights are sharded or offloaded."""
+
+    def memory_bytes(self, setup: Setup, jobs: int = 1) -> float:
+        less = setup.offload or setup.parallelism.shard_weights
+        return 10e9 * jobs if less else 100e9
+
+
+class Light(KnownService):
+    """A network that always fits."""
+
+    def memory_bytes(self, setup: Setup, jobs: int = 1) -> float:  # noqa: ARG002
+        return 1e9 * jobs
+
+
+class Refused(Light):
+    """A network that the simulator cannot execute in some number formats."""
+
+    wrong: tuple[str, ...] = ("fp8",)
+
+    def seconds(self, setup: Setup, jobs: int = 1) -> float:
+        if setup.precision in self.wrong:
+            raise InputError("no such kernels", setup.precision)
+        return super().seconds(setup, jobs)
+
+
+def space(service: type[KnownService], model: str = "sdxl", seconds: float = 1.0, **keys: object) -> Space:
+    found = service(PlannedJob(load_network(model), {}), seconds_of=lambda n: seconds * n)
+    return make_space(ask(**({"model": model, "hardware": "h100x2"} | keys)), found, [parse_hardware("h100x2")])
+
+
+def test_weights_that_do_not_fit_are_sharded_or_offloaded() -> None:
+    found = space(Heavy)
+    assert found.left
+    assert all(c.setup.offload or c.setup.parallelism.shard_weights for c in found.left)
+    assert max(c.max_batch for c in found.left) <= 8
+    assert {c.setup.parallelism.shard_weights for c in found.left if c.setup.ranks > 1} == {True}
+
+
+def test_a_lone_job_above_the_limit_rules_a_setup_out() -> None:
+    found = space(Light, seconds=5.0, slo="e2e.p90=4s")
+    assert found.left == []
+    assert "one job alone takes 5 s" in next(iter(found.reasons))
+    assert found.n == found.discarded.total()
+
+
+def test_larger_batches_that_gain_nothing_are_left_out() -> None:
+    assert {c.max_batch for c in space(Light).left} == {1}
+
+
+def test_a_setup_that_the_simulator_refuses_is_one_reason() -> None:
+    found = space(Refused)
+    assert {c.setup.precision for c in found.left} == {"bf16"}
+    assert any("no such kernels" in reason for reason in found.reasons)
+    with pytest.raises(InputError, match="no setup of sdxl can be executed"):
+        space(type("AllRefused", (Refused,), {"wrong": ("bf16", "fp8")}))
+
+
+@pytest.mark.parametrize(("model", "most"), [("resnet50", 1), ("open-sora-2.0", 8), ("flux.1-dev", 8)])
+def test_only_jobs_that_repeat_a_stage_are_split(model: str, most: int) -> None:
+    service = Light(PlannedJob(load_network(model), {}))
+    found = splits(service, parse_hardware("h100x8"))
+    assert max(split.ranks for split in found) == most
+    assert len(set(found)) == len(found)
+    assert {split.guidance for split in found} == ({1, 2} if model == "open-sora-2.0" else {1})
+
+
+def test_an_unknown_precision_of_the_hardware_is_refused() -> None:
+    found = Light(PlannedJob(load_network("resnet50"), {}))
+    with pytest.raises(InputError, match="h100x8 has no such precision"):
+        make_space(ask(precisions="fp8"), found, [parse_hardware("a100-80gbx2")])
