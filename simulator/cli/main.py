@@ -55,9 +55,8 @@ _STALENESS = "Seconds between updates of the router's view of replicas."
 
 @app.command()
 def simulate(
-    context: typer.Context,
     deployment: Annotated[Path, typer.Argument(metavar="DEPLOYMENT.yaml", help="Model, engine, hardware, limits.")],
-    workload: Annotated[str, option("W", WORKLOAD_HELP)] = DEFAULT_WORKLOAD,
+    workload: Annotated[str | None, option("W", WORKLOAD_HELP, show_default=DEFAULT_WORKLOAD)] = None,
     json_file: Annotated[str | None, option("OUT.json", _JSON, "--json")] = None,
     requests_out: Annotated[Path | None, option("OUT.csv", "Write one row per request, in workload order.")] = None,
     chrome_trace: Annotated[Path | None, option("T.json", "Write a trace for Perfetto.")] = None,
@@ -97,9 +96,7 @@ def simulate(
                 "--processes": processes,
             }
         )
-        origin = context.get_parameter_source("workload")
-        stated = origin is not None and origin.name != "DEFAULT"
-        simulate_network(written, workload if stated else None, seed, requests, rate, json_file, requests_out)
+        simulate_network(written, workload, seed, requests, rate, json_file, requests_out)
         return
 
     from catalogs.workloads.workload import load_workload, with_constant_lengths
@@ -112,7 +109,7 @@ def simulate(
     views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain)
     fleet = compile_fleet(written)
     options = serving_options(written, fleet)
-    source = with_constant_lengths(load_workload(workload), input_tokens, output_tokens)
+    source = with_constant_lengths(load_workload(workload or DEFAULT_WORKLOAD), input_tokens, output_tokens)
     drawn = source.materialise(seed, requests, rate)
     journal = views.journal()
     if journal is not None and (processes or 1) > 1:
