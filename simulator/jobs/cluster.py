@@ -27,10 +27,11 @@ from simulator.core import outcomes
 from simulator.core.clock import ARRIVAL, CONTROL, LAST, Clock, Process, Timetable
 from simulator.core.request import Request
 from simulator.engine.replica import Replica
+from simulator.jobs.batch_log import BatchRecorder
 from simulator.jobs.batchers.base import BatchRules, QueuedJob
 from simulator.jobs.batchers.registry import make_batcher
 from simulator.jobs.compiled import BatchPrice
-from simulator.jobs.replica import BatchRecorder, JobReplica
+from simulator.jobs.replica import JobReplica
 from simulator.jobs.residency import SessionStates, Weights
 
 #: Routers that read the KV cache or the tokens of requests, which a network does not have.
@@ -255,7 +256,8 @@ class JobCluster:
             self._send_next()
 
     def _follow(self, event: Event) -> None:
-        self._route(event.value)
+        job = cast(QueuedJob, event.value)
+        self._route(job)
 
 
 def _some_time_out(jobs: JobSet) -> bool:
