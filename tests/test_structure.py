@@ -136,7 +136,6 @@ SHORT = {
     "simulator/core/outcomes.py": "public constants",
     "simulator/costs/compile.py": "the choice among the cost models, above all of them",
     "simulator/costs/measured_steps.py": "one cost model",
-    "simulator/networks/factors.py": "facts and their reader",
 }
 
 
