@@ -56,10 +56,18 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def nearest_name(name: str, valid: Iterable[str], cutoff: float = 0.4) -> str | None:
-    """Return the valid name most similar to `name`, or None where none is similar."""
+def nearest_name(name: str, valid: Iterable[str], cutoff: float = 0.45) -> str | None:
+    """Return the valid name most similar to `name`, or None where none is similar.
+
+    Of equally similar names, one with the same letters in another order comes first.
+    """
     if len(name) > LONGEST_NAME:
         return None
     by_folded = {v.lower(): v for v in valid}
-    found = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=cutoff)
-    return by_folded[found[0]] if found else None
+    folded = name.lower()
+    found = difflib.get_close_matches(folded, by_folded, n=3, cutoff=cutoff)
+
+    def likeness(other: str) -> tuple[float, bool]:
+        return difflib.SequenceMatcher(None, other, folded).ratio(), sorted(other) == sorted(folded)
+
+    return by_folded[max(found, key=likeness)] if found else None

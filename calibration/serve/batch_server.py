@@ -54,7 +54,7 @@ def batch_size(waiting: Sequence[WaitingRequest], most: int, most_tokens: int) -
 
 
 @dataclass(slots=True)
-class Batcher:
+class BatchQueue:
     """The queue and the thread that computes batches."""
 
     generator: BatchGenerator
@@ -142,7 +142,7 @@ class TorchGenerator:
         return [row[: request.max_tokens] for row, request in zip(rows, batch, strict=True)]
 
 
-def handler_of(batcher: Batcher, tokenizer: Any, name: str) -> type[BaseHTTPRequestHandler]:
+def handler_of(batcher: BatchQueue, tokenizer: Any, name: str) -> type[BaseHTTPRequestHandler]:
     """Return the class that answers HTTP requests."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -216,7 +216,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000)
     given = parser.parse_args()
     generator = TorchGenerator.load(given.model, given.dtype, given.device)
-    batcher = Batcher(generator, given.max_batch_size, given.max_batch_tokens)
+    batcher = BatchQueue(generator, given.max_batch_size, given.max_batch_tokens)
     threading.Thread(target=batcher.run, daemon=True).start()
     handler = handler_of(batcher, generator.tokenizer, given.model)
     ThreadingHTTPServer((given.host, given.port), handler).serve_forever()

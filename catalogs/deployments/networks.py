@@ -186,15 +186,15 @@ def load_any_deployment(path: Path) -> Deployment | NetworkDeployment:
 
 
 def _refuse_misspelled_network(model: str) -> None:
-    """Refuse a name that is like that of a network, and like that of no language model.
+    """Refuse a name that is more like that of a network than like that of any language model.
 
     Raises:
         InputError: It is; the message names the network.
     """
     names = load_names()
     path = not model.strip() or exists(user_path(model)) or model.startswith((".", "/", "~")) or model.endswith(".json")
-    if path or names.exact(model) is not None or names.nearest(model) is not None:
+    if path or names.exact(model) is not None:
         return
-    nearest = load_network_names().nearest(model, list_networks())
-    if nearest is not None:
+    nearest, other = load_network_names().nearest(model, list_networks()), names.nearest(model)
+    if nearest is not None and (other is None or nearest_name(model, (other, nearest)) == nearest):
         raise InputError("unknown model", model, nearest, "`catalog list models` and `catalog list networks` list all")

@@ -154,7 +154,8 @@ class Deployment(StrictYamlBlock):
         named = isinstance(values, dict) and all(isinstance(values.get(key), str) for key in ("model", "hardware"))
         if not named or "engine" in values:
             return values
-        return values | {"engine": default_engine(values["model"], values["hardware"])}
+        found = default_engine(values["model"], values["hardware"])
+        return values if found == cls.model_fields["engine"].default else values | {"engine": found}
 
     @property
     def slices(self) -> tuple[PoolDeployment, ...]:

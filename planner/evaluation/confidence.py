@@ -52,8 +52,8 @@ _WIDEST_NOISE: Final = 100.0
 #: Halvings of the search for a quantile.
 _HALVINGS: Final = 60
 
-#: The highest probability that is below one half.
-_BELOW_HALF: Final = math.nextafter(0.5, 0.0)
+#: A probability below one half that also reads so: confidences are printed as whole percent, rounded down.
+_BELOW_HALF: Final = 0.5 - 1e-6
 
 #: Seconds that replace an infinite latency when levels are interpolated: far beyond any limit.
 _ENDLESS_S: Final = 1e9

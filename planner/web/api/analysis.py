@@ -66,13 +66,15 @@ def named_step(
     weight_dtype: Annotated[str | None, Query(max_length=20, description=STEP_HELP["weight_dtype"])] = None,
     kv_dtype: Annotated[str | None, Query(max_length=20, description=STEP_HELP["kv_dtype"])] = None,
     tensor_parallel: Annotated[int | None, Query(ge=1, le=1024, description=STEP_HELP["tensor_parallel"])] = None,
+    images: Annotated[int, Query(ge=0, le=1000, description=STEP_HELP["images"])] = 0,
+    resolution: Annotated[str, Query(max_length=20, description=STEP_HELP["resolution"])] = "1024x1024",
 ) -> NamedStep:
     """Return the step that a client names."""
     texts = {"model": model, "hardware": hardware, "stage": stage, "engine": engine}
     dtypes = {"weight_dtype": weight_dtype or None, "kv_dtype": kv_dtype or None}
     local, files = state.uploads.local(texts, owner)
-    numbers = {"batch": batch, "context": context, "tensor_parallel": tensor_parallel}
-    return NamedStep(local | dtypes | numbers, files)
+    numbers = {"batch": batch, "context": context, "tensor_parallel": tensor_parallel, "images": images}
+    return NamedStep(local | dtypes | numbers | {"resolution": resolution}, files)
 
 
 Step = Annotated[NamedStep, Depends(named_step)]

@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from calibration.serve.batch_server import Batcher, TorchGenerator, WaitingRequest, batch_size, handler_of, request_of
+from calibration.serve.batch_server import (
+    BatchQueue,
+    TorchGenerator,
+    WaitingRequest,
+    batch_size,
+    handler_of,
+    request_of,
+)
 
 
 def waiting(*lengths: int, most: int = 3) -> list[WaitingRequest]:
@@ -49,7 +56,7 @@ def test_a_batch_is_the_head_of_the_queue(lengths: tuple[int, ...], most: int, t
 
 def test_batches_are_computed_in_order_and_each_request_gets_its_own_output() -> None:
     generator = Echo()
-    batcher = Batcher(generator, 2, 100)
+    batcher = BatchQueue(generator, 2, 100)
     found = [batcher.submit(WaitingRequest([i], i)) for i in (1, 2, 3)]
     assert [batcher.run_one(), batcher.run_one()] == [2, 1]
     assert generator.batches == [[1, 1], [1]]
@@ -57,7 +64,7 @@ def test_batches_are_computed_in_order_and_each_request_gets_its_own_output() ->
 
 
 def test_a_batch_that_fails_fails_alone() -> None:
-    batcher = Batcher(Echo(), 1, 100)
+    batcher = BatchQueue(Echo(), 1, 100)
     bad, good = batcher.submit(WaitingRequest([-1], 1)), batcher.submit(WaitingRequest([4], 1))
     batcher.run_one()
     batcher.run_one()
@@ -74,7 +81,7 @@ def test_a_body_that_is_no_request_is_refused(body: object) -> None:
 
 
 def test_it_answers_over_http() -> None:
-    batcher = Batcher(Echo(), 4, 100)
+    batcher = BatchQueue(Echo(), 4, 100)
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler_of(batcher, None, "toy"))
     for run in (server.serve_forever, batcher.run):
         threading.Thread(target=run, daemon=True).start()
