@@ -12,6 +12,7 @@ from catalogs.ui.words import digits, dollars, gigabytes, kilowatts, percent, pl
 from planner.economics.money import offer_words
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 from planner.networks.screen import per_units
+from planner.sections.section import interval_words
 
 FOOTER: Final = "Written by plan. This file loads no external resources."
 
@@ -61,7 +62,7 @@ def _objectives(plan: NetworkPlan) -> Markup:
             row.name,
             seconds(row.limit_s),
             seconds(row.value_s),
-            f"{seconds(row.ci_low_s)} to {seconds(row.ci_high_s)}",
+            interval_words(row.ci_low_s, row.ci_high_s),
             seconds(row.value_at_confidence_s),
             sure_percent(row.probability_met),
         )
