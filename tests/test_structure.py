@@ -133,7 +133,6 @@ SHORT = {
     "planner/networks/answer_file.py": "read by commands, above the schema",
     "planner/networks/reproduction.py": "the written form of a request",
     "simulator/core/invariants.py": "public types",
-    "simulator/core/outcomes.py": "public constants",
     "simulator/costs/compile.py": "the choice among the cost models, above all of them",
     "simulator/costs/measured_steps.py": "one cost model",
 }

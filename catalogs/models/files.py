@@ -94,7 +94,7 @@ class WeightFacts(YamlBlock):
     source: str
 
     def build(self) -> WeightFormat:
-        """Return the weight format."""
+        """Return the weight format that the block describes."""
         shares = tuple(self.unquantized.items())
         return WeightFormat(self.dtype, self.bytes_per_weight, shares, self.kv_dtype, self.block_size)
 

@@ -85,7 +85,7 @@ class HunyuanVideoTile(AutoencoderKLHunyuanVideo):  # type: ignore[misc]
     """The decoder of HunyuanVideo, which runs on tiles of at most 256 x 256 pixels and 17 frames."""
 
     def tile(self, z: torch.Tensor) -> torch.Tensor:
-        """Decode one tile."""
+        """Return the frames of one tile of latents."""
         frames: torch.Tensor = self.decoder(self.post_quant_conv(z))
         return frames
 

@@ -114,5 +114,5 @@ class EqualCallsOnce(TorchDispatchMode):  # type: ignore[misc]  # torch is untyp
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operator."""
+        """Return the result of an operator, from the cache where an equal call came before."""
         return self.results.call(func, args, kwargs or {})

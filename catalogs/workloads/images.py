@@ -50,7 +50,7 @@ def parse_resolution(text: str) -> tuple[int, int]:
 
 
 class Images(YamlBlock):
-    """The `images` block of a workload file.
+    """The images of requests, as the `images` block of a workload file states them.
 
     `per_request` is a count or a distribution of counts, `resolution` one size or weights by size. Only the share
     `fraction` of the requests has images. With `distinct`, every image is one of so many, at random; without it, all

@@ -59,7 +59,7 @@ class EncoderCache:
         self._holders[content].add(request)
 
     def make_space(self, embeddings: int) -> bool:
-        """Evict entries that no request holds until so many embeddings are free; return False if they are too few."""
+        """Evict entries that no request holds, and return whether this number of embeddings is then free."""
         if embeddings > self.free and embeddings > self.reclaimable:
             return False
         while embeddings > self.free:

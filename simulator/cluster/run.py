@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +14,10 @@ from simulator.cache.offload import OffloadUse
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import CompiledDeployment, Pool
 from simulator.core import outcomes
+from simulator.core.outcomes import ByStatus
 from simulator.core.step_log import StepLog
 from simulator.engine.replica import Replica
 from simulator.schedulers.rules import PeakUse
-
-_REJECTED: Final = (outcomes.TOO_LONG, outcomes.TOO_LARGE, outcomes.TOO_WIDE, outcomes.QUEUE_FULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ class ReplicaRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class Run(ByStatus):
     """The record of a run.
 
     Arrays have shape (requests,) and are in workload order unless stated otherwise. Times are in seconds as the client
@@ -146,34 +145,9 @@ class Run:
         return tuple(pool.compiled for pool in self.pools if pool.compiled is not None)
 
     @property
-    def completed(self) -> BoolArray:
-        """Return whether each request was completed. Shape (requests,)."""
-        return np.equal(self.status, outcomes.COMPLETED)
-
-    @property
-    def rejected(self) -> BoolArray:
-        """Return whether each request was rejected. Shape (requests,)."""
-        return np.isin(self.status, _REJECTED)
-
-    @property
-    def timed_out(self) -> BoolArray:
-        """Return whether the client of each request gave up. Shape (requests,)."""
-        return np.equal(self.status, outcomes.TIMED_OUT)
-
-    @property
     def failed(self) -> BoolArray:
         """Return whether each request failed because it was lost more often than it is retried. Shape (requests,)."""
         return np.equal(self.status, outcomes.FAILED)
-
-    @property
-    def unfinished(self) -> BoolArray:
-        """Return whether each request was sent and is still open at the end of the run. Shape (requests,)."""
-        return np.equal(self.status, outcomes.UNFINISHED)
-
-    @property
-    def arrived(self) -> BoolArray:
-        """Return whether each request was sent. Shape (requests,)."""
-        return np.not_equal(self.status, outcomes.NOT_SENT)
 
     @property
     def ttft_s(self) -> FloatArray:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from array import array
 from math import nan
 
+import numpy as np
+
+from catalogs.arrays import BoolArray, IntArray
+
 NOT_SENT, UNFINISHED, COMPLETED, TOO_LONG, TOO_LARGE, TOO_WIDE, FAILED, QUEUE_FULL, TIMED_OUT = range(9)
 
 STATUS = (
@@ -22,6 +26,42 @@ STATUS = (
 
 #: Codes of requests that are rejected because of their size, whatever the load is.
 TOO_BIG = (TOO_LONG, TOO_LARGE, TOO_WIDE)
+
+#: Codes of requests that an engine rejects.
+REJECTED = (*TOO_BIG, QUEUE_FULL)
+
+
+class ByStatus:
+    """The masks of a finished run by the status of its requests, or of its jobs, which are requests of a network."""
+
+    __slots__ = ()
+
+    status: IntArray  # codes of STATUS, Shape (requests,)
+
+    @property
+    def completed(self) -> BoolArray:
+        """Return whether each request was completed. Shape (requests,)."""
+        return np.equal(self.status, COMPLETED)
+
+    @property
+    def rejected(self) -> BoolArray:
+        """Return whether each request was rejected. Shape (requests,)."""
+        return np.isin(self.status, REJECTED)
+
+    @property
+    def timed_out(self) -> BoolArray:
+        """Return whether each request timed out: its client gave up, or it waited too long. Shape (requests,)."""
+        return np.equal(self.status, TIMED_OUT)
+
+    @property
+    def unfinished(self) -> BoolArray:
+        """Return whether each request was sent and is still open at the end of the run. Shape (requests,)."""
+        return np.equal(self.status, UNFINISHED)
+
+    @property
+    def arrived(self) -> BoolArray:
+        """Return whether each request was sent. Shape (requests,)."""
+        return np.not_equal(self.status, NOT_SENT)
 
 
 class RequestOutcomes:

@@ -50,7 +50,7 @@ class SharedAccelerator(Generic[T]):
         self._next: Event | None = None  # the event at the next end; others are out of date
 
     def start(self, batch: T, price: BatchPrice) -> None:
-        """Start a batch now."""
+        """Start a batch at the present time of the clock, beside those that already run."""
         share = min(1.0, price.busy_s / price.seconds) if price.seconds > 0.0 else 1.0
         self._running.append(_Running(batch, price.seconds, share, self._clock.now))
         self._adjust()

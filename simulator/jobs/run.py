@@ -7,19 +7,16 @@ from functools import cached_property
 
 import numpy as np
 
-from catalogs.arrays import BoolArray, FloatArray, IntArray
+from catalogs.arrays import FloatArray, IntArray
 from catalogs.workloads.jobs import JobSet
-from simulator.core import outcomes
+from simulator.core.outcomes import ByStatus
 from simulator.jobs.batch_log import BatchLog
 from simulator.jobs.cluster import JobServing
 from simulator.jobs.compiled import CompiledJobs
 
-#: The reasons why an engine rejects a job.
-_REJECTED = (outcomes.TOO_LARGE, outcomes.QUEUE_FULL)
-
 
 @dataclass(frozen=True)
-class JobRun:
+class JobRun(ByStatus):
     """The record of a run of jobs.
 
     Arrays have shape (jobs,) and are in workload order. Times are in seconds and nan if the event did not happen.
@@ -38,31 +35,6 @@ class JobRun:
     n_states_moved: int = 0  # how often the state of a session was copied to an accelerator
     n_networks_loaded: int = 0  # how often the weights of a network were copied to an accelerator
     horizon_s: float | None = None
-
-    @property
-    def completed(self) -> BoolArray:
-        """Return whether each job was completed. Shape (jobs,)."""
-        return np.equal(self.status, outcomes.COMPLETED)
-
-    @property
-    def rejected(self) -> BoolArray:
-        """Return whether each job was rejected. Shape (jobs,)."""
-        return np.isin(self.status, _REJECTED)
-
-    @property
-    def timed_out(self) -> BoolArray:
-        """Return whether each job waited longer than its timeout. Shape (jobs,)."""
-        return np.equal(self.status, outcomes.TIMED_OUT)
-
-    @property
-    def unfinished(self) -> BoolArray:
-        """Return whether each job was sent and is still open at the end of the run. Shape (jobs,)."""
-        return np.equal(self.status, outcomes.UNFINISHED)
-
-    @property
-    def arrived(self) -> BoolArray:
-        """Return whether each job was sent. Shape (jobs,)."""
-        return np.not_equal(self.status, outcomes.NOT_SENT)
 
     @property
     def e2e_s(self) -> FloatArray:

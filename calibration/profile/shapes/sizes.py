@@ -196,7 +196,7 @@ def with_held_out(fit: list[Shape], held_out: Callable[[int], Shape]) -> list[Sh
 
 
 def pick(items: Sequence[Item], draw: np.random.Generator) -> Item:
-    """Return a random item."""
+    """Return an item at random, each with the same probability."""
     return items[int(draw.integers(len(items)))]
 
 
