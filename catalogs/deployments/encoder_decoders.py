@@ -96,7 +96,7 @@ def notices(model: ModelSpec, engine: EngineProfile) -> tuple[str, ...]:
         f"{model.name} encodes the prompt: {engine.name} serves it{since}, {USUAL} does not",
         f"max_model_len counts prompt and output, of which each has at most {model.max_position_tokens} tokens",
     )
-    return (*found, _TOO_FAST) if in_flight else found
+    return (_TOO_FAST, *found) if in_flight else found  # screens show the first notices only
 
 
 def engine_for_model(model: ModelSpec, engine: EngineProfile) -> EngineProfile:
