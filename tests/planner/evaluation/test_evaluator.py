@@ -11,7 +11,7 @@ import pytest
 from catalogs.hardware import catalog as hardware_names
 from catalogs.hardware.catalog import parse_hardware, with_count
 from catalogs.workloads.workload import load_workload
-from planner.evaluation.evaluator import Load
+from planner.evaluation.evaluator import Load, RunSizes
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.queueing import LIGHT
 from planner.evaluation.variants import VariedWorkload
@@ -55,6 +55,21 @@ def test_a_plan_parses_each_hardware_text_once(hardware: str, parsed: Counter[st
     assert [parsed[text] for text in texts] == [1] * len(texts)
     names = {text.partition("x")[0] for text in texts}  # a calibration may look up the accelerator it is of
     assert set(parsed) <= {*texts, *names}
+
+
+@pytest.mark.parametrize(
+    ("objective", "quick", "full"),
+    [
+        ("ttft.mean=1s", 300, 1000),  # no percentile: the smallest sizes
+        ("ttft.p90=1s", 300, 1000),  # 160 requests would leave 16 beyond the percentile
+        ("ttft.p99=1s", 320, 1600),
+        ("ttft.p99.9=1s", 3200, 16_000),
+        ("ttft.p99.99=1s", 4000, 20_000),  # 160,000 are too many
+    ],
+)
+def test_runs_are_long_enough_for_the_highest_percentile(objective: str, quick: int, full: int) -> None:
+    assert RunSizes.for_slos(parse_slos([objective])) == RunSizes(quick, full)
+    assert RunSizes.for_slos(parse_slos([objective, "tpot.p50=40ms"])) == RunSizes(quick, full)
 
 
 @pytest.mark.parametrize(("n_input", "n_output"), [(4000, 1), (100, 400)])
