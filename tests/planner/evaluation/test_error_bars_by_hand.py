@@ -220,6 +220,11 @@ def with_waiting(spread: float) -> StatedError:
     return StatedError("toy", 0.02, {"ttft": first})
 
 
+def test_no_stated_error_leaves_simulated_values_as_they_are() -> None:
+    assert ErrorAllowance().speed == 1.0
+    assert ErrorAllowance(confidence=0.9).latency(Slo("ttft", "mean", 0.4)) == 1.0
+
+
 @pytest.mark.parametrize("error", [StatedError("toy", 0.1, {}), with_waiting(0.0), with_waiting(0.6)])
 def test_one_run_with_the_allowance_decides_as_the_probability_does(error: StatedError) -> None:
     """Latency 0.1 / (1 - rate / 10), of which the share rate / 10 waits: met up to the rate that is called sure."""

@@ -71,6 +71,45 @@ def test_all_are_measured_in_the_order_of_promise_each_against_the_best_so_far()
     assert (result.enumerated, result.interrupted, result.n_resumed, result.n_outclassed) == (True, False, 0, 0)
 
 
+def test_the_sampler_chooses_nothing_while_there_are_trials_for_all_that_can_win(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One candidate of 24 cannot win, so 23 trials are enough: by promise, then those first that refine the best."""
+
+    seen, wanted = Recorder(), []
+    ask = CandidateStudy.ask
+
+    def recorded(self: CandidateStudy[Candidate], c: Candidate | None = None) -> object:
+        wanted.append(c)
+        return ask(self, c)
+
+    monkeypatch.setattr(CandidateStudy, "ask", recorded)
+    search(SPACE, seen, SearchSettings(len(SPACE) - 1, 0), outclassed=lambda c, _: c == SPACE[-1])
+    assert wanted == seen.order
+    assert len(seen.order) == 23
+    for i, (c, best) in enumerate(seen.given):
+        left = [each for each in SPACE[:-1] if each not in seen.order[:i]]
+        if i > 23 // 2:
+            assert best is not None
+            refining = [each for each in left if differs_in_one_choice(each, best.candidate)]
+            left = refining or left
+        assert c == left[0]
+
+
+def test_the_safest_is_tried_every_second_time_and_then_always_until_a_plan_is_known() -> None:
+    safest = SPACE[::-1]
+    order: list[Candidate] = []
+
+    def fails(c: Candidate, best: Outcome | None) -> Outcome:  # noqa: ARG001
+        order.append(c)
+        return outcome(c, None, "infeasible")
+
+    search(SPACE, fails, SearchSettings(12, 0), safest=safest)
+    took_safest = [c == next(s for s in safest if s not in order[:i]) for i, c in enumerate(order)]
+    # Of 12 trials, those from the seventh on leave at most half a trial more than half of the trials.
+    assert took_safest == [False, True, False, True, False, True] + [True] * 6
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_the_first_half_of_few_trials_is_by_promise(seed: int) -> None:
     seen = Recorder()

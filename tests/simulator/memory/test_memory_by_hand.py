@@ -24,6 +24,7 @@ from simulator.memory.plan import (
     MemoryPlan,
     activation_bytes,
     cache_bytes,
+    outer_bytes,
     sequence_bytes,
     size_memory,
     weight_bytes,
@@ -50,6 +51,18 @@ def test_weights_of_a_rank(tp: int, pp: int) -> None:
     layers = LAYERS * ((ATTENTION + MLP) / tp + NORMS) / pp
     outside = 2 * VOCABULARY * HIDDEN / tp + HIDDEN
     assert weight_bytes(llama(tp, pp)) == pytest.approx(2 * (layers + outside), rel=1e-12)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_weights_outside_the_layers_of_a_rank(tp: int) -> None:
+    """Tensor ranks divide the embedding, the output projection and the parts that no text runs, such as a tower."""
+    model = replace(load_model("llama-3.1-8b"), other_params=400_000_000)
+    assert outer_bytes(Shard(model, Layout(tp), "bf16", "bf16")) == {
+        "embedding": 2 * VOCABULARY * HIDDEN / tp,
+        "output projection": 2 * VOCABULARY * HIDDEN / tp,
+        "other parts, not run for text": 800_000_000 / tp,
+        "last norms": 2 * HIDDEN,
+    }
 
 
 @pytest.mark.parametrize(("tp", "heads"), [(1, 8), (2, 4), (4, 2), (8, 1), (16, 1)])
