@@ -68,6 +68,11 @@ class ResolvedDeployment:
     notices: tuple[str, ...] = ()  # one sentence each, shown with every result
 
     @property
+    def batches_in_flight(self) -> int:
+        """Return the batches that the pipeline stages of a replica compute at the same time."""
+        return 1 if self.engine.stages_in_turn else self.layout.pipeline_parallel
+
+    @property
     def queries(self) -> int:
         """Return the tokens that each decode brings into a step."""
         return self.speculation.queries if self.speculation else 1

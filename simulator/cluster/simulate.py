@@ -137,7 +137,7 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
         InputError: If the KV cache has no blocks.
     """
     resolved, limits, engine = compiled.resolved, compiled.resolved.limits, compiled.resolved.engine
-    ranks, stages = resolved.layout.data_parallel, resolved.layout.pipeline_parallel
+    ranks, stages = resolved.layout.data_parallel, resolved.batches_in_flight
     unit = resolved.hardware.accelerator
     if compiled.memory.kv_blocks < 1:
         raise InputError("the KV cache has no blocks", compiled.memory.kv_blocks)

@@ -114,7 +114,7 @@ class PowerLimitedBoard:
         log.add(0.0, 1, shape, seconds, 0.0, seconds)
         part = next(iter(priced(cost.tables, log)))
         joules = part.device[0, JOULES] + part.host_s[0] * gap_w(self.accelerator)
-        return seconds, float(joules) * cost.tables.resolved.layout.pipeline_parallel
+        return seconds, float(joules) * cost.tables.resolved.batches_in_flight
 
 
 class CappedStepCost(StepCost):
