@@ -207,13 +207,21 @@ def _refuse(own: dict[str, object], keys: tuple[str, ...], where: str) -> None:
 def load_deployment(path: Path) -> Deployment:
     """Read and check a deployment.yaml (or JSON) file.
 
-    Where there are pools, a model or hardware that only the pools name is taken from the first pool.
-
     Raises:
         InputError: The file is unreadable, a key is unknown, or a value is out of range.
     """
-    data = read_yaml(Path(path))
+    return deployment_of_keys(read_yaml(Path(path)), Path(path).name)
+
+
+def deployment_of_keys(data: dict[str, Any], where: str) -> Deployment:
+    """Return the deployment with these keys; `where` is the file in messages.
+
+    Where there are pools, a model or hardware that only the pools name is taken from the first pool.
+
+    Raises:
+        InputError: A key is unknown, or a value is out of range.
+    """
     pools = data.get("pools")
     if isinstance(pools, list) and pools and isinstance(pools[0], dict):
         data = {key: pools[0][key] for key in ("model", "hardware") if key in pools[0]} | data
-    return validate_as(Deployment, data, Path(path).name)
+    return validate_as(Deployment, data, where)

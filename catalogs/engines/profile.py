@@ -206,8 +206,8 @@ class EngineProfile:
     rank_dispatch: RankDispatch = "balanced"
     balance_steps: NonNegativeInt = 0  # steps that attention ranks wait to start prompts together; 0: no wait
     physical_batch_tokens: NonNegativeInt = 0  # most tokens per device pass; 0: a step is one pass
-    #: The stages of pipeline_parallel compute one batch, one stage after the other, and no second batch enters before it
-    #: leaves: a model cut by layers in one process (llama.cpp's --split-mode layer, device_map of transformers).
+    #: The stages of pipeline_parallel compute one batch, one stage after the other, and no second batch enters before
+    #: it leaves: a model cut by layers in one process (llama.cpp's --split-mode layer, device_map of transformers).
     stages_in_turn: bool = False
     first_token: FirstToken = "prefill"
     kv_transfer: KvTransfer = "at_end"

@@ -15,6 +15,7 @@ from catalogs.io.yaml_files import DATA, YamlBlock, check_keys, parse_yaml, read
 from catalogs.models.catalog import load_model
 from catalogs.models.spec import ModelSpec
 from catalogs.ui.shared_options import DEFAULT_WORKLOAD
+from catalogs.workloads.arrivals import ClosedLoopArrivals
 from catalogs.workloads.files import TRACE_KEYS, parse_workload_file
 from catalogs.workloads.images import layouts_for
 from catalogs.workloads.length_statistics import LengthStatistics
@@ -167,6 +168,20 @@ def with_constant_lengths(workload: Workload, input_tokens: int | None, output_t
     exact = " and ".join(f"{n:,} {side} tokens" for side, n in changed.items())
     notice = f"every request has exactly {exact}; real lengths vary, which makes latencies at high percentiles longer"
     return replace(workload, content=content, notices=(*workload.notices, notice))
+
+
+def in_closed_loop(workload: Workload, clients: int) -> Workload:
+    """Return the workload with the same requests, sent by `clients` clients, each one after the answer to its last.
+
+    Raises:
+        InputError: There is no client, or the workload is a trace, which has its own arrival times.
+    """
+    content = workload.content
+    if not isinstance(content, SyntheticWorkload):
+        rule = f"{workload.name} is a trace with arrival times of its own; clients in a closed loop need distributions"
+        raise InputError(rule, hint="give a catalog workload, or a workload file with input_tokens")
+    loop = ClosedLoopArrivals(concurrency=_whole("the number of clients", clients, 1))
+    return replace(workload, content=replace(content, arrivals=loop))
 
 
 def list_workloads() -> list[str]:

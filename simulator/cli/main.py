@@ -51,6 +51,8 @@ _SERIES = "Write queue, running, KV use, power and tokens over time: .parquet or
 
 _JSON = "Write the summary as JSON; - writes only the JSON to stdout."
 
+_CONCURRENCY = "Clients that each send the next request after the answer to their last; replaces the arrivals."
+
 _STALENESS = "Seconds between updates of the router's view of replicas."
 
 
@@ -68,6 +70,7 @@ def simulate(
     seed: Annotated[int | None, option("N", "Random seed; default: that of the workload.", min=0)] = None,
     rate: Annotated[float | None, option("R", "Requests per second; default: those of the workload.")] = None,
     requests: Annotated[int | None, option("N", "Number of requests; default: that of the workload.", min=1)] = None,
+    concurrency: Annotated[int | None, option("N", _CONCURRENCY, min=1)] = None,
     input_tokens: Annotated[int | None, option("N", INPUT_TOKENS_HELP, min=1)] = None,
     output_tokens: Annotated[int | None, option("N", OUTPUT_TOKENS_HELP, min=1)] = None,
     router: Annotated[str | None, option("NAME", _ROUTER)] = None,
@@ -92,6 +95,7 @@ def simulate(
                 "--trace-window": trace_window,
                 "--time-series": time_series,
                 "--explain": explain,
+                "--concurrency": concurrency,
                 "--input-tokens": input_tokens,
                 "--output-tokens": output_tokens,
                 "--processes": processes,
@@ -100,7 +104,7 @@ def simulate(
         simulate_network(written, workload, seed, requests, rate, json_file, requests_out)
         return
 
-    from catalogs.workloads.workload import default_workload, load_workload, with_constant_lengths
+    from catalogs.workloads.workload import default_workload, in_closed_loop, load_workload, with_constant_lengths
     from simulator.cli import outputs
     from simulator.cli.outputs import RequestedOutputs
     from simulator.cluster.compiled import compile_fleet
@@ -110,6 +114,7 @@ def simulate(
     views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain)
     named = workload or default_workload(written.model)
     source = with_constant_lengths(load_workload(named), input_tokens, output_tokens)
+    source = source if concurrency is None else in_closed_loop(source, concurrency)
     written = with_images(written) if source.sends_images else written
     fleet = compile_fleet(written)
     options = serving_options(written, fleet)

@@ -39,6 +39,10 @@ HOST_NOTICE: Final = "host times are the engine file's, not measured here: `cali
 SAMPLE_STEP: Final = BatchShape(64, 2048.0, 1, 4, 1024, 256, 5)
 
 
+class DoesNotFit(InputError):
+    """A valid deployment whose weights and caches are larger than the memory of its accelerators."""
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledDeployment:
     """One deployment, ready to run.
@@ -184,7 +188,7 @@ def fit(
         resolved: The same deployment with its names resolved, if the caller has it already.
 
     Raises:
-        InputError: If the deployment does not fit.
+        DoesNotFit: The deployment does not fit; the error names the nearest that does.
     """
     resolved = resolved or resolve(deployment)
     resolved = _with_measured_host(resolved) if measured_host else resolved
@@ -193,7 +197,7 @@ def fit(
     if not memory.fits:
         if deployment.max_model_len is not None or longest < SHORTEST_SEQUENCE_TOKENS:
             rule = f"{resolved.model.name} does not fit on {resolved.hardware.text}: {memory.why}"
-            raise InputError(rule, None, _nearest(resolved, memory))
+            raise DoesNotFit(rule, None, _nearest(resolved, memory))
         notice = f"{memory.why}; simulated with max_model_len {longest}, without which the engine would not start"
         resolved = _with_limits(replace(resolved, notices=(*resolved.notices, notice)), max_model_len=longest)
         memory = size_memory(resolved)

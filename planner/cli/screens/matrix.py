@@ -1,0 +1,106 @@
+"""The screen of `plan matrix`: latency by batch of every row of cells, verdicts, and errors against measurements."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from catalogs.ui.terminal import open_console, show_lines, text_table
+from catalogs.ui.words import counted, human_s, percent
+from planner.matrix.comparison import ComparedGroup, Comparison
+from planner.matrix.row import MatrixRow
+from planner.matrix.study import MatrixResult
+
+#: Values outside the stated interval that the screen lists.
+_FURTHEST = 5
+
+#: Rules of cells without figures that the screen lists.
+_RULES = 8
+
+
+def show_matrix(result: MatrixResult) -> None:
+    """Print a matrix."""
+    console = open_console()
+    if result.matrix is not None:
+        for origin in ("simulated", "measured"):
+            rows = [row for row in result.rows if row.origin == origin and row.layout != "as measured"]
+            if rows:
+                console.print(_table(result.matrix.batches, rows, origin))
+        _show_refusals([row for row in result.rows if row.layout != "as measured"])
+    if result.comparison is not None:
+        _show_comparison(result.comparison)
+    show_lines([("" if i else "Notices", notice) for i, notice in enumerate(result.notices)])
+
+
+def _table(batches: Sequence[int], rows: Sequence[MatrixRow], origin: str):  # type: ignore[no-untyped-def]
+    """Return mean end-to-end latency by batch, one line for each combination of the other axes."""
+    lines: dict[tuple[str, ...], dict[int, MatrixRow]] = {}
+    for row in rows:
+        axes = (row.model, row.engine, row.hardware, row.workload, row.precision, row.layout, row.load)
+        lines.setdefault(axes, {})[row.batch] = row
+    names = ("model", "engine", "hardware", "workload", "precision", "layout", "load")
+    varied = [i for i in range(len(names)) if i < 2 or len({axes[i] for axes in lines}) > 1]
+    head = [*(names[i] for i in varied), *(f"batch {b}" for b in batches)]
+    body = [[*(axes[i] for i in varied), *(_cell(found.get(b)) for b in batches)] for axes, found in lines.items()]
+    return text_table(head, body, len(varied), f"mean end-to-end time of a request, {origin}")
+
+
+def _cell(row: MatrixRow | None) -> str:
+    """Return the time of a cell, or the first word of its verdict."""
+    if row is None:
+        return ""
+    if row.verdict != "ok":
+        return {"does not fit": "no fit", "unsupported": "no"}[row.verdict]
+    mean = row.statistic("e2e_s", "mean")
+    return "none" if mean is None else human_s(mean)
+
+
+def _show_refusals(rows: Sequence[MatrixRow]) -> None:
+    """Print the number of cells by verdict, and the rules of those without figures."""
+    verdicts = Counter(row.verdict for row in rows)
+    show_lines([("Cells", ", ".join(f"{n} {verdict}" for verdict, n in verdicts.most_common()))])
+    rules = Counter((row.verdict, row.rule, row.nearest) for row in rows if row.verdict != "ok").most_common()
+    for (verdict, rule, nearest), n in rules[:_RULES]:
+        more = f"; nearest: {nearest}" if nearest else ""
+        show_lines([("", f"{counted(n, 'cell')}, {verdict}: {rule}{more}")])
+    if len(rules) > _RULES:
+        show_lines([("", f"{counted(len(rules) - _RULES, 'more rule')}: see --csv or --json")])
+
+
+def _show_comparison(found: Comparison) -> None:
+    """Print the errors by accelerator and engine, and the values that lie furthest outside their interval."""
+    head = ("accelerator", "engine", "metric", "values", "median error", "bias", "in the stated interval")
+    body = [_group_cells(group) for group in (*found.groups, *found.together)]
+    open_console().print(text_table(head, body, 3, "predicted against measured"))
+    outside = found.outside
+    if outside:
+        n = f"{len(outside)} of {len(found.values)}"
+        show_lines([("Outside", f"{n} measured values lie outside the stated interval; the furthest:")])
+    for value in outside[:_FURTHEST]:
+        stated = (
+            "no interval is stated"
+            if value.low_s is None or value.high_s is None
+            else (f"stated {human_s(value.low_s)} to {human_s(value.high_s)}")
+        )
+        show_lines(
+            [
+                (
+                    "",
+                    f"{value.cell}: measured {human_s(value.measured_s)}, predicted {human_s(value.predicted_s)}, {stated}",
+                )
+            ]
+        )
+    for rule, n in found.unpredicted:
+        show_lines([("Left out", f"{counted(n, 'row')}: {rule}")])
+
+
+def _group_cells(group: ComparedGroup) -> Sequence[str]:
+    return (
+        group.hardware,
+        group.engine,
+        group.metric,
+        f"{group.n:,}",
+        percent(group.median_absolute_error, 1),
+        percent(group.bias, 1, signed=True),
+        percent(group.covered),
+    )
