@@ -64,7 +64,7 @@ class Cell:
 
 
 def cells_of(matrix: MatrixFile) -> list[Cell]:
-    """Return every cell: models change slowest, then engines, hardware, workloads, precision, layouts, loads, batches."""
+    """Return every cell; models change slowest, then engines, hardware, workloads and so on, and batches fastest."""
     axes = (matrix.models, matrix.engine_choices, matrix.hardware, matrix.workloads, matrix.precision, matrix.layouts)
     return [
         Cell(

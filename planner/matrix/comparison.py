@@ -20,7 +20,7 @@ from planner.matrix.measured import MeasuredPoint
 from planner.matrix.row import CellVersions, MatrixRow
 from simulator.cluster.compiled import DoesNotFit
 
-#: Statistic of the stated error for each measured key: the time of a batch that starts together is that of its requests.
+#: Statistic of the stated error for each measured key. A batch that starts together takes as long as its requests.
 _STATED: Final = {"duration_s": "e2e", "ttft_s": "ttft", "tpot_s": "tpot", "itl_s": "itl", "e2e_s": "e2e"}
 
 

@@ -83,6 +83,10 @@ class OpenLoad(StrictYamlBlock):
         return f"open {self.open:g}"
 
 
+def _closed() -> list[Literal["closed"] | OpenLoad]:
+    return ["closed"]
+
+
 class EngineChoice(StrictYamlBlock):
     """An engine of the catalog under a name of its own, with further keys of deployment.yaml."""
 
@@ -137,9 +141,11 @@ class MatrixFile(StrictYamlBlock):
     hardware: Names
     workloads: Names
     batches: Annotated[list[PositiveInt], Field(min_length=1)]
-    precision: Names = [DEFAULT]
-    layouts: Annotated[list[Annotated[str, AfterValidator(_layout)]], Field(min_length=1)] = [AUTO]
-    loads: Annotated[list[Literal["closed"] | OpenLoad], Field(min_length=1)] = ["closed"]
+    precision: Names = Field(default_factory=lambda: [DEFAULT])
+    layouts: Annotated[list[Annotated[str, AfterValidator(_layout)]], Field(min_length=1)] = Field(
+        default_factory=lambda: [AUTO]
+    )
+    loads: Annotated[list[Literal["closed"] | OpenLoad], Field(min_length=1)] = Field(default_factory=_closed)
     requests: Annotated[PositiveInt | None, Field(le=MOST_REQUESTS)] = None
     seed: Seed = 0
     max_model_len: PositiveInt | None = None

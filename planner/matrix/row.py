@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final, Literal
 
+from pydantic import Field
+
 from catalogs.io.json_block import JsonBlock
 
 SCHEMA_VERSION: Final = 1
@@ -91,7 +93,7 @@ class MatrixRow(JsonBlock):
     calibration: dict[str, Any] | None = None
     stated_error: dict[str, Any] | None = None
     versions: CellVersions | None = None
-    notices: list[str] = []
+    notices: list[str] = Field(default_factory=list)
     command: str = ""
 
     @property

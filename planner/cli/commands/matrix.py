@@ -63,9 +63,7 @@ def matrix(
     if resume and csv is None:
         raise InputError("--resume reads the rows of an earlier run", hint="give its --csv DIR")
     if run and hw is None and file is None:
-        raise InputError(
-            "--run measures cells on this machine", hint="give --hw local, or a matrix with hardware: [local]"
-        )
+        raise InputError("--run measures cells on this machine", hint="give --hw local, or a matrix for it")
     wanted = chosen_matrix(file, preset, hw, bool(measured))
     points = [point for path in measured or () for point in read_measured(path)]
     cells = [] if wanted is None else chosen_cells(wanted, only)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from catalogs.ui.terminal import open_console, show_lines, text_table
 from catalogs.ui.words import counted, human_s, percent
-from planner.matrix.comparison import ComparedGroup, Comparison
+from planner.matrix.comparison import ComparedGroup, ComparedValue, Comparison
 from planner.matrix.row import MatrixRow
 from planner.matrix.study import MatrixResult
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 #: Values outside the stated interval that the screen lists.
 _FURTHEST = 5
@@ -32,7 +36,7 @@ def show_matrix(result: MatrixResult) -> None:
     show_lines([("" if i else "Notices", notice) for i, notice in enumerate(result.notices)])
 
 
-def _table(batches: Sequence[int], rows: Sequence[MatrixRow], origin: str):  # type: ignore[no-untyped-def]
+def _table(batches: Sequence[int], rows: Sequence[MatrixRow], origin: str) -> Table:
     """Return mean end-to-end latency by batch, one line for each combination of the other axes."""
     lines: dict[tuple[str, ...], dict[int, MatrixRow]] = {}
     for row in rows:
@@ -77,21 +81,17 @@ def _show_comparison(found: Comparison) -> None:
         n = f"{len(outside)} of {len(found.values)}"
         show_lines([("Outside", f"{n} measured values lie outside the stated interval; the furthest:")])
     for value in outside[:_FURTHEST]:
-        stated = (
-            "no interval is stated"
-            if value.low_s is None or value.high_s is None
-            else (f"stated {human_s(value.low_s)} to {human_s(value.high_s)}")
-        )
-        show_lines(
-            [
-                (
-                    "",
-                    f"{value.cell}: measured {human_s(value.measured_s)}, predicted {human_s(value.predicted_s)}, {stated}",
-                )
-            ]
-        )
+        show_lines([("", _value_words(value))])
     for rule, n in found.unpredicted:
         show_lines([("Left out", f"{counted(n, 'row')}: {rule}")])
+
+
+def _value_words(value: ComparedValue) -> str:
+    """Return a compared value in words."""
+    stated = "no interval is stated"
+    if value.low_s is not None and value.high_s is not None:
+        stated = f"stated {human_s(value.low_s)} to {human_s(value.high_s)}"
+    return f"{value.cell}: measured {human_s(value.measured_s)}, predicted {human_s(value.predicted_s)}, {stated}"
 
 
 def _group_cells(group: ComparedGroup) -> Sequence[str]:
