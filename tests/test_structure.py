@@ -127,7 +127,6 @@ SHORT = {
     "planner/cli/options.py": "shared by all commands",
     "planner/main.py": "the entry point",
     "planner/problem/reproduction.py": "the schema of a block",
-    "planner/search/progress.py": "shared by both searches",
     "planner/web/mcp/command.py": "the command, apart from the protocol that it serves",
     "planner/web/scripts.py": "shared by all pages",
     "planner/networks/answer_file.py": "read by commands, above the schema",

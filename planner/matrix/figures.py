@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from catalogs.ui.charts import COLOURS, logarithmic_axis, number_text, series_style
 from catalogs.ui.words import human_s
+from planner.matrix.request_lengths import length_points
 from planner.matrix.row import MatrixRow
 from planner.report.plots import PlotlyFigure, Trace, draw, line
 
@@ -33,8 +35,6 @@ def heat_map(
         value: Returns the figure of a row; None where it has none.
         text: Returns the figure as text.
     """
-    import math
-
     names = list(dict.fromkeys((row.model, row.engine) for row in rows))
     found = {(row.model, row.engine, row.batch): row for row in rows}
     z: list[list[float | None]] = []
@@ -71,14 +71,12 @@ def scaling(rows: Sequence[MatrixRow]) -> PlotlyFigure:
     """Return output tokens per second against the batch, one line for each engine; rows are those of one model."""
     traces = []
     for i, engine in enumerate(dict.fromkeys(row.engine for row in rows)):
+        mine = [row for row in rows if row.engine == engine]
+        rates_by_batch = {row.batch: (row.metrics or {}).get("output_tokens_per_s") for row in mine}
         points = [
-            (
-                row.batch,
-                row.metrics["output_tokens_per_s"],
-                f"{engine}, batch {row.batch}: {number_text(rate)} tokens/s",
-            )
-            for row in rows
-            if row.engine == engine and row.metrics and (rate := row.metrics.get("output_tokens_per_s"))
+            (batch, rate, f"{engine}, batch {batch}: {number_text(rate)} tokens/s")
+            for batch, rate in rates_by_batch.items()
+            if rate
         ]
         traces.append(line(points, engine, mode="lines+markers", hoverinfo="text", **series_style(i)))
     batches = [x for trace in traces for x in trace["x"]]
@@ -124,24 +122,3 @@ def _pale(colour: str) -> str:
     """Return a colour with a quarter of its opacity."""
     red, green, blue = (int(colour[k : k + 2], 16) for k in (1, 3, 5))
     return f"rgba({red},{green},{blue},0.25)"
-
-
-def length_points(row: MatrixRow) -> list[dict[str, float]]:
-    """Return the latencies of a row by bins of output length, shortest first.
-
-    Bins of input length are joined: the mean is that of their requests, and so are the percentiles, weighted by the
-    number of requests.
-    """
-    by_output: dict[float, list[dict[str, Any]]] = {}
-    for part in (row.complexity or {}).get("by_bin", ()):
-        if part["requests"]:
-            by_output.setdefault(part["output_tokens"]["least"], []).append(part)
-    points = []
-    for least in sorted(by_output):
-        parts = by_output[least]
-        n = sum(part["requests"] for part in parts)
-        point = {"tokens": sum(part["requests"] * part["mean_output_tokens"] for part in parts) / n}
-        for stat in ("mean", "p50", "p95"):
-            point[stat] = sum(part["requests"] * part["e2e_s"][stat] for part in parts) / n
-        points.append(point)
-    return points

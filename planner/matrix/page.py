@@ -9,7 +9,7 @@ from typing import Final
 from catalogs.ui.charts import number_text
 from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, chart, command, note, paragraph, table
 from catalogs.ui.words import counted, dollars, human_s, percent
-from planner.matrix import equal_complexity, figures
+from planner.matrix import figures, request_lengths
 from planner.matrix.comparison import Comparison
 from planner.matrix.row import MatrixRow
 from planner.matrix.study import MatrixResult
@@ -116,7 +116,7 @@ def _complexity(rows: Sequence[MatrixRow]) -> PageSection | None:
 
 def _ratios(rows: Sequence[MatrixRow]) -> PageSection | None:
     """Return the ratios of engines at equal complexity."""
-    found = equal_complexity.ratios(rows)
+    found = request_lengths.ratios(rows)
     if not found:
         return None
     head = ("model", "workload", "hardware", "engine", "reference", "batch", "time over that of the reference")

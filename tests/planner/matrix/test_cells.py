@@ -141,7 +141,7 @@ def test_the_same_matrix_gives_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_resume_repeats_no_finished_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = run(tmp_path / "a" if (tmp_path / "a").mkdir() is None else tmp_path)
+    whole = run(tmp_path)
     run(tmp_path, n=5)
     with open(tmp_path / "rows.log", "ab") as file:
         file.write(b'{"op_code":100,"cell":"cut')  # what a killed process left of a record
@@ -166,11 +166,7 @@ def test_files_of_a_matrix(tmp_path: Path) -> None:
     assert [line["verdict"] for line in lines] == [found.verdict for found in result.rows]
     assert float(lines[0]["metrics.e2e_s.mean"]) == result.rows[0].statistic("e2e_s", "mean")
     assert len(list((tmp_path / "deployments").glob("*.json"))) == 3
-    assert {section.title for section in matrix_page(result).sections} >= {
-        "Cells",
-        "Throughput",
-        "Scaling with the batch",
-    }
+    assert {"Cells", "Throughput", "Scaling with the batch"} <= {s.title for s in matrix_page(result).sections}
 
 
 def test_wrong_matrices_are_refused(tmp_path: Path) -> None:

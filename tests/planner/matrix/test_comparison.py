@@ -8,10 +8,9 @@ import pytest
 
 from catalogs.errors import InputError
 from planner.matrix.comparison import compare, predict
-from planner.matrix.equal_complexity import ratio, ratios
-from planner.matrix.figures import length_points
 from planner.matrix.measured import MeasuredPoint, read_measured
 from planner.matrix.pools import LocalPool
+from planner.matrix.request_lengths import length_points, ratio, ratios
 from planner.matrix.row import MatrixRow
 from planner.matrix.study import MatrixRun, run_matrix
 

@@ -1,8 +1,8 @@
-"""Engines compared at equal complexity: the same bins of request length, with the same weights.
+"""Latency of rows by request length, and engines compared at equal complexity.
 
-All cells of a matrix that have the same workload and seed draw the same requests, so that their bins are the same too.
-The ratio of two rows is that of their mean end-to-end times with the share of each bin among the requests of both as its
-weight (direct standardisation; see calibration/complexity). A row compared with itself has the ratio 1 exactly.
+All cells of a matrix that have the same workload and seed draw the same requests, so their bins of length are the same
+too. The ratio of two rows is that of their mean end-to-end times with the share of each bin among the requests of both
+as its weight (direct standardisation; see calibration/complexity). A row compared with itself has the ratio 1 exactly.
 """
 
 from __future__ import annotations
@@ -53,3 +53,24 @@ def ratios(rows: Sequence[MatrixRow]) -> list[tuple[MatrixRow, MatrixRow, float]
         first = members[0]
         found += [(first, other, r) for other in members[1:] if (r := ratio(first, other)) is not None]
     return found
+
+
+def length_points(row: MatrixRow) -> list[dict[str, float]]:
+    """Return the latencies of a row by bins of output length, shortest first.
+
+    Bins of input length are joined: the mean is that of their requests, and so are the percentiles, weighted by the
+    number of requests.
+    """
+    by_output: dict[float, list[dict[str, Any]]] = {}
+    for part in (row.complexity or {}).get("by_bin", ()):
+        if part["requests"]:
+            by_output.setdefault(part["output_tokens"]["least"], []).append(part)
+    points = []
+    for least in sorted(by_output):
+        parts = by_output[least]
+        n = sum(part["requests"] for part in parts)
+        point = {"tokens": sum(part["requests"] * part["mean_output_tokens"] for part in parts) / n}
+        for stat in ("mean", "p50", "p95"):
+            point[stat] = sum(part["requests"] * part["e2e_s"][stat] for part in parts) / n
+        points.append(point)
+    return points
