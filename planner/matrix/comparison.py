@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
@@ -27,8 +28,8 @@ _STATED: Final = {"duration_s": "e2e", "ttft_s": "ttft", "tpot_s": "tpot", "itl_
 class ComparedValue(JsonBlock):
     """One measured statistic and its prediction, in seconds.
 
-    `low_s` and `high_s` are the stated interval of the true value; None where no whole run gives the error of the
-    engine, so that nothing can lie inside.
+    `low_s` and `high_s` are the stated interval of the true value, and `inside` whether the measured value lies in it;
+    None where no whole run gives the error of the engine, so that no interval is stated.
     """
 
     cell: str
@@ -40,11 +41,14 @@ class ComparedValue(JsonBlock):
     error: float
     low_s: float | None
     high_s: float | None
-    inside: bool
+    inside: bool | None
 
 
 class ComparedGroup(JsonBlock):
-    """The errors of all values of one accelerator, engine and metric; `covered` is the share inside the interval."""
+    """The errors of all values of one accelerator, engine and metric.
+
+    `covered` is the share of the values with a stated interval that lie inside; None where no interval is stated.
+    """
 
     hardware: str
     engine: str
@@ -52,7 +56,7 @@ class ComparedGroup(JsonBlock):
     n: int
     median_absolute_error: float
     bias: float
-    covered: float
+    covered: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +83,7 @@ class Comparison:
     @property
     def outside(self) -> list[ComparedValue]:
         """Return the values outside their stated interval, the furthest first."""
-        return sorted((v for v in self.values if not v.inside), key=lambda v: (-abs(v.error), v.cell))
+        return sorted((v for v in self.values if v.inside is False), key=lambda v: (-abs(v.error), v.cell))
 
     def document(self) -> dict[str, Any]:
         """Return the comparison as JSON data."""
@@ -91,7 +95,7 @@ class Comparison:
 
 
 def _group(key: tuple[str, str, str], values: Sequence[ComparedValue]) -> ComparedGroup:
-    errors = [v.error for v in values]
+    errors, stated = [v.error for v in values], [v.inside for v in values if v.inside is not None]
     return ComparedGroup(
         hardware=key[0],
         engine=key[1],
@@ -99,7 +103,7 @@ def _group(key: tuple[str, str, str], values: Sequence[ComparedValue]) -> Compar
         n=len(values),
         median_absolute_error=float(median(map(abs, errors))),
         bias=float(median(errors)),
-        covered=sum(v.inside for v in values) / len(values),
+        covered=sum(stated) / len(stated) if stated else None,
     )
 
 
@@ -179,7 +183,7 @@ def _value(point: MeasuredPoint, row: MatrixRow, key: str, measured_s: float) ->
     predicted_s = float(found[stat] if stat else found)
     interval = (row.stated_error or {}).get(_STATED[metric])
     low_s, high_s = (None, None) if not interval else (predicted_s * (1 + interval[0]), predicted_s * (1 + interval[1]))
-    inside = low_s is not None and high_s is not None and low_s <= measured_s <= high_s
+    inside = None if low_s is None or high_s is None else low_s <= measured_s <= high_s
     return ComparedValue(
         cell=point.name,
         hardware=point.hardware.partition("x")[0],
@@ -192,3 +196,43 @@ def _value(point: MeasuredPoint, row: MatrixRow, key: str, measured_s: float) ->
         high_s=high_s,
         inside=inside,
     )
+
+
+#: Statistics of a cell that was measured here: means are what few requests give best.
+_MEANS: Final = ("ttft_s", "tpot_s", "e2e_s")
+
+
+def compare_rows(pairs: Sequence[tuple[MatrixRow, MatrixRow]]) -> Comparison:
+    """Return the comparison of (simulated, measured) rows of the same cells, mean by mean; no interval is stated."""
+    values: list[ComparedValue] = []
+    rules: Counter[str] = Counter()
+    for predicted, measured in pairs:
+        if measured.verdict != "ok":
+            rules[measured.rule] += 1
+            continue
+        for metric in _MEANS:
+            ours, theirs = predicted.statistic(metric, "mean"), measured.statistic(metric, "mean")
+            if ours is None or not theirs:
+                continue
+            values.append(
+                ComparedValue(
+                    cell=measured.cell,
+                    hardware=measured.hardware,
+                    engine=measured.engine,
+                    metric=f"{metric}.mean",
+                    measured_s=theirs,
+                    predicted_s=ours,
+                    error=ours / theirs - 1.0,
+                    low_s=None,
+                    high_s=None,
+                    inside=None,
+                )
+            )
+    return Comparison(values, rules.most_common())
+
+
+def joined(first: Comparison | None, second: Comparison) -> Comparison:
+    """Return both comparisons as one."""
+    if first is None:
+        return second
+    return Comparison([*first.values, *second.values], [*first.unpredicted, *second.unpredicted])

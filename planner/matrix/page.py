@@ -150,7 +150,7 @@ def _measured(found: Comparison) -> PageSection:
             f"{group.n:,}",
             percent(group.median_absolute_error, 1),
             percent(group.bias, 1, signed=True),
-            percent(group.covered),
+            "none stated" if group.covered is None else percent(group.covered),
         )
         for group in (*found.groups, *found.together)
     ]

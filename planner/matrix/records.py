@@ -36,7 +36,8 @@ def cell_digest(cell: Cell, origin: str = "simulated") -> str:
     return hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
-def _notify(text: str) -> None:
+def notify(text: str) -> None:
+    """Show a line of progress or a notice on stderr."""
     print(f"plan matrix: {text}", file=sys.stderr)
 
 
@@ -46,17 +47,25 @@ class RowRecords:
 
     path: Path
 
-    def begin(self, keep: bool) -> Mapping[str, MatrixRow]:
-        """Return the rows of an earlier run by the digest of their cell; none unless `keep`, and the file is emptied.
+    def begin(self, keep: bool) -> None:
+        """Create the file, and empty it unless its rows are kept.
 
         Raises:
             InputError: The file is damaged, belongs to something else, or cannot be written.
         """
+        StudyFile(self.path, notify)  # refuses a file that is no record of rows
         if not keep:
-            StudyFile(self.path, _notify)  # refuses a file that is no record of rows
             self.path.unlink()
+            StudyFile(self.path, notify)
+
+    def rows(self) -> Mapping[str, MatrixRow]:
+        """Return the rows of the file by the digest of their cell.
+
+        Raises:
+            InputError: The file is damaged or cannot be read.
+        """
         found: dict[str, MatrixRow] = {}
-        for record in StudyFile(self.path, _notify).read_logs(0):
+        for record in StudyFile(self.path, notify).read_logs(0):
             if record["op_code"] == ROW and (row := _row(record)) is not None:
                 found[str(record["cell"])] = row
         return found
@@ -67,7 +76,7 @@ class RowRecords:
         Raises:
             InputError: The file cannot be written.
         """
-        StudyFile(self.path, _notify).append_logs([{"op_code": ROW, "cell": digest, "row": row.document()}])
+        StudyFile(self.path, notify).append_logs([{"op_code": ROW, "cell": digest, "row": row.document()}])
 
 
 def _row(record: Mapping[str, Any]) -> MatrixRow | None:

@@ -12,12 +12,13 @@ from typing import Any, Final
 from catalogs.errors import InputError
 from catalogs.ui.shared_options import DISTRIBUTION, own_version
 from planner.matrix.cells import Cell, cells_of
-from planner.matrix.comparison import Comparison, compare, measured_row, predict
+from planner.matrix.comparison import Comparison, compare, compare_rows, joined, measured_row, predict
 from planner.matrix.evaluation import evaluate
+from planner.matrix.live import LiveSettings, is_live, measure
 from planner.matrix.matrix_file import MatrixFile
 from planner.matrix.measured import MeasuredPoint
 from planner.matrix.pools import CellPool
-from planner.matrix.records import RowRecords, cell_digest
+from planner.matrix.records import RowRecords, cell_digest, notify
 from planner.matrix.row import SCHEMA_VERSION, MatrixRow
 
 #: Fewest cells that each process takes at a time.
@@ -79,7 +80,9 @@ class MatrixRun:
         Raises:
             InputError: The records cannot be read or written.
         """
-        kept = self.records.begin(self.resume) if self.records else {}
+        if self.records is not None:
+            self.records.begin(self.resume)
+        kept = self.records.rows() if self.records else {}
         known = {i: row for i, cell in enumerate(cells) if (row := kept.get(cell_digest(cell))) is not None}
         left = [i for i in range(len(cells)) if i not in known]
         here = self.records is not None and self.pool.shares_disk
@@ -96,6 +99,28 @@ class MatrixRun:
                     self.records.add(cell_digest(cells[i]), known[i])
         return [known[i] for i in range(len(cells))]
 
+    def measured(self, cells: Sequence[Cell], settings: LiveSettings) -> list[tuple[Cell, MatrixRow, MatrixRow]]:
+        """Return each cell with its simulated and its measured row, those of an earlier run if they count.
+
+        Raises:
+            InputError: The records cannot be read or written.
+        """
+        kept = self.records.rows() if self.records else {}
+        found = []
+        for cell in cells:
+            pair = [kept.get(cell_digest(cell, origin)) for origin in ("predicted here", "measured")]
+            if pair[0] is not None and pair[1] is not None:
+                found.append((cell, pair[0], pair[1]))
+        done = {cell for cell, _, _ in found}
+        for cell, first, second in measure([c for c in cells if c not in done], settings, notify):
+            if self.progress:
+                self.progress(len(found), len(cells), cell.name)
+            if self.records is not None:
+                self.records.add(cell_digest(cell, "predicted here"), first)
+                self.records.add(cell_digest(cell, "measured"), second)
+            found.append((cell, first, second))
+        return found
+
     def predictions(self, points: Sequence[MeasuredPoint]) -> list[MatrixRow]:
         """Return the predicted row of each measured point, in order."""
         if self.progress and points:
@@ -111,19 +136,40 @@ def evaluate_and_record(records: RowRecords, cell: Cell) -> MatrixRow:
 
 
 def run_matrix(
-    matrix: MatrixFile | None, cells: Sequence[Cell], points: Sequence[MeasuredPoint], run: MatrixRun
+    matrix: MatrixFile | None,
+    cells: Sequence[Cell],
+    points: Sequence[MeasuredPoint],
+    run: MatrixRun,
+    live: LiveSettings | None = None,
 ) -> MatrixResult:
-    """Return the rows of cells of a matrix, and measured points beside their predictions.
+    """Return the rows of cells of a matrix, and measurements beside their predictions.
+
+    Args:
+        matrix: The matrix; None for measured points alone.
+        cells: Its cells.
+        points: Measured rows of files.
+        run: How cells are evaluated.
+        live: How cells are measured on this machine; None simulates all of them.
 
     Raises:
         InputError: The records cannot be read or written.
     """
-    rows = run.rows(cells)
+    here = [cell for cell in cells if live is not None and is_live(cell)]
+    simulated = dict(zip_rows([cell for cell in cells if cell not in here], run))
+    pairs = {} if live is None else {cell: pair for cell, *pair in run.measured(here, live)}
+    rows = [row for cell in cells for row in (pairs[cell] if cell in pairs else [simulated[cell]])]
     predicted = run.predictions(points)
     for point, row in zip(points, predicted, strict=True):
         rows += [row, measured_row(point)]
-    comparison = compare(points, predicted) if points else None
-    return MatrixResult(matrix, rows, comparison, common_notices(rows))
+    found = compare(points, predicted) if points else None
+    if pairs:
+        found = joined(found, compare_rows([(first, second) for first, second in pairs.values()]))
+    return MatrixResult(matrix, rows, found, common_notices(rows))
+
+
+def zip_rows(cells: Sequence[Cell], run: MatrixRun) -> list[tuple[Cell, MatrixRow]]:
+    """Return each cell with its simulated row."""
+    return list(zip(cells, run.rows(cells), strict=True))
 
 
 def chosen_cells(matrix: MatrixFile, only: str | None) -> list[Cell]:

@@ -24,6 +24,10 @@ _CLUSTER = "Evaluate cells on a Ray cluster: auto, local or ray://HOST:PORT."
 
 _MEASURED = "Published or own measurements to compare with predictions of the same cells; repeatable."
 
+_PYTHON = "With --run: Python interpreter of vLLM's environment."
+
+_SERVER = "With --run: the llama-server program of llama.cpp."
+
 _RUN = "Also measure the cells whose engine is installed on this machine (hardware: local)."
 
 
@@ -33,6 +37,9 @@ def matrix(
     hw: Annotated[str | None, typer.Option(metavar="HARDWARE", help=_HARDWARE)] = None,
     measured: Annotated[list[Path] | None, typer.Option(metavar="FILE", help=_MEASURED)] = None,
     run: Annotated[bool, typer.Option("--run", help=_RUN)] = False,
+    python: Annotated[Path | None, typer.Option(metavar="PATH", help=_PYTHON)] = None,
+    server: Annotated[Path | None, typer.Option(metavar="PATH", help=_SERVER)] = None,
+    threads: Annotated[int, typer.Option(metavar="N", help="With --run: threads of an engine on a CPU.", min=1)] = 1,
     only: Annotated[str | None, typer.Option(metavar="TEXT", help="Only cells whose name contains this text.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page with charts.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="DIR", help=_CSV)] = None,
@@ -48,6 +55,7 @@ def matrix(
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets, make_folder
     from planner.cli.screens.matrix import show_matrix
+    from planner.matrix.live import LiveSettings, is_live, results_folder
     from planner.matrix.measured import read_measured
     from planner.matrix.outputs import write_folder
     from planner.matrix.pools import cell_pool
@@ -62,14 +70,15 @@ def matrix(
         need_plotly()
     if resume and csv is None:
         raise InputError("--resume reads the rows of an earlier run", hint="give its --csv DIR")
-    if run and hw is None and file is None:
-        raise InputError("--run measures cells on this machine", hint="give --hw local, or a matrix for it")
     wanted = chosen_matrix(file, preset, hw, bool(measured))
     points = [point for path in measured or () for point in read_measured(path)]
     cells = [] if wanted is None else chosen_cells(wanted, only)
+    if run and not any(map(is_live, cells)):
+        raise InputError("--run measures cells on this machine, and no cell has hardware: local", nearest="--hw local")
     records = None if csv is None else RowRecords(make_folder(csv) / FILE_NAME)
-    with cell_pool(jobs, distributed) as pool, matrix_progress() as progress:
-        result = run_matrix(wanted, cells, points, MatrixRun(pool, records, resume, progress))
+    with cell_pool(jobs, distributed) as pool, matrix_progress() as progress, results_folder(csv) as out:
+        live = LiveSettings(out, threads, python, server) if run else None
+        result = run_matrix(wanted, cells, points, MatrixRun(pool, records, resume, progress), live)
     if csv is not None:
         write_folder(result, csv)
     if html is not None:

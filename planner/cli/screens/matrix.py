@@ -88,9 +88,7 @@ def _show_comparison(found: Comparison) -> None:
 
 def _value_words(value: ComparedValue) -> str:
     """Return a compared value in words."""
-    stated = "no interval is stated"
-    if value.low_s is not None and value.high_s is not None:
-        stated = f"stated {human_s(value.low_s)} to {human_s(value.high_s)}"
+    stated = f"stated {human_s(value.low_s or 0.0)} to {human_s(value.high_s or 0.0)}"
     return f"{value.cell}: measured {human_s(value.measured_s)}, predicted {human_s(value.predicted_s)}, {stated}"
 
 
@@ -102,5 +100,5 @@ def _group_cells(group: ComparedGroup) -> Sequence[str]:
         f"{group.n:,}",
         percent(group.median_absolute_error, 1),
         percent(group.bias, 1, signed=True),
-        percent(group.covered),
+        "none stated" if group.covered is None else percent(group.covered),
     )

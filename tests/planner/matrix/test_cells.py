@@ -56,7 +56,7 @@ def test_cells_are_every_combination_once() -> None:
     cells = cells_of(SMALL)
     assert len(cells) == len({cell.name for cell in cells}) == 2 * 3 * 2
     assert len(cells_of(read_preset("systems"))) == 6 * 4 * 2 * 7
-    assert preset_names() == ["systems"]
+    assert preset_names() == ["local", "systems"]
 
 
 def test_every_row_has_a_verdict_and_a_rule_where_it_has_no_figures() -> None:
