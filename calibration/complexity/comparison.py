@@ -101,6 +101,20 @@ class ComplexityComparison:
         }
 
 
+def common_weights(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Return the weights of bins: their shares of the requests of both runs, zero where one run has no request.
+
+    Args:
+        first: Requests of the first run by bin. Shape (bins,).
+        second: Requests of the second run by bin. Shape (bins,).
+
+    Returns:
+        Shape (bins,); the sum is one, or zero without a common bin.
+    """
+    together = np.where((first > 0) & (second > 0), first + second, 0.0)
+    return np.asarray(together / max(float(together.sum()), 1.0))
+
+
 def compare(first: LatencyRecords, second: LatencyRecords, bins: LengthBins | None = None) -> ComplexityComparison:
     """Return the comparison of two runs at equal complexity.
 
@@ -121,8 +135,7 @@ def compare(first: LatencyRecords, second: LatencyRecords, bins: LengthBins | No
     if not shared.any():
         rule = "two runs are compared in bins of lengths that both have requests in"
         raise InputError(rule, "no bin in common", hint="run both with the same workload")
-    together = one.n + two.n
-    weight = np.where(shared, together, 0.0) / together[shared].sum()
+    weight = common_weights(one.n, two.n)
     first_s, second_s = (float(weight[shared] @ each.mean_s[shared]) for each in (one, two))
     ratio = second_s / first_s
     variance = one.variance(weight, shared) / first_s**2 + two.variance(weight, shared) / second_s**2
@@ -134,7 +147,7 @@ def compare(first: LatencyRecords, second: LatencyRecords, bins: LengthBins | No
         high=None if margin is None else ratio * margin,
         fit_ratio=_fit_ratio(first, second),
         raw_ratio=float(second.e2e_s.mean()) / float(first.e2e_s.mean()),
-        covered=float(together[shared].sum() / together.sum()),
+        covered=float((one.n + two.n)[shared].sum() / (one.n + two.n).sum()),
         bins=tuple(BinRatio(*r, int(a[0]), int(b[0]), w, a[1], b[1]) for r, a, b, w in rows),
     )
 

@@ -157,7 +157,7 @@ def test_a_summary_by_hand() -> None:
     assert {name: part.share for name, part in found.parts.items()} == pytest.approx({"queue": 1 / 6, "decode": 5 / 6})
     assert found.fit is None
     block = found.block()
-    assert block["by_bin"][1]["input_tokens"] == {"from": 20, "below": None}
+    assert block["by_bin"][1]["input_tokens"] == {"least": 20, "below": None}
 
 
 @pytest.mark.parametrize(
