@@ -83,7 +83,7 @@ class Prediction:
         """Return every statistic at the planned rate; a statistic with an objective has the interval of the answer."""
         objectives = {(row.metric, row.stat): row for row in self.plan.slo}
         found = []
-        for metric in LATENCY_METRICS:
+        for metric in dict.fromkeys([*LATENCY_METRICS, *(row.metric for row in self.plan.slo)]):
             stats = Stats.model_validate((self.plan.metrics or {}).get(f"{metric}_s") or {})
             for stat in STATS:
                 value, row = stats.at(stat), objectives.get((metric, stat))

@@ -16,7 +16,16 @@ from simulator.cluster.compiled import CompiledDeployment, compile_deployment, w
 from simulator.cluster.simulate import engine_rules, run_rules
 from simulator.cluster.simulate import simulate as run
 from simulator.costs.measured_steps import MeasuredStepTimer
-from simulator.verify.comparison import BOTTOM_UP, ENGINE_LEVEL, STANDARD, STANDARDS, ComparisonLine, lines
+from simulator.verify.comparison import (
+    BOTTOM_UP,
+    ENGINE_LEVEL,
+    STANDARD,
+    STANDARDS,
+    ComparisonLine,
+    LengthComparison,
+    by_length,
+    lines,
+)
 from simulator.verify.engines import EngineSubject
 from simulator.verify.measurement import EngineUnderTest, Probed, Tell
 from simulator.verify.probe_fit import fit_host, fit_requests, fit_steps
@@ -47,6 +56,7 @@ class Verification:
     lines: tuple[ComparisonLine, ...]
     others_cores: float
     effort: VerificationEffort
+    by_length: tuple[LengthComparison, ...] = ()
 
     @property
     def contended(self) -> bool:
@@ -84,11 +94,15 @@ def verify(subject: EngineSubject, client: Client, effort: VerificationEffort, o
         measured, others_cores = engine.replay(chosen, effort.repeats)
     bars = STANDARDS.get(subject.deployment.engine, STANDARD).bars
     found: list[ComparisonLine] = []
+    lengths: list[LengthComparison] = []
     for trial in chosen:
         runs = {way: simulate(trial.requests) for way, simulate in ways.items()}
         found += lines(trial.name, measured[trial.name], runs, bars)
+        lengths += by_length(trial.name, measured[trial.name], runs)
     others = max(probed.others_cores, others_cores)
-    return Verification(subject, client.name, fitted, calibration, tuple(ways), tuple(found), others, effort)
+    return Verification(
+        subject, client.name, fitted, calibration, tuple(ways), tuple(found), others, effort, tuple(lengths)
+    )
 
 
 def _most_input_tokens(compiled: CompiledDeployment, lengths: MeanLengths) -> int:
