@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from fit_workloads import FITTED, FittedWorkload, fit, fit_outputs, main
+from fit_workloads import FITTED, FITTED_ELSEWHERE, FittedWorkload, fit, fit_outputs, main, read_lengths
 
+from catalogs.errors import InputError
 from catalogs.io.yaml_files import DATA, read_yaml
 from catalogs.workloads.traces import Trace, read_trace
 from catalogs.workloads.workload import load_workload
@@ -53,3 +56,24 @@ def test_fit_splits_outputs_by_input_length() -> None:
 def test_the_command_wants_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["/no/such/folder"]) == 2
     assert "usage" in capsys.readouterr().err
+
+
+def test_pairs_of_lengths_keep_their_joint_distribution(tmp_path: Path) -> None:
+    """A planted file in which long prompts have short answers, and one request that is too long."""
+    rng = np.random.default_rng(0)
+    inputs = rng.integers(1, 1000, 5000)
+    outputs = np.maximum(1, 1000 - inputs + rng.integers(-50, 50, 5000))
+    (tmp_path / "pairs.pkl").write_bytes(pickle.dumps([*np.stack([inputs, outputs], axis=1).tolist(), [9000, 1]]))
+    planted = replace(FITTED_ELSEWHERE[0], file="pairs.pkl", most_tokens=4000)
+    trace = read_lengths(tmp_path / "pairs.pkl", 4000)
+    assert len(trace.input_tokens) == 5000
+    drawn = load_workload(str(fit(planted, tmp_path) | {"source": "planted"})).materialise(1, 20_000)
+    assert drawn.input_tokens.mean() == pytest.approx(inputs.mean(), rel=0.03)
+    assert drawn.output_tokens.mean() == pytest.approx(outputs.mean(), rel=0.03)
+    assert rank_correlation(drawn.input_tokens, drawn.output_tokens) < -0.9
+
+
+def test_a_file_of_lengths_runs_no_code(tmp_path: Path) -> None:
+    (tmp_path / "bad.pkl").write_bytes(pickle.dumps(Path("x")))
+    with pytest.raises(InputError, match="pairs of numbers only"):
+        read_lengths(tmp_path / "bad.pkl", None)
