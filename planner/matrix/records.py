@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,7 +57,8 @@ class RowRecords:
         StudyFile(self.path, notify)  # refuses a file that is no record of rows
         if not keep:
             self.path.unlink()
-            StudyFile(self.path, notify)
+        _opened.cache_clear()
+        _opened(self.path)
 
     def rows(self) -> Mapping[str, MatrixRow]:
         """Return the rows of the file by the digest of their cell.
@@ -65,7 +67,7 @@ class RowRecords:
             InputError: The file is damaged or cannot be read.
         """
         found: dict[str, MatrixRow] = {}
-        for record in StudyFile(self.path, notify).read_logs(0):
+        for record in _opened(self.path).read_logs(0):
             if record["op_code"] == ROW and (row := _row(record)) is not None:
                 found[str(record["cell"])] = row
         return found
@@ -76,7 +78,13 @@ class RowRecords:
         Raises:
             InputError: The file cannot be written.
         """
-        StudyFile(self.path, notify).append_logs([{"op_code": ROW, "cell": digest, "row": row.document()}])
+        _opened(self.path).append_logs([{"op_code": ROW, "cell": digest, "row": row.document()}])
+
+
+@lru_cache(maxsize=1)
+def _opened(path: Path) -> StudyFile:
+    """Return the file, which remembers the records that it has checked; a forked process continues from there."""
+    return StudyFile(path, notify)
 
 
 def _row(record: Mapping[str, Any]) -> MatrixRow | None:

@@ -44,9 +44,9 @@ def _table(batches: Sequence[int], rows: Sequence[MatrixRow], origin: str) -> Ta
         lines.setdefault(axes, {})[row.batch] = row
     names = ("model", "engine", "hardware", "workload", "precision", "layout", "load")
     varied = [i for i in range(len(names)) if i < 2 or len({axes[i] for axes in lines}) > 1]
-    head = [*(names[i] for i in varied), *(f"batch {b}" for b in batches)]
+    head = [*(names[i] for i in varied), *(f"{b}" for b in batches)]
     body = [[*(axes[i] for i in varied), *(_cell(found.get(b)) for b in batches)] for axes, found in lines.items()]
-    return text_table(head, body, len(varied), f"mean end-to-end time of a request, {origin}")
+    return text_table(head, body, len(varied), f"mean end-to-end time of a request by batch, {origin}")
 
 
 def _cell(row: MatrixRow | None) -> str:
