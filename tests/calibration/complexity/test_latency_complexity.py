@@ -136,6 +136,19 @@ def test_a_slower_runtime_is_slower_by_its_factor_although_its_requests_are_shor
     assert back.ratio == pytest.approx(1 / found.ratio)
 
 
+def test_the_weights_of_bins_by_hand() -> None:
+    """Three short and one long request against one and three: both means weigh short and long requests equally."""
+    first = records([1, 1, 1, 9], [1, 1, 1, 1], [1, 1, 1, 3])
+    second = records([1, 9, 9, 9, 99], [1, 1, 1, 1, 1], [2, 3, 3, 3, 9])
+    found = compare(first, second, LengthBins((5, 50), ()))
+    assert [each.weight for each in found.bins] == [0.5, 0.5, 0.0]
+    assert [each.ratio for each in found.bins] == [2.0, 1.0, None]
+    assert found.ratio == (0.5 * 2 + 0.5 * 3) / (0.5 * 1 + 0.5 * 3)
+    assert found.raw_ratio == 4.0 / 1.5
+    assert found.covered == 8 / 9
+    assert found.low is None  # one request in a bin has no standard error
+
+
 def test_runs_without_a_common_length_are_refused() -> None:
     short, long = records([1, 2, 3, 4], [1, 2, 3, 4], [1, 1, 1, 1]), records([91, 92], [91, 92], [1, 1])
     with pytest.raises(InputError, match="bins of lengths"):
