@@ -71,7 +71,8 @@ class ComplexityComparison:
 
     Attributes:
         ratio: Of the means with equal weights of the bins.
-        low: Lower end of its interval of 90 %, with the requests taken as independent; None with one request in a bin.
+        low: Lower end of its interval of 90 %, with the requests taken as independent. None if a run has no bin with two
+            requests.
         high: The upper end.
         fit_ratio: Of the mean fitted times of all requests of both runs; None without a fit of both, or if a fit is
             not positive.
@@ -159,7 +160,8 @@ class _Groups:
     Attributes:
         n: The number of requests.
         mean_s: The mean end-to-end time, NaN without requests.
-        error: The squared standard error of the mean, infinite with one request and NaN without requests.
+        error: The squared standard error of the mean. A bin with one request has the variance within all bins, which
+            is infinite if no bin has two requests.
     """
 
     n: FloatArray
@@ -170,14 +172,17 @@ class _Groups:
     def of(cls, records: LatencyRecords, bins: LengthBins, groups: int) -> _Groups:
         """Return the groups of a run."""
         numbers = bins.numbers(records)
-        n, mean_s, error = np.zeros(groups), np.full(groups, np.nan), np.full(groups, np.nan)
+        n, mean_s, spread = np.zeros(groups), np.full(groups, np.nan), np.zeros(groups)
         for group in range(groups):
             mine = records.e2e_s[numbers == group]
             n[group] = len(mine)
             if len(mine):
                 mean_s[group] = mine.mean()
-                error[group] = mine.var(ddof=1) / len(mine) if len(mine) > 1 else np.inf
-        return cls(n, mean_s, error)
+                spread[group] = np.square(mine - mean_s[group]).sum()
+        free = np.maximum(n - 1, 0)
+        pooled = spread.sum() / free.sum() if free.any() else np.inf
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return cls(n, mean_s, np.where(free > 0, spread / free, pooled) / n)
 
     @property
     def rows(self) -> list[tuple[float, float | None]]:

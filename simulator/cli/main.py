@@ -136,7 +136,12 @@ def simulate(
     done = run(fleet, drawn, replace(options, seed=seed, processes=processes or automatic, journal=journal))
     document = outputs.document(done, written, source)
     rate_notice = source.rate_notice if rate is None else None
-    notices = [*document["notices"], rate_notice, *_caveats(done), *views.write(done, document)]
+    notices = [
+        *document["notices"],
+        rate_notice,
+        *_caveats(done),
+        *views.write(done, document, complexity or json_file is not None),
+    ]
     for notice in dict.fromkeys(filter(None, notices)):
         print(f"simulate: {notice}", file=sys.stderr)
     if requests_out is not None:

@@ -22,7 +22,6 @@ from simulator.analysis.complexity import latency_parts, latency_records
 from simulator.analysis.explain import explain
 from simulator.analysis.metrics import fleet_metrics, streaming_notice, summarise
 from simulator.analysis.time_series import check_time_series, write_time_series
-from simulator.cli.other_run import other_records
 from simulator.cluster.compiled import CompiledDeployment
 from simulator.cluster.run import Run
 from simulator.core.outcomes import STATUS
@@ -66,7 +65,6 @@ def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, 
         "seed": run.requests.seed,
         "notices": list(dict.fromkeys(filter(None, [*notices, *workload.notices]))),
         **summary,
-        "complexity": complexity_of(latency_records(run)).block(),
     }
 
 
@@ -158,14 +156,19 @@ class RequestedOutputs:
         parse_window(WHOLE_RUN if self.trace_window is None else self.trace_window)
         check_time_series(self.time_series or Path("series.csv"), self.time_step_s)
         if self.compare is not None:
+            from simulator.cli.other_run import other_records
+
             other_records(self.compare)
 
     def journal(self) -> EventLog | None:
         """Return the event log that the run must fill for these outputs; None if they need none."""
         return EventLog() if self.chrome_trace or self.time_series or self.explain else None
 
-    def write(self, run: Run, document: dict[str, Any]) -> list[str]:
-        """Write the files and add the explanation to the document; return notices about them."""
+    def write(self, run: Run, document: dict[str, Any], by_length: bool) -> list[str]:
+        """Write the files and add what the user requested to the document; return notices about them.
+
+        `by_length` adds the key `complexity`, whose quantile regression imports scipy.
+        """
         notices = []
         if self.chrome_trace is not None:
             window = TraceWindow(*parse_window(self.trace_window or WHOLE_RUN))
@@ -174,7 +177,11 @@ class RequestedOutputs:
             write_time_series(run, self.time_series, self.time_step_s)
         if self.explain:
             document["explain"] = explain(run)
+        if by_length:
+            document["complexity"] = complexity_of(latency_records(run)).block()
         if self.compare is not None:
+            from simulator.cli.other_run import other_records
+
             other = other_records(self.compare)
             words = f"{self.compare.name} ({counted(other.n, 'request')})"
             document["comparison"] = {"with": words, **compare(other, latency_records(run)).block()}
