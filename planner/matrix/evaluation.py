@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from calibration.accuracy.stated_error import stated_errors_digest
 from calibration.bundles.bundle import Bundle
+from calibration.complexity.summary import complexity_of
 from catalogs.deployments.schema import Deployment
 from catalogs.economics.prices import RentalNeed
 from catalogs.errors import InputError
@@ -22,6 +23,7 @@ from planner.matrix.layouts import CellNames, place
 from planner.matrix.row import CellCost, CellMemory, CellVersions, MatrixRow, Verdict
 from planner.problem.reproduction import digest
 from planner.problem.tariff import Tariff, table_price
+from simulator.analysis.complexity import latency_records
 from simulator.cli.outputs import document
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, DoesNotFit, compile_fleet
 from simulator.cluster.serving import serving_options
@@ -76,7 +78,8 @@ def simulated_document(
     source = fleet.reads(workload)
     drawn = source.materialise(cell.seed, cell.requests, rate)
     run = simulate(fleet, drawn, replace(serving_options(written, fleet), seed=cell.seed))
-    return document(run, written, source), fleet
+    found = document(run, written, source)
+    return found | {"complexity": complexity_of(latency_records(run)).block()}, fleet
 
 
 def _simulated(cell: Cell, written: Deployment, workload: Workload) -> MatrixRow:
@@ -113,7 +116,7 @@ def row_of(
         requests_per_s=rate,
         deployment=written.model_dump(exclude_unset=True, mode="json"),
         metrics=metrics,
-        complexity=found.get("complexity"),
+        complexity=found["complexity"],
         memory=CellMemory(
             weights_bytes=memory.weights_bytes,
             activation_bytes=memory.activation_bytes,

@@ -20,6 +20,8 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.accuracy.measured_run import MeasuredRun
+from calibration.complexity.records import LatencyRecords
+from calibration.complexity.summary import complexity_of
 from calibration.serve.probe import OUTPUT_TOKENS
 from calibration.serve.tiny_model import TINY_MODELS, write_tiny_model
 from catalogs.errors import InputError
@@ -30,6 +32,7 @@ from catalogs.workloads.workload import in_closed_loop, load_workload
 from planner.matrix.cells import Cell
 from planner.matrix.evaluation import identity, refused
 from planner.matrix.row import CellVersions, MatrixRow
+from simulator.analysis.complexity import latency_records
 from simulator.analysis.metrics import latency_metrics, statistics
 from simulator.cluster.compiled import compile_deployment, with_host
 from simulator.cluster.run import Run
@@ -160,6 +163,7 @@ def _simulated(cell: Cell, run: Run, versions: CellVersions, way: str) -> Matrix
         used=HERE,
         n_accelerators=1,
         metrics=metrics,
+        complexity=complexity_of(latency_records(run)).block(),
         versions=versions,
         notices=[f"simulated on this machine with {way}"],
     )
@@ -185,6 +189,7 @@ def _measured(cell: Cell, run: MeasuredRun, versions: CellVersions, others_cores
         used=HERE,
         n_accelerators=1,
         metrics=metrics,
+        complexity=complexity_of(LatencyRecords.measured(run)).block(),
         versions=versions.model_copy(update={"measured_on": machine}),
         notices=notices,
     )

@@ -126,7 +126,9 @@ def test_the_command_of_a_row_gives_the_same_figures(share: float | None, tmp_pa
     arguments = [str(deployment) if word == "/dev/stdin" else word for word in shlex.split(rest)[1:]]
     printed = CliRunner().invoke(app, arguments)
     assert printed.exit_code == 0, printed.output
-    assert json.loads(printed.stdout)["metrics"] == found.metrics
+    again = json.loads(printed.stdout)
+    assert again["metrics"] == found.metrics
+    assert again["complexity"] == found.complexity
 
 
 def run(tmp_path: Path, resume: bool = False, n: int | None = None) -> str:
