@@ -119,13 +119,15 @@ def _ratios(rows: Sequence[MatrixRow]) -> PageSection | None:
     found = request_lengths.ratios(rows)
     if not found:
         return None
-    head = ("model", "workload", "hardware", "engine", "reference", "batch", "time over that of the reference")
-    lines = [
-        (a.model, a.workload, a.hardware, b.engine, a.engine, f"{a.batch}", f"{r:.3g}")
-        for a, b, r in sorted(found, key=lambda t: (t[0].model, t[0].workload, t[1].engine, t[0].batch))
-    ]
+    batches = sorted({first.batch for first, _, _ in found})
+    lines: dict[Axes, dict[int, float]] = {}
+    for first, other, value in found:
+        axes = (first.model, first.workload, first.hardware, first.origin, other.engine, first.engine)
+        lines.setdefault(axes, {})[first.batch] = value
+    head = ("model", "workload", "hardware", "origin", "engine", "reference", *(f"batch {b}" for b in batches))
+    body = [[*axes, *(f"{v:.3g}" if (v := row.get(b)) else "" for b in batches)] for axes, row in lines.items()]
     text = "Mean end-to-end times with the same weights of the same bins of request length; 2 is twice as slow."
-    return PageSection("Engines at equal complexity", [paragraph(text), table(head, lines, words=5)], "Engines")
+    return PageSection("Engines at equal complexity", [paragraph(text), table(head, body, words=6)], "Engines")
 
 
 def _scaling(rows: Sequence[MatrixRow]) -> PageSection | None:

@@ -85,8 +85,8 @@ class MatrixRun:
         kept = self.records.rows() if self.records else {}
         known = {i: row for i, cell in enumerate(cells) if (row := kept.get(cell_digest(cell))) is not None}
         left = [i for i in range(len(cells)) if i not in known]
-        here = self.records is not None and self.pool.shares_disk
-        work = partial(evaluate_and_record, self.records) if here else evaluate
+        elsewhere = self.records is not None and not self.pool.shares_disk
+        work = evaluate if self.records is None or elsewhere else partial(evaluate_and_record, self.records)
         each = max(CELLS_PER_TURN * self.pool.n_workers, -(-len(left) // TURNS))
         for first in range(0, len(left), each):
             turn = left[first : first + each]
@@ -94,7 +94,7 @@ class MatrixRun:
                 self.progress(len(known), len(cells), cells[turn[0]].name)
             found = self.pool.map(work, [cells[i] for i in turn])
             known |= dict(zip(turn, found, strict=True))
-            if self.records is not None and not here:
+            if self.records is not None and elsewhere:
                 for i in turn:
                     self.records.add(cell_digest(cells[i]), known[i])
         return [known[i] for i in range(len(cells))]

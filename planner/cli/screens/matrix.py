@@ -78,8 +78,8 @@ def _show_comparison(found: Comparison) -> None:
     open_console().print(text_table(head, body, 3, "predicted against measured"))
     outside = found.outside
     if outside:
-        n = f"{len(outside)} of {len(found.values)}"
-        show_lines([("Outside", f"{n} measured values lie outside the stated interval; the furthest:")])
+        share = f"{len(outside)} of {len(found.values)}"
+        show_lines([("Outside", f"{share} measured values lie outside the stated interval; the furthest:")])
     for value in outside[:_FURTHEST]:
         show_lines([("", _value_words(value))])
     for rule, n in found.unpredicted:
