@@ -20,7 +20,7 @@ _CSV = "Write rows.csv, the deployment of every cell, and rows.log for --resume 
 
 _JOBS = "Processes that evaluate cells; default: one per core."
 
-_CLUSTER = "Evaluate cells on a Ray cluster: auto, local or ray://HOST:PORT."
+_CLUSTER = "Evaluate cells on a Ray cluster: ray://local, auto or ray://HOST:PORT."
 
 _MEASURED = "Published or own measurements to compare with predictions of the same cells; repeatable."
 

@@ -35,7 +35,7 @@ def test_processes_give_the_rows_of_one_process(tmp_path: Path) -> None:
 
 
 def test_one_kind_of_workers_is_chosen() -> None:
-    with pytest.raises(InputError, match="exclude each other"), cell_pool(2, "local"):
+    with pytest.raises(InputError, match="exclude each other"), cell_pool(2, "ray://local"):
         pass
     with cell_pool(3, None) as pool:
         assert (pool.n_workers, pool.shares_disk) == (3, True)
@@ -45,7 +45,7 @@ def test_one_kind_of_workers_is_chosen() -> None:
 def test_a_cluster_gives_the_rows_of_one_process(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="Ray is not installed (pip install '.[ray]')")
     records = RowRecords(tmp_path / "rows.log")
-    with cell_pool(None, "local") as pool:
+    with cell_pool(None, "ray://local") as pool:
         found = MatrixRun(pool, records).rows(CELLS)
     assert found == MatrixRun(LocalPool(1)).rows(CELLS)
     assert len(records.rows()) == len(CELLS)
