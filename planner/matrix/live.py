@@ -22,6 +22,7 @@ import numpy as np
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.complexity.records import LatencyRecords
 from calibration.complexity.summary import complexity_of
+from calibration.profile.machine.contention import CONTENDED_CORES
 from calibration.serve.probe import OUTPUT_TOKENS
 from calibration.serve.tiny_model import TINY_MODELS, write_tiny_model
 from catalogs.errors import InputError
@@ -181,7 +182,9 @@ def _measured(cell: Cell, run: MeasuredRun, versions: CellVersions, others_cores
         "input_tokens_per_s": float(run.input_tokens.sum()) / last_s,
     }
     machine = f"{platform.node()}, {platform.machine()}, {platform.system()} {platform.release()}"
-    notices = [f"measured by {run.client}; other processes used {others_cores:.2g} cores meanwhile"]
+    notices = [f"measured by {run.client}"]
+    if others_cores > CONTENDED_CORES:
+        notices.append(f"other processes used {others_cores:.2g} cores while cells were measured: not a quiet machine")
     return MatrixRow(
         **identity(cell),
         origin="measured",
