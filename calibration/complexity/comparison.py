@@ -71,7 +71,7 @@ class ComplexityComparison:
 
     Attributes:
         ratio: Of the means with equal weights of the bins.
-        low: Lower end of its interval of 90 %, with the requests taken as independent. None if a run has no bin with two
+        low: Lower end of its interval of 90 %, with the requests taken as independent. None if a run has no bin of two
             requests.
         high: The upper end.
         fit_ratio: Of the mean fitted times of all requests of both runs; None without a fit of both, or if a fit is

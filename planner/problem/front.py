@@ -47,7 +47,9 @@ class ParetoAxis:
         """Return the axis in words."""
         if self.slo is None:
             return PER_TOKEN[self.name][1]
-        return f"{self.slo.latency.words}, {self.slo.stat}"
+        condition = self.slo.latency.condition
+        some = "" if condition is None else f" of requests with {condition.words}"
+        return f"{self.slo.latency.words}{some}, {self.slo.stat}"
 
     @property
     def is_known(self) -> bool:

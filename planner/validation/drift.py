@@ -25,7 +25,6 @@ from planner.validation.verification import (
     Comparison,
     JudgedStatistic,
     finding,
-    reported_metrics,
     served_notes,
 )
 
@@ -110,7 +109,7 @@ def drift(prediction: Prediction, seen: Interval) -> Drift:
     if not rows:
         raise InputError("the server has no metrics for the latencies of the plan", ", ".join(sorted(seen.models)))
     notes = served_notes(sorted(seen.models), prediction.plan.deployment["model"])
-    missing = [m for m in reported_metrics(prediction) if m not in {row.expected.metric for row in rows}]
+    missing = [m for m in prediction.metrics if m not in {row.expected.metric for row in rows}]
     if missing:
         notes.append(f"{', '.join(missing)} not compared: missing in the server's metrics or in the plan")
     return Drift(prediction, n, seen.seconds, load, shifted, rows, tuple(notes))

@@ -179,7 +179,7 @@ def verify(
     if not rows:
         raise InputError("this result has none of the plan's latencies", run.source, hint=f"record with {RECORD}")
     notes += [at.note] if at.note else []
-    notes += _recording_notes(run, reported_metrics(prediction))
+    notes += _recording_notes(run, prediction.metrics)
     if not as_planned:
         planned = f"the plan is for {prediction.requests_per_s:.4g} requests/s"
         notes.append(f"{planned}; predictions are simulated for {at.text}")
@@ -215,12 +215,6 @@ def _rows(expected: Sequence[Expected], run: Measured, level: float) -> Iterator
         row = _row(each, measured[each.metric], level)
         if row is not None:
             yield row
-
-
-def reported_metrics(prediction: Prediction) -> list[str]:
-    """Return the latency metrics that clients and servers report themselves, and those with objectives."""
-    reported = [name for name, metric in LATENCY_METRICS.items() if metric.histograms]
-    return list(dict.fromkeys([*reported, *(row.metric for row in prediction.plan.slo)]))
 
 
 def _recording_notes(run: Measured, metrics: Iterable[str]) -> Iterator[str]:

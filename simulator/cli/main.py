@@ -118,7 +118,8 @@ def simulate(
     from simulator.cluster.serving import serving_options
     from simulator.cluster.simulate import simulate as run
 
-    views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain, compare)
+    by_length = complexity or json_file is not None
+    views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain, compare, by_length)
     named = workload or default_workload(written.model)
     source = with_constant_lengths(load_workload(named), input_tokens, output_tokens)
     source = source if concurrency is None else in_closed_loop(source, concurrency)
@@ -136,12 +137,7 @@ def simulate(
     done = run(fleet, drawn, replace(options, seed=seed, processes=processes or automatic, journal=journal))
     document = outputs.document(done, written, source)
     rate_notice = source.rate_notice if rate is None else None
-    notices = [
-        *document["notices"],
-        rate_notice,
-        *_caveats(done),
-        *views.write(done, document, complexity or json_file is not None),
-    ]
+    notices = [*document["notices"], rate_notice, *_caveats(done), *views.write(done, document)]
     for notice in dict.fromkeys(filter(None, notices)):
         print(f"simulate: {notice}", file=sys.stderr)
     if requests_out is not None:

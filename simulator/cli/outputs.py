@@ -142,6 +142,7 @@ class RequestedOutputs:
     time_step_s: float
     explain: bool
     compare: Path | None = None
+    by_length: bool = False  # the key `complexity`, whose quantile regression imports scipy
 
     def __post_init__(self) -> None:
         """Check the outputs before the run.
@@ -164,11 +165,8 @@ class RequestedOutputs:
         """Return the event log that the run must fill for these outputs; None if they need none."""
         return EventLog() if self.chrome_trace or self.time_series or self.explain else None
 
-    def write(self, run: Run, document: dict[str, Any], by_length: bool) -> list[str]:
-        """Write the files and add what the user requested to the document; return notices about them.
-
-        `by_length` adds the key `complexity`, whose quantile regression imports scipy.
-        """
+    def write(self, run: Run, document: dict[str, Any]) -> list[str]:
+        """Write the files and add what the user requested to the document; return notices about them."""
         notices = []
         if self.chrome_trace is not None:
             window = TraceWindow(*parse_window(self.trace_window or WHOLE_RUN))
@@ -177,7 +175,7 @@ class RequestedOutputs:
             write_time_series(run, self.time_series, self.time_step_s)
         if self.explain:
             document["explain"] = explain(run)
-        if by_length:
+        if self.by_length:
             document["complexity"] = complexity_of(latency_records(run)).block()
         if self.compare is not None:
             from simulator.cli.other_run import other_records

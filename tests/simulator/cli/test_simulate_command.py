@@ -136,6 +136,35 @@ def test_a_run_is_compared_with_another_at_equal_complexity(
         assert rule in capsys.readouterr().err
 
 
+def test_a_run_is_compared_with_the_result_of_a_load_client(files: dict[str, Path]) -> None:
+    """A client that measured twice the simulated times, as `vllm bench serve --save-detailed` writes them."""
+    run = [files["d.yaml"], "--workload", files["w.yaml"], "--json", files["o.json"]]
+    assert simulate(*run, "--requests-out", files["o.csv"]) == 0
+    rows = list(csv.DictReader(files["o.csv"].open()))
+    times = {name: [2.0 * float(row[name]) for row in rows] for name in ("arrival_s", "ttft_s", "e2e_s")}
+    outputs = [int(row["output_tokens"]) for row in rows]
+    zipped = list(zip(times["ttft_s"], times["e2e_s"], outputs, strict=True))
+    result = {
+        "model_id": "llama3.1-8b",
+        "duration": max(a + e for a, e in zip(times["arrival_s"], times["e2e_s"], strict=True)),
+        "completed": len(rows),
+        "request_throughput": 1.0,
+        "input_lens": [int(row["input_tokens"]) for row in rows],
+        "output_lens": outputs,
+        "ttfts": times["ttft_s"],
+        "itls": [[(e2e - ttft) / (n - 1)] * (n - 1) if n > 1 else [] for ttft, e2e, n in zipped],
+        "latencies": times["e2e_s"],
+        "start_times": times["arrival_s"],
+        "errors": [""] * len(rows),
+    }
+    client = files["o.csv"].with_suffix(".json")
+    client.write_text(json.dumps(result))
+    assert simulate(*run, "--compare", client) == 0
+    found = json.loads(files["o.json"].read_text())["comparison"]
+    assert found["ratio"] == pytest.approx(0.5, rel=1e-6)
+    assert found["fit_ratio"] == pytest.approx(0.5, rel=1e-6)
+
+
 def test_pools_add_up(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     split = {"prefill_replicas": 1, "decode_replicas": 1, "transfer_gb_per_s": 1.0, "decode": {"hardware": "h100"}}
     files["d.yaml"].write_text(
