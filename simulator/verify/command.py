@@ -1,4 +1,4 @@
-"""The `verify` command of `calibrate`. It needs the simulator, so this package adds it to that command."""
+"""The commands of `calibrate` that need the simulator: `verify`, and those of the sub-packages below this one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, make_folder, write_atomically, write_json
 from catalogs.ui.entry_point import run_command
 from simulator.cli.main import option
+from simulator.endpoint.command import endpoint
 
 if TYPE_CHECKING:
     from calibration.serve.clients import Client
     from simulator.verify.engines import EngineSubject
     from simulator.verify.session import Verification, VerificationEffort
+
+app.command()(endpoint)
 
 _ENGINES = "vllm or llama.cpp, started and stopped by this command; transformers, in this process."
 
@@ -37,7 +40,9 @@ def verify(
     ] = None,
     python: Annotated[Path | None, option("PATH", "Python interpreter of vLLM's environment.")] = None,
     server: Annotated[Path | None, option("PATH", "The llama-server program of llama.cpp.")] = None,
-    endpoint: Annotated[str | None, option("URL", "A running OpenAI-compatible server, local or hosted.")] = None,
+    url: Annotated[
+        str | None, option("URL", "A running OpenAI-compatible server, local or hosted.", "--endpoint")
+    ] = None,
     deployment: Annotated[Path | None, option("FILE", "The deployment.yaml of the endpoint.")] = None,
     served: Annotated[str | None, option("NAME", "Model name at the endpoint; default: its first.")] = None,
     tokenizer: Annotated[str | None, option("NAME", "Tokenizer of the endpoint's model: a folder or hub name.")] = None,
@@ -68,9 +73,9 @@ def verify(
     _check_engine(engine)
     effort = _effort(input_tokens, output_tokens, requests, repeats, tuple(rate or ()))
     n_threads = _threads(threads)
-    folder = _results_folder(out, engine if endpoint is None else "endpoint")
-    if endpoint is not None:
-        subject, client = _running(endpoint, deployment, served, tokenizer, key_env, python)
+    folder = _results_folder(out, engine if url is None else "endpoint")
+    if url is not None:
+        subject, client = _running(url, deployment, served, tokenizer, key_env, python)
     else:
         subject, client = _started(engine, model, dtype, n_threads, python, server, port)
     if docs is not None:
@@ -79,7 +84,7 @@ def verify(
     # The result is written first, so that a later failure does not lose the measurement.
     write_json(screen.document(found), str(folder / "verify.json"))
     # Times through a network are not host times, so those of an endpoint are installed only on request.
-    if endpoint is None if install is None else install:
+    if url is None if install is None else install:
         _install(found)
     _show(found, docs, json_file)
     if found.missed(found.judged):
