@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, nan
+from math import inf, isnan, nan
 from typing import Protocol
 
 import numpy as np
@@ -256,6 +256,9 @@ class Cluster:
         """Route or reject a tokenised request."""
         if self.options.journal is not None:
             self.options.journal.tokenised(index, self.clock.now)
+        routed_s = self.results.routed_s
+        if isnan(routed_s[index]):
+            routed_s[index] = self.clock.now
         request = Request(index, self._input_tokens[index])
         if self._timeouts is not None and not self._timeouts.begin(request):
             return

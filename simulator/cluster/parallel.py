@@ -23,13 +23,13 @@ from catalogs.deployments.queueing import FCFS
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import Pool
-from simulator.cluster.run import ReplicaRun, Run
+from simulator.cluster.run import INSTANTS, ReplicaRun, Run
 from simulator.core.outcomes import NOT_SENT, UNFINISHED
 from simulator.core.request import Request
 from simulator.core.step_log import COLUMNS, OWN
 
 #: The fields of a Run with one row per request that are the same in the run of one replica.
-_COLUMNS: Final = ("started_s", "first_token_s", "last_token_s", "cached_tokens", "preemptions", "status")
+_COLUMNS: Final = (*INSTANTS, "cached_tokens", "preemptions", "status")
 
 
 def independent_cluster(pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> Cluster | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from simulator.core.outcomes import ByStatus
 from simulator.core.step_log import StepLog
 from simulator.engine.replica import Replica
 from simulator.schedulers.rules import PeakUse
+
+#: The instants of a request after its arrival, seconds.
+INSTANTS: Final = ("routed_s", "started_s", "prefilled_s", "first_token_s", "decoded_s", "last_token_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,10 @@ class Run(ByStatus):
     requests: RequestSet
     options: RunOptions
     arrival_s: FloatArray
+    routed_s: FloatArray  # the first time at the router, after the API server has read and tokenised the prompt
     started_s: FloatArray  # start of the first step that holds the request
+    prefilled_s: FloatArray  # end of the step that computed the first token
+    decoded_s: FloatArray  # end of the step that computed the last token
     first_token_s: FloatArray
     last_token_s: FloatArray
     cached_tokens: IntArray
@@ -86,7 +92,7 @@ class Run(ByStatus):
     def of(cls, cluster: Cluster) -> Run:
         """Return the record of a cluster that has run."""
         results = cluster.results
-        times = ("arrival_s", "started_s", "first_token_s", "last_token_s", "openings_s")
+        times = ("arrival_s", *INSTANTS, "openings_s")
         counts = ("cached_tokens", "preemptions", "replica", "status")
         columns: dict[str, Any] = {name: np.array(getattr(results, name)) for name in times}
         columns |= {name: np.array(getattr(results, name), dtype=np.int64) for name in counts}

@@ -1,4 +1,4 @@
-"""The outcome of each request, stored in flat arrays (66 bytes per request)."""
+"""The outcome of each request, stored in flat arrays (90 bytes per request)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ class RequestOutcomes:
         blank = array("d", [nan]) * n
         zeros = array("q", [0]) * n
         self.arrival_s = blank[:]  # when the client sends the request
+        self.routed_s = blank[:]  # when it first reaches the router
         self.started_s = blank[:]  # when its first step begins
+        self.prefilled_s = blank[:]  # when the step ends that computes the first token
+        self.decoded_s = blank[:]  # when the step ends that computes the last token
         self.first_token_s = blank[:]  # when the client receives the first token
         self.last_token_s = blank[:]
         self.cached_tokens = zeros[:]
