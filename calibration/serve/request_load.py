@@ -151,10 +151,16 @@ def send_load(
             return SentRequest(position, sent_s, None, TOO_LATE)
         here = replace(limits.reply, seconds=min(limits.reply.seconds, limits.seconds - sent_s))
         try:
-            return SentRequest(position, sent_s, generate(server, settings.request(prompt), settings.key, here, stop))
+            reply = generate(server, settings.request(prompt), settings.key, here, stop)
         except InputError as error:
+            failures.append(position)
+            if limits.failures_in_a_row is not None and len(failures) >= limits.failures_in_a_row:
+                stop.set()
             return SentRequest(position, sent_s, None, problem_of(error))
+        failures.clear()
+        return SentRequest(position, sent_s, reply)
 
+    failures: list[int] = []  # positions of the last failed requests, without a success since
     with ThreadPoolExecutor(concurrency) as pool:
         waiting = [pool.submit(send, i, prompt) for i, prompt in enumerate(prompts)]
         try:
