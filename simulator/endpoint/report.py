@@ -134,23 +134,13 @@ def show(found: dict[str, Any]) -> None:
     console = open_console()
     endpoint = found["endpoint"]
     served = f" serving {endpoint['model']}" if endpoint["model"] else ""
-    console.print(f"{endpoint['address']}{served}; a round trip takes {_ms(endpoint['round_trip_s'])} ms\n")
+    console.print(
+        f"{endpoint['address']}{served}; a round trip takes {_ms(endpoint['round_trip_s'])} ms; times in ms\n"
+    )
     if found["text"] is not None:
         console.print(f"{found['text']}\n")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    heads = (
-        "at once",
-        "sent",
-        "failed",
-        "TTFT p50",
-        "p99",
-        "ITL p50",
-        "p99",
-        "E2E p50",
-        "p99",
-        "ms  out tok/s",
-        "req/s",
-    )
+    heads = ("at once", "sent", "failed", "TTFT p50", "p99", "ITL p50", "p99", "E2E p50", "p99", "tok/s", "req/s")
     for head in heads:
         table.add_column(head, justify="right", no_wrap=True)
     for level in found["levels"]:
@@ -181,6 +171,9 @@ def _fit_lines(found: dict[str, Any]) -> Iterator[str]:
     law, parts = fit["mean"], []
     for name, words in (("input_token_s", "input token"), ("output_token_s", "output token")):
         parts.append(f"no {words} part (one length)" if law[name] is None else f"{_ms(law[name])} ms per {words}")
+    if law["input_token_s"] is None and law["output_token_s"] is None:
+        yield "E2E by length: all requests have one length, so there is no fit"
+        return
     explained = "" if fit["explained"] is None else f"; it explains {percent(fit['explained'], 1)} of the variance"
     head = f"E2E at {found['complexity']['concurrency']} at once = {_ms(law['constant_s'])} ms"
     yield f"{head} + {' + '.join(parts)}{explained}, from {counted(fit['requests'], 'request')}"
