@@ -73,12 +73,20 @@ def simulate(
     router: Annotated[str | None, option("NAME", _ROUTER)] = None,
     router_staleness: Annotated[float | None, option("S", _STALENESS, min=0.0)] = None,
     processes: Annotated[int | None, option("N", "Processes to use where replicas do not interact.", min=1)] = None,
-    version: VersionFlag = False,  # noqa: ARG001 - its callback prints it
+    artefact: Annotated[Path | None, option("DIR", "Keep the run with all of its inputs in a new folder.")] = None,
+    version: VersionFlag = False,
 ) -> None:
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
+    given = dict(locals())
     from catalogs.deployments.networks import NetworkDeployment, load_any_deployment
     from catalogs.workloads.limits import check_rate
 
+    if artefact is not None:
+        from simulator.cli.recorded import simulate_recorded
+
+        check_targets(json_file, requests_out, chrome_trace, time_series)
+        simulate_recorded(artefact, simulate, {name: given[name] for name in given if name != "artefact"})
+        return
     if rate is not None:
         check_rate(rate, "--rate")
     check_targets(json_file, requests_out, chrome_trace, time_series)

@@ -62,14 +62,20 @@ def verify(
         bool | None,
         typer.Option(help="Let plan and simulate use the measured host times; default: yes, except for an endpoint."),
     ] = None,
+    artefact: Annotated[
+        Path | None, option("DIR", "Keep the comparison with its rows and logs in a new folder.")
+    ] = None,
     docs: Annotated[Path | None, option("FILE", "Insert the judged lines between the marks of this page.")] = None,
     json_file: Annotated[str | None, option("FILE", "Write JSON to FILE, or - for stdout.", "--json")] = None,
 ) -> None:
     """Serve a model with a real engine, replay requests with a real client, and compare with the simulation."""
+    given = dict(locals())
+    from calibration.artefacts.recording import check_new_folder
     from simulator.verify import screen
     from simulator.verify.session import verify as compare
 
     check_targets(json_file, docs)
+    check_new_folder(artefact)
     _check_engine(engine)
     effort = _effort(input_tokens, output_tokens, requests, repeats, tuple(rate or ()))
     n_threads = _threads(threads)
@@ -87,6 +93,10 @@ def verify(
     if url is None if install is None else install:
         _install(found)
     _show(found, docs, json_file)
+    if artefact is not None:
+        from simulator.verify.recorded import record
+
+        record(artefact, found, folder, screen.document(found), given)
     if found.missed(found.judged):
         raise typer.Exit(1)
 
