@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_args
 
 import typer
@@ -16,6 +17,7 @@ from simulator.cli.main import option
 if TYPE_CHECKING:
     from simulator.endpoint.identification import Identification
     from simulator.endpoint.measurement import EndpointMeasurement, MeasuringPlan
+    from simulator.endpoint.target import EndpointTarget
 
 MOST_REQUESTS: Final = 10_000
 
@@ -46,6 +48,9 @@ def endpoint(
     usd_per_million_output: Annotated[float | None, option("USD", "Price of a million generated tokens.")] = None,
     usd_per_hour: Annotated[float | None, option("USD", "Price of the machines behind the endpoint.")] = None,
     seed: Annotated[int, option("N", "Seed of lengths and words.")] = 0,
+    machine: Annotated[
+        Path | None, option("DIR", "Record this machine meanwhile, for a server on it (calibrate machine show DIR).")
+    ] = None,
     json_file: Annotated[str | None, option("FILE", "Write JSON to FILE, or - for stdout.", "--json")] = None,
 ) -> None:
     """Measure a served model by its address, and find hardware and engine that would behave so."""
@@ -61,7 +66,7 @@ def endpoint(
     names = _names(hw), _engines(engine)
     known = _model(model)
     target = connect(choice, min(plan.reply_s, 10.0))
-    found = measure(target, plan, _tell)
+    found = measure(target, plan, _tell) if machine is None else _recorded(machine, target, plan)
     identified, why = _identified(found, known, names, identify)
     document = report.document(found, tariff, identified, why)
     if json_file != "-":
@@ -74,6 +79,36 @@ def endpoint(
 
 def _tell(text: str) -> None:
     typer.echo(text, err=True)
+
+
+def _recorded(folder: Path, target: EndpointTarget, plan: MeasuringPlan) -> EndpointMeasurement:
+    """Return a measurement, while the machine and the processes of the server are sampled into a folder.
+
+    Raises:
+        InputError: The server is not on this machine, or the folder holds a trace already.
+    """
+    from calibration.machine_trace.folder import write_trace
+    from calibration.machine_trace.sampler import MachineSampler, pids_of_port
+    from simulator.endpoint.measurement import measure
+
+    if not target.on_this_machine:
+        raise InputError("only this machine can be recorded, and the server is not on it", target.server.host)
+    if (folder / "machine.parquet").exists():
+        raise InputError("this folder holds a trace already", str(folder))
+    pids = pids_of_port(target.server.port)
+    with MachineSampler(lambda: pids) as sampler:
+        found = measure(target, plan, _tell)
+    requests = []
+    for level in found.levels:
+        shift_s = level.began_s - sampler.began_s
+        ends = [s.end_s for s in level.load.sent if s.end_s is not None]
+        sampler.add_phase(f"{level.concurrency} at once", shift_s, shift_s + max(ends, default=0.0))
+        for sent in level.load.sent:
+            if sent.reply is not None and sent.end_s is not None:
+                times = {"start_s": shift_s + sent.sent_s, "end_s": shift_s + sent.end_s}
+                requests.append({**times, "latency_s": sent.reply.e2e_s, "concurrency": level.concurrency})
+    write_trace(folder, sampler.trace, requests)
+    return found
 
 
 def _plan(

@@ -83,11 +83,12 @@ class MeasuringPlan:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLevel:
-    """The requests that were sent with a number of them under way at once."""
+    """The requests that were sent with a number of them under way at once; `began_s` is of the monotonic clock."""
 
     concurrency: int
     prompts: tuple[PromptToSend, ...]
     load: SentLoad
+    began_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +139,9 @@ def measure(target: EndpointTarget, plan: MeasuringPlan, tell: Callable[[str], N
         prompts = plan.prompts(plan.level_size(concurrency), number)
         tell(f"{len(prompts)} requests, {concurrency} at once")
         here = replace(limits, seconds=left_s)
+        level_began_s = time.monotonic()
         load = send_load(target.server, prompts, concurrency, target.settings, here, problem_of=target.problem_of)
-        levels.append(MeasuredLevel(concurrency, tuple(prompts), load))
+        levels.append(MeasuredLevel(concurrency, tuple(prompts), load, level_began_s))
         number += len(prompts)
         if load.interrupted:
             notes.append(f"the measurement ended early at concurrency {concurrency}")

@@ -129,7 +129,7 @@ mkdir -p "$NEW/proc" "$NEW/dev" "$NEW/tmp" "$NEW/artefact"
 mount -t proc proc "$NEW/proc" || mount --rbind /proc "$NEW/proc"
 mount --rbind /dev "$NEW/dev"
 mount --bind "$ARTEFACT" "$NEW/artefact"
-export HOME=/nowhere PATH=/usr/bin:/bin PYTHONDONTWRITEBYTECODE=1
+export HOME=/nowhere PATH=/usr/bin:/bin:/usr/sbin:/sbin PYTHONDONTWRITEBYTECODE=1
 exec chroot "$NEW" "$@"
 """
 
