@@ -75,7 +75,7 @@ def test_the_machine_is_read_from_the_files_of_the_kernel(tmp_path: Path) -> Non
         "vmstat": "pgfault 5\npgmajfault 2\npswpin 1\nnuma_hit 9\nother 3\n",
         "meminfo": "MemTotal: 100 kB\nMemAvailable:  40 kB\nHugePages_Free:  3\n",
         "pressure/memory": "some avg10=0.00 avg60=0.00 avg300=0.00 total=250000\nfull avg10=0 total=9\n",
-        "diskstats": "8 0 sda 1 0 10 0 1 0 20 0 0 400 0\n8 1 sda1 1 0 9 0 1 0 9 0 0 9 0\n7 0 loop0 1 0 1 0 1 0 1 0 0 1\n",
+        "diskstats": "8 0 sda 1 0 10 0 1 0 20 0 0 400 0\n8 1 sda1 1 0 9 0 1 0 9 0 0 9 0\n7 0 ram0 1 0 1 0 1 0 1 0 0\n",
         "net/dev": "a\nb\n lo: 5 0 0 0 0 0 0 0 5 0\neth0: 7 0 0 0 0 0 0 0 8 0\nifb0: 0 0 0 0 0 0 0 0 0 0\n",
     }
     for name, text in texts.items():
