@@ -70,6 +70,7 @@ class Manifest(BaseModel, extra="forbid", frozen=True):
     environment: dict[str, Any]
     inputs: list[RecordedFile]
     tables: list[RecordedTable]
+    wrapped: bool = False  # whether `calibrate artefact record` ran the command, which knows no artefacts itself
     notes: list[str] = []
 
 

@@ -36,6 +36,7 @@ class Recording:
         command: The words of the command that made it, with the paths of its inputs below the folder.
         seeds: The seeds of the run by name.
         notes: Sentences for readers, for example on what limits a replay.
+        wrapped: Whether the command knows no artefacts itself.
     """
 
     folder: Path
@@ -43,6 +44,7 @@ class Recording:
     command: list[str] = field(default_factory=list)
     seeds: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    wrapped: bool = False
     _inputs: list[contents.RecordedFile] = field(default_factory=list)
     _tables: list[contents.RecordedTable] = field(default_factory=list)
 
@@ -131,6 +133,7 @@ class Recording:
             environment=environment(),
             inputs=sorted(self._inputs, key=lambda file: file.path),
             tables=self._tables,
+            wrapped=self.wrapped,
             notes=self.notes,
         )
         text = json.dumps(manifest.model_dump(), indent=1, ensure_ascii=False) + "\n"

@@ -10,14 +10,15 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from calibration.artefacts.checking import faults, read_manifest
 from calibration.artefacts.comparison import ArtefactDifference, MetricChange, difference
-from calibration.artefacts.contents import INPUTS, Manifest
+from calibration.artefacts.contents import INPUTS, RESULTS, Kind, Manifest
+from calibration.artefacts.recording import recording
 from catalogs.errors import InputError
 from catalogs.io.http import plain_text
 
@@ -85,26 +86,86 @@ def replay(folder: Path, more: Sequence[str] = (), keep: Path | None = None) -> 
         raise InputError("the command of the artefact cannot be replayed", name, ", ".join(MODULES))
     with tempfile.TemporaryDirectory() as scratch:
         target = (keep or Path(scratch) / "replay").absolute()
-        command = [sys.executable, "-m", MODULES[name], *arguments, *more, "--artefact", str(target)]
-        try:
-            done = subprocess.run(
-                command,
-                cwd=folder,
-                env=_environment(folder, Path(scratch)),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise InputError(f"the command of the artefact does not end ({type(error).__name__})", name) from None
-        if not target.is_dir():
-            last = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
-            why = plain_text(last[0])
-            raise InputError(f"the command of the artefact failed ({why})", " ".join(manifest.command))
+        environment = _environment(folder, Path(scratch))
+        if manifest.wrapped:
+            names = [file.path.removeprefix(f"{INPUTS}/") for file in manifest.inputs]
+            inputs = {name: folder / INPUTS / name for name in names}
+            record_command(target, [*manifest.command, *more], inputs, manifest.kind, environment)
+        else:
+            words = [*arguments, *more, "--artefact", str(target)]
+            done = _run([name, *words], folder, environment)
+            if not target.is_dir():
+                raise _failure(manifest.command, done)
         return Replay(manifest, difference(folder, target))
+
+
+def record_command(
+    target: Path,
+    command: Sequence[str],
+    inputs: Mapping[str, Path],
+    kind: Kind = "simulated",
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run a command of this program inside a new artefact, which keeps all files that it writes there.
+
+    The command runs in the folder of the artefact: its words name inputs as `inputs/NAME`, and outputs as
+    `results/NAME`.
+
+    Args:
+        target: The folder of the artefact.
+        command: The words of the command; the first is one of MODULES.
+        inputs: The files that it reads, by their names below `inputs/`.
+        kind: Whether its results are simulated or measured.
+        environment: The environment of the command; None for that of this process.
+
+    Raises:
+        InputError: The command is unknown or fails, or an input cannot be read.
+    """
+    if not command or command[0] not in MODULES:
+        first = command[0] if command else ""
+        raise InputError("an artefact records a command of this program", first, ", ".join(MODULES))
+    with recording(target, kind, command) as artefact:
+        artefact.wrapped = True
+        for name, path in inputs.items():
+            artefact.add_input(path, name)
+        (artefact.folder / RESULTS).mkdir()
+        done = _run(command, artefact.folder, environment)
+        if done.returncode not in (0, 1):  # 1 is an answer as well: no
+            raise _failure(command, done)
+        artefact.add_log("stdout.txt", done.stdout)
+        artefact.add_log("stderr.txt", done.stderr)
+        if not any((artefact.folder / RESULTS).iterdir()):
+            hint = "let it write below results/, for example --json results/out.json"
+            raise InputError("the command wrote no results into the artefact", " ".join(command), hint=hint)
+
+
+def _run(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str] | None
+) -> subprocess.CompletedProcess[str]:
+    """Run a command of this program in a folder.
+
+    Raises:
+        InputError: It cannot be started, or does not end.
+    """
+    try:
+        return subprocess.run(
+            [sys.executable, "-m", MODULES[command[0]], *command[1:]],
+            cwd=folder,
+            env=None if environment is None else dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(f"the command of the artefact does not end ({type(error).__name__})", command[0]) from None
+
+
+def _failure(command: Sequence[str], done: subprocess.CompletedProcess[str]) -> InputError:
+    last = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
+    return InputError(f"the command of the artefact failed ({plain_text(last[0])})", " ".join(command))
 
 
 def _environment(folder: Path, scratch: Path) -> dict[str, str]:

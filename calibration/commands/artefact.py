@@ -28,6 +28,24 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of an ar
 _LONGEST = 60
 
 
+@app.command()
+def record(
+    folder: Folder,
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND ...", help="plan, simulate or calibrate with its options.")
+    ],
+    inputs: Annotated[
+        list[Path] | None,
+        typer.Option("--input", metavar="FILE", help="File that it reads as inputs/FILE; repeatable."),
+    ] = None,
+) -> None:
+    """Run a command inside a new artefact: it reads inputs/NAME and writes results/NAME."""
+    from calibration.artefacts.replay import record_command
+
+    record_command(folder, command, {path.name: path for path in inputs or ()})
+    typer.echo(str(folder))
+
+
 @app.command("verify")
 def check(folder: Folder, json_file: JsonFile = None) -> None:
     """Check every byte and every row of an artefact; exit 1 if something was changed, removed or added."""

@@ -98,6 +98,22 @@ def test_other_results_are_found(tmp_path: Path) -> None:
     assert found.found.files == ["results/result.json"]
 
 
+def test_any_command_can_run_inside_an_artefact(tmp_path: Path, capsys: Any) -> None:
+    from calibration.commands.main import app as calibrate
+
+    (tmp_path / "d.yaml").write_text(DEPLOYMENT)
+    run = ["simulate", "inputs/d.yaml", "--workload", "chat", "--requests", "5", "--json", "results/a.json"]
+    words = ["artefact", "record", str(tmp_path / "a"), "--input", "d.yaml", "--", *run]
+    assert run_command("calibrate", calibrate, words) == 0
+    assert faults(tmp_path / "a") == []
+    assert read_manifest(tmp_path / "a").wrapped
+    assert replay(tmp_path / "a").same
+    for more, says in ((["ls"], "plan"), (run[:-2], "wrote no results"), ([*run, "--requests", "0"], "failed")):
+        assert run_command("calibrate", calibrate, ["artefact", "record", str(tmp_path / "b"), "--", *more]) == 2
+        assert says in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [(["--artefact", "."], "new folder"), (["--artefact", "a", "--workload", "up.yaml"], "in the folder of its file")],
