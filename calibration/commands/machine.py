@@ -23,7 +23,7 @@ app = typer.Typer(
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the trace.")]
 
-#: Disturbances and lanes on the screen.
+#: Disturbances and signals on the screen.
 _SHOWN = 8
 
 
@@ -89,18 +89,18 @@ def _print(found: dict[str, Any]) -> None:
     for each in found["disturbances"][:_SHOWN]:
         span = f"{moment_text(each['start_s'])} to {moment_text(each['end_s'])}"
         size = f"{value_text(each['extreme'], each['unit'])}, usually {value_text(each['usual'], each['unit'])}"
-        typer.echo(f"  {span}  {each['means']} ({each['lane']}): {size}")
+        typer.echo(f"  {span}  {each['means']} ({each['signal']}): {size}")
     if not found["disturbances"]:
-        typer.echo("  no lane left its usual range")
+        typer.echo("  no signal left its usual range")
     if found["slow_from_s"] is not None:
         typer.echo(f"while the slowest requests were served ({found['slow_from_s'] * 1e3:,.0f} ms or more):")
         for each in found["while_slow"][:_SHOWN]:
             unit = each["unit"]
             values = f"{value_text(each['slow'], unit)}, otherwise {value_text(each['rest'], unit)}"
-            typer.echo(f"  {each['lane']:24} {values} ({each['effect']:+.1f} deviations)")
+            typer.echo(f"  {each['signal']:24} {values} ({each['effect']:+.1f} deviations)")
     for each in found["advice"]:
         typer.echo(f"gain at most {percent(each['gain'], 1)}: {each['change']}: {each['because']}")
     if not found["advice"]:
-        typer.echo("nothing to change: no lane allows for a gain of half a percent")
+        typer.echo("nothing to change: no signal allows for a gain of half a percent")
     for name, why in found["not_measured"].items():
         typer.echo(f"not measured: {name}: {why}")

@@ -1,7 +1,7 @@
 """What to change in the system or in the engine, ranked by the gain that a trace allows for.
 
-A gain is an upper bound: the share of the engine's time that the cause took, as the lanes state it. Each rule reads its
-lanes only where the engine ran. To add a rule, write its function and enter it in RULES.
+A gain is an upper bound: the share of the engine's time that the cause took, as the signals state it. Each rule reads its
+signals only where the engine ran. To add a rule, write its function and enter it in RULES.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Advice:
     Attributes:
         change: The change.
         gain: Share of the engine's time, 0 to 1.
-        because: What the lanes show.
+        because: What the signals show.
     """
 
     change: str
@@ -80,19 +80,19 @@ def _touch_s(huge: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class EngineTime:
-    """Means of the lanes over the time in which the engine used a core.
+    """Means of the signals over the time in which the engine used a core.
 
-    `mean` returns 0 for a lane that the trace does not have.
+    `mean` returns 0 for a signal that the trace does not have.
     """
 
     trace: MachineTrace
 
     def mean(self, name: str) -> float:
-        """Return the mean of a lane."""
-        lanes = self.trace.lanes()
-        if name not in lanes:
+        """Return the mean of a signal."""
+        signals = self.trace.signals()
+        if name not in signals:
             return 0.0
-        values, engine = lanes[name], lanes.get("engine.cpu")
+        values, engine = signals[name], signals.get("engine.cpu")
         busy = np.isfinite(values) & (engine > 0.02 if engine is not None else True)
         return float(values[busy].mean()) if busy.any() else 0.0
 
@@ -155,10 +155,10 @@ def _steal(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
 
 
 def _clocks(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
-    lanes = engine.trace.lanes()
-    if "clock.mean" not in lanes:
+    signals = engine.trace.signals()
+    if "clock.mean" not in signals:
         return None
-    mean, most = engine.mean("clock.mean"), float(np.nanmax(lanes["clock.mean"]))
+    mean, most = engine.mean("clock.mean"), float(np.nanmax(signals["clock.mean"]))
     why = f"the mean clock is {mean:.4g} MHz, the highest that was seen {most:.4g} MHz"
     return Advice("set the governor `performance`, and check power limit and cooling", 1 - mean / most, why)
 

@@ -1,6 +1,6 @@
-"""Disturbances in the lanes of a trace, and what the lanes did while the slowest requests were served.
+"""Disturbances in the signals of a trace, and what the signals did while the slowest requests were served.
 
-A lane is disturbed where it leaves its usual range: further than FAR robust standard deviations from its median (1.4826
+A signal is disturbed where it leaves its usual range: further than FAR robust standard deviations from its median (1.4826
 times the median absolute deviation; Rousseeuw and Croux, JASA 88, 1993), and by more than the least change that matters
 for it. The usual range is that of the whole trace.
 """
@@ -27,7 +27,7 @@ _GAP: Final = 2
 #: A disturbance lasts for at least so many samples.
 _SHORTEST: Final = 2
 
-#: Least spread of a lane that shows no disturbance, as a share of its usual value.
+#: Least spread of a signal that shows no disturbance, as a share of its usual value.
 _LEAST_SHARE: Final = 0.2
 
 _TO_SIGMA: Final = 1.4826
@@ -35,11 +35,11 @@ _TO_SIGMA: Final = 1.4826
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A lane that shows a disturbance from outside.
+    """A signal that shows a disturbance from outside.
 
     Attributes:
         words: What disturbs.
-        least: The least change from the median that matters, in the unit of the lane.
+        least: The least change from the median that matters, in the unit of the signal.
         falls: Whether a low value is the disturbance, not a high one.
         relative: Whether `least` is a share of the median.
     """
@@ -50,7 +50,7 @@ class Cause:
     relative: bool = False
 
 
-#: Patterns of the lanes that show disturbances. Each disturbance of the tests of docs/machine-traces.md has one.
+#: Patterns of the signals that show disturbances. Each disturbance of the tests of docs/machine-traces.md has one.
 CAUSES: Final[Mapping[str, Cause]] = {
     r"others\.cpu": Cause("other processes use cores", 0.3),
     r"engine\.run_queue": Cause("threads of the engine wait for a core", 0.3),
@@ -71,25 +71,25 @@ CAUSES: Final[Mapping[str, Cause]] = {
 }
 
 
-def cause_of(lane: str) -> Cause | None:
-    """Return what a disturbance of a lane means; None if the lane shows none."""
-    return next((cause for pattern, cause in CAUSES.items() if re.fullmatch(pattern, lane)), None)
+def cause_of(signal: str) -> Cause | None:
+    """Return what a disturbance of a signal means; None if the signal shows none."""
+    return next((cause for pattern, cause in CAUSES.items() if re.fullmatch(pattern, signal)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Disturbance:
-    """A time in which a lane left its usual range.
+    """A time in which a signal left its usual range.
 
     Attributes:
-        lane: Name of the lane.
+        signal: Name of the signal.
         start_s: Start, seconds since the start of the trace.
         end_s: End.
-        usual: The median of the lane over the whole trace, in its unit.
+        usual: The median of the signal over the whole trace, in its unit.
         extreme: The value furthest from it.
         size: Distance of the mean of the disturbed values from the median, in robust standard deviations.
     """
 
-    lane: str
+    signal: str
     start_s: float
     end_s: float
     usual: float
@@ -98,10 +98,10 @@ class Disturbance:
 
     def block(self) -> dict[str, Any]:
         """Return the disturbance as a block of JSON."""
-        cause = cause_of(self.lane)
+        cause = cause_of(self.signal)
         return {
-            "lane": self.lane,
-            "unit": quantity(self.lane).unit,
+            "signal": self.signal,
+            "unit": quantity(self.signal).unit,
             "start_s": self.start_s,
             "end_s": self.end_s,
             "usual": self.usual,
@@ -113,12 +113,12 @@ class Disturbance:
 
 def disturbances(trace: MachineTrace) -> list[Disturbance]:
     """Return the disturbances of a trace, the largest first."""
-    found = [d for name, values in trace.lanes().items() for d in _of_lane(name, values, trace.at_s)]
+    found = [d for name, values in trace.signals().items() for d in _of_signal(name, values, trace.at_s)]
     return sorted(found, key=lambda d: -d.size)
 
 
-def _of_lane(name: str, values: FloatArray, at_s: FloatArray) -> Iterator[Disturbance]:
-    """Yield the disturbances of a lane of shape (n - 1,) between samples at `at_s`, shape (n,)."""
+def _of_signal(name: str, values: FloatArray, at_s: FloatArray) -> Iterator[Disturbance]:
+    """Yield the disturbances of a signal of shape (n - 1,) between samples at `at_s`, shape (n,)."""
     cause = cause_of(name)
     if cause is None:
         return
@@ -148,17 +148,17 @@ def _stretches(far: BoolArray) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True)
-class SlowTimeLane:
-    """A lane while the slowest requests were served, and in the rest of the run.
+class SlowTimeSignal:
+    """A signal while the slowest requests were served, and in the rest of the run.
 
     Attributes:
-        lane: Name of the lane.
-        slow: Mean while a slow request was served, in the unit of the lane.
+        signal: Name of the signal.
+        slow: Mean while a slow request was served, in the unit of the signal.
         rest: Mean in the rest of the run.
-        effect: Their difference over the robust standard deviation of the lane.
+        effect: Their difference over the robust standard deviation of the signal.
     """
 
-    lane: str
+    signal: str
     slow: float
     rest: float
     effect: float
@@ -166,8 +166,8 @@ class SlowTimeLane:
 
 def while_slow(
     trace: MachineTrace, requests: Sequence[Mapping[str, float]], quantile: float = 0.99
-) -> tuple[list[SlowTimeLane], float | None]:
-    """Return the lanes in the order of how much they differed while the slowest requests were served.
+) -> tuple[list[SlowTimeSignal], float | None]:
+    """Return the signals in the order of how much they differed while the slowest requests were served.
 
     Args:
         trace: The trace.
@@ -175,7 +175,7 @@ def while_slow(
         quantile: Requests from this quantile of the latency on are the slow ones.
 
     Returns:
-        The lanes, and the latency from which a request counts as slow; None without requests.
+        The signals, and the latency from which a request counts as slow; None without requests.
     """
     if not requests or len(trace.at_s) < 2:
         return [], None
@@ -194,12 +194,12 @@ def while_slow(
 
     slow_s, any_s = covered(latency_s >= limit_s), covered(np.ones(len(latency_s), dtype=np.bool_))
     rest_s = np.clip(any_s - slow_s, 0.0, None)
-    found = [lane for name, values in trace.lanes().items() if (lane := _compared(name, values, slow_s, rest_s))]
-    return sorted(found, key=lambda lane: -abs(lane.effect)), limit_s
+    found = [signal for name, values in trace.signals().items() if (signal := _compared(name, values, slow_s, rest_s))]
+    return sorted(found, key=lambda signal: -abs(signal.effect)), limit_s
 
 
-def _compared(name: str, values: FloatArray, slow_s: FloatArray, rest_s: FloatArray) -> SlowTimeLane | None:
-    """Return a lane in slow times and in the rest, all arrays of shape (n - 1,); None if it has no value in one."""
+def _compared(name: str, values: FloatArray, slow_s: FloatArray, rest_s: FloatArray) -> SlowTimeSignal | None:
+    """Return a signal in slow times and in the rest, all arrays of shape (n - 1,); None if it has no value in one."""
     good = np.isfinite(values)
     weights = slow_s * good, rest_s * good
     if not weights[0].sum() > 0 or not weights[1].sum() > 0:
@@ -208,11 +208,11 @@ def _compared(name: str, values: FloatArray, slow_s: FloatArray, rest_s: FloatAr
     slow, rest = (float(filled @ weight / weight.sum()) for weight in weights)
     spread = _TO_SIGMA * float(np.nanmedian(np.abs(values - np.nanmedian(values))))
     spread = max(spread, _least_spread(name, rest))
-    return SlowTimeLane(name, slow, rest, (slow - rest) / spread)
+    return SlowTimeSignal(name, slow, rest, (slow - rest) / spread)
 
 
 def _least_spread(name: str, usual: float) -> float:
-    """Return the least spread of a lane that counts, so that a lane that hardly varies does not seem to leap."""
+    """Return the least spread of a signal that counts, so that a signal that hardly varies does not seem to leap."""
     cause = cause_of(name)
     if cause is None:
         return max(_LEAST_SHARE * abs(usual), 1e-12)

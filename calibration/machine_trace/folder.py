@@ -22,7 +22,7 @@ REQUESTS: Final = "requests.jsonl"
 
 PERFETTO: Final = "machine.perfetto.json"
 
-#: Lanes and disturbances in the document.
+#: Signals and disturbances in the document.
 _MOST: Final = 40
 
 Requests = Sequence[Mapping[str, float]]
@@ -62,17 +62,17 @@ def read_trace(folder: Path) -> tuple[MachineTrace, list[dict[str, float]]]:
 
 
 def document(trace: MachineTrace, requests: Requests, costs: PageFaultCosts) -> dict[str, Any]:
-    """Return what a trace shows: disturbances, the lanes while the slowest requests were served, and advice."""
+    """Return what a trace shows: disturbances, the signals while the slowest requests were served, and advice."""
     slow, limit_s = while_slow(trace, requests)
-    lanes = trace.lanes()
+    signals = trace.signals()
     return {
         "schema_version": 1,
         **facts_of(trace),
         "requests": len(requests),
         "slow_from_s": limit_s,
-        "lanes": {name: {"unit": quantity(name).unit, "meaning": quantity(name).words} for name in lanes},
+        "signals": {name: {"unit": quantity(name).unit, "meaning": quantity(name).words} for name in signals},
         "disturbances": [each.block() for each in disturbances(trace)[:_MOST]],
-        "while_slow": [asdict(each) | {"unit": quantity(each.lane).unit} for each in slow[:_MOST]],
+        "while_slow": [asdict(each) | {"unit": quantity(each.signal).unit} for each in slow[:_MOST]],
         "page_fault_s": asdict(costs),
         "advice": [asdict(each) for each in advice(trace, costs)],
     }

@@ -22,7 +22,7 @@ _US: Final = 1e6
 
 
 def events(trace: MachineTrace, shift_s: float = 0.0) -> Iterator[dict[str, Any]]:
-    """Yield the lanes as counters, the phases and the disturbances as slices, in the order of their times.
+    """Yield the signals as counters, the phases and the disturbances as slices, in the order of their times.
 
     Args:
         trace: The trace.
@@ -30,7 +30,7 @@ def events(trace: MachineTrace, shift_s: float = 0.0) -> Iterator[dict[str, Any]
     """
     yield {"ph": "M", "pid": _MACHINE, "name": "process_name", "args": {"name": "machine"}}
     found: list[dict[str, Any]] = []
-    for name, values in trace.lanes().items():
+    for name, values in trace.signals().items():
         label = f"{name} ({quantity(name).unit})"
         for at_s, value in zip(trace.at_s.tolist(), values.tolist(), strict=False):
             if np.isfinite(value):
@@ -38,8 +38,8 @@ def events(trace: MachineTrace, shift_s: float = 0.0) -> Iterator[dict[str, Any]
                 found.append({"ph": "C", "pid": _MACHINE, "name": label, "ts": ts, "args": {"value": value}})
     found += [_slice(_MACHINE, 1, p.name, p.start_s, p.end_s, shift_s, {}) for p in trace.phases]
     for i, each in enumerate(disturbances(trace)):
-        cause = cause_of(each.lane)
-        words = each.lane if cause is None else f"{cause.words} ({each.lane})"
+        cause = cause_of(each.signal)
+        words = each.signal if cause is None else f"{cause.words} ({each.signal})"
         found.append(_slice(_MACHINE, 100 + i, words, each.start_s, each.end_s, shift_s, each.block()))
     yield from sorted(found, key=lambda event: event["ts"])
 
@@ -63,7 +63,7 @@ def request_events(requests: Sequence[Mapping[str, float]]) -> Iterator[dict[str
 
 
 def write_perfetto(trace: MachineTrace, requests: Sequence[Mapping[str, float]], path: Path) -> None:
-    """Write the requests and the lanes below them."""
+    """Write the requests and the signals below them."""
     every = [*request_events(requests), *events(trace)]
     document = {"traceEvents": every, "displayTimeUnit": "ms"}
     write_atomically(path, [json.dumps(document)])

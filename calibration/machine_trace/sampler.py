@@ -56,7 +56,7 @@ class MachineTrace:
         """Return the middle of each interval between two samples, seconds. Shape (n - 1,)."""
         return (self.at_s[1:] + self.at_s[:-1]) / 2
 
-    def lane(self, name: str) -> FloatArray:
+    def signal(self, name: str) -> FloatArray:
         """Return the shown values of a name: rates of a counter, means of a gauge, between samples. Shape (n - 1,)."""
         meaning, values = quantity(name), self.values[name]
         if not meaning.counter:
@@ -65,11 +65,11 @@ class MachineTrace:
             rates = meaning.scale * np.diff(values) / np.diff(self.at_s)
         return np.where(rates >= 0, rates, np.nan)  # a counter that falls has wrapped or was reset
 
-    def lanes(self) -> dict[str, FloatArray]:
-        """Return all lanes that have a value. Each has shape (n - 1,)."""
+    def signals(self) -> dict[str, FloatArray]:
+        """Return all signals that have a value. Each has shape (n - 1,)."""
         if len(self.at_s) < 2:
             return {}
-        found = {name: self.lane(name) for name in self.values}
+        found = {name: self.signal(name) for name in self.values}
         return {name: values for name, values in found.items() if np.isfinite(values).any()}
 
     def write(self, path: Path) -> None:

@@ -27,7 +27,7 @@ MOST_CONCURRENCY: Final = 256
 def endpoint(
     url: Annotated[str, typer.Argument(metavar="URL", help="Address of the server, such as http://localhost:8000/v1.")],
     prompt: Annotated[str | None, option("TEXT", "Send this text, and print the answer.")] = None,
-    workload: Annotated[str | None, option("W", "Workload whose lengths the requests have: a name or a file.")] = None,
+    workload: Annotated[str | None, option("W", "Workload with the lengths of the requests: a name or a file.")] = None,
     concurrency: Annotated[str, option("N,N", "Requests under way at once, one number for each level.")] = "1,4,16",
     requests: Annotated[int, option("N", "Requests of each level, at least.")] = 15,
     output_tokens: Annotated[int, option("N", "The most tokens of an answer to --prompt.")] = 128,

@@ -59,6 +59,9 @@ FAR_DEVIATIONS: Final = 6.0
 #: Below this probability of so large a deviation, no candidate agrees with the measurement.
 DISAGREES: Final = 0.01
 
+#: Candidates between two lines of progress.
+_PROGRESS: Final = 500
+
 #: The least relative standard error of a measured mean.
 _LEAST_NOISE: Final = 0.01
 
@@ -209,7 +212,7 @@ def identify(
     far, ranked = 0, list[RankedCandidate]()
     lightest = min(x.level.concurrency for x in observed)
     for i, candidate in enumerate(among, 1):
-        if i % 50 == 0:
+        if i % _PROGRESS == 0:
             tell(f"{i} of {len(among)} deployments compared")
         try:
             compiled = compile_deployment(candidate.deployment(model_name, context))

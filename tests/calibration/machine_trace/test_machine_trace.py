@@ -34,11 +34,11 @@ COSTS = PageFaultCosts(1e-6, 50e-6)
 N = 120
 
 
-def trace_of(**lanes: Any) -> MachineTrace:
-    """Return a trace with a sample each half second whose lanes show these values, shape (N,) each."""
+def trace_of(**signals: Any) -> MachineTrace:
+    """Return a trace with a sample each half second whose signals show these values, shape (N,) each."""
     at_s = 0.5 * np.arange(N + 1)
     values = {}
-    for name, shown in ((name.replace("__", "."), np.broadcast_to(v, N)) for name, v in lanes.items()):
+    for name, shown in ((name.replace("__", "."), np.broadcast_to(v, N)) for name, v in signals.items()):
         meaning = quantity(name)
         raw = shown / meaning.scale
         values[name] = np.r_[0.0, np.cumsum(raw * 0.5)] if meaning.counter else np.r_[raw[0], raw]
@@ -60,12 +60,12 @@ def test_rates_are_increases_over_time() -> None:
             "memory.available": np.array([4.0, 2.0, 2.0, np.nan]),
         },
     )
-    assert trace.lane("faults.all")[:2].tolist() == [10.0, 20.0]
-    assert np.isnan(trace.lane("faults.all")[2])  # a counter that falls was reset
-    assert trace.lane("swap.in").tolist() == [os.sysconf("SC_PAGE_SIZE"), 0.0, 0.0]
-    assert trace.lane("memory.available")[:2].tolist() == [3.0, 2.0]
+    assert trace.signal("faults.all")[:2].tolist() == [10.0, 20.0]
+    assert np.isnan(trace.signal("faults.all")[2])  # a counter that falls was reset
+    assert trace.signal("swap.in").tolist() == [os.sysconf("SC_PAGE_SIZE"), 0.0, 0.0]
+    assert trace.signal("memory.available")[:2].tolist() == [3.0, 2.0]
     with pytest.raises(KeyError):
-        quantity("no.such.lane")
+        quantity("no.such.signal")
 
 
 def test_the_machine_is_read_from_the_files_of_the_kernel(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_disturbance_is_found_in_its_lane_and_at_its_time(name: str, first: in
     noise = np.random.default_rng(seed).uniform(0.98, 1.02, N)
     last = first + length - 1
     found = disturbances(trace_of(**{name.replace(".", "__"): pulse(low, high, first, last) * noise}))
-    assert [d.lane for d in found] == [name]
+    assert [d.signal for d in found] == [name]
     gauge = not quantity(name).counter  # the mean of two samples, of which one is disturbed, may be one as well
     assert 0.5 * (first - gauge) <= found[0].start_s <= 0.5 * (first + gauge)
     assert 0.5 * (last + 1 - gauge) <= found[0].end_s <= 0.5 * (last + 1 + gauge)
@@ -187,17 +187,17 @@ def test_what_the_machine_did_while_the_slowest_requests_were_served() -> None:
     trace = trace_of(others__cpu=pulse(0.1, 1.6, 40, 49), psi__memory=0.0, cpu__switches=100.0)
     requests = [{"start_s": float(t), "end_s": t + 0.9, "latency_s": 0.9} for t in range(60)]
     requests[22] = {"start_s": 20.0, "end_s": 24.0, "latency_s": 4.0}
-    lanes, limit_s = while_slow(trace, requests)
+    signals, limit_s = while_slow(trace, requests)
     assert 0.9 < (limit_s or 0.0) <= 4.0
-    assert lanes[0].lane == "others.cpu"
-    assert lanes[0].slow > 1.2 > lanes[0].rest
-    assert {lane.lane: lane.effect for lane in lanes}["cpu.switches"] == pytest.approx(0.0, abs=1e-6)
+    assert signals[0].signal == "others.cpu"
+    assert signals[0].slow > 1.2 > signals[0].rest
+    assert {signal.signal: signal.effect for signal in signals}["cpu.switches"] == pytest.approx(0.0, abs=1e-6)
     assert while_slow(trace, []) == ([], None)
 
 
 def test_advice_is_ranked_by_the_gain_that_the_lanes_allow_for() -> None:
-    lanes = {"engine__cpu": 0.9, "engine__run_queue": 0.1, "others__cpu": 1.0, "psi__memory": 0.3}
-    found = advice(trace_of(**lanes, engine__faults=1000.0), COSTS)
+    signals = {"engine__cpu": 0.9, "engine__run_queue": 0.1, "others__cpu": 1.0, "psi__memory": 0.3}
+    found = advice(trace_of(**signals, engine__faults=1000.0), COSTS)
     gains = {each.change.split(" ")[0]: each.gain for each in found}
     assert gains["free"] == pytest.approx(0.3)
     assert gains["pin"] == pytest.approx(0.1)
@@ -313,7 +313,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("disturb", "lanes"),
+    ("disturb", "signals"),
     [
         (burning, ("others.cpu", "engine.run_queue")),
         (filling, ("memory.available",)),
@@ -321,7 +321,7 @@ def writing(folder: Path) -> Iterator[None]:
     ],
 )
 def test_a_real_disturbance_is_seen_when_it_happens(
-    disturb: Callable[[Path], Any], lanes: tuple[str, ...], tmp_path: Path
+    disturb: Callable[[Path], Any], signals: tuple[str, ...], tmp_path: Path
 ) -> None:
     work = "import time\nwhile True:\n sum(range(30000))\n time.sleep(0.01)"
     with subprocess.Popen([sys.executable, "-c", work]) as engine:
@@ -335,5 +335,5 @@ def test_a_real_disturbance_is_seen_when_it_happens(
                 time.sleep(9.0)
         finally:
             engine.kill()
-    seen = [d for d in disturbances(sampler.trace) if d.lane.startswith(lanes)]
+    seen = [d for d in disturbances(sampler.trace) if d.signal.startswith(signals)]
     assert any(d.start_s < end_s and d.end_s > start_s and d.start_s > start_s - 2.0 for d in seen), seen
