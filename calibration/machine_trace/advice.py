@@ -1,7 +1,7 @@
 """What to change in the system or in the engine, ranked by the gain that a trace allows for.
 
-A gain is an upper bound: the share of the engine's time that the cause took, as the signals state it. Each rule reads its
-signals only where the engine ran. To add a rule, write its function and enter it in RULES.
+A gain is an upper bound: the share of the engine's time that the cause took, as the signals state it. Each rule reads
+its signals only where the engine ran. To add a rule, write its function and enter it in RULES.
 """
 
 from __future__ import annotations

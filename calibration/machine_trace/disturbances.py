@@ -1,8 +1,8 @@
 """Disturbances in the signals of a trace, and what the signals did while the slowest requests were served.
 
-A signal is disturbed where it leaves its usual range: further than FAR robust standard deviations from its median (1.4826
-times the median absolute deviation; Rousseeuw and Croux, JASA 88, 1993), and by more than the least change that matters
-for it. The usual range is that of the whole trace.
+A signal is disturbed where it leaves its usual range: further than FAR robust standard deviations from its median
+(1.4826 times the median absolute deviation; Rousseeuw and Croux, JASA 88, 1993), and by more than the least change that
+matters for it. The usual range is that of the whole trace.
 """
 
 from __future__ import annotations
