@@ -21,6 +21,9 @@ from catalogs.ui.words import percent
 #: Gains below this share are not worth a change.
 LEAST_GAIN: Final = 0.005
 
+#: An engine that moves fewer bytes per second does not use a disk.
+_LEAST_TRAFFIC: Final = 1e6
+
 #: Bytes touched by the measurement of a page fault.
 _TOUCHED_BYTES: Final = 64 * 2**20
 
@@ -133,6 +136,8 @@ def _memory(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
 
 def _disk(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
     share, read = engine.mean("psi.io"), engine.mean("engine.read") + engine.mean("engine.written")
+    if read < _LEAST_TRAFFIC and engine.mean("engine.major_faults") < 1.0:
+        return None  # other processes wait for the disk, and the engine does not use it
     why = f"tasks wait for a disk in {percent(share, 1)} of the time; the engine moves {read / 1e6:.3g} MB/s"
     return Advice("keep logs, swap and offloaded blocks off this disk, or use a faster one", share, why)
 

@@ -116,6 +116,8 @@ def quantity(name: str) -> Quantity:
 
 def value_text(value: float, unit: str) -> str:
     """Return a value with its unit, in thousands, millions or billions where it is large."""
+    if unit == "1/s":
+        return f"{value:.3g} per s" if abs(value) < 1e3 else f"{value:,.0f} per s"
     for factor, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= factor and unit not in ("share", "cores"):
             return f"{value / factor:.3g} {prefix}{unit}"

@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from calibration.accuracy.measured_run import MeasuredRun
 from calibration.serve import engines
-from calibration.serve.clients import Endpoint, VllmBench
+from calibration.serve.clients import TRIES, Endpoint, IncompleteReplay, VllmBench
 from calibration.serve.engines import SERVED_NAME
 from calibration.serve.gguf_file import write_gguf
 from calibration.serve.server import EngineServer, Launch, free_port
@@ -58,6 +59,17 @@ def url(request: pytest.FixtureRequest, model: Path, tmp_path: Path) -> Iterator
         yield launch.url
 
 
+def replayed(requests: RequestSet, target: Endpoint, out: Path) -> MeasuredRun:
+    """Return the run of the other client, which some servers disconnect from time to time."""
+    for attempt in range(TRIES):
+        try:
+            return VllmBench(Path(VLLM or "")).replay(requests, target, out / str(attempt))
+        except IncompleteReplay:
+            if attempt == TRIES - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
 @pytest.mark.slow
 def test_figures_are_those_of_another_client(url: str, model: Path, tmp_path: Path) -> None:
     target = connect(EndpointChoice(url, extra={"ignore_eos": True}), 10.0)
@@ -67,9 +79,7 @@ def test_figures_are_those_of_another_client(url: str, model: Path, tmp_path: Pa
     for level in found.levels:
         pairs = np.array([(i, o) for i, o, _ in lengths(level)], dtype=np.int64)
         same = RequestSet(np.zeros(len(pairs)), pairs[:, 0], pairs[:, 1], concurrency=level.concurrency)
-        other = VllmBench(Path(VLLM or "")).replay(
-            same, Endpoint(url, SERVED_NAME, str(model)), tmp_path / f"{level.concurrency}"
-        )
+        other = replayed(same, Endpoint(url, SERVED_NAME, str(model)), tmp_path / f"{level.concurrency}")
         replies = level.load.replies
         mine = {name: float(np.mean([getattr(r, f"{name}_s") for r in replies])) for name in ("ttft", "tpot", "e2e")}
         print(level.concurrency, {name: (s, other.stat(name, "mean")) for name, s in mine.items()})  # type: ignore[arg-type]
