@@ -172,7 +172,7 @@ class MachineReader:
         return found | self._clocks() | self._power() | self._gpus()
 
     def _cpu(self) -> dict[str, float]:
-        found = {}
+        found: dict[str, float] = {}
         for line in (self.proc / "stat").read_text(encoding="ascii").splitlines():
             name, *values = line.split()
             if name == "cpu":

@@ -35,10 +35,11 @@ def simulate_recorded(target: Path, simulate: Callable[..., None], options: Mapp
     Raises:
         InputError: The folder exists, or an input cannot be read or copied.
     """
-    outputs = {name: options.get(name) for name in _OUTPUTS}
+    outputs: dict[str, Any] = {name: options.get(name) for name in _OUTPUTS}
     for name in ("json_file", "requests_out", "chrome_trace", "time_series"):
         if outputs[name] not in (None, "-"):
-            outputs[name] = type(outputs[name])(os.path.abspath(outputs[name]))
+            absolute = os.path.abspath(outputs[name])
+            outputs[name] = absolute if name == "json_file" else Path(absolute)
     with recording(target, "simulated") as artefact:
         given = {name: value for name, value in options.items() if name not in _OUTPUTS}
         given["deployment"] = Path(_staged_deployment(artefact, options["deployment"]))

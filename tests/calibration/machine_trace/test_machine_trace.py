@@ -262,9 +262,9 @@ def test_commands_record_and_show(tmp_path: Path, capsys: Any) -> None:
 
 @contextmanager
 def burning(_: Path) -> Iterator[None]:
-    """Keep every core busy with other processes."""
+    """Keep every core busy with several other processes."""
     work = "while True: sum(range(100000))"
-    processes = [subprocess.Popen([sys.executable, "-c", work]) for _ in range(os.cpu_count() or 1)]
+    processes = [subprocess.Popen([sys.executable, "-c", work]) for _ in range(4 * (os.cpu_count() or 1))]
     try:
         yield
     finally:
@@ -275,11 +275,11 @@ def burning(_: Path) -> Iterator[None]:
 
 @contextmanager
 def filling(_: Path) -> Iterator[None]:
-    """Use up half of the memory that is available."""
-    work = "import sys; b = bytearray(int(sys.argv[1])); print(1, flush=True); input()"
+    """Use up a quarter of the memory that is available, page by page."""
+    work = "import sys; n = int(sys.argv[1]); b = bytearray(n); b[::4096] = bytes(-(-n // 4096)); print(1); input()"
     available = MachineReader().read()["memory.available"]
     with subprocess.Popen(
-        [sys.executable, "-c", work, str(int(available / 2))], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-uc", work, str(int(available / 4))], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -327,12 +327,12 @@ def test_a_real_disturbance_is_seen_when_it_happens(
     with subprocess.Popen([sys.executable, "-c", work]) as engine:
         try:
             with MachineSampler(lambda: {engine.pid}, 0.25) as sampler:
-                time.sleep(15.0)
+                time.sleep(10.0)
                 start_s = sampler.now_s()
                 with disturb(tmp_path):
-                    time.sleep(6.0)
+                    time.sleep(4.0)
                 end_s = sampler.now_s()
-                time.sleep(9.0)
+                time.sleep(6.0)
         finally:
             engine.kill()
     seen = [d for d in disturbances(sampler.trace) if d.signal.startswith(signals)]
