@@ -96,7 +96,8 @@ def _run(case: Case, folder: Path) -> Outcome:
     written = with_images(written) if asked.sends_images else written
     fleet = compile_fleet(written)
     requests = fleet.reads(asked).materialise()
-    views = RequestedOutputs(folder / "trace.json", None, folder / "series.csv", 1.0, case.seed % EXPLAINED == 0)
+    some = case.seed % EXPLAINED == 0
+    views = RequestedOutputs(folder / "trace.json", None, folder / "series.csv", 1.0, some, None, some)
 
     def serve(**how: Any) -> Run:
         return simulate(fleet, requests, replace(serving_options(written, fleet), **case.options, **how))

@@ -132,6 +132,7 @@ SHORT = {
     "planner/web/scripts.py": "shared by all pages",
     "planner/networks/answer_file.py": "read by commands, above the schema",
     "planner/networks/reproduction.py": "the written form of a request",
+    "simulator/cli/other_run.py": "imported only for a comparison",
     "simulator/core/invariants.py": "public types",
     "simulator/costs/compile.py": "the choice among the cost models, above all of them",
     "simulator/costs/measured_steps.py": "one cost model",

@@ -71,7 +71,8 @@ class ComplexityComparison:
 
     Attributes:
         ratio: Of the means with equal weights of the bins.
-        low: Lower end of its interval of 90 %, with the requests taken as independent; None with one request in a bin.
+        low: Lower end of its interval of 90 %, with the requests taken as independent. None if a run has no bin of two
+            requests.
         high: The upper end.
         fit_ratio: Of the mean fitted times of all requests of both runs; None without a fit of both, or if a fit is
             not positive.
@@ -101,6 +102,20 @@ class ComplexityComparison:
         }
 
 
+def common_weights(first: FloatArray, second: FloatArray) -> FloatArray:
+    """Return the weights of bins: their shares of the requests of both runs, zero where one run has no request.
+
+    Args:
+        first: Requests of the first run by bin. Shape (bins,).
+        second: Requests of the second run by bin. Shape (bins,).
+
+    Returns:
+        Shape (bins,); the sum is one, or zero without a common bin.
+    """
+    together = np.where((first > 0) & (second > 0), first + second, 0.0)
+    return np.asarray(together / max(float(together.sum()), 1.0))
+
+
 def compare(first: LatencyRecords, second: LatencyRecords, bins: LengthBins | None = None) -> ComplexityComparison:
     """Return the comparison of two runs at equal complexity.
 
@@ -121,8 +136,7 @@ def compare(first: LatencyRecords, second: LatencyRecords, bins: LengthBins | No
     if not shared.any():
         rule = "two runs are compared in bins of lengths that both have requests in"
         raise InputError(rule, "no bin in common", hint="run both with the same workload")
-    together = one.n + two.n
-    weight = np.where(shared, together, 0.0) / together[shared].sum()
+    weight = common_weights(one.n, two.n)
     first_s, second_s = (float(weight[shared] @ each.mean_s[shared]) for each in (one, two))
     ratio = second_s / first_s
     variance = one.variance(weight, shared) / first_s**2 + two.variance(weight, shared) / second_s**2
@@ -134,7 +148,7 @@ def compare(first: LatencyRecords, second: LatencyRecords, bins: LengthBins | No
         high=None if margin is None else ratio * margin,
         fit_ratio=_fit_ratio(first, second),
         raw_ratio=float(second.e2e_s.mean()) / float(first.e2e_s.mean()),
-        covered=float(together[shared].sum() / together.sum()),
+        covered=float((one.n + two.n)[shared].sum() / (one.n + two.n).sum()),
         bins=tuple(BinRatio(*r, int(a[0]), int(b[0]), w, a[1], b[1]) for r, a, b, w in rows),
     )
 
@@ -146,7 +160,8 @@ class _Groups:
     Attributes:
         n: The number of requests.
         mean_s: The mean end-to-end time, NaN without requests.
-        error: The squared standard error of the mean, infinite with one request and NaN without requests.
+        error: The squared standard error of the mean. A bin with one request has the variance within all bins, which
+            is infinite if no bin has two requests.
     """
 
     n: FloatArray
@@ -157,14 +172,17 @@ class _Groups:
     def of(cls, records: LatencyRecords, bins: LengthBins, groups: int) -> _Groups:
         """Return the groups of a run."""
         numbers = bins.numbers(records)
-        n, mean_s, error = np.zeros(groups), np.full(groups, np.nan), np.full(groups, np.nan)
+        n, mean_s, spread = np.zeros(groups), np.full(groups, np.nan), np.zeros(groups)
         for group in range(groups):
             mine = records.e2e_s[numbers == group]
             n[group] = len(mine)
             if len(mine):
                 mean_s[group] = mine.mean()
-                error[group] = mine.var(ddof=1) / len(mine) if len(mine) > 1 else np.inf
-        return cls(n, mean_s, error)
+                spread[group] = np.square(mine - mean_s[group]).sum()
+        free = np.maximum(n - 1, 0)
+        pooled = spread.sum() / free.sum() if free.any() else np.inf
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return cls(n, mean_s, np.where(free > 0, spread / free, pooled) / n)
 
     @property
     def rows(self) -> list[tuple[float, float | None]]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from calibration.complexity.records import QUANTILES, LatencyRecords
 from catalogs.arrays import FloatArray
+from catalogs.ui.words import human_s
 
 #: Most requests of a quantile regression. Of more, so many are taken at equal distances in their order.
 MOST_REQUESTS: Final = 5_000
@@ -47,6 +48,15 @@ class LatencyLaw:
         return np.asarray(
             self.constant_s + (self.input_token_s or 0.0) * input_tokens + (self.output_token_s or 0.0) * output_tokens
         )
+
+    @property
+    def words(self) -> str:
+        """Return the law in words: "0.21 s + 0.18 ms x input tokens + 12 ms x output tokens"."""
+        text = f"-{human_s(-self.constant_s)}" if self.constant_s < 0 else human_s(self.constant_s)
+        for side, slope_s in (("input", self.input_token_s), ("output", self.output_token_s)):
+            if slope_s is not None:
+                text += f" {'-' if slope_s < 0 else '+'} {human_s(abs(slope_s))} x {side} tokens"
+        return text
 
     def block(self) -> dict[str, float | None]:
         """Return the law as a block of JSON."""
@@ -154,7 +164,7 @@ class _Design:
 
     def least_squares(self, values_s: FloatArray) -> LatencyLaw:
         """Return the law with the least squared residuals. Shape (n,)."""
-        return self._law(np.linalg.lstsq(self.scaled, values_s, rcond=None)[0])
+        return self._law(np.asarray(np.linalg.lstsq(self.scaled, values_s, rcond=None)[0], dtype=np.float64))
 
     def quantile(self, values_s: FloatArray, level: float) -> LatencyLaw:
         """Return the law of a quantile, given as a share in 0..1. Shape (n,)."""

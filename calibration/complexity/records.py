@@ -56,12 +56,16 @@ class LatencyRecords:
         columns = {name: getattr(self, name) for name in ("input_tokens", "output_tokens", "e2e_s", "ttft_s")}
         for name, values in (columns | dict(self.parts)).items():
             if values.shape != (self.n,):
-                raise InputError(f"{name} of latency records needs one value per request", values.shape, (self.n,))
+                raise InputError(
+                    f"{name} of latency records needs one value per request", values.shape, f"{self.n} values"
+                )
         for name in ("input_tokens", "output_tokens", "e2e_s"):
             if not np.isfinite(columns[name]).all():
                 raise InputError(f"{name} of latency records must be finite", "nan or inf")
         if self.n and self.output_tokens.min() < 1:
-            raise InputError("every request of latency records has an output token", float(self.output_tokens.min()), 1)
+            raise InputError(
+                "every request of latency records has an output token", float(self.output_tokens.min()), "1"
+            )
         unknown = next((name for name in self.parts if name not in PARTS), None)
         if unknown is not None:
             raise InputError("latency records have no such part", unknown, ", ".join(PARTS))
@@ -69,17 +73,22 @@ class LatencyRecords:
     @classmethod
     def measured(cls, run: MeasuredRun) -> LatencyRecords:
         """Return the records of a load client's result; requests without lengths or end-to-end time are left out."""
-        columns = (run.input_tokens, run.output_tokens, run.e2e_s, run.ttft_s)
         kept = np.isfinite(run.input_tokens) & np.isfinite(run.e2e_s) & (run.output_tokens >= 1)
-        return cls(*(np.asarray(column, dtype=np.float64)[kept] for column in columns))
+        inputs, outputs = (np.asarray(each[kept], dtype=np.float64) for each in (run.input_tokens, run.output_tokens))
+        return cls(inputs, outputs, run.e2e_s[kept], run.ttft_s[kept])
 
     @classmethod
     def pooled(cls, several: Sequence[LatencyRecords]) -> LatencyRecords:
         """Return the records of several runs together, with the parts that all of them have."""
         shared = [name for name in PARTS if several and all(name in each.parts for each in several)]
         parts = {name: np.concatenate([each.parts[name] for each in several]) for name in shared}
-        names = ("input_tokens", "output_tokens", "e2e_s", "ttft_s")
-        return cls(*(np.concatenate([np.zeros(0), *(getattr(each, n) for each in several)]) for n in names), parts)
+        return cls(
+            input_tokens=np.concatenate([np.zeros(0), *(each.input_tokens for each in several)]),
+            output_tokens=np.concatenate([np.zeros(0), *(each.output_tokens for each in several)]),
+            e2e_s=np.concatenate([np.zeros(0), *(each.e2e_s for each in several)]),
+            ttft_s=np.concatenate([np.zeros(0), *(each.ttft_s for each in several)]),
+            parts=parts,
+        )
 
     @property
     def n(self) -> int:
@@ -99,8 +108,9 @@ class LatencyRecords:
     def picked(self, kept: BoolArray) -> LatencyRecords:
         """Return the records of the kept requests only. `kept` has shape (n,)."""
         parts = {name: values[kept] for name, values in self.parts.items()}
-        columns = (self.input_tokens, self.output_tokens, self.e2e_s, self.ttft_s)
-        return LatencyRecords(*(column[kept] for column in columns), parts)
+        return LatencyRecords(
+            self.input_tokens[kept], self.output_tokens[kept], self.e2e_s[kept], self.ttft_s[kept], parts
+        )
 
 
 def statistics(values: FloatArray) -> dict[str, float | None]:

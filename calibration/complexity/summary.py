@@ -40,8 +40,16 @@ class BinLatencies:
     @classmethod
     def of(cls, ranges: tuple[TokenRange, TokenRange], records: LatencyRecords) -> BinLatencies:
         """Return the latencies of a bin with the (input, output) lengths `ranges`, which holds the records."""
-        means = [float(t.mean()) if records.n else None for t in (records.input_tokens, records.output_tokens)]
-        return cls(*ranges, records.n, *means, statistics(records.e2e_s), statistics(records.per_output_token_s))
+        inputs, outputs = ranges
+        return cls(
+            inputs=inputs,
+            outputs=outputs,
+            n=records.n,
+            mean_input_tokens=float(records.input_tokens.mean()) if records.n else None,
+            mean_output_tokens=float(records.output_tokens.mean()) if records.n else None,
+            e2e_s=statistics(records.e2e_s),
+            per_output_token_s=statistics(records.per_output_token_s),
+        )
 
     def block(self) -> dict[str, Any]:
         """Return the bin as a block of JSON."""
@@ -107,7 +115,7 @@ class Complexity:
 
 def range_block(tokens: TokenRange) -> dict[str, float | None]:
     """Return a range of lengths as a block of JSON; "below" is None without an upper bound."""
-    return {"from": tokens.low, "below": tokens.below if np.isfinite(tokens.below) else None}
+    return {"least": tokens.low, "below": tokens.below if np.isfinite(tokens.below) else None}
 
 
 def complexity_of(records: LatencyRecords, bins: LengthBins | None = None) -> Complexity:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -249,7 +249,7 @@ class MachineReader:
         found: dict[str, float] = {}
         for i in range(nvml.nvmlDeviceGetCount()):
             handle = nvml.nvmlDeviceGetHandleByIndex(i)
-            sources = {
+            sources: dict[str, Callable[[], float]] = {
                 "utilisation": lambda h=handle: nvml.nvmlDeviceGetUtilizationRates(h).gpu,
                 "memory": lambda h=handle: nvml.nvmlDeviceGetMemoryInfo(h).used,
                 "clock": lambda h=handle: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM),

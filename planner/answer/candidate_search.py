@@ -18,6 +18,7 @@ from planner.answer.evaluate import BEST, EvaluatedPlan, PlanEvaluator
 from planner.evaluation.evaluator import Evaluator, RequestCounter, RunSizes, apply_bounds
 from planner.evaluation.multi_hardware import rental_bound
 from planner.evaluation.queueing import OVERLOAD
+from planner.evaluation.workload_statistics import condition_shares
 from planner.problem.candidate import Candidate, kind_of
 from planner.problem.demand import RequiredRates
 from planner.problem.latency_metrics import E2E
@@ -49,7 +50,7 @@ def tester_of(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candida
     rate = request.requests_per_s
     if request.objective == "latency" and rate is None and left:
         rate = min(evaluator.light_requests_per_s(c) for c in left)
-    sizes = RunSizes.for_slos(request.slos)
+    sizes = RunSizes.for_slos(request.slos, condition_shares(request))
     plain = CandidateTester(evaluator, request.slos, sizes, request.seed, request.confidence, rate)
     if request.users is None and not request.spare:
         return plain

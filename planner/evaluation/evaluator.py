@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Protocol
 
 import numpy as np
@@ -60,9 +61,14 @@ class RunSizes:
     full: int
 
     @classmethod
-    def for_slos(cls, slos: Sequence[Slo]) -> RunSizes:
-        """Return the sizes that the highest percentile among the objectives needs."""
-        beyond = min([1 - s.quantile for s in slos if s.quantile is not None] or [1.0])
+    def for_slos(cls, slos: Sequence[Slo], shares: Mapping[str, float] = MappingProxyType({})) -> RunSizes:
+        """Return the sizes that the objective with the fewest requests beyond its percentile needs.
+
+        Args:
+            slos: The objectives.
+            shares: The share of all requests that a metric is about, by its name, where it has a condition.
+        """
+        beyond = min([(1 - (s.quantile or 0.0)) * shares.get(s.metric, 1.0) for s in slos] or [1.0])
         full = min(max(1000, round(16 / beyond)), 20_000)
         return cls(max(300, full // 5), full)
 
@@ -88,6 +94,7 @@ class Observation:
         waiting_fraction: Requests that waited for their first step at the last arrival, as a share of the run's.
         queue_s: Time from arrival to the first step of each sample of ttft, seconds; None if it is not known. Shape
             (n,).
+        conditioned_queue_s: The same of the requests of each metric on a condition, by its name. Each has shape (n,).
     """
 
     load: Load
@@ -100,6 +107,11 @@ class Observation:
     rejected_because: str = ""
     waiting_fraction: float = 1.0
     queue_s: FloatArray | None = None
+    conditioned_queue_s: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    def queue_of(self, slo: Slo) -> FloatArray | None:
+        """Return the queue times of the requests that an objective is about; None if they are not known. Shape (n,)."""
+        return self.queue_s if slo.latency.condition is None else self.conditioned_queue_s.get(slo.metric)
 
     @property
     def undecided(self) -> bool:
@@ -394,7 +406,7 @@ def pooled_waiting_share(observations: Sequence[Observation], slo: Slo) -> float
 
     The result is ALL_WAITING where that is not known, and for metrics whose error does not depend on it.
     """
-    queues = [o.queue_s for o in observations if o.queue_s is not None]
+    queues = [queue_s for queue_s in (o.queue_of(slo) for o in observations) if queue_s is not None]
     if slo.latency.stated_error not in WAITING_METRICS or len(queues) < len(observations):
         return ALL_WAITING
     first_s = np.concatenate([o.samples_s[slo.metric] for o in observations])

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Final
 
 from calibration.accuracy.stated_error import StatedError
+from calibration.complexity.records import LatencyRecords
 from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload
@@ -30,6 +31,7 @@ from planner.evaluation.steady_state import (
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import ITL
 from planner.problem.request import PlanRequest
+from simulator.analysis.complexity import latency_records
 from simulator.analysis.energy import power_and_energy
 from simulator.analysis.metrics import replica_seconds, streaming_notice, summarise
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
@@ -149,6 +151,11 @@ class SimulatedRuns:
             error=StatedError.of(self.request.engine, float(blocks["calibration"]["operator_error"])),
             notices=(streaming,) if streaming else (),
         )
+
+    def records(self, candidate: Candidate, load: Load) -> LatencyRecords:
+        """Return the latencies of the completed requests in the steady part of a run, with their parts."""
+        done = self.cache.run(candidate, load, self._settle)
+        return latency_records(done, steady_window(done.arrival_s, finish_s(done)).measured)
 
     def _settle(self, candidate: Candidate, load: Load) -> tuple[Run, Observation]:
         """Simulate a load; simulate it longer if it is undecided whether the system keeps up (it may still fill up)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
@@ -18,8 +18,10 @@ from catalogs.workloads.length_statistics import LengthStatistics, TokenStatisti
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload
+from planner.problem.length_condition import LengthCondition
 from planner.problem.load_curve import steady
 from planner.problem.request import PlanRequest
+from planner.problem.slo import Slo
 
 #: Requests drawn to estimate the lengths of a workload.
 _N_SAMPLE: Final = 2000
@@ -60,6 +62,34 @@ class WorkloadStatistics:
         if quantile not in self._input_quantiles:
             self._input_quantiles[quantile] = float(np.quantile(self.sample.input_tokens, quantile))
         return self._input_quantiles[quantile]
+
+
+def condition_shares(request: PlanRequest, slos: Sequence[Slo] | None = None) -> dict[str, float]:
+    """Return the share of the workload's requests that each objective with a condition is about, by its metric.
+
+    Args:
+        request: The request.
+        slos: The objectives; None: those of the request.
+
+    Raises:
+        InputError: No request of the workload fulfils a condition.
+    """
+    found, conditions = {}, dict[str, LengthCondition]()
+    for slo in request.slos if slos is None else slos:
+        if slo.latency.condition is not None:
+            conditions[slo.metric] = slo.latency.condition
+    if not conditions:
+        return {}
+    workload = workload_of(request)
+    sample = workload.materialise(seed=request.seed, n_requests=_N_SAMPLE)
+    inputs, outputs = sample.input_tokens, sample.output_tokens
+    for metric, condition in conditions.items():
+        found[metric] = float(condition.holds(inputs, outputs).mean())
+        if not found[metric]:
+            rule = f"no request of workload {workload.name} has {condition.words}"
+            lengths = [f"{tokens.min():,} to {tokens.max():,}" for tokens in (inputs, outputs)]
+            raise InputError(rule, metric, hint=f"its requests have {lengths[0]} input and {lengths[1]} output tokens")
+    return found
 
 
 def _image_means(sample: RequestSet) -> dict[ImageLayout, float]:

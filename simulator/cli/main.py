@@ -51,6 +51,10 @@ _SERIES = "Write queue, running, KV use, power and tokens over time: .parquet or
 
 _JSON = "Write the summary as JSON; - writes only the JSON to stdout."
 
+_COMPLEXITY = "Show end-to-end latency by request length: parts, fit, per token, 4 x 4 bins."
+
+_COMPARE = "Compare with another run at equal complexity: the CSV of its requests, or a load client's result."
+
 _STALENESS = "Seconds between updates of the router's view of replicas."
 
 
@@ -65,6 +69,8 @@ def simulate(
     time_series: Annotated[Path | None, option("FILE", _SERIES)] = None,
     time_step: Annotated[float, option("S", "Seconds between rows of the time series.")] = 1.0,
     explain: Annotated[bool, typer.Option("--explain", help="Show where time went and what limited the run.")] = False,
+    complexity: Annotated[bool, typer.Option("--complexity", help=_COMPLEXITY)] = False,
+    compare: Annotated[Path | None, option("FILE", _COMPARE)] = None,
     seed: Annotated[int | None, option("N", "Random seed; default: that of the workload.", min=0)] = None,
     rate: Annotated[float | None, option("R", "Requests per second; default: those of the workload.")] = None,
     requests: Annotated[int | None, option("N", "Number of requests; default: that of the workload.", min=1)] = None,
@@ -100,6 +106,8 @@ def simulate(
                 "--trace-window": trace_window,
                 "--time-series": time_series,
                 "--explain": explain,
+                "--complexity": complexity,
+                "--compare": compare,
                 "--input-tokens": input_tokens,
                 "--output-tokens": output_tokens,
                 "--processes": processes,
@@ -115,7 +123,8 @@ def simulate(
     from simulator.cluster.serving import serving_options
     from simulator.cluster.simulate import simulate as run
 
-    views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain)
+    by_length = complexity or json_file is not None
+    views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain, compare, by_length)
     named = workload or default_workload(written.model)
     source = with_constant_lengths(load_workload(named), input_tokens, output_tokens)
     written = with_images(written) if source.sends_images else written
@@ -142,7 +151,7 @@ def simulate(
     if json_file != "-":
         from simulator.cli.screen import print_summary
 
-        print_summary(document)
+        print_summary(document, complexity)
 
 
 def with_images(written: Deployment) -> Deployment:

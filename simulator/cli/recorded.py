@@ -45,6 +45,9 @@ def simulate_recorded(target: Path, simulate: Callable[..., None], options: Mapp
         given["deployment"] = Path(_staged_deployment(artefact, options["deployment"]))
         if options["workload"] is not None and os.path.isfile(options["workload"]):
             given["workload"] = _staged_workload(artefact, Path(options["workload"]))
+        for name, value in given.items():
+            if isinstance(value, Path) and name != "deployment":
+                given[name] = Path(artefact.add_input(value, f"files/{name}/{value.name}"))
         _stage_calibrations(artefact)
         artefact.command = command_words(given)
         artefact.seeds = {"seed": options["seed"]} if options["seed"] is not None else {}

@@ -14,6 +14,7 @@ from catalogs.workloads.length_statistics import LengthStatistics, TokenStatisti
 from simulator.analysis.explain import PERCENTILES
 from simulator.analysis.metrics import QUANTILES, speculative_line
 from simulator.analysis.request_phases import PHASE_WORDS
+from simulator.cli.complexity_screen import print_comparison, print_complexity
 
 _LATENCIES = {
     "ttft_s": "time to first token",
@@ -24,8 +25,8 @@ _LATENCIES = {
 }
 
 
-def print_summary(document: dict[str, Any]) -> None:
-    """Print the summary of a run to stdout."""
+def print_summary(document: dict[str, Any], complexity: bool = False) -> None:
+    """Print the summary of a run to stdout; with `complexity`, also its latencies by the lengths of requests."""
     console = open_console()
     deployment, metrics, calibration = document["deployment"], document["metrics"], document["calibration"]
     for name, pool in _pools(deployment):
@@ -51,6 +52,10 @@ def print_summary(document: dict[str, Any]) -> None:
         console.print(line)
     if "explain" in document:
         print_explanation(console, document["explain"])
+    if complexity:
+        print_complexity(console, document["complexity"])
+    if "comparison" in document:
+        print_comparison(console, document["comparison"], document["comparison"]["with"], "this run")
 
 
 def _pools(deployment: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

@@ -89,7 +89,9 @@ def run_independent(cluster: Cluster) -> Run:
     horizon_s = np.inf if options.horizon_s is None else options.horizon_s
     status = np.where(requests.arrival_s <= horizon_s, UNFINISHED, NOT_SENT)
     status = np.where((refused > 0) & (arrival_s <= horizon_s), refused, status).astype(np.int64)
-    whole = replace(Run.of(cluster), arrival_s=np.array(requests.arrival_s), status=status)  # no request was served yet
+    routed_s = np.where(arrival_s <= horizon_s, arrival_s, np.nan)
+    sent_s = np.array(requests.arrival_s)
+    whole = replace(Run.of(cluster), arrival_s=sent_s, routed_s=routed_s, status=status)  # no request was served yet
     _simulate_one = simulate_one
     try:
         with multiprocessing.get_context("fork").Pool(min(options.processes, max(1, n))) as workers:

@@ -49,6 +49,10 @@ def _check_times(run: Run) -> None:
         _forbid(done & ~np.isfinite(values), f"completed without its {name}")
     for earlier, later, what in zip(times, times[1:], ("started", "had its first token", "ended"), strict=False):
         _forbid(done & (later < earlier), f"{what} too early")
+    instants = (run.arrival_s, run.routed_s, run.started_s, run.prefilled_s, run.decoded_s, run.last_token_s)
+    events = ("reached its router", "started", "had its prompt computed", "had its last token computed", "ended")
+    for earlier, later, what in zip(instants, instants[1:], events, strict=False):
+        _forbid(done & ~(later >= earlier), f"{what} too early")
     _forbid(done & (run.first_token_s <= run.started_s), "had its first token without any time for its first step")
     _forbid(~done & np.isfinite(run.last_token_s), "did not complete but has a last token")
 

@@ -235,7 +235,8 @@ def _kind(rule: str) -> str:
 
 def _context(longest: int, model: ModelSpec) -> int:
     """Return the longest sequence of the candidates: twice that of the requests, and at least 4,096."""
-    return min(max(2 ** math.ceil(math.log2(2 * longest)), 4096), model.max_position_tokens)
+    wanted = 1 << max(2 * longest - 1, 1).bit_length()
+    return min(max(wanted, 4096), model.max_position_tokens)
 
 
 def _compared(

@@ -19,7 +19,16 @@ from simulator.cluster.run import Run
 from simulator.cluster.simulate import engine_rules, run_rules
 from simulator.cluster.simulate import simulate as run
 from simulator.costs.measured_steps import MeasuredStepTimer
-from simulator.verify.comparison import BOTTOM_UP, ENGINE_LEVEL, STANDARD, STANDARDS, ComparisonLine, lines
+from simulator.verify.comparison import (
+    BOTTOM_UP,
+    ENGINE_LEVEL,
+    STANDARD,
+    STANDARDS,
+    ComparisonLine,
+    LengthComparison,
+    by_length,
+    lines,
+)
 from simulator.verify.engines import EngineSubject
 from simulator.verify.measurement import EngineUnderTest, Probed, Tell
 from simulator.verify.probe_fit import fit_host, fit_requests, fit_steps
@@ -52,6 +61,7 @@ class Verification:
     effort: VerificationEffort
     measured: Mapping[str, Sequence[MeasuredRun]] = field(default_factory=dict)  # the repeats of each trial
     simulated: Mapping[tuple[str, str], Run] = field(default_factory=dict)  # by trial and way of calibration
+    by_length: tuple[LengthComparison, ...] = ()
 
     @property
     def contended(self) -> bool:
@@ -90,13 +100,16 @@ def verify(subject: EngineSubject, client: Client, effort: VerificationEffort, o
     bars = STANDARDS.get(subject.deployment.engine, STANDARD).bars
     found: list[ComparisonLine] = []
     simulated: dict[tuple[str, str], Run] = {}
+    lengths: list[LengthComparison] = []
     for trial in chosen:
         runs = {way: simulate(trial.requests) for way, simulate in ways.items()}
         found += lines(trial.name, measured[trial.name], runs, bars)
+        lengths += by_length(trial.name, measured[trial.name], runs)
         simulated |= {(trial.name, way): each for way, each in runs.items()}
     others = max(probed.others_cores, others_cores)
     judged = tuple(ways), tuple(found), others
-    return Verification(subject, client.name, fitted, calibration, *judged, effort, measured, simulated)
+    rows = measured, simulated, tuple(lengths)
+    return Verification(subject, client.name, fitted, calibration, *judged, effort, *rows)
 
 
 def _most_input_tokens(compiled: CompiledDeployment, lengths: MeanLengths) -> int:

@@ -79,6 +79,23 @@ def test_the_fit_recovers_a_planted_law(a: float, b: float, c: float, seed: int,
 
 
 @pytest.mark.parametrize("level", [50, 90, 99])
+def test_a_quantile_law_fulfils_the_conditions_of_its_optimum(level: int) -> None:
+    """Koenker and Bassett, theorem 3.3: the requests on the law balance the weighted ones above and below it."""
+    found, share = drawn(3, 400), level / 100
+    fit = LatencyFit.of(found)
+    assert fit is not None
+    left_s = found.e2e_s - fit.quantiles[f"p{level}"].e2e_s(found.input_tokens, found.output_tokens)
+    on = np.abs(left_s) < 1e-9
+    assert on.sum() == 3
+    assert (left_s < -1e-9).sum() <= share * found.n <= ((left_s < -1e-9) | on).sum()
+    columns = np.column_stack([np.ones(found.n), found.input_tokens, found.output_tokens])
+    pull = (share - (left_s < 0.0))[~on] @ columns[~on]
+    weights = np.linalg.solve(columns[on].T, -pull)
+    assert np.all((weights >= share - 1 - 1e-9) & (weights <= share + 1e-9))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level", [50, 90, 99])
 def test_quantile_regression_equals_that_of_scikit_learn(level: int) -> None:
     linear_model = pytest.importorskip("sklearn.linear_model")
     found = drawn(3, 400)
@@ -136,6 +153,22 @@ def test_a_slower_runtime_is_slower_by_its_factor_although_its_requests_are_shor
     assert back.ratio == pytest.approx(1 / found.ratio)
 
 
+def test_the_weights_of_bins_by_hand() -> None:
+    """Three short and one long request against one and three: both means weigh short and long requests equally."""
+    first = records([1, 1, 1, 9], [1, 1, 1, 1], [1, 1, 1, 3])
+    second = records([1, 9, 9, 9, 99], [1, 1, 1, 1, 1], [2, 3, 3, 3, 9])
+    found = compare(first, second, LengthBins((5, 50), ()))
+    assert [each.weight for each in found.bins] == [0.5, 0.5, 0.0]
+    assert [each.ratio for each in found.bins] == [2.0, 1.0, None]
+    assert found.ratio == (0.5 * 2 + 0.5 * 3) / (0.5 * 1 + 0.5 * 3)
+    assert found.raw_ratio == 4.0 / 1.5
+    assert found.covered == 8 / 9
+    # No time varies within a bin, so the interval has no width.
+    assert (found.low, found.high) == (found.ratio, found.ratio)
+    lone = compare(records([1, 9], [1, 1], [1, 2]), records([1, 9], [1, 1], [1, 3]), LengthBins((5,), ()))
+    assert (lone.ratio, lone.low) == (4 / 3, None)
+
+
 def test_runs_without_a_common_length_are_refused() -> None:
     short, long = records([1, 2, 3, 4], [1, 2, 3, 4], [1, 1, 1, 1]), records([91, 92], [91, 92], [1, 1])
     with pytest.raises(InputError, match="bins of lengths"):
@@ -157,7 +190,7 @@ def test_a_summary_by_hand() -> None:
     assert {name: part.share for name, part in found.parts.items()} == pytest.approx({"queue": 1 / 6, "decode": 5 / 6})
     assert found.fit is None
     block = found.block()
-    assert block["by_bin"][1]["input_tokens"] == {"from": 20, "below": None}
+    assert block["by_bin"][1]["input_tokens"] == {"least": 20, "below": None}
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,15 @@ CONVERSATIONS = st.sampled_from(
     ['{"arrivals":{"poisson":{}},"input_tokens":90,"output_tokens":9,"turns":4}', "{turns: 2, input_tokens: 'a, b'}"]
 )
 ABOVE_ZERO = st.floats(1e-5, 1e6)
-SLOS = st.sampled_from(["ttft.p99=2s", "p90=150ms", "tpot.mean=30ms,e2e.p99.9=12.5s", "itl.p95=1us"])
+SLOS = st.sampled_from(
+    [
+        "ttft.p99=2s",
+        "p90=150ms",
+        "tpot.mean=30ms,e2e.p99.9=12.5s",
+        "itl.p95=1us",
+        "e2e[in<1k,out>=256].p99=5s,normalized.p99=60ms",
+    ]
+)
 
 
 def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

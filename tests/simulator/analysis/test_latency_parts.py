@@ -7,8 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from calibration.complexity.records import PARTS
+from catalogs.engines.profile import FirstToken
+from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.complexity import latency_parts, latency_records
 from simulator.analysis.request_phases import PHASES, phases
 from simulator.cluster.cluster import RunOptions
@@ -18,7 +21,7 @@ from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_pools, run_rules
 from simulator.engine.event_log import EventLog
 from simulator.schedulers.registry import POLICIES
-from tests.simulator.cluster.test_pools import Script, Wire, apart, crash_and_replacement
+from tests.simulator.cluster.test_pools import Script, Wire, apart, crash_and_replacement, workloads
 from tests.simulator.engine.test_fast_forward import World, worlds
 from tests.simulator.worlds import Linear, host_times, requests, rules
 
@@ -95,6 +98,26 @@ def test_a_transfer_is_a_part_of_its_own(fast: bool, shown: str, before: float, 
     run = run_pools(apart(), requests([0.0], [4], [3]), options)
     assert life(run) == {"prefill": before, "transfer": 1.5, "decode": after}
     assert sum(life(run).values()) == run.e2e_s[0]
+
+
+@settings(max_examples=20, deadline=None)
+@given(workloads(), st.sampled_from(["prefill", "arrival", "decode"]), st.integers(1, 2), st.integers(1, 2))
+def test_parts_add_up_where_prefill_and_decode_are_separate(
+    work: RequestSet, shown: FirstToken, n_prefill: int, n_decode: int
+) -> None:
+    options = RunOptions(
+        transfer=TransferLinks({(0, 1): Wire()}),
+        hand_over=DisaggregationPolicy(shown),
+        check_laws=True,
+        journal=EventLog(),
+    )
+    run = run_pools(apart(n_prefill, n_decode), work, options)
+    found, logged = latency_records(run).parts, phases(run).e2e_s
+    np.testing.assert_allclose(sum(found.values()), run.e2e_s[run.completed], rtol=0, atol=1e-9)
+    for name, seconds in found.items():
+        assert seconds.min(initial=0.0) > -1e-9, name
+    if "transfer" in found:
+        np.testing.assert_allclose(found["transfer"], logged[:, PHASES.index("transfer")], rtol=0, atol=1e-9)
 
 
 def test_time_on_a_replica_that_failed_is_waiting() -> None:
