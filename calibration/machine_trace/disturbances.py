@@ -1,12 +1,13 @@
 """Disturbances in the signals of a trace, and what the signals did while the slowest requests were served.
 
-A signal is disturbed where it leaves its usual range: further than FAR robust standard deviations from its median
-(1.4826 times the median absolute deviation; Rousseeuw and Croux, JASA 88, 1993), and by more than the least change that
-matters for it. The usual range is that of the whole trace.
+A signal is disturbed where it leaves its usual range: further than FAR robust standard deviations from its median (from
+median absolute deviations; Rousseeuw and Croux, JASA 88, 1993), and by more than the least change that matters for it.
+The usual range is that of the whole trace, of which disturbances may fill less than half.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ def _of_signal(name: str, values: FloatArray, at_s: FloatArray) -> Iterator[Dist
     centre = float(np.nanmedian(values))
     deviations = (centre - values) if cause.falls else (values - centre)
     least = cause.least * abs(centre) if cause.relative else cause.least
-    spread = _TO_SIGMA * float(np.nanmedian(np.abs(values - centre)))
+    spread = _spread(values)
     with np.errstate(invalid="ignore"):
         far = deviations > max(FAR * spread, least)
     for first, last in _stretches(far):
@@ -133,6 +134,18 @@ def _of_signal(name: str, values: FloatArray, at_s: FloatArray) -> Iterator[Dist
         worst = first + int(np.nanargmax(deviations[first : last + 1]))
         size = float(np.mean(part)) / max(spread, least / FAR)
         yield Disturbance(name, float(at_s[first]), float(at_s[last + 1]), centre, float(values[worst]), size)
+
+
+def _spread(values: FloatArray) -> float:
+    """Return the robust standard deviation of a signal, shape (n,), which long disturbances hardly widen.
+
+    It is the smaller of two estimates: from the distances to the median, and from the differences of successive values,
+    which a shift of level enters only once (von Neumann et al., Annals of Mathematical Statistics 12, 1941).
+    """
+    good = values[np.isfinite(values)]
+    around = float(np.median(np.abs(good - np.median(good))))
+    between = float(np.median(np.abs(np.diff(good)))) / math.sqrt(2.0) if len(good) > 1 else around
+    return _TO_SIGMA * min(around, between)
 
 
 def _stretches(far: BoolArray) -> Iterator[tuple[int, int]]:
@@ -206,8 +219,7 @@ def _compared(name: str, values: FloatArray, slow_s: FloatArray, rest_s: FloatAr
         return None
     filled = np.where(good, values, 0.0)
     slow, rest = (float(filled @ weight / weight.sum()) for weight in weights)
-    spread = _TO_SIGMA * float(np.nanmedian(np.abs(values - np.nanmedian(values))))
-    spread = max(spread, _least_spread(name, rest))
+    spread = max(_spread(values), _least_spread(name, rest))
     return SlowTimeSignal(name, slow, rest, (slow - rest) / spread)
 
 

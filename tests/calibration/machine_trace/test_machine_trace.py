@@ -335,5 +335,8 @@ def test_a_real_disturbance_is_seen_when_it_happens(
                 time.sleep(6.0)
         finally:
             engine.kill()
+    cores = sampler.trace.signal("others.cpu")[: int(start_s / 0.25)]
+    if disturb is burning and np.median(cores) > 0.5 * (os.cpu_count() or 1):
+        pytest.skip("other processes use more than half of the cores already")
     seen = [d for d in disturbances(sampler.trace) if d.signal.startswith(signals)]
     assert any(d.start_s < end_s and d.end_s > start_s and d.start_s > start_s - 2.0 for d in seen), seen
