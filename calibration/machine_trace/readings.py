@@ -247,19 +247,24 @@ class MachineReader:
         if nvml is None:
             return {}
         found: dict[str, float] = {}
-        for i in range(nvml.nvmlDeviceGetCount()):
-            handle = nvml.nvmlDeviceGetHandleByIndex(i)
-            sources: dict[str, Callable[[], float]] = {
-                "utilisation": lambda h=handle: nvml.nvmlDeviceGetUtilizationRates(h).gpu,
-                "memory": lambda h=handle: nvml.nvmlDeviceGetMemoryInfo(h).used,
-                "clock": lambda h=handle: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM),
-                "power": lambda h=handle: nvml.nvmlDeviceGetPowerUsage(h) / 1e3,
-                "received": lambda h=handle: nvml.nvmlDeviceGetPcieThroughput(h, nvml.NVML_PCIE_UTIL_RX_BYTES) * 1024,
-                "sent": lambda h=handle: nvml.nvmlDeviceGetPcieThroughput(h, nvml.NVML_PCIE_UTIL_TX_BYTES) * 1024,
+        try:
+            handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+        except nvml.NVMLError:
+            return {}
+        for i, handle in enumerate(handles):
+            sources: dict[str, tuple[str, Callable[[Any], float]]] = {
+                "utilisation": ("nvmlDeviceGetUtilizationRates", lambda rates: rates.gpu),
+                "memory": ("nvmlDeviceGetMemoryInfo", lambda memory: memory.used),
+                "power": ("nvmlDeviceGetPowerUsage", lambda milliwatts: milliwatts / 1e3),
             }
-            for name, value in sources.items():
+            for name, (function, value) in sources.items():
                 with suppress(nvml.NVMLError):
-                    found[f"gpu.{i}.{name}"] = float(value())
+                    found[f"gpu.{i}.{name}"] = float(value(getattr(nvml, function)(handle)))
+            with suppress(nvml.NVMLError):
+                found[f"gpu.{i}.clock"] = float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM))
+            for name, kind in (("received", nvml.NVML_PCIE_UTIL_RX_BYTES), ("sent", nvml.NVML_PCIE_UTIL_TX_BYTES)):
+                with suppress(nvml.NVMLError):
+                    found[f"gpu.{i}.{name}"] = float(nvml.nvmlDeviceGetPcieThroughput(handle, kind)) * 1024.0
         return found
 
 
