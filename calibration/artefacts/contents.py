@@ -85,6 +85,9 @@ class Column:
 
 _SECONDS: Final = ("number", "null")
 
+#: The parts of an end-to-end time, under the names of `calibration.complexity.records.PARTS`.
+_PARTS: Final = ("client_network", "tokenise", "queue", "prefill", "transfer", "decode", "detokenise")
+
 #: The columns of the table `requests`, one row per request.
 REQUEST_COLUMNS: Final[Mapping[str, Column]] = {
     "source": Column(("string",), "whether the row was simulated or measured", ("simulated", "measured")),
@@ -101,6 +104,7 @@ REQUEST_COLUMNS: Final[Mapping[str, Column]] = {
     "preemptions": Column(("integer", "null"), "times the engine interrupted the request"),
     "replica": Column(("integer", "null"), "number of the replica that served the request"),
     "status": Column(("string",), "completed, or why not"),
+    **{f"part_{name}_s": Column(_SECONDS, f"the part of e2e_s that is {name.replace('_', ' ')}") for name in _PARTS},
 }
 
 

@@ -30,6 +30,7 @@ from calibration.artefacts.recording import recording
 from calibration.artefacts.replay import replay
 from calibration.artefacts.request_summary import statistics_of, summary_text
 from calibration.commands.main import app
+from calibration.complexity.records import PARTS
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 
@@ -187,6 +188,7 @@ def test_the_schema_of_requests_is_a_schema_and_fits_the_rows(artefact: Path) ->
     rows = read_rows(artefact, REQUESTS)
     assert all(jsonschema.Draft202012Validator(schema).is_valid(row) for row in rows)
     assert list(rows[0]) == list(REQUEST_COLUMNS)
+    assert [name for name in REQUEST_COLUMNS if name.startswith("part_")] == [f"part_{name}_s" for name in PARTS]
     assert [row["tpot_s"] for row in rows] == [None, 0.1, 0.1]
 
 

@@ -108,8 +108,9 @@ def test_any_command_can_run_inside_an_artefact(tmp_path: Path, capsys: Any) -> 
     assert faults(tmp_path / "a") == []
     assert read_manifest(tmp_path / "a").wrapped
     assert replay(tmp_path / "a").same
+    again = ["artefact", "record", str(tmp_path / "b"), "--input", "d.yaml", "--"]
     for more, says in ((["ls"], "plan"), (run[:-2], "wrote no results"), ([*run, "--requests", "0"], "failed")):
-        assert run_command("calibrate", calibrate, ["artefact", "record", str(tmp_path / "b"), "--", *more]) == 2
+        assert run_command("calibrate", calibrate, [*again, *more]) == 2
         assert says in capsys.readouterr().err
     assert not (tmp_path / "b").exists()
 

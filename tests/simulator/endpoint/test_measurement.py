@@ -97,8 +97,8 @@ def endless(connection: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (silent, "did not finish its reply within 0.4 s"),
-        (endless, "did not finish its reply within 0.4 s"),
+        (silent, "did not finish its reply"),
+        (endless, "did not finish its reply"),
         (sends(b"\x00\xff\x1b[31mnot http\r\n" * 20), "no server answers at this address"),
         (sends(reply(b"<html>", headers=["Content-Type: text/html"])), "does not answer requests.*not JSON"),
         (sends(reply(b"busy", "503 Busy")), "does not answer requests.*answers 503"),
@@ -106,7 +106,8 @@ def endless(connection: socket.socket) -> None:
     ],
 )
 def test_a_server_that_does_not_serve_is_one_line(answer: Answer, says: str, capsys: Any) -> None:
-    code, _, printed = measured(answer, capsys, "--timeout", "0.4s", "--limit", "5s")
+    timeout = "0.4s" if answer in (silent, endless) else "20s"  # the others answer at once
+    code, _, printed = measured(answer, capsys, "--timeout", timeout)
     assert code == 2
     assert re.search(says, printed), printed
     assert len(printed.strip().splitlines()) == 1
