@@ -36,7 +36,7 @@ from planner.evaluation.confidence import (
     confidence,
     sure_rate_per_s,
 )
-from planner.evaluation.evaluator import NO_ALLOWANCE, Evaluator, Load, RunDetail, Verdict, judge
+from planner.evaluation.evaluator import NO_ALLOWANCE, Evaluator, Load, RunDetail, Verdict, judge, verdict_of
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS, TTFT
 from planner.problem.price_list import PriceList, rental_need
@@ -207,8 +207,7 @@ class PlanEvaluator:
         allowance = self.tester.allowance(candidate) if allow else NO_ALLOWANCE
         rate *= allowance.speed
         loads = [Load(rate, self.tester.sizes.full, self.tester.seed + i) for i in range(n_seeds)]
-        seen = list(self.each(partial(self.evaluator.observe, candidate), loads))
-        return judge(seen, self.tester.slos, allowance)
+        return verdict_of(self.evaluator, candidate, loads, self.tester.slos, allowance, self.each)
 
     def _capacity(self, candidate: Candidate, start: float | None, n_seeds: int, seen: list[Verdict]) -> float | None:
         """Return the highest rate that meets the objectives with the required confidence and all seeds pooled.

@@ -7,9 +7,10 @@ the objectives of a request.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -42,7 +43,7 @@ class Load:
         n_requests: Requests of the run.
         seed: Seed of lengths and arrivals.
         whole_cluster: True simulates every replica and the router, False one replica under its share of the rate.
-        patient: Whether the run is extended while it is undecided whether the system keeps up.
+        patient: Whether the run is extended if it is undecided whether the system keeps up (see `verdict_of`).
     """
 
     requests_per_s: float
@@ -266,12 +267,13 @@ class RequestCounter:
     """
 
     n_requests: int = 0
-    _counted: set[tuple[Candidate, Load]] = field(default_factory=set)
+    _counted: set[tuple[Candidate, Load, int]] = field(default_factory=set)
 
     def add(self, candidate: Candidate, seen: Observation) -> None:
         """Count the run behind an observation."""
-        if (candidate, seen.load) not in self._counted:
-            self._counted.add((candidate, seen.load))
+        key = (candidate, replace(seen.load, patient=False), seen.n_simulated)  # the run itself, extended or not
+        if key not in self._counted:
+            self._counted.add(key)
             self.n_requests += seen.n_simulated
 
     def restart(self) -> None:
@@ -419,3 +421,42 @@ def judge(observations: Iterable[Observation], slos: Sequence[Slo], allowance: E
     ratios = [0.0 if np.isnan(v) else v / slo.limit_s for v, slo in zip(values_s, slos, strict=True)]
     worst = int(np.argmax(ratios))
     return Verdict(seen[0].load.requests_per_s / allowed.speed, seen, ratios[worst], slos[worst], stable)
+
+
+def verdict_of(
+    evaluator: Evaluator,
+    candidate: Candidate,
+    loads: Sequence[Load],
+    slos: Sequence[Slo],
+    allowance: ErrorAllowance | None = None,
+    each: Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]] = map,
+    seen: Callable[[Observation], None] | None = None,
+) -> Verdict:
+    """Return the verdict of one run for each load, with longer runs where it is undecided whether the system keeps up.
+
+    Only runs that together meet the objectives are extended, because a longer run has other requests: the objectives
+    must not be met by these at one rate after they were missed at a lower rate by the requests of all other runs.
+
+    Args:
+        evaluator: Simulates the candidate.
+        candidate: The candidate.
+        loads: The loads, of one rate.
+        slos: The objectives.
+        allowance: The allowance for the error with which the objectives are judged.
+        each: Applies a function to each of several loads, in this process or in others.
+        seen: Called with the observation of every run.
+    """
+    observe = partial(evaluator.observe, candidate)
+    found: list[Observation] = list(each(observe, [replace(load, patient=False) for load in loads]))
+    for observation in found:
+        if seen is not None:
+            seen(observation)
+    verdict = judge(found, slos, allowance)
+    longer = [i for i, load in enumerate(loads) if load.patient and found[i].undecided]
+    if not longer or verdict.value_ratio > 1:
+        return verdict
+    for i, observation in zip(longer, each(observe, [loads[i] for i in longer]), strict=True):
+        found[i] = observation
+        if seen is not None:
+            seen(observation)
+    return judge(found, slos, allowance)

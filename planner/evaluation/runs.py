@@ -156,9 +156,13 @@ class SimulatedRuns:
             return self._settle_whole(candidate, load)
         parts, queueing = self.deployments.even_parts(candidate), self.queueing(candidate)
         n, longer = queueing.run_requests(load.requests_per_s, load.n_requests, parts)
-        done, seen = self._once(candidate, parts, load, n)
-        is_open = load.patient and seen.undecided and judge([seen], self.request.slos).value_ratio <= 1
-        return self._once(candidate, parts, load, longer) if n < longer and is_open else (done, seen)
+        if not load.patient:
+            return self._once(candidate, parts, load, n)
+        first = replace(load, patient=False)
+        seen = replace(self.observe(candidate, first), load=load)
+        if n < longer and seen.undecided and judge([seen], self.request.slos).value_ratio <= 1:
+            return self._once(candidate, parts, load, longer)
+        return self.cache.run(candidate, first, self._settle), seen
 
     def _settle_whole(self, candidate: Candidate, load: Load) -> tuple[Run, Observation]:
         """Simulate every replica and the router in a shorter run; a run of one part decides its stability."""
