@@ -216,7 +216,7 @@ class Space:
 
     @property
     def identity(self) -> str:
-        """Return a text that changes with the simulator or its stated error: a digest of a few runs.
+        """Return a text that changes with the simulator, its stated error or the method: a digest of a few runs.
 
         Stored results of another version would be compared with a search that measures other values.
         """
@@ -224,7 +224,7 @@ class Space:
         fastest = sorted(self.parts, key=tester.evaluator.fluid_requests_per_s, reverse=True)
         verdicts = [tester.probe(c, rate, SIZES.full) for c in fastest[:: max(len(fastest) // SAMPLE, 1)][:SAMPLE]]
         seen = [(v.value_ratio, v.stable, v.observations[0].load.requests_per_s) for v in verdicts]
-        return digest(repr((self.evaluator.fingerprint, seen)))
+        return digest(repr((self.evaluator.fingerprint, seen, FAR_BELOW, TOLERANCE, NOISE)))
 
     def truth(self) -> Truth:
         """Return every candidate, measured by itself."""
