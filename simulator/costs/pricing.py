@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from calibration.operators.cost import INTERPOLATED, MEASURED, ROOFLINE, Cost, CostSource
-from calibration.operators.operators import Collective, Elementwise, Gemm
+from calibration.operators.operators import Collective, Elementwise, Gemm, Matmul
 from calibration.operators.roofline import link_bytes, memory_s
 from catalogs.arrays import FloatArray
 from catalogs.deployments.parallelism import MOST_MEASURED
@@ -69,9 +69,9 @@ class Pricer:
 
     def _cost(self, line: OperatorCall) -> Cost:
         op = line.op
-        if isinstance(op, (Gemm, Elementwise)) and line.overlapped_rows:
+        if isinstance(op, (Gemm, Matmul, Elementwise)) and line.overlapped_rows:
             # Up to so many rows, only the bytes that it and the longer kernel read from the same memory take time.
-            alone, rows = self.source.cost(op), op.m if isinstance(op, Gemm) else op.tokens
+            alone, rows = self.source.cost(op), op.tokens if isinstance(op, Elementwise) else op.m
             hidden = np.minimum(alone.seconds, memory_s(op, self.hardware.accelerator))
             return replace(alone, seconds=np.where(np.asarray(rows) <= line.overlapped_rows, hidden, alone.seconds))
         if not isinstance(op, Collective):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from calibration.operators.operators import Collective, Elementwise, Gemm, Num, Operator
+from calibration.operators.operators import Collective, Elementwise, Gemm, Matmul, Num, Operator
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.models.layers import LayerGroup
 from simulator.layers.shard import Shard
@@ -42,7 +42,7 @@ def calls_of(layers: LayerGroup, calls: Iterable[OperatorCall]) -> Calls:
     return (replace(call, layers=layers) for call in calls)
 
 
-def gemm_call(name: str, count: int, op: Gemm) -> OperatorCall:
+def gemm_call(name: str, count: int, op: Gemm | Matmul) -> OperatorCall:
     """Return a matrix product, with the kernel that quantises its input where its type needs one."""
     return OperatorCall(name, "gemm", count, op, kernels=1 + (op.dtype in QUANTISED))
 

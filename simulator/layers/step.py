@@ -25,7 +25,6 @@ from calibration.operators.operators import (
     SAMPLING_BYTES_PER_LOGIT,
     SORT_BYTES_PER_LOGIT,
     Collective,
-    Gemm,
     Num,
 )
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
@@ -107,7 +106,7 @@ class StepCalls:
     def logits(self, sequences: Num) -> list[OperatorCall]:
         """Return the output projection and sampling of the sequences that get a token in this step."""
         shard, size = self.shard, self.shard.model.vocab_size
-        head = Gemm(sequences, shard.vocab, shard.model.hidden_size, shard.plain_dtype)
+        head = shard.product(sequences, shard.vocab, shard.model.hidden_size, shard.plain_dtype)
         calls = [gemm_call("lm_head", 1, head)]
         if shard.tp > 1:
             gather = Collective("all_gather", sequences * (size * ACT), shard.tp, graph=False)
