@@ -134,6 +134,7 @@ SHORT = {
     "planner/networks/reproduction.py": "the written form of a request",
     "simulator/core/invariants.py": "public types",
     "simulator/costs/compile.py": "the choice among the cost models, above all of them",
+    "simulator/costs/generate_host.py": "one host time",
     "simulator/costs/measured_steps.py": "one cost model",
 }
 

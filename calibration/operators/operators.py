@@ -259,12 +259,13 @@ class Streaming:
 class HostLaunch:
     """The launch of `kernels` small kernels by the host, from the modules of a network or by calls of the functions.
 
-    The difference of the two is what Python and the modules add to each call.
+    The difference of the two is what Python and the modules add to each call. The kind "generate CLASS" is a decode
+    step of `generate` of transformers with `kernels` layers of a class of models.
     """
 
     family: ClassVar[str] = "host_launch"
 
-    kind: str  # "modules" | "calls"
+    kind: str  # "modules" | "calls" | "generate CLASS"
     kernels: Num
 
 

@@ -191,6 +191,7 @@ class EngineProfile:
     source: str
     #: Steps with prefill run in graphs too, up to max_graph_tokens (piecewise capture).
     graphs_with_prefill: bool = False
+    calls_generate: bool = False  # runs `generate` of transformers, whose host time a profile measures
     packs_weights: bool = True  # on a CPU, lays weights out for oneDNN when it loads them; plain torch does not
     top_p_by_sort: bool = False  # top_p sampling sorts all logits, instead of using a kernel without a sort
     fuses_norms: bool = False  # in graphs, the all-reduce kernel also adds the residual and normalises

@@ -24,6 +24,7 @@ from simulator.cluster.kv_transfer import DisaggregationPolicy
 from simulator.core.batch import BatchShape
 from simulator.core.step_timer import StepTimer
 from simulator.costs.compile import compile_step_cost
+from simulator.costs.generate_host import with_generate_host
 from simulator.costs.step_cost import StepCost
 from simulator.layers.shard import Shard
 from simulator.layers.step import step_calls
@@ -84,6 +85,7 @@ def compile_deployment(
     """
     resolved, memory = fit(deployment, measured_host, resolved)
     bundle = load_bundle(resolved.hardware.accelerator, bundle_path)
+    resolved = with_generate_host(resolved, bundle) if measured_host else resolved
     return CompiledDeployment(resolved, memory, compile_step_cost(resolved, bundle), bundle)
 
 
