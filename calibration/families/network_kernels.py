@@ -195,7 +195,8 @@ class HostLaunchModel:
         """Return (seconds, origin) in the shape of `kernels`; a kind that was not measured has that of the other."""
         (kernels,) = broadcast(op.kernels)
         known = self.seconds.get(op.kind)
-        each = max(self.seconds.values()) if known is None else known
+        others = (seconds for kind, seconds in self.seconds.items() if kind not in self.fixed_s)
+        each = max(others, default=0.0) if known is None else known
         fixed = self.fixed_s.get(op.kind, 0.0)
         return np.maximum(fixed + kernels * each, 1e-12), np.full(kernels.shape, ROOFLINE if known is None else 0.0)
 
