@@ -142,7 +142,7 @@ def _workload(name: str) -> Record:
     w = load_workload(name)
     stats = {key: round(value, 2) for key, value in w.stats().items()}
     head = {"name": w.name, "requests": w.n_requests, "requests_per_s": w.requests_per_s, "closed_loop": w.closed_loop}
-    images = {"images": w.image_words} if w.sends_images else {}
+    images = {"images": w.media_words} if w.sends_media else {}
     return head | stats | images | {"source": w.source, "notices": list(w.notices)}
 
 

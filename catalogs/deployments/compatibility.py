@@ -75,7 +75,7 @@ FEATURES: Final[Mapping[str, DeploymentFeature]] = {
     "text_encoder": DeploymentFeature("an encoder-decoder model", _text_encoder, "a decoder-only model"),
     "speculative": _given("speculative", "speculative decoding"),
     "lora": _given("lora", "LoRA"),
-    "multimodal": _given("multimodal", "serving of images"),
+    "multimodal": _given("multimodal", "serving of images, videos and audio"),
     "kv_offload": _given("kv_offload", "KV offload"),
     "swap": DeploymentFeature("preemption by swap", _swap, "preemption: recompute"),
     "swap_space_gib": _given("swap_space_gib", "swap space"),

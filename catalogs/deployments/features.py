@@ -59,14 +59,19 @@ def check_host_memory(key: str, gib: float, hardware: Hardware, replicas: int) -
 
 
 def resolve_multimodal(deployment: Deployment, model: ModelSpec) -> Multimodal | None:
-    """Return how the deployment serves images; None if it serves text only.
+    """Return how the deployment serves images, videos and audio; None if it serves text only.
 
     Raises:
-        InputError: The catalog knows no vision tower of the model.
+        InputError: The catalog knows no tower of the model, or none for a kind of item.
     """
-    if deployment.multimodal is not None and model.vision is None:
-        raise InputError("the catalog knows no vision tower of this model", model.name, "multimodal: null")
-    return deployment.multimodal
+    wanted = deployment.multimodal
+    if wanted is not None and not model.towers:
+        raise InputError("the catalog knows no tower of this model", model.name, "multimodal: null")
+    missing = [m for m in (wanted.modalities or ()) if m not in model.modalities] if wanted is not None else []
+    if missing or (wanted is not None and wanted.modalities == ()):
+        rule = f"multimodal.modalities of {model.name} are some of {', '.join(model.modalities)}"
+        raise InputError(rule, missing[0] if missing else "[]", f"[{model.modalities[0]}]")
+    return wanted
 
 
 #: LoRA ranks that vLLM accepts: MaxLoRARanks (vllm/config/lora.py).

@@ -13,6 +13,7 @@ from catalogs.deployments.speculation import Speculative
 from catalogs.engines.profile import KvTransfer, RankDispatch
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
+from catalogs.models.media_items import Modality
 
 #: Keys that belong to the whole deployment and cannot be set for one pool.
 SHARED_KEYS: Final = ("disaggregation", "pools", "router", "router_staleness_s", "faults", "retries")
@@ -66,13 +67,16 @@ class Lora(StrictYamlBlock):
 
 
 class Multimodal(StrictYamlBlock):
-    """The `multimodal` block of deployment.yaml: the engine loads the vision tower and accepts images.
+    """The `multimodal` block of deployment.yaml: the engine loads the towers and accepts images, videos and audio.
 
-    `encoder_parallel` is vLLM's `--mm-encoder-tp-mode`: tensor ranks divide the weights of the tower, or each of them
-    holds all of it and computes its share of the images (`data`). `encoder_cache_tokens` are the embeddings that the
-    encoder cache holds; null: as many as the encoder budget of a step.
+    `modalities` are the kinds of items that the engine accepts; null: all that the model reads. An engine reserves
+    encoder budget and memory for the largest item of each of them. `encoder_parallel` is vLLM's
+    `--mm-encoder-tp-mode`: tensor ranks divide the weights of the towers, or each of them holds all of them and
+    computes its share of the items (`data`). `encoder_cache_tokens` are the embeddings that the encoder cache holds;
+    null: as many as the encoder budget of a step.
     """
 
+    modalities: Annotated[tuple[Modality, ...], Field(strict=False)] | None = None
     encoder_parallel: Literal["weights", "data"] = "weights"
     encoder_cache_tokens: PositiveInt | None = None
 
@@ -137,7 +141,7 @@ class Deployment(StrictYamlBlock):
         None  # host memory of each accelerator for swapped requests
     )
     lora: Lora | None = None
-    multimodal: Multimodal | None = None  # null: only text is served, unless the workload sends images
+    multimodal: Multimodal | None = None  # null: only text is served, unless the workload sends media
     speculative: Speculative | None = None  # catalogs/deployments/speculation.py
     pools: list[dict[str, object]] | None = None  # kinds of replica behind one router: the keys that differ
     router: str | dict[str, object] = "round_robin"  # catalogs/deployments/routing.py

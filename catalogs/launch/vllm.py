@@ -18,7 +18,6 @@ ON_THE_FLY: Final = {"fp8": "fp8"}
 _KV_NAMES: Final = {"fp8": "fp8", "bf16": "bfloat16"}
 
 #: Images and videos per prompt where only text is served: vLLM then reserves no memory for the vision tower's pass.
-TEXT_ONLY: Final = {"image": 0, "video": 0}
 
 _DEFAULT_ALL2ALL: Final = Layout().all2all_backend
 
@@ -43,8 +42,9 @@ def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
         found.append((flags["api_server_count"], str(r.api_server_count)))
     if r.multimodal is not None and r.multimodal.encoder_parallel != "weights":
         found.append(("--mm-encoder-tp-mode", r.multimodal.encoder_parallel))
-    elif r.multimodal is None and r.model.vision is not None:  # as planned: no memory for images
-        found.append(("--limit-mm-per-prompt", json.dumps(TEXT_ONLY)))
+    if refused := [modality for modality in r.model.modalities if modality not in r.modalities]:
+        # As planned: no budget and no memory for their largest items.
+        found.append(("--limit-mm-per-prompt", json.dumps(dict.fromkeys(refused, 0))))
     if r.speculation is not None:
         found.append(("--speculative-config", json.dumps(_drafts(r.speculation))))
     if r.role in _KV_ROLES:

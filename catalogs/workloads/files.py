@@ -11,8 +11,8 @@ from catalogs.errors import InputError
 from catalogs.io.input_files import exists, is_file
 from catalogs.io.yaml_files import Seed, YamlBlock, check_keys
 from catalogs.workloads.arrivals import Arrivals, Count, Weight, parse_arrivals
-from catalogs.workloads.images import Images
 from catalogs.workloads.lengths import Quantiles, QuantilesByInput, parse_lengths
+from catalogs.workloads.media_blocks import AudioClips, Images, MediaBlocks, Videos
 from catalogs.workloads.replay import Replay
 from catalogs.workloads.service_classes import parse_classes
 from catalogs.workloads.sessions import SharedPrefix, Turns
@@ -45,6 +45,8 @@ class WorkloadFile(YamlBlock):
     shared_prefix: Any = None
     turns: Any = None
     images: Any = None
+    videos: Any = None
+    audio: Any = None
     name: str | None = None
     source: str | None = None
     as_of: Any = None
@@ -56,6 +58,7 @@ TRACE_KEYS = {"trace", "hash_block_tokens", "rate_scale", "tokenizer"}
 RECIPE_KEYS = {
     "adapters",
     "arrivals",
+    "audio",
     "classes",
     "duration_s",
     "images",
@@ -64,6 +67,7 @@ RECIPE_KEYS = {
     "output_tokens",
     "shared_prefix",
     "turns",
+    "videos",
 }
 
 
@@ -124,8 +128,17 @@ def _recipe(written: WorkloadFile, where: str) -> SyntheticWorkload:
         adapters=None if written.adapters is None else check_keys(Adapters, written.adapters, "adapters"),
         models=written.models or {},
         classes=() if written.classes is None else parse_classes(written.classes, where),
-        images=None if written.images is None else check_keys(Images, written.images, "images"),
+        media=_media(written),
     )
+
+
+def _media(written: WorkloadFile) -> MediaBlocks | None:
+    found = MediaBlocks(
+        None if written.images is None else check_keys(Images, written.images, "images"),
+        None if written.videos is None else check_keys(Videos, written.videos, "videos"),
+        None if written.audio is None else check_keys(AudioClips, written.audio, "audio"),
+    )
+    return found if found.given else None
 
 
 def _requests_of(duration_s: float | None, arrivals: Arrivals, where: str) -> int:

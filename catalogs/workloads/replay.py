@@ -10,7 +10,7 @@ from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
 from catalogs.models.spec import ModelSpec
 from catalogs.workloads.block_hashes import BlockIds
-from catalogs.workloads.images import RequestImages
+from catalogs.workloads.media import RequestMedia
 from catalogs.workloads.request_set import RequestSet, rows_of
 from catalogs.workloads.traces import Trace
 
@@ -31,7 +31,7 @@ class Replay:
     rate_scale: float = 1.0
     seed: int = 0
     concurrency: None = None
-    reader: ModelSpec | None = None  # the model that reads the images; without one, prompts do not include them
+    reader: ModelSpec | None = None  # the model that reads the media; without one, prompts do not include them
 
     def __post_init__(self) -> None:
         if self.rate_scale != 1.0 and not (self.requests_per_s and self.trace.arrival_s is not None):
@@ -56,10 +56,10 @@ class Replay:
         """
         lap, row = np.divmod(np.arange(n), len(self.trace.input_tokens))
         columns = rows_of(self.trace, ("output_tokens", "requested_models", "adapters", "terms"), row)
-        sessions, images = self.trace.sessions, self._images(row)
+        sessions, media = self.trace.sessions, self._media(row)
         return RequestSet(
             input_tokens=self.draw_lengths(seed, n)[0],
-            images=images,
+            media=media,
             arrival_s=self._arrival_s(seed, row, lap, requests_per_s),
             block_hashes=self._block_hashes(n),
             hash_block_tokens=self.trace.hash_block_tokens,
@@ -72,16 +72,16 @@ class Replay:
     def draw_lengths(self, seed: int, n: int) -> tuple[IntArray, IntArray]:  # noqa: ARG002 - as SyntheticWorkload
         """Return the input and output lengths of the first n requests. Shape (n,) each."""
         row = np.arange(n) % len(self.trace.input_tokens)
-        inputs, images = self.trace.input_tokens[row], self._images(row)
-        read = images is not None and images.is_read
-        return inputs + images.tokens if images is not None and read else inputs, self.trace.output_tokens[row]
+        inputs, media = self.trace.input_tokens[row], self._media(row)
+        read = media is not None and media.is_read
+        return inputs + media.tokens if media is not None and read else inputs, self.trace.output_tokens[row]
 
-    def _images(self, rows: IntArray) -> RequestImages | None:
-        """Return the images of these requests of the trace, read if a model reads them; None without images."""
-        images = self.trace.images
-        if images is None:
+    def _media(self, rows: IntArray) -> RequestMedia | None:
+        """Return the media of these requests of the trace, read if a model reads them; None without media."""
+        media = self.trace.media
+        if media is None:
             return None
-        return images[rows] if self.reader is None else images[rows].read_by(self.reader)
+        return media[rows] if self.reader is None else media[rows].read_by(self.reader)
 
     def _arrival_s(self, seed: int, row: IntArray, lap: IntArray, requests_per_s: float) -> FloatArray:
         times, own = self.trace.arrival_s, self.requests_per_s

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from catalogs.arrays import FloatArray, IntArray
-from catalogs.workloads.images import RequestImages
+from catalogs.workloads.media import RequestMedia
 from catalogs.workloads.service_classes import ServiceLevels
 
 #: The fields of a request set with one entry for each request, except block_hashes.
@@ -20,7 +20,7 @@ COLUMNS: Final = (
     "adapters",
     "terms",
     "think_s",
-    "images",
+    "media",
 )
 
 
@@ -55,7 +55,7 @@ class RequestSet:
     adapters: IntArray | None = None  # LoRA adapter of each request; -1: none
     terms: ServiceLevels | None = None  # priority, deadline and timeout of each request
     think_s: FloatArray | None = None  # closed loop: seconds a client waits before it sends the i-th request
-    images: RequestImages | None = None  # input_tokens includes their tokens once a model has read them
+    media: RequestMedia | None = None  # input_tokens includes their tokens once a model has read them
     name: str = ""
     source: str = ""
     seed: int = 0

@@ -14,8 +14,9 @@ from catalogs.errors import InputError
 from catalogs.io.yaml_files import Share, YamlBlock
 from catalogs.models.spec import ModelSpec
 from catalogs.workloads.arrivals import AllAtOnce, Arrivals, ClosedLoopArrivals, Rateless
-from catalogs.workloads.images import Images, RequestImages, image_block_ids
 from catalogs.workloads.lengths import Lengths, sample_pairs
+from catalogs.workloads.media import RequestMedia, media_block_ids
+from catalogs.workloads.media_blocks import MediaBlocks
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.service_classes import ServiceClass, draw_service_levels
 from catalogs.workloads.sessions import BLOCK_TOKENS, Sessions, SharedPrefix, Turns, block_ids
@@ -73,13 +74,13 @@ class SyntheticWorkload:
     classes: tuple[ServiceClass, ...] = ()
     adapters: Adapters | None = None
     steady_sessions: bool = False
-    images: Images | None = None
+    media: MediaBlocks | None = None
     reader: ModelSpec | None = None
 
     def __post_init__(self) -> None:
-        if self.turns and self.images:
-            rule = "images of earlier turns are not simulated; give each request its own images, or a trace"
-            raise InputError(rule, "turns with images", "images without turns")
+        if self.turns and self.media:
+            rule = "images, videos and audio of earlier turns are not simulated; give each request its own, or a trace"
+            raise InputError(rule, f"turns with {self.media.given[0].key}", f"{self.media.given[0].key} without turns")
         if self.turns and isinstance(self.arrivals, AllAtOnce):
             raise InputError("turns of a session cannot arrive all at once; choose other arrivals", "all_at_once")
 
@@ -101,16 +102,16 @@ class SyntheticWorkload:
     def draw(self, seed: int, n: int, requests_per_s: float) -> RequestSet:
         """Return n requests.
 
-        Arrivals, inputs, outputs, prefix groups, turns, think times, models, classes, adapters and images come from
+        Arrivals, inputs, outputs, prefix groups, turns, think times, models, classes, adapters and media come from
         independent streams of the seed, so that changing one distribution leaves the draws of the others unchanged.
         """
         streams = _streams(seed)
         sessions, inputs, outputs = self._sessions(streams, n)
         arrival_s = self._arrival_s(sessions, streams, requests_per_s)
         order = self._order(sessions, arrival_s)[:n]
-        images = self._images(streams, inputs)
-        hashes = self._block_hashes(sessions, inputs, outputs, images, streams[3])
-        inputs = inputs + images.tokens if images is not None and images.is_read else inputs
+        media = self._media(streams, inputs)
+        hashes = self._block_hashes(sessions, inputs, outputs, media, streams[3])
+        inputs = inputs + media.tokens if media is not None and media.is_read else inputs
         session, n_sessions = sessions.session[order], sessions.n_sessions  # one model, adapter and class per session
         weights = np.array(list(self.models.values()))
         think_s = self.arrivals.think_time_s if isinstance(self.arrivals, ClosedLoopArrivals) else 0.0
@@ -127,7 +128,7 @@ class SyntheticWorkload:
             adapters=self.adapters.draw(streams[8], n_sessions)[session] if self.adapters else None,
             terms=draw_service_levels(self.classes, streams[7], n_sessions)[session] if self.classes else None,
             think_s=streams[9].standard_exponential(len(order)) * think_s if think_s else None,
-            images=None if images is None else images[order],
+            media=None if media is None else media[order],
             seed=seed,
         )
 
@@ -135,8 +136,8 @@ class SyntheticWorkload:
         """Return the input and output lengths of n requests, without their arrivals and contents. Shape (n,) each."""
         streams = _streams(seed)
         _, inputs, outputs = self._sessions(streams, n)
-        images = self._images(streams, inputs)
-        inputs = inputs + images.tokens if images is not None and images.is_read else inputs
+        media = self._media(streams, inputs)
+        inputs = inputs + media.tokens if media is not None and media.is_read else inputs
         return inputs[:n], outputs[:n]
 
     def _sessions(self, streams: list[np.random.Generator], n: int) -> tuple[Sessions, IntArray, IntArray]:
@@ -167,11 +168,11 @@ class SyntheticWorkload:
             return np.lexsort((sessions.session, sessions.turn, sessions.session // self.concurrency))
         return np.argsort(arrival_s, kind="stable")
 
-    def _images(self, streams: list[np.random.Generator], inputs: IntArray) -> RequestImages | None:
-        """Return the images of requests with these texts, behind the shared prefix; None without images."""
-        if self.images is None:
+    def _media(self, streams: list[np.random.Generator], inputs: IntArray) -> RequestMedia | None:
+        """Return the media of requests with these texts, behind the shared prefix; None without media."""
+        if self.media is None:
             return None
-        drawn = self.images.draw(streams[10], len(inputs))
+        drawn = self.media.draw(streams[10], len(inputs))
         if self.shared_prefix is not None:
             drawn = replace(drawn, before=np.minimum(inputs, self.shared_prefix.tokens))
         return drawn if self.reader is None else drawn.read_by(self.reader)
@@ -181,17 +182,17 @@ class SyntheticWorkload:
         sessions: Sessions,
         inputs: IntArray,
         outputs: IntArray,
-        images: RequestImages | None,
+        media: RequestMedia | None,
         rng: np.random.Generator,
     ) -> tuple[tuple[int, ...], ...] | None:
-        repeats = images is not None and images.repeats and images.is_read
+        repeats = media is not None and media.repeats and media.is_read
         if self.turns is None and self.shared_prefix is None and not repeats:
             return None
         groups = rng.integers(0, self.shared_prefix.groups if self.shared_prefix else 1, sessions.n_sessions)
-        if images is not None:
+        if media is not None:
             prefix = self.shared_prefix
-            prefixes = None if prefix is None else block_ids(sessions, images.before, prefix, groups)
-            return image_block_ids(images, BLOCK_TOKENS, prefixes, groups) if images.is_read else prefixes
+            prefixes = None if prefix is None else block_ids(sessions, media.before, prefix, groups)
+            return media_block_ids(media, BLOCK_TOKENS, prefixes, groups) if media.is_read else prefixes
         return block_ids(sessions, inputs + outputs if self.turns else inputs, self.shared_prefix, groups)
 
 

@@ -20,7 +20,7 @@ from catalogs.errors import InputError
 from catalogs.io.input_files import MOST_DATA_BYTES, read_limited
 from catalogs.io.json_files import load_json
 from catalogs.workloads.block_hashes import BlockIds, chained_hashes
-from catalogs.workloads.images import RequestImages
+from catalogs.workloads.media import RequestMedia
 from catalogs.workloads.service_classes import COLUMNS as SERVICE_COLUMNS
 from catalogs.workloads.service_classes import ServiceLevels, is_empty
 from catalogs.workloads.trace_cells import (
@@ -41,7 +41,7 @@ from catalogs.workloads.trace_formats import (
     recognise_clock,
     recognise_format,
 )
-from catalogs.workloads.trace_images import IMAGES, trace_images
+from catalogs.workloads.trace_media import MEDIA_COLUMNS, trace_media
 
 Columns = dict[str, Sequence[Any]]
 
@@ -72,7 +72,7 @@ class Trace:
     models: tuple[str, ...] = ()
     adapters: IntArray | None = None  # LoRA adapters, numbered by first appearance; -1: none
     terms: ServiceLevels | None = None
-    images: RequestImages | None = None  # input_tokens does not include their tokens
+    media: RequestMedia | None = None  # input_tokens does not include their tokens
 
 
 def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str | None = None) -> Trace:
@@ -95,11 +95,13 @@ def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str 
     columns, sorted_notice = _by_arrival(columns, kind, where)
     known = {name: column for name, column in columns.items() if name != "model" or kind.names_models}
     trace = _trace(columns, kind, hash_block_tokens, where)
-    images = trace_images(columns[IMAGES], where) if IMAGES in columns else None
-    if images is not None and trace.block_hashes is not None:
-        rule = f"{where}: images are not simulated with hash_ids, which count the tokens of one model's images"
-        raise InputError(rule, IMAGES, hint="leave out one of the columns")
-    labels = trace_labels(known, where) | {"terms": ServiceLevels.of(columns, where), "images": images}
+    media = trace_media(columns, where)
+    if media is not None and trace.block_hashes is not None:
+        rule = (
+            f"{where}: images, videos and audio are not simulated with hash_ids, which count one model's tokens of them"
+        )
+        raise InputError(rule, ", ".join(n for n in MEDIA_COLUMNS if n in columns), hint="leave out one of the columns")
+    labels = trace_labels(known, where) | {"terms": ServiceLevels.of(columns, where), "media": media}
     if kind.drops_failed:  # the labels of the requests that are left
         keep = numbers(columns[kind.output_tokens], kind.output_tokens, where) != 0
         labels = {name: label if name == "models" or label is None else label[keep] for name, label in labels.items()}
@@ -111,7 +113,7 @@ def _unused(known: Columns, columns: Columns, kind: TraceFormat, where: str) -> 
     """Return a notice that names the columns which are not read, if there are any; `known` may be read."""
     session = next((name for name in SESSION_COLUMNS if name in known), None)
     chain = ("chat_id", "parent_chat_id")
-    used = {*kind.columns, IMAGES, "hash_ids", "model", "adapter", *SERVICE_COLUMNS, session}
+    used = {*kind.columns, *MEDIA_COLUMNS, "hash_ids", "model", "adapter", *SERVICE_COLUMNS, session}
     used |= set(chain) if session is None and set(chain) <= set(columns) else set()
     unused = [name for name in columns if name not in used or name not in known]
     return (f"{where}: columns that are not used: {', '.join(unused)}",) if unused else ()

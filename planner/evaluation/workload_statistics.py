@@ -13,7 +13,7 @@ import numpy.typing as npt
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
-from catalogs.models.image_rules import ImageLayout
+from catalogs.models.media_items import MediaLayout
 from catalogs.workloads.length_statistics import LengthStatistics, TokenStatistics
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
@@ -35,7 +35,7 @@ class WorkloadStatistics:
         input_mean: Mean prompt length.
         output_mean: Mean output length.
         variability: Sum of the squared coefficients of variation of the gaps between arrivals and of prompt lengths.
-        images: Mean number of images of a request by what they become, if all were different.
+        media: Mean number of items of a request by what they become, if all were different.
     """
 
     sample: RequestSet
@@ -43,7 +43,7 @@ class WorkloadStatistics:
     input_mean: float
     output_mean: float
     variability: float
-    images: Mapping[ImageLayout, float] = field(default_factory=dict)
+    media: Mapping[MediaLayout, float] = field(default_factory=dict)
     _input_quantiles: dict[float, float] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -53,7 +53,7 @@ class WorkloadStatistics:
         total = sample.input_tokens + sample.output_tokens
         means = float(sample.input_tokens.mean()), float(sample.output_tokens.mean())
         variability = _cv2(np.diff(np.sort(sample.arrival_s))) + _cv2(sample.input_tokens)
-        return cls(sample, int(total.max()), *means, variability, _image_means(sample))
+        return cls(sample, int(total.max()), *means, variability, _media_means(sample))
 
     def input_at(self, quantile: float) -> float:
         """Return the prompt length at this quantile, tokens; the result is cached."""
@@ -62,12 +62,12 @@ class WorkloadStatistics:
         return self._input_quantiles[quantile]
 
 
-def _image_means(sample: RequestSet) -> dict[ImageLayout, float]:
-    """Return the mean number of images of a request by what they become; images that repeat count once."""
-    images = sample.images
-    if images is None or not sample.n:
+def _media_means(sample: RequestSet) -> dict[MediaLayout, float]:
+    """Return the mean number of items of a request by what they become; items that repeat count once."""
+    media = sample.media
+    if media is None or not sample.n:
         return {}
-    seen = {(image.layout, image.content) for i in range(sample.n) for image in images.of_request(i)}
+    seen = {(item.layout, item.content) for i in range(sample.n) for item in media.of_request(i)}
     found = Counter(layout for layout, _ in seen)
     return {layout: n / sample.n for layout, n in found.items()}
 

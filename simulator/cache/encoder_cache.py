@@ -1,4 +1,4 @@
-"""The encoder cache: embeddings of images on the device, shared by all requests with the same image.
+"""The encoder cache: embeddings of media on the device, shared by all requests with the same item.
 
 It counts embeddings, not bytes, as vLLM's EncoderCacheManager does (vllm/v1/core/encoder_cache_manager.py). An entry
 is held by the requests whose prompts still need it. An entry that no request holds stays until its space is needed; the
@@ -14,8 +14,8 @@ from simulator.core.request import Request
 
 
 @dataclass(frozen=True, slots=True)
-class ImageRules:
-    """The limits of encoding images, in embeddings.
+class EncoderLimits:
+    """The limits of encoding images, videos and audio, in embeddings.
 
     Attributes:
         budget: Most embeddings that are computed in a step.
@@ -25,13 +25,18 @@ class ImageRules:
     budget: int
     cache: int
 
+    @property
+    def largest_item(self) -> int:
+        """Return the most embeddings that an item may have; vLLM rejects requests with a larger one."""
+        return min(self.budget, self.cache)
+
 
 class EncoderCache:
-    """The entries of an encoder cache by the content of their image.
+    """The entries of an encoder cache by the content of their item.
 
     Attributes:
-        n_encoded: Images that were encoded.
-        n_hits: Images whose embeddings were in the cache when a request first needed them.
+        n_encoded: Items that were encoded.
+        n_hits: Items whose embeddings were in the cache when a request first needed them.
     """
 
     def __init__(self, size: int) -> None:
@@ -69,7 +74,7 @@ class EncoderCache:
         return True
 
     def insert(self, content: int, embeddings: int, request: Request) -> None:
-        """Add the entry of an image that is encoded for a request."""
+        """Add the entry of an item that is encoded for a request."""
         self._sizes[content] = embeddings
         self._holders[content] = {request}
         self.free -= embeddings

@@ -110,7 +110,7 @@ def simulate(
     views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain)
     named = workload or default_workload(written.model)
     source = with_constant_lengths(load_workload(named), input_tokens, output_tokens)
-    written = with_images(written) if source.sends_images else written
+    written = with_media(written, named) if source.sends_media else written
     fleet = compile_fleet(written)
     options = serving_options(written, fleet)
     source = fleet.reads(source)
@@ -137,11 +137,15 @@ def simulate(
         print_summary(document)
 
 
-def with_images(written: Deployment) -> Deployment:
-    """Return the deployment that also serves images, as an engine does unless images are disabled."""
+def with_media(written: Deployment, workload: str) -> Deployment:
+    """Return the deployment that also serves the kinds of items that a workload sends; others stay disabled."""
     from catalogs.deployments.schema import Multimodal
+    from catalogs.models.catalog import load_model
+    from catalogs.workloads.workload import served_modalities
 
-    return written if written.multimodal else written.model_copy(update={"multimodal": Multimodal()})
+    sent = served_modalities(workload, load_model(written.model))
+    kept = written if written.multimodal or not sent else None
+    return kept or written.model_copy(update={"multimodal": Multimodal(modalities=sent)})
 
 
 AnyDeployment = TypeVar("AnyDeployment", bound="BaseModel")

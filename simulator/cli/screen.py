@@ -132,10 +132,10 @@ def _features(metrics: dict[str, Any]) -> list[str]:
             f"{percent(offload['hit_fraction'])} of input; "
             f"{offload['stored_tokens']:,} stored"
         )
-    if images := metrics.get("images"):
+    if media := metrics.get("media"):
         lines.append(
-            f"images: {images['n_encoded']:,} encoded in {images['encoder_s']:.2f} s of the accelerators' time, "
-            f"{images['n_cache_hits']:,} found in the encoder cache"
+            f"images, videos and audio: {media['n_encoded']:,} encoded in {media['encoder_s']:.2f} s of the "
+            f"accelerators' time, {media['n_cache_hits']:,} found in the encoder cache"
         )
     if lora := metrics.get("lora"):
         lines.append(

@@ -261,8 +261,8 @@ class Cluster:
             return
         if self._adapters is not None:
             request.adapter = self._adapters[index]
-        if self.requests.images is not None:
-            request.images = self.requests.images.of_request(index)
+        if self.requests.media is not None:
+            request.media = self.requests.media.of_request(index)
         refusal, replica = self.route(request)
         self.results.status[index] = refusal or UNFINISHED
         if refusal:

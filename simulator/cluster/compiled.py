@@ -107,14 +107,16 @@ class CompiledFleet:
     transfer_queues: int | None = None
 
     def reads(self, workload: Workload) -> Workload:
-        """Return a workload as the model of the fleet reads it: images are tokens of the prompts.
+        """Return a workload as the model of the fleet reads it: images, videos and audio are tokens of the prompts.
 
         Raises:
-            InputError: The workload sends images, and the model does not read them, or there are several models.
+            InputError: The workload sends media that the model does not read, or there are several models.
         """
         models = {compiled.resolved.model.name: compiled.resolved.model for compiled in self.deployments}
-        if workload.sends_images and len(models) > 1:
-            raise InputError("images are simulated with one model at a time", ", ".join(models), next(iter(models)))
+        if workload.sends_media and len(models) > 1:
+            raise InputError(
+                "images, videos and audio are simulated with one model at a time", ", ".join(models), next(iter(models))
+            )
         return workload.for_model(next(iter(models.values())))
 
 

@@ -12,7 +12,7 @@ from catalogs.workloads.block_hashes import EngineBlocks
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.compiled import Pool
 from simulator.cluster.routers.base import Router
-from simulator.core.outcomes import TOO_LARGE, TOO_LONG, TOO_WIDE
+from simulator.core.outcomes import ITEM_TOO_LARGE, TOO_LARGE, TOO_LONG, TOO_WIDE
 from simulator.core.request import Request
 from simulator.engine.context import EngineContext
 from simulator.engine.replica import Replica
@@ -47,7 +47,10 @@ class RunningPool:
         too_long = tokens > rules.max_model_len
         if rules.side_tokens:
             too_long |= np.maximum(inputs, tokens - inputs) > rules.side_tokens
-        codes = np.select([too_long, too_wide, too_large], [TOO_LONG, TOO_WIDE, TOO_LARGE])
+        reasons = {TOO_LONG: too_long, TOO_WIDE: too_wide, TOO_LARGE: too_large}
+        if rules.encoder_limits is not None and requests.media is not None:
+            reasons[ITEM_TOO_LARGE] = requests.media.largest_embeddings > rules.encoder_limits.largest_item
+        codes = np.select(list(reasons.values()), list(reasons))
         return cls(pool, context, keys, codes.astype(np.int8).tobytes() if codes.any() else b"")
 
     def refusal(self, index: int) -> int:

@@ -29,7 +29,7 @@ class ReplicaRun:
     kv_peak_fraction: float
     offload: OffloadUse | None = None
     adapters: tuple[int, int] | None = None  # number of adapters loaded to the device, and of those read from disk
-    images: tuple[int, int] | None = None  # number of images encoded, and of images found in the encoder cache
+    media: tuple[int, int] | None = None  # number of items encoded, and of items found in the encoder cache
     created_s: float = 0.0
     removed_s: float = inf  # inf: the replica existed until the end of the run
     peak_use: PeakUse | None = None  # None: unknown
@@ -49,9 +49,9 @@ class ReplicaRun:
         peak = (scheduler.kv.total - scheduler.kv.min_available) / max(1, scheduler.kv.total)
         offload = OffloadUse.of(scheduler.host) if scheduler.host else None
         adapters = (scheduler.slots.n_from_host, scheduler.slots.n_from_disk) if scheduler.slots else None
-        images = (scheduler.encoders.n_encoded, scheduler.encoders.n_hits) if scheduler.encoders else None
+        media = (scheduler.encoders.n_encoded, scheduler.encoders.n_hits) if scheduler.encoders else None
         existed = replica.created_s, replica.removed_s
-        return cls(replica.pool, replica.logs, peak, offload, adapters, images, *existed, scheduler.peak_use)
+        return cls(replica.pool, replica.logs, peak, offload, adapters, media, *existed, scheduler.peak_use)
 
 
 @dataclass(frozen=True, slots=True)

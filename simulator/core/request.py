@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from catalogs.workloads.images import PromptImage
+from catalogs.workloads.media import PromptItem
 from simulator.core.speculation import AcceptedDrafts
 
 
@@ -42,7 +42,7 @@ class Request:
     retired: bool = False  # whether its last token is in flight, so that nothing is left to schedule
     emitted: bool = False  # whether its first token has been output
     adapter: int = -1  # index of the requested LoRA adapter; -1: none
-    images: tuple[PromptImage, ...] = ()  # in the order of the prompt
+    media: tuple[PromptItem, ...] = ()  # in the order of the prompt
     advances: AcceptedDrafts | None = None  # its rounds of speculative decoding
     spare_blocks: int = 0  # blocks held for drafts, beyond those of its tokens; while decoding, see SpeculativeSet
     last_token_s: float = 0.0  # set at a preemption: when the last token before it was output

@@ -43,12 +43,12 @@ def answer_to(request: PlanRequest) -> Answer:
 
 def test_every_candidate_of_a_workload_with_images_serves_them() -> None:
     request = asked()
-    assert request.sends_images
+    assert request.modalities == ("image",)
     found = open_evaluator(request).space()
     assert found
-    assert all(candidate.rest.values["multimodal"] == {} for candidate in found)
+    assert all(candidate.rest.values["multimodal"] == {"modalities": ["image"]} for candidate in found)
     text = asked("lmsys-turns")
-    assert not text.sends_images
+    assert not text.modalities
     assert not any("multimodal" in candidate.rest.values for candidate in open_evaluator(text).space())
     own = asked(fixed=Overrides.of({"multimodal": {"encoder_parallel": "data"}}))
     assert own.further_keys.values == {"multimodal": {"encoder_parallel": "data"}}
@@ -56,7 +56,8 @@ def test_every_candidate_of_a_workload_with_images_serves_them() -> None:
 
 def test_a_plan_answers_with_the_tokens_of_the_images() -> None:
     found = answer_to(asked(requests_per_s=2.0)).document()
-    rule = load_model("qwen2.5-vl-7b").vision.rule  # type: ignore[union-attr]
+    rule = load_model("qwen2.5-vl-7b").vision.rules.image  # type: ignore[union-attr]
+    assert rule is not None
     assert found["feasible"]
     assert found["best"]["deployment"]["multimodal"]["encoder_parallel"] == "weights"
     assert found["workload"]["input_tokens"]["mean"] == 200 + rule.layout(448, 448).tokens
@@ -90,12 +91,12 @@ def test_longer_texts_leave_the_images_as_they_are() -> None:
     plain, varied = (w.materialise(n_requests=3) for w in (read, VariedWorkload.of(read, input_factor=2.0)))
     assert (varied.input_tokens - plain.input_tokens).tolist() == [200, 200, 200]
     half = VariedWorkload.of(read, shared=0.5).materialise(n_requests=3)
-    assert half.images is not None
-    assert half.images.of_request(0)[0].start == 96  # whole blocks of half of the text
+    assert half.media is not None
+    assert half.media.of_request(0)[0].start == 96  # whole blocks of half of the text
 
 
 def test_a_model_that_reads_no_images_is_refused_in_one_line() -> None:
-    with pytest.raises(InputError, match=r"no vision tower of this model: got 'llama3\.1-8b'"):
+    with pytest.raises(InputError, match=r"no tower of this model that reads them: got 'llama3\.1-8b'"):
         open_evaluator(asked(model="llama3.1-8b"))
 
 
@@ -103,9 +104,15 @@ def test_the_launch_says_what_is_served() -> None:
     """As planned: without images the engine reserves no memory for them."""
     written = Deployment(model="qwen3-vl-8b", hardware="h100x4", tensor_parallel=4)
     flags = {}
-    for name, block in (("text", None), ("weights", Multimodal()), ("data", Multimodal(encoder_parallel="data"))):
+    for name, block in (
+        ("text", None),
+        ("weights", Multimodal()),
+        ("image", Multimodal(modalities=("image",))),
+        ("data", Multimodal(encoder_parallel="data")),
+    ):
         flags[name] = vllm_arguments(resolve(written.model_copy(update={"multimodal": block}))).flag_words
     assert '{"image": 0, "video": 0}' in flags["text"]
+    assert '{"video": 0}' in flags["image"]
     assert not any(flag.startswith(("--limit-mm", "--mm")) for flag in flags["weights"])
     assert ("--mm-encoder-tp-mode", "data") in list(zip(flags["data"], flags["data"][1:], strict=False))
     plain = vllm_arguments(resolve(Deployment(model="llama3.1-8b", hardware="h100")))

@@ -12,13 +12,13 @@ from calibration.operators.roofline import flops
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment, Multimodal
 from catalogs.models.catalog import load_model
-from catalogs.models.image_rules import ImageLayout
+from catalogs.models.media_items import Image, MediaLayout
 from simulator.cluster.compiled import CompiledDeployment, compile_deployment
-from simulator.core.batch import Batch, Encoding, SideTransfers
+from simulator.core.batch import Batch, Encoding, SideTransfers, TowerWork
 from simulator.costs.partition import BatchRows
 from simulator.costs.pricing import N_CLASSES
 from simulator.costs.totals import step_channels
-from simulator.layers.vision import TowerCalls, encoding_of
+from simulator.layers.towers import TowerCalls, encoding_of
 from simulator.memory.plan import size_memory
 
 MODELS = ("qwen2.5-vl-7b", "qwen3-vl-8b", "gemma-3-12b", "llama4-scout")
@@ -34,8 +34,7 @@ QWEN = compiled("qwen2.5-vl-7b")
 
 
 def tower_of(deployed: CompiledDeployment) -> TowerCalls:
-    assert deployed.cost.tables.tower is not None
-    return deployed.cost.tables.tower.calls
+    return deployed.cost.tables.towers[0].calls
 
 
 def products(calls: TowerCalls, patches: float) -> float:
@@ -52,7 +51,7 @@ def test_every_weight_multiplies_what_passes_it(model: str) -> None:
     patches = 1024.0
     layers = sum(g.count * sum(g.part_params(vision.hidden_size).values()) for g in vision.groups)
     behind = sum(p.count * p.inputs * p.outputs for p in vision.projections)
-    weights = vision.patch_inputs * vision.hidden_size + layers + behind / vision.patches_per_embedding
+    weights = vision.front[0].inputs * vision.hidden_size + layers + behind / vision.merged_patches
     assert products(calls, patches) == pytest.approx(2.0 * patches * weights, rel=1e-12)
 
 
@@ -97,15 +96,17 @@ def test_without_a_measured_kernel_the_causal_table_stands_in() -> None:
 def encodings() -> list[Encoding]:
     qwen = load_model("qwen2.5-vl-7b").vision
     assert qwen is not None
-    sizes = [(qwen.rule.layout(side, side), n) for side, n in ((200, 1), (200, 100), (448, 7), (1024, 11), (3500, 1))]
-    mixed = Encoding(2, 2, 256 + 5476, 256.0**2 + 5476.0**2)
+    sizes = [
+        (qwen.rules.layout(Image(side, side)), n) for side, n in ((200, 1), (200, 100), (448, 7), (1024, 11), (3500, 1))
+    ]
+    mixed = Encoding(TowerWork(2, 2, 256 + 5476, 256.0**2 + 5476.0**2))
     return [encoding_of(layout, n) for layout, n in sizes] + [mixed]
 
 
 def test_both_readings_agree_and_the_operators_add_up_to_them() -> None:
     """What a step takes longer, what totals add up, and the operators of the tower alone."""
     tables = QWEN.cost.tables
-    assert tables.tower is not None
+    (tower,) = tables.towers
     for encoding in encodings():
         batch = Batch(64, 2048.0, 1, logits=1, moves=SideTransfers(encoding=encoding))
         plain = Batch(64, 2048.0, 1, logits=1)
@@ -113,20 +114,19 @@ def test_both_readings_agree_and_the_operators_add_up_to_them() -> None:
             step_channels(tables, BatchRows.of_shapes([each]))[:, :N_CLASSES].sum() for each in (batch, plain)
         )
         longer = QWEN.cost.encoding_s(encoding)
-        assert longer == pytest.approx(max(with_ - without, tables.tower.launch_s), rel=1e-12)
-        for term in tables.tower.terms(BatchRows.of_shapes([batch])):
-            exact = tables.pricer.price(tables.tower.operators(term), (1,))[:, :N_CLASSES].sum()
+        assert longer == pytest.approx(max(with_ - without, tower.launch_s), rel=1e-12)
+        for term in tower.terms(BatchRows.of_shapes([batch])):
+            exact = tables.pricer.price(tower.operators(term), (1,))[:, :N_CLASSES].sum()
             assert tables.read(term)[:, :N_CLASSES].sum() == pytest.approx(exact, rel=0.08, abs=5e-5)
 
 
 @pytest.mark.parametrize("model", ["qwen2.5-vl-7b", "gemma-3-12b"])
 def test_more_images_and_more_pixels_never_take_less(model: str) -> None:
     deployed = QWEN if model == "qwen2.5-vl-7b" else compiled(model)
-    vision = deployed.resolved.tower
-    assert vision is not None
+    (vision,) = deployed.resolved.towers
     each = [
         [
-            deployed.cost.encoding_s(encoding_of(vision.rule.layout(side, side), n))
+            deployed.cost.encoding_s(encoding_of(vision.rules.layout(Image(side, side)), n))
             for side in (56, 336, 700, 1400, 2800)
         ]
         for n in (1, 2, 4)
@@ -147,7 +147,7 @@ def test_text_only_costs_what_it_costs_without_a_tower() -> None:
     """The same memory and the same step times as the model had before its tower was known."""
     text = compiled("gemma-3-12b", how=None)
     blind = replace(text.resolved, model=replace(text.resolved.model, vision=None))
-    assert text.cost.tables.tower is None
+    assert not text.cost.tables.towers
     assert size_memory(text.resolved) == size_memory(blind)
     seeing = compiled("gemma-3-12b")
     shape = Batch(2048, 2048.0**2 / 2, 2, 16, 16000, 2000, 18)
@@ -170,5 +170,5 @@ def test_images_take_memory_by_hand() -> None:
 def test_a_small_encoder_cache_still_holds_the_largest_image() -> None:
     found = replace(QWEN.resolved, multimodal=Multimodal(encoder_cache_tokens=100))
     assert found.encoder_cache_tokens == 16384
-    assert ImageLayout(16386, 16384, 1, 65536) == found.model.vision.largest  # type: ignore[union-attr]
+    assert MediaLayout(16386, 16384, 1, 65536) == found.largest_item(found.towers[0])
     assert all(isinstance(line.op, Elementwise | Gemm | NonCausalAttention) for line in tower_of(QWEN).patches(64.0))

@@ -1,13 +1,16 @@
-"""The operators of a vision tower: what it computes for the images whose embeddings a step needs.
+"""The operators of a tower: what it computes for the images, videos or audio whose embeddings a step needs.
 
 The tower runs before the language model in the same step, kernel by kernel, in 16 bits. Its products, norms and windows
-of attention depend on the number of patches; its full attention on the images (or tiles) and the patches of each.
+of attention depend on the number of patches; its full attention on the sequences (images, tiles, frames or chunks of
+audio) and the patches of each. Two convolutions over the spectrogram precede the layers of an audio tower; they are
+priced as the products of their unfolded inputs, with an activation behind each.
 
 Tensor ranks divide the heads and the feed-forward blocks and add up the results, as in the language model, or with
-`encoder_parallel: data` each of them computes whole images and then gathers the embeddings of all (vLLM's
-`run_dp_sharded_mrope_vision_model`). The step then waits for the rank with the most images.
+`encoder_parallel: data` each of them computes whole items and then gathers the embeddings of all (vLLM's
+`run_dp_sharded_mrope_vision_model`). The step then waits for the rank with the most items.
 
-Left out: the image processor on the host (decoding, resizing, normalising), interpolated position tables, and rotary
+Left out: the processors on the host (decoding, resizing, normalising, the spectrogram), the pooling of neighbouring
+positions, interpolated position tables, and rotary
 embeddings, which are less than 1 % of the tower's bytes.
 """
 
@@ -22,9 +25,9 @@ from calibration.operators.cost import CostSource
 from calibration.operators.operators import Collective, Gemm, NonCausalAttention, Num, PrefillAttention
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.deployments.resolved import ResolvedDeployment
-from catalogs.models.image_rules import ImageLayout
 from catalogs.models.layers import LayerGroup
-from catalogs.models.vision import VisionTower
+from catalogs.models.media_items import MediaLayout
+from catalogs.models.towers import Tower
 from simulator.core.batch import Encoding
 from simulator.layers.operator_call import Calls, OperatorCall, calls_of, elementwise_call, gemm_call
 
@@ -41,19 +44,17 @@ class TowerCalls:
         kernel: The measured kernel of attention without a mask; None where only causal attention was measured.
     """
 
-    tower: VisionTower
+    tower: Tower
     ranks: int
     whole: bool
     width: int
     kernel: str | None
 
     @classmethod
-    def of(cls, resolved: ResolvedDeployment, source: CostSource) -> TowerCalls | None:
-        """Return the operators of a deployment's tower, with the kernel that `source` knows; None without a tower."""
-        tower, how = resolved.tower, resolved.multimodal
-        if tower is None or how is None:
-            return None
-        ranks = resolved.layout.tensor_parallel
+    def of(cls, tower: Tower, resolved: ResolvedDeployment, source: CostSource) -> TowerCalls:
+        """Return the operators of one of a deployment's towers, with the kernel that `source` knows."""
+        ranks, how = resolved.layout.tensor_parallel, resolved.multimodal
+        assert how is not None
         whole = how.encoder_parallel == "data" and ranks > 1
         return cls(tower, ranks, whole, resolved.model.hidden_size, source.unmasked_kernel)
 
@@ -68,17 +69,26 @@ class TowerCalls:
 
     def patches(self, patches: Num) -> list[OperatorCall]:
         """Return the operators that depend on the patches of a rank alone."""
-        tower, hidden = self.tower, self.tower.hidden_size
-        embed = gemm_call("encoder_patch_embed", 1, Gemm(patches, hidden, tower.patch_inputs, "bf16"))
-        calls = list(calls_of(tower.groups[0], [embed]))
+        tower = self.tower
+        calls = list(calls_of(tower.groups[0], self._front(patches)))
         for group in tower.groups:
             calls += calls_of(group, self._layer(group, patches))
         return calls + list(calls_of(tower.groups[-1], self._projections(patches)))
 
+    def _front(self, patches: Num) -> Calls:
+        """Yield the products before the layers: the patch embedding, or convolutions with an activation behind each."""
+        products = self.tower.front
+        for product in products:
+            rows = patches * product.applied
+            yield gemm_call("encoder_patch_embed", product.count, Gemm(rows, product.outputs, product.inputs, "bf16"))
+            if len(products) > 1:
+                width = 2 * product.outputs * ACT
+                yield elementwise_call("encoder_front_activation", product.count, "activation", rows, width)
+
     def _projections(self, patches: Num) -> Calls:
         """Yield the products behind the layers, and the exchange that gives every rank the embeddings."""
         tower = self.tower
-        embeddings = patches / tower.patches_per_embedding
+        embeddings = patches / tower.merged_patches
         for projection in tower.projections:
             product = Gemm(embeddings, -(-projection.outputs // self.shards), projection.inputs, "bf16")
             yield gemm_call("encoder_projection", projection.count, product)
@@ -105,7 +115,7 @@ class TowerCalls:
     def _layer(self, group: LayerGroup, patches: Num) -> Calls:
         hidden, n = self.tower.hidden_size, group.count
         attention, mlp = group.plain_attention, group.dense_block
-        assert attention is not None  # VisionTower admits no other layers
+        assert attention is not None  # Tower admits no other layers
         assert mlp is not None
         width = self._heads(group) * attention.head_dim
         inner, up = -(-mlp.intermediate_size // self.shards), 2 if mlp.gated else 1
@@ -140,10 +150,9 @@ class TowerCalls:
         return -(-attention.n_heads // self.shards)
 
 
-def encoding_of(layout: ImageLayout, images: int) -> Encoding:
-    """Return the work of a step that encodes `images` equal images."""
-    tiles = images * layout.tiles
-    return Encoding(images, tiles, tiles * layout.patches, float(tiles) * layout.patches**2)
+def encoding_of(layout: MediaLayout, items: int) -> Encoding:
+    """Return the work of a step that encodes some equal items."""
+    return Encoding().plus(layout, items)
 
 
 def _window(group: LayerGroup) -> int | None:

@@ -26,7 +26,12 @@ GEMMA, QWEN = "gemma-3-12b", "qwen2.5-vl-7b"
 
 
 def compiled(model: str, hardware: str = "h100", tp: int = 1, how: str = "weights") -> CompiledDeployment:
-    keys = {"model": model, "hardware": hardware, "tensor_parallel": tp, "multimodal": {"encoder_parallel": how}}
+    keys = {
+        "model": model,
+        "hardware": hardware,
+        "tensor_parallel": tp,
+        "multimodal": {"modalities": ["image"], "encoder_parallel": how},
+    }
     return compile_deployment(Deployment.model_validate(keys))
 
 
@@ -50,11 +55,11 @@ def alone(resolution: str, deployed: CompiledDeployment = DEPLOYED) -> float:
 def test_a_lone_request_waits_for_the_tower_and_for_its_longer_prompt() -> None:
     """Against text of the same length, its first token is later by exactly the encoding."""
     imaged = load("per_request: 1, resolution: 1024x1024", 1)
-    text = replace(imaged, images=None)
+    text = replace(imaged, media=None)
     assert imaged.input_tokens.tolist() == [200 + 1371]
     later = serve(imaged).ttft_s[0] - serve(text).ttft_s[0]
     encoding = serve(imaged).replicas[0].logs[0]
-    assert encoding.encoder_patches.max() == 5476
+    assert encoding.vision_patches.max() == 5476
     assert later == pytest.approx(DEPLOYED.cost.encoding_total_s(encoding), rel=1e-9)
     assert later > 0.005
 
@@ -67,23 +72,23 @@ def test_more_pixels_never_answer_sooner() -> None:
 
 def test_totals_hold_the_tower_and_metrics_count_it() -> None:
     sent = load("per_request: 2, resolution: 448x448")
-    run, plain = serve(sent), serve(replace(sent, images=None))
+    run, plain = serve(sent), serve(replace(sent, media=None))
     metrics = summarise(run)["metrics"]
-    assert metrics["images"]["n_encoded"] == 40
-    assert metrics["images"]["n_cache_hits"] == 0
+    assert metrics["media"]["n_encoded"] == 40
+    assert metrics["media"]["n_cache_hits"] == 0
     log = run.replicas[0].logs[0]
     totals, text = (DEPLOYED.cost.totals(each.replicas[0].logs[0]) for each in (run, plain))
     assert totals.busy_s == pytest.approx(float(log.total_s.sum()), rel=0.01)
-    assert log.total_s[log.encoder_tiles > 0].sum() > metrics["images"]["encoder_s"] > 0
-    assert totals.busy_s - text.busy_s > 0.5 * metrics["images"]["encoder_s"]
+    assert log.total_s[log.vision_tiles > 0].sum() > metrics["media"]["encoder_s"] > 0
+    assert totals.busy_s - text.busy_s > 0.5 * metrics["media"]["encoder_s"]
     assert totals.joules_per_accelerator > text.joules_per_accelerator
-    assert "images" not in summarise(serve(load(None)))["metrics"]
+    assert "media" not in summarise(serve(load(None)))["metrics"]
 
 
 def test_images_that_repeat_are_found_in_the_cache_of_the_engine() -> None:
     many = "per_request: 1, resolution: 448x448"
     each, shared = (serve(load(f"{many}{more}", 60)) for more in ("", ", distinct: 3"))
-    encoded, hits = shared.replicas[0].images or (0, 0)
+    encoded, hits = shared.replicas[0].media or (0, 0)
     assert encoded == 3
     assert hits + encoded <= 60
     assert shared.cached_tokens.sum() > 0  # and their tokens in the prefix cache
@@ -125,15 +130,19 @@ def test_the_command_serves_images_without_further_options(tmp_path: Path) -> No
         main([str(tmp_path / "d.yaml"), "--workload", "chat-with-images", "--requests", "30", "--json", str(out)])
     assert not ended.value.code
     found = json.loads(out.read_text(encoding="utf-8"))
-    assert found["deployment"]["multimodal"] == {"encoder_parallel": "weights", "encoder_cache_tokens": None}
-    assert found["metrics"]["images"]["n_encoded"] == 30
+    assert found["deployment"]["multimodal"] == {
+        "modalities": ["image"],
+        "encoder_parallel": "weights",
+        "encoder_cache_tokens": None,
+    }
+    assert found["metrics"]["media"]["n_encoded"] == 30
     assert any("1024x1024 260" in notice for notice in found["notices"])
 
 
 def test_what_is_not_simulated_says_so() -> None:
-    with pytest.raises(InputError, match="serving of images is not simulated for sglang"):
+    with pytest.raises(InputError, match="serving of images, videos and audio is not simulated for sglang"):
         compile_deployment(Deployment(model=QWEN, hardware="h100", engine="sglang", multimodal=Multimodal()))
-    with pytest.raises(InputError, match="the catalog knows no vision tower of this model"):
+    with pytest.raises(InputError, match="the catalog knows no tower of this model"):
         compile_deployment(Deployment(model="llama3.1-8b", hardware="h100", multimodal=Multimodal()))
     text = compile_deployment(Deployment(model=QWEN, hardware="h100"))
     with pytest.raises(InputError, match=r"the deployment serves text only; .*multimodal"):
