@@ -92,7 +92,7 @@ FEATURES: Final[Mapping[str, DeploymentFeature]] = {
 SUPPORTING_POLICIES: Final[Mapping[str, Mapping[str, str]]] = {
     "encoder": {"vllm-v1": "vllm"},
     "lora": {"vllm-v1": "vllm"},
-    "multimodal": {"vllm-v1": "vllm"},
+    "multimodal": {"vllm-v1": "vllm", "sglang": "sglang"},
     "kv_offload": {"vllm-v1": "vllm"},  # --kv-offloading-size
     "swap": {"vllm-v0": "vllm-v0"},  # later versions have no --preemption-mode
 }

@@ -145,6 +145,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     limits = encoder_decoders.limits_for_encoder(limits, names.model, deployment.max_num_batched_tokens)
     memory_bytes = names.hardware.accelerator.memory_bytes
     share = names.engine.default_utilization(memory_bytes, limits.max_num_batched_tokens, shards)
+    share *= features.tower_share(deployment, names.model, names.engine)
     engine_notices = (f"{names.engine.name}: {names.engine.notice}",) if names.engine.notice else ()
     return ResolvedDeployment(
         model=names.model,
@@ -161,7 +162,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
         scaling=scaling,
         offload=features.resolve_offload(deployment, names.hardware, replicas),
         lora=features.resolve_lora(deployment),
-        multimodal=features.resolve_multimodal(deployment, names.model),
+        multimodal=features.resolve_multimodal(deployment, names.model, names.engine),
         speculation=speculation,
         rank_dispatch=features.resolve_rank_dispatch(requested, layout),
         api_server_count=features.resolve_api_servers(requested, names.hardware, layout),

@@ -15,7 +15,7 @@ from catalogs.hardware.specs import Hardware
 from catalogs.models.media_items import MediaLayout, Modality
 from catalogs.models.spec import ModelSpec
 from catalogs.models.towers import Tower
-from catalogs.units import GIB
+from catalogs.units import DTYPE_BYTES, GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +103,21 @@ class ResolvedDeployment:
     def encoder_budget(self) -> int:
         """Return the most embeddings that the towers compute in a step; 0 if none runs.
 
-        vLLM V1 (compute_mm_encoder_budget): the token budget of a step, and at least the largest item.
+        vLLM V1 (compute_mm_encoder_budget): the token budget of a step, and at least the largest item. SGLang encodes
+        all items of a prompt at once.
         """
+        if self.towers and self.engine.embedding_cache_bytes is not None:
+            return self.limits.max_model_len
         return max(self._largest, self.limits.max_num_batched_tokens) if self.towers else 0
 
     @property
     def encoder_cache_tokens(self) -> int:
-        """Return the embeddings that the encoder cache holds, at least those of the largest item."""
+        """Return the embeddings that the encoder cache holds; in vLLM at least those of the largest item."""
         if not self.towers or self.multimodal is None:
             return 0
+        if self.engine.embedding_cache_bytes is not None:
+            each = max(tower.embedding_values for tower in self.towers) * DTYPE_BYTES["bf16"]
+            return self.multimodal.encoder_cache_tokens or int(self.engine.embedding_cache_bytes / each)
         return max(self.multimodal.encoder_cache_tokens or self.encoder_budget, self._largest)
 
     @property

@@ -225,8 +225,19 @@ class EngineProfile:
     speculation_max_num_seqs: PositiveInt | None = None  # default of max_num_seqs with speculation; None: the same
     #: Architectures whose encoder reads the prompt (T5, BART, NLLB) that the engine serves; "any": all of them.
     encoder_decoders: tuple[str, ...] = ()
+    #: Kinds of items besides text that the engine serves, where a model reads them.
+    modalities: tuple[Literal["image", "video", "audio"], ...] = ("image", "video", "audio")
+    #: Size of the cache of embeddings, which whole requests fill without a budget (SGLang). None: the cache follows the
+    #: token budget of a step (vLLM).
+    embedding_cache_mib: PositiveInt | None = None
+    reserves_for_towers: bool = False  # the default fraction of memory is smaller with a vision tower
     notice: str = ""  # shown with every result of this profile
     cpu_block_size_tokens: PositiveInt | None = None  # block size on CPUs; None: the same profile on CPUs
+
+    @property
+    def embedding_cache_bytes(self) -> float | None:
+        """Return the size of the cache of embeddings; None where it follows the token budget of a step."""
+        return None if self.embedding_cache_mib is None else self.embedding_cache_mib * MIB
 
     def on(self, kind: str) -> EngineProfile:
         """Return the profile on a kind of device; on CPUs engines schedule step by step and capture no graphs."""

@@ -90,6 +90,7 @@ class MediaLayout(NamedTuple):
             video that form one patch, or a chunk of audio.
         patches: Patches of each of them, with a class token if the tower has one; positions of audio.
         tower: The encoder that computes them.
+        whole: Whether one rank computes all tiles where every rank holds the tower (a video of Qwen-VL).
     """
 
     tokens: int
@@ -97,3 +98,9 @@ class MediaLayout(NamedTuple):
     tiles: int
     patches: int
     tower: TowerName = "vision"
+    whole: bool = False
+
+    @property
+    def units(self) -> int:
+        """Return the parts that ranks which hold the whole tower can divide among themselves."""
+        return 1 if self.whole else self.tiles

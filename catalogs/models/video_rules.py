@@ -80,7 +80,7 @@ class NativeFrames(VideoRule):
 
     def _of_frame(self, frame: MediaLayout, frames: int) -> MediaLayout:
         steps = -(-frames // self.frames)
-        return MediaLayout(steps * frame.embeddings + 2, steps * frame.embeddings, steps, frame.patches)
+        return MediaLayout(steps * frame.embeddings + 2, steps * frame.embeddings, steps, frame.patches, whole=True)
 
 
 class TimedFrames(VideoRule):
@@ -112,7 +112,7 @@ class TimedFrames(VideoRule):
         patches = ((first, min(first + self.frames, video.frames) - 1) for first in range(0, video.frames, self.frames))
         times = ((first + last) / 2 / video.frames_per_s for first, last in patches)
         marks = sum(TIME_TOKENS + len(f"{time_s:.1f}".split(".")[0]) + 2 for time_s in times)
-        return MediaLayout(steps * groups + marks, steps * groups, steps, groups * self.merge**2)
+        return MediaLayout(steps * groups + marks, steps * groups, steps, groups * self.merge**2, whole=True)
 
     def largest(self, max_model_len: int) -> MediaLayout:  # noqa: ARG002 - one signature for all
         """Return the two frames of the most pixels; a longer video has as many tokens."""

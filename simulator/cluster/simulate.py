@@ -168,7 +168,10 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
 
 def encoder_limits(resolved: ResolvedDeployment) -> EncoderLimits | None:
     """Return the encoder budget and the encoder cache of a replica; None if it serves text only."""
-    return EncoderLimits(resolved.encoder_budget, resolved.encoder_cache_tokens) if resolved.towers else None
+    if not resolved.towers:
+        return None
+    rejects = resolved.engine.embedding_cache_bytes is None
+    return EncoderLimits(resolved.encoder_budget, resolved.encoder_cache_tokens, rejects)
 
 
 def check_media(requests: RequestSet, rules: Sequence[EngineRules]) -> None:

@@ -26,16 +26,16 @@ class TowerWork(NamedTuple):
     """What one tower computes in a step."""
 
     items: int = 0
-    tiles: int = 0  # sequences of the tower's full attention: images or tiles, frames of a video, chunks of audio
+    units: int = 0  # what data-parallel ranks divide among themselves: items, or the tiles or chunks of an item
     patches: int = 0
-    pairs: float = 0.0  # sum over tiles of the square of their patches
+    pairs: float = 0.0  # sum over sequences of the tower's full attention of the square of their patches
 
     def plus(self, layout: MediaLayout, items: int = 1) -> TowerWork:
         """Return the work with that of some equal items."""
         tiles = items * layout.tiles
         return TowerWork(
             self.items + items,
-            self.tiles + tiles,
+            self.units + items * layout.units,
             self.patches + tiles * layout.patches,
             self.pairs + float(tiles) * layout.patches**2,
         )

@@ -52,10 +52,10 @@ class StepLog:
     behind_s = _Column()  # seconds that the decodes waited longer than total_s, because the API server fell behind
     accepted = _Column()  # accepted drafts that were output, in addition to one token for each of `logits` and step
 
-    vision_tiles = _Column()  # sequences that the vision tower encodes; rows with any of either tower have one step
+    vision_units = _Column()  # images, tiles or videos that ranks can divide; rows with any have one step
     vision_patches = _Column()
     vision_pairs = _Column()  # sum over tiles of the square of their patches
-    audio_tiles = _Column()  # the same of the audio tower
+    audio_units = _Column()  # the same of the audio tower
     audio_patches = _Column()
     audio_pairs = _Column()
 
@@ -181,7 +181,7 @@ class StepLog:
 COLUMNS: Final = tuple(name for name, value in vars(StepLog).items() if isinstance(value, _Column))
 
 #: The columns that every row has; those behind them are kept only for the rows that encode items.
-_N_STORED: Final = COLUMNS.index("vision_tiles")
+_N_STORED: Final = COLUMNS.index("vision_units")
 
 #: The numbers of a row that encodes items: its index and the columns behind those that every row has.
 _N_ENCODING: Final = 1 + len(COLUMNS) - _N_STORED

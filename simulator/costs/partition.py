@@ -23,7 +23,7 @@ RankCountArrays = tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArr
 
 
 #: The columns of a step log that count what the towers encode.
-ENCODED: Final = tuple(f"{tower}_{count}" for tower in ("vision", "audio") for count in ("tiles", "patches", "pairs"))
+ENCODED: Final = tuple(f"{tower}_{count}" for tower in ("vision", "audio") for count in ("units", "patches", "pairs"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +38,10 @@ class BatchRows(BatchCounts):
     max_context: FloatArray
     logits: FloatArray
     passes: FloatArray
-    vision_tiles: FloatArray
+    vision_units: FloatArray
     vision_patches: FloatArray
     vision_pairs: FloatArray  # sum over tiles of the square of their patches
-    audio_tiles: FloatArray
+    audio_units: FloatArray
     audio_patches: FloatArray
     audio_pairs: FloatArray
 

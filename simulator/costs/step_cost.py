@@ -107,10 +107,10 @@ class StepCost:
     def encoding_total_s(self, log: StepLog) -> float:
         """Return the seconds of encoding images, videos and audio in all steps of a log."""
         return sum(
-            tower.seconds(TowerWork(0, int(tiles), int(patches), pairs))
+            tower.seconds(TowerWork(0, int(units), int(patches), pairs))
             for tower in self.tables.towers
-            for tiles, patches, pairs in zip(*(column.tolist() for column in tower.counts(log)), strict=True)
-            if tiles
+            for units, patches, pairs in zip(*(column.tolist() for column in tower.counts(log)), strict=True)
+            if units
         )
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:

@@ -84,9 +84,9 @@ class TowerTables:
         return f"{self.name}_patches", f"{self.name}_attention"
 
     def counts(self, rows: BatchRows | StepLog) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return the tiles, the patches and the pairs of each row. Each array has shape (rows,)."""
-        tiles, patches, pairs = (getattr(rows, f"{self.name}_{count}") for count in ("tiles", "patches", "pairs"))
-        return tiles, patches, pairs
+        """Return the units, the patches and the pairs of each row. Each array has shape (rows,)."""
+        units, patches, pairs = (getattr(rows, f"{self.name}_{count}") for count in ("units", "patches", "pairs"))
+        return units, patches, pairs
 
     def terms(self, batches: BatchRows) -> list[Term]:
         """Return the terms of the batches that encode items.
@@ -96,9 +96,9 @@ class TowerTables:
         some = np.flatnonzero(self.counts(batches)[1])
         if not len(some):
             return []
-        tiles, all_patches, pairs = (column[some] for column in self.counts(batches))
+        units, all_patches, pairs = (column[some] for column in self.counts(batches))
         each = pairs / all_patches
-        patches = all_patches * self.calls.busiest_share(tiles)
+        patches = all_patches * self.calls.busiest_share(units)
         of_patches, attention = self.tables
         return [Term(of_patches, some, (patches,)), Term(attention, some, (patches / each, each))]
 
@@ -120,7 +120,7 @@ class TowerTables:
         found = self._known.get(work)
         if found is None:
             each = np.array([work.pairs / work.patches])
-            patches = work.patches * np.asarray(self.calls.busiest_share(np.array([float(work.tiles)])))
+            patches = work.patches * np.asarray(self.calls.busiest_share(np.array([float(work.units)])))
             channels = self.patches.at(patches) + self.attention.at(patches / each, each)
             found = self._known[work] = max(float(channels[:, :N_CLASSES].sum()), self.launch_s)
         return found

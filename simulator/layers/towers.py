@@ -63,9 +63,9 @@ class TowerCalls:
         """Return the ranks that divide each layer."""
         return 1 if self.whole else self.ranks
 
-    def busiest_share(self, tiles: Num) -> Num:
+    def busiest_share(self, units: Num) -> Num:
         """Return the part of the tower's work that the busiest rank computes."""
-        return np.ceil(np.asarray(tiles) / self.ranks) / np.maximum(tiles, 1) if self.whole else np.ones_like(tiles)
+        return np.ceil(np.asarray(units) / self.ranks) / np.maximum(units, 1) if self.whole else np.ones_like(units)
 
     def patches(self, patches: Num) -> list[OperatorCall]:
         """Return the operators that depend on the patches of a rank alone."""

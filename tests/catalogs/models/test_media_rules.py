@@ -198,12 +198,16 @@ def layout_of(model: str, item: MediaItem) -> MediaLayout:
     ("model", "item", "layout"),
     [
         # 640 / 28 = 22.86 and 360 / 28 = 12.86 round to 23 x 13 groups; 32 frames are 16 patches in time.
-        ("qwen2.5-vl-7b", Video(640, 360, 32), MediaLayout(16 * 299 + 2, 16 * 299, 16, 4 * 299)),
+        ("qwen2.5-vl-7b", Video(640, 360, 32), MediaLayout(16 * 299 + 2, 16 * 299, 16, 4 * 299, whole=True)),
         # An odd frame is repeated.
-        ("qwen2.5-vl-7b", Video(640, 360, 31), MediaLayout(16 * 299 + 2, 16 * 299, 16, 4 * 299)),
+        ("qwen2.5-vl-7b", Video(640, 360, 31), MediaLayout(16 * 299 + 2, 16 * 299, 16, 4 * 299, whole=True)),
         # 20 x 11 groups of 32 pixels; "<0.2 seconds>" has 6 tokens, from 10 s on 7, and each pair a start and an end.
-        ("qwen3-vl-8b", Video(640, 360, 4), MediaLayout(2 * (220 + 6 + 2), 440, 2, 4 * 220)),
-        ("qwen3-vl-8b", Video(640, 360, 44), MediaLayout(22 * (220 + 2) + 10 * 6 + 12 * 7, 22 * 220, 22, 880)),
+        ("qwen3-vl-8b", Video(640, 360, 4), MediaLayout(2 * (220 + 6 + 2), 440, 2, 4 * 220, whole=True)),
+        (
+            "qwen3-vl-8b",
+            Video(640, 360, 44),
+            MediaLayout(22 * (220 + 2) + 10 * 6 + 12 * 7, 22 * 220, 22, 880, whole=True),
+        ),
         # 3,000 frames of a spectrogram, 1,500 positions, 750 tokens, a start and an end.
         ("qwen2.5-omni-7b", Audio(30.0), MediaLayout(752, 750, 1, 1500, "audio")),
         # 25 tokens a second, not padded: 101 frames, 51 positions, (51 - 2) // 2 + 1 tokens.

@@ -20,6 +20,7 @@ from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment, compile_deployment
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
+from simulator.core.batch import TowerWork
 from simulator.costs.power_limit import CappedStepCost, PowerLimitedBoard
 
 GEMMA, QWEN = "gemma-3-12b", "qwen2.5-vl-7b"
@@ -79,7 +80,7 @@ def test_totals_hold_the_tower_and_metrics_count_it() -> None:
     log = run.replicas[0].logs[0]
     totals, text = (DEPLOYED.cost.totals(each.replicas[0].logs[0]) for each in (run, plain))
     assert totals.busy_s == pytest.approx(float(log.total_s.sum()), rel=0.01)
-    assert log.total_s[log.vision_tiles > 0].sum() > metrics["media"]["encoder_s"] > 0
+    assert log.total_s[log.vision_units > 0].sum() > metrics["media"]["encoder_s"] > 0
     assert totals.busy_s - text.busy_s > 0.5 * metrics["media"]["encoder_s"]
     assert totals.joules_per_accelerator > text.joules_per_accelerator
     assert "media" not in summarise(serve(load(None)))["metrics"]
@@ -140,10 +141,45 @@ def test_the_command_serves_images_without_further_options(tmp_path: Path) -> No
 
 
 def test_what_is_not_simulated_says_so() -> None:
-    with pytest.raises(InputError, match="serving of images, videos and audio is not simulated for sglang"):
-        compile_deployment(Deployment(model=QWEN, hardware="h100", engine="sglang", multimodal=Multimodal()))
+    with pytest.raises(InputError, match="serving of images, videos and audio is not simulated for trtllm"):
+        compile_deployment(Deployment(model=QWEN, hardware="h100", engine="trtllm", multimodal=Multimodal()))
+    voxtral = Deployment(model="voxtral-mini-3b", hardware="h100", engine="sglang", multimodal=Multimodal())
+    with pytest.raises(InputError, match=r"sglang serves no model that reads audio: got 'voxtral-mini-3b'; .* vllm"):
+        compile_deployment(voxtral)
     with pytest.raises(InputError, match="the catalog knows no tower of this model"):
         compile_deployment(Deployment(model="llama3.1-8b", hardware="h100", multimodal=Multimodal()))
     text = compile_deployment(Deployment(model=QWEN, hardware="h100"))
     with pytest.raises(InputError, match=r"the deployment serves text only; .*multimodal"):
         serve(load("per_request: 1, resolution: 448x448", 1), text)
+
+
+def test_sglang_serves_images_with_less_memory_for_blocks() -> None:
+    """adjust_mem_fraction_for_vlm by hand: 24 layers of 1,280 are 1.5625 ViT-L/14, so 0.95 x (1 - 0.05625)."""
+    keys = {"model": QWEN, "hardware": "h100", "engine": "sglang"}
+    text = compile_deployment(Deployment.model_validate(keys)).resolved
+    deployed = compile_deployment(Deployment.model_validate(keys | {"multimodal": {}}))
+    share = deployed.resolved.gpu_memory_utilization / text.gpu_memory_utilization
+    assert share == pytest.approx(0.95 * (1 - 0.05625), rel=1e-9)
+    assert deployed.resolved.encoder_cache_tokens == int(100 * 2**20 / (3584 * 2))
+    run = serve(load("per_request: 2, resolution: 1024x1024", 10), deployed)
+    assert run.completed.all()
+    assert run.replicas[0].media == (20, 0)
+
+
+def test_audio_takes_its_own_tower() -> None:
+    """Qwen2.5-Omni: images and audio in one request, each in its columns of the log."""
+    block = "images: {per_request: 1, resolution: 448x448}, audio: {per_request: 1, seconds: 30}"
+    found = load_workload(f"{{arrivals: {{poisson: {{}}}}, input_tokens: 50, output_tokens: 4, {block}}}")
+    model = load_model("qwen2.5-omni-7b")
+    keys = {"model": model.name, "hardware": "h100", "multimodal": {"modalities": ["image", "audio"]}}
+    deployed = compile_deployment(Deployment.model_validate(keys))
+    assert [tower.name for tower in deployed.resolved.towers] == ["vision", "audio"]
+    run = serve(found.for_model(model).materialise(n_requests=3, requests_per_s=1.0), deployed)
+    log = run.replicas[0].logs[0]
+    assert log.vision_patches.sum() == 3 * 1024
+    assert log.audio_patches.sum() == 3 * 1500
+    towers = {tower.name: tower for tower in deployed.cost.tables.towers}
+    patches = {"vision": 1024, "audio": 1500}
+    alone_s = sum(towers[name].seconds(TowerWork(1, 1, n, float(n) ** 2)) for name, n in patches.items())
+    assert deployed.cost.encoding_total_s(log) == pytest.approx(3 * alone_s, rel=0.2)
+    assert summarise(run)["metrics"]["media"]["n_encoded"] == 6

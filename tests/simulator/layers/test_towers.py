@@ -12,7 +12,7 @@ from calibration.operators.roofline import flops
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment, Multimodal
 from catalogs.models.catalog import load_model
-from catalogs.models.media_items import Image, MediaLayout
+from catalogs.models.media_items import Audio, Image, MediaItem, MediaLayout, Video
 from simulator.cluster.compiled import CompiledDeployment, compile_deployment
 from simulator.core.batch import Batch, Encoding, SideTransfers, TowerWork
 from simulator.costs.partition import BatchRows
@@ -172,3 +172,62 @@ def test_a_small_encoder_cache_still_holds_the_largest_image() -> None:
     assert found.encoder_cache_tokens == 16384
     assert MediaLayout(16386, 16384, 1, 65536) == found.largest_item(found.towers[0])
     assert all(isinstance(line.op, Elementwise | Gemm | NonCausalAttention) for line in tower_of(QWEN).patches(64.0))
+
+
+# ---- audio and videos
+
+AUDIO_MODELS = ("qwen2.5-omni-7b", "voxtral-mini-3b")
+
+
+@pytest.mark.parametrize("model", AUDIO_MODELS)
+def test_every_weight_of_an_audio_tower_multiplies_what_passes_it(model: str) -> None:
+    """The first convolution runs twice for each position; biases, norms and positions multiply nothing."""
+    audio = load_model(model).audio
+    assert audio is not None
+    calls, positions = TowerCalls(audio, 1, False, 4096, "fa3"), 1500.0
+    first, second = audio.front
+    layers = sum(g.count * sum(g.part_params(audio.hidden_size).values()) for g in audio.groups)
+    behind = sum(p.count * p.inputs * p.outputs for p in audio.projections) / audio.merged_patches
+    weights = 2 * first.inputs * first.outputs + second.inputs * second.outputs + layers + behind
+    assert products(calls, positions) == pytest.approx(2.0 * positions * weights, rel=1e-12)
+
+
+def test_audio_attends_within_its_windows_or_chunks() -> None:
+    """Qwen2.5-Omni: windows of 100 positions in all layers; Voxtral: chunks of 1,500."""
+    omni, voxtral = (load_model(model).audio for model in AUDIO_MODELS)
+    assert omni is not None
+    assert voxtral is not None
+    windows = [
+        line for line in TowerCalls(omni, 1, False, 3584, "fa3").patches(1500.0) if line.name.endswith("attention")
+    ]
+    assert [(line.count, float(line.op.sequences)) for line in windows if isinstance(line.op, NonCausalAttention)] == [
+        (32, 15.0)
+    ]
+    assert not TowerCalls(omni, 1, False, 3584, "fa3").attention(1.0, 1500.0)
+    (chunks,) = TowerCalls(voxtral, 1, False, 3072, "fa3").attention(2.0, 1500.0)
+    assert float(flops(chunks.op)) * chunks.count == 2 * 32 * 4 * 1500.0**2 * 1280
+
+
+@pytest.mark.parametrize(("model", "item"), [("voxtral-mini-3b", Audio(90.0)), ("qwen3-vl-8b", Video(640, 360, 32))])
+def test_operators_of_audio_and_videos_add_up_to_the_step(model: str, item: MediaItem) -> None:
+    keys = {"model": model, "hardware": "h100", "max_model_len": 8192, "multimodal": {"modalities": [item.modality]}}
+    deployed = compile_deployment(Deployment.model_validate(keys))
+    (tower,) = deployed.cost.tables.towers
+    encoding = encoding_of(tower.calls.tower.rules.layout(item), 1)
+    batch = Batch(64, 2048.0, 1, logits=1, moves=SideTransfers(encoding=encoding))
+    priced = sum(
+        deployed.cost.tables.pricer.price(tower.operators(term), (1,))[:, :N_CLASSES].sum()
+        for term in tower.terms(BatchRows.of_shapes([batch]))
+    )
+    assert deployed.cost.encoding_s(encoding) == pytest.approx(max(priced, tower.launch_s), rel=0.08)
+
+
+def test_one_video_keeps_one_rank_busy_and_tiles_are_divided() -> None:
+    qwen, intern = load_model("qwen3-vl-8b").vision, load_model("internvl3-8b").vision
+    assert qwen is not None
+    assert intern is not None
+    whole = TowerCalls(qwen, 4, True, 4096, "fa3")
+    video = encoding_of(qwen.rules.layout(Video(640, 360, 32)), 1).vision
+    assert (video.units, float(np.asarray(whole.busiest_share(video.units)))) == (1, 1.0)
+    tiles = encoding_of(intern.rules.layout(Image(896, 896)), 1).vision
+    assert (tiles.units, float(np.asarray(whole.busiest_share(tiles.units)))) == (5, 0.4)

@@ -13,7 +13,7 @@ from catalogs.errors import InputError
 from catalogs.models.media_items import Image, MediaLayout
 from catalogs.workloads.media import RequestMedia
 from catalogs.workloads.request_set import RequestSet
-from simulator.cache.encoder_cache import EncoderLimits
+from simulator.cache.encoder_cache import EncoderLimits, RequestEmbeddings
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_rules
@@ -53,7 +53,8 @@ def imaged(
 
 
 def serve(sent: RequestSet, budget: int = 64, cache: int = 64, **changes: object) -> Run:
-    limits = rules(encoder_limits=EncoderLimits(budget, cache), **changes)
+    encoder_limits = EncoderLimits(budget, cache, rejects=changes.get("policy") != "sglang")
+    limits = rules(encoder_limits=encoder_limits, **changes)
     return run_rules(limits, Seeing(), sent, 1, RunOptions(check_laws=True))
 
 
@@ -62,7 +63,7 @@ def work(run: Run) -> list[tuple[int, int, int]]:
     log = run.replicas[0].logs[0]
     return [
         (int(p), int(n), int(x))
-        for p, n, x in zip(log.prefill_tokens, log.vision_tiles, log.vision_patches, strict=True)
+        for p, n, x in zip(log.prefill_tokens, log.vision_units, log.vision_patches, strict=True)
         if p
     ]
 
@@ -147,7 +148,7 @@ def test_budgets_hold_and_every_image_is_encoded_or_found(
     # A patch is a quarter of an embedding, so patches / 4 are the embeddings of a step.
     assert (log.vision_patches / 4).max(initial=0) <= budget
     encoded, hits = run.replicas[0].media or (0, 0)
-    assert encoded == log.vision_tiles.sum()
+    assert encoded == log.vision_units.sum()
     if not run.preemptions.any():
         images = sum(map(len, kinds))
         assert len({c for each in contents for c in each}) <= encoded <= images
@@ -181,3 +182,55 @@ def test_images_need_a_deployment_and_a_model_that_read_them() -> None:
         run_rules(rules(), Linear(), replace(sent, media=replace(sent.media, layouts=())))
     with pytest.raises(TypeError, match="Linear does not model the encoding of items"):
         run_rules(rules(encoder_limits=EncoderLimits(64, 64)), Linear(), sent)
+
+
+# ---- SGLang
+
+
+def test_sglang_encodes_all_items_of_a_prompt_with_its_first_chunk() -> None:
+    """24 tokens of two images and 16 of text, in chunks of 16."""
+    sent = imaged(requests([0.0], [40], [2]), [[0, 1]])
+    run = serve(sent, policy="sglang", block_size=1, max_num_batched_tokens=16)
+    assert work(run) == [(16, 2, 96), (16, 0, 0), (8, 0, 0)]
+    assert run.replicas[0].media == (2, 0)
+
+
+def test_sglang_encodes_again_what_its_cache_does_not_hold() -> None:
+    """The second chunk begins before the end of the images, the third behind it."""
+    sent = imaged(requests([0.0], [40], [2]), [[0, 1]])
+    run = serve(sent, cache=23, policy="sglang", block_size=1, max_num_batched_tokens=16)
+    assert work(run) == [(16, 2, 96), (16, 2, 96), (8, 0, 0)]
+    assert run.status.tolist() == [2]
+
+
+def test_sglang_knows_the_images_of_a_request_together() -> None:
+    """The same two images are found; one of them alone has no entry of its own."""
+    sent = imaged(requests([0.0, 50.0, 100.0], [30, 30, 30], [2, 2, 2]), [[0, 1], [0, 1], [1]], [[7, 8], [7, 8], [8]])
+    run = serve(sent, policy="sglang", block_size=1)
+    assert run.replicas[0].media == (3, 2)
+
+
+def test_the_cache_of_whole_requests_evicts_the_least_recently_used() -> None:
+    cache = RequestEmbeddings(10)
+    cache.insert((1,), 4)
+    cache.insert((2,), 4)
+    assert cache.find((1,))
+    cache.insert((3, 4), 5)
+    assert not cache.find((2,))
+    assert cache.find((1,))
+    cache.insert((5,), 11)
+    assert not cache.find((5,))
+    assert cache.free == 1
+
+
+@given(loads(), st.integers(4, 60), st.integers(30, 200), st.integers(4, 40))
+def test_sglang_serves_every_load_of_images(
+    load: tuple[RequestSet, list[list[int]], list[list[int]]], cache: int, blocks: int, budget: int
+) -> None:
+    sent, kinds, contents = load
+    limits = {"kv_blocks": 16 * blocks, "max_num_batched_tokens": budget, "max_num_seqs": 4, "block_size": 1}
+    run = serve(imaged(sent, kinds, contents), 64, cache, policy="sglang", **limits)
+    log = run.replicas[0].logs[0]
+    encoded, hits = run.replicas[0].media or (0, 0)
+    assert encoded == log.vision_units.sum()
+    assert encoded + hits >= sum(len(each) for each, status in zip(kinds, run.status, strict=True) if status == 2)
