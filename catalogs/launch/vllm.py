@@ -25,6 +25,10 @@ _DEFAULT_ALL2ALL: Final = Layout().all2all_backend
 _KV_ROLES: Final = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 
+#: Architectures whose repositories hold weights and configuration in Mistral's own format (vLLM's recipe for Voxtral).
+MISTRAL_FORMAT: Final = ("VoxtralForConditionalGeneration",)
+
+
 def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
     """Return the arguments of one replica; flags are omitted only where they equal the engine's default."""
     r, flags = resolved, resolved.engine.flags
@@ -45,6 +49,8 @@ def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
     if refused := [modality for modality in r.model.modalities if modality not in r.modalities]:
         # As planned: no budget and no memory for their largest items.
         found.append(("--limit-mm-per-prompt", json.dumps(dict.fromkeys(refused, 0))))
+    if r.model.architecture in MISTRAL_FORMAT:
+        found += [(f"--{part}", "mistral") for part in ("tokenizer-mode", "config-format", "load-format")]
     if r.speculation is not None:
         found.append(("--speculative-config", json.dumps(_drafts(r.speculation))))
     if r.role in _KV_ROLES:

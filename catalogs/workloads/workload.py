@@ -127,9 +127,7 @@ class Workload:
         assert media is not None
         longest_s = max(item.seconds for item in media.sizes if isinstance(item, Audio))
         if longest_s > most_s:
-            rule = (
-                f"{model.name} encodes {most_s:g} s of audio at a time; servers send the pieces of longer files apart"
-            )
+            rule = f"{model.name} encodes {most_s:g} s of audio at a time; servers send longer files in pieces"
             raise InputError(rule, f"{longest_s:g} s", f"audio.seconds of at most {most_s:g}")
         if (media.counts != 1).any():
             raise InputError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from catalogs.deployments.resolve import resolve
@@ -115,5 +117,8 @@ def test_the_launch_says_what_is_served() -> None:
     assert '{"video": 0}' in flags["image"]
     assert not any(flag.startswith(("--limit-mm", "--mm")) for flag in flags["weights"])
     assert ("--mm-encoder-tp-mode", "data") in list(zip(flags["data"], flags["data"][1:], strict=False))
+    voxtral = vllm_arguments(resolve(Deployment(model="voxtral-mini-3b", hardware="h100"))).flag_words
+    assert ("--load-format", "mistral") in list(pairwise(voxtral))
+    assert '{"audio": 0}' in voxtral
     plain = vllm_arguments(resolve(Deployment(model="llama3.1-8b", hardware="h100")))
     assert not any(flag.startswith(("--limit-mm", "--mm")) for flag in plain.flag_words)
