@@ -27,7 +27,7 @@ from catalogs.workloads.files import RECIPE_KEYS, WorkloadFile
 from catalogs.workloads.images import Images
 from catalogs.workloads.lengths import LENGTHS
 from catalogs.workloads.service_classes import ServiceClass
-from catalogs.workloads.sessions import SharedPrefix, Turns
+from catalogs.workloads.sessions.turns import SharedPrefix, Turns
 from catalogs.workloads.synthetic import Adapters
 from catalogs.workloads.workload import list_workloads
 

@@ -188,7 +188,7 @@ def load_workload(text: str) -> Workload:
     if text.lower() in names:
         return _from_catalog(names[text.lower()])
     path = Path(text)
-    if not is_file(path):
+    if not is_file(path) and not path.is_dir():
         looks_like_path = path.suffix or len(path.parts) > 1
         nearest = nearest_name(text, names.values()) or (None if looks_like_path else ", ".join(names.values()))
         raise InputError("workload is neither a catalog name nor a file", text, nearest)

@@ -68,10 +68,7 @@ class VariedWorkload(Workload):
         varied = replace(drawn, input_tokens=inputs, output_tokens=outputs)
         if self.shared is not None:
             return _sharing(varied, self.shared)
-        if drawn.block_hashes is None:
-            return varied
-        full = (inputs + outputs) // drawn.hash_block_tokens
-        return replace(varied, block_hashes=tuple(h[:n] for h, n in zip(drawn.block_hashes, full, strict=True)))
+        return varied.with_known(inputs + outputs)
 
 
 def _scaled(tokens: IntArray, factor: float) -> IntArray:

@@ -86,7 +86,8 @@ def open_loop(workload: Workload) -> Workload:
     """
     if workload.closed_loop or not workload.content.has_rate:
         rule = f"planning needs an arrival rate, and workload {workload.name} has none (closed loop or all at once)"
-        raise InputError(rule, None, "arrivals: {poisson: {}}")
+        turns = content.turns if isinstance(content := workload.content, SyntheticWorkload) else None
+        raise InputError(rule, None, "--agents N" if turns and turns.gap_s else "arrivals: {poisson: {}}")
     return workload
 
 

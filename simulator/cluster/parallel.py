@@ -39,6 +39,7 @@ def independent_cluster(pools: Sequence[Pool], requests: RequestSet, options: Ru
         or options.controllers
         or options.journal is not None
         or requests.concurrency is not None
+        or requests.graph is not None
         or any(pool.role != "both" or pool.rules.speculation for pool in pools)  # drafts are drawn by workload row
         or "fork" not in multiprocessing.get_all_start_methods()
     ):

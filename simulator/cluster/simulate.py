@@ -79,6 +79,8 @@ def run_pools(pools: Sequence[Pool], requests: RequestSet, options: RunOptions |
         raise InputError("every request needs at least one input and one output token")
     if requests.concurrency is not None and requests.concurrency < 1:
         raise InputError("closed-loop concurrency must be at least 1", requests.concurrency)
+    if requests.graph is not None:
+        requests.graph.checked()
     check_images(requests, [pool.rules for pool in pools])
     fitting = truncated(requests, [pool.rules for pool in pools])
     run = _run(pools, fitting, options or RunOptions())
@@ -198,8 +200,7 @@ def truncated(requests: RequestSet, rules: Sequence[EngineRules]) -> RequestSet:
     side = min(each.side_tokens or longest for each in rules)
     inputs = np.minimum(requests.input_tokens, max(1, min(side, longest - 1)))
     cut = inputs < requests.input_tokens
-    hashes = requests.block_hashes
-    if hashes is not None and cut.any():
-        hashes = tuple(() if gone else ids for ids, gone in zip(hashes, cut.tolist(), strict=True))
+    if cut.any():
+        requests = requests.with_known(np.where(cut, 0, requests.input_tokens + requests.output_tokens))
     outputs = np.maximum(np.minimum(requests.output_tokens, np.minimum(longest - inputs, side)), 1)
-    return replace(requests, input_tokens=inputs, output_tokens=outputs, block_hashes=hashes)
+    return replace(requests, input_tokens=inputs, output_tokens=outputs)

@@ -19,6 +19,7 @@ class BlockCopy(NamedTuple):
 
     keys: tuple[int, ...]  # content keys of the filled cache units
     own_blocks: int  # filled blocks that belong to this request alone and have no content key
+    blocks: tuple[int, ...]  # blocks of each unit
 
 
 class Encoding(NamedTuple):

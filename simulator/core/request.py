@@ -28,6 +28,7 @@ class Request:
     index: int  # row in the workload
     input_tokens: int
     keys: tuple[int, ...] = ()  # prefix caching: content keys of its full cache units, prompt first, then generated
+    ends: tuple[int, ...] | None = None  # blocks up to the end of each unit; None: all units have the same size
     known_tokens: int = field(init=False)  # tokens to compute before the next output token: prompt + generated
     computed_tokens: int = 0  # tokens whose KV is scheduled; for a decoding request, see DecodeSet
     base_tokens: int = 0  # computed_tokens - rounds when the request began to decode
