@@ -12,33 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import yaml
 
-from catalogs.arrays import IntArray
-from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically
 from catalogs.io.yaml_files import DATA
-from catalogs.workloads.traces import Trace, read_trace
-
-#: The tabulated probabilities. They are close together in the upper tail, where linear interpolation between distant
-#: entries would raise the mean.
-PROBABILITIES: Final = (
-    0,
-    0.01,
-    0.05,
-    *(k / 10 for k in range(1, 9)),
-    0.85,
-    0.9,
-    0.93,
-    0.95,
-    0.97,
-    0.98,
-    0.99,
-    0.995,
-    0.999,
-    1,
-)
+from catalogs.workloads.fit import fit_workload, merged
+from catalogs.workloads.traces import read_trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +28,17 @@ class FittedWorkload:
         input_classes: Number of equally likely classes of input length. Each has a table of output lengths, fitted to
             over 100 rows.
         own_arrivals: Whether the arrival times of the trace are real, so that their rate and burstiness are kept.
+        changes: Keys that are not fitted, and their values; the notes give the reasons.
     """
 
     name: str
     file: str
     source: str
     as_of: str
-    input_classes: int
+    input_classes: int | None = None
     own_arrivals: bool = False
     notes: str = ""
+    changes: tuple[tuple[str, Any], ...] = ()
 
 
 FITTED: Final = (
@@ -114,6 +95,20 @@ FITTED: Final = (
         input_classes=2,
         notes="A filtered sample: no answer below 512 tokens. For ShareGPT at large take `sharegpt`.",
     ),
+    FittedWorkload(
+        name="agentic-coding",
+        file="weka",
+        source="callanjfox/kv-cache-tester (Apache-2.0), 60 of 710 recorded sessions of coding agents, 4,653 requests",
+        as_of="2026-01",
+        notes="Agents in a closed loop: each turn waits for the end of the one before. Not fitted: contexts above "
+        "200,000 tokens are compacted, as most served models need (recorded: up to 820,000); gaps above 600 s "
+        "are cut, because an agent that waits for longer is not one of those at work (recorded: up to 13 hours).",
+        changes=(
+            ("arrivals.closed_loop.concurrency", 16),
+            ("turns.restarts.above_tokens", 200_000),
+            ("turns.gap_s.longest_s", 600),
+        ),
+    ),
 )
 
 
@@ -127,40 +122,8 @@ def fit(fitted: FittedWorkload, folder: Path) -> dict[str, Any]:
     entry: dict[str, Any] = {"source": fitted.source, "as_of": fitted.as_of}
     if fitted.notes:
         entry["notes"] = fitted.notes
-    entry["arrivals"] = fit_arrivals(trace) if fitted.own_arrivals else {"poisson": {}}
-    entry["input_tokens"] = {"quantiles": dict(zip(PROBABILITIES, quantiles(trace.input_tokens), strict=True))}
-    entry["output_tokens"] = fit_outputs(trace, fitted.input_classes)
-    return entry
-
-
-def fit_arrivals(trace: Trace) -> dict[str, Any]:
-    """Return gamma-distributed gaps with the trace's mean rate and its burstiness in windows of one second.
-
-    cv^2 = variance / mean of the number of arrivals in a window, the ratio of a renewal process in long windows (Cox
-    and Lewis 1966). The cv of the gaps would be dominated by a few pauses of minutes: for azure-code it is 13, and
-    gamma gaps with cv 13 send 200 requests within 0.1 s, where the trace never sends more than 13. Windows of one
-    second are long enough for a burst to build a queue.
-
-    Raises:
-        InputError: The trace has no arrival times.
-    """
-    if trace.arrival_s is None:
-        raise InputError("this trace has no arrival times to fit")
-    rate = 1.0 / float(np.diff(trace.arrival_s).mean())
-    counts = np.bincount(trace.arrival_s.astype(np.int64))
-    return {"gamma": {"requests_per_s": round(rate, 3), "cv": round(float(np.sqrt(counts.var() / counts.mean())), 3)}}
-
-
-def fit_outputs(trace: Trace, input_classes: int) -> dict[str, Any]:
-    """Return a table of output quantiles for each class of input length; equal lengths are split in file order."""
-    by_input = trace.output_tokens[np.argsort(trace.input_tokens, kind="stable")]
-    rows = [quantiles(part) for part in np.array_split(by_input, input_classes)]
-    return {"quantiles_by_input": {"probabilities": list(PROBABILITIES), "tokens": rows}}
-
-
-def quantiles(tokens: IntArray) -> list[float]:
-    """Return the token counts at PROBABILITIES, rounded to a tenth of a token."""
-    return [round(float(q), 1) for q in np.quantile(tokens, PROBABILITIES)]
+    keys = fit_workload(trace, fitted.input_classes, fitted.own_arrivals)
+    return entry | merged(keys, fitted.changes)
 
 
 def main(arguments: Sequence[str]) -> int:

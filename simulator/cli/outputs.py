@@ -17,6 +17,7 @@ from catalogs.workloads.workload import Workload
 from simulator.analysis.chrome_trace import TraceWindow, write_chrome_trace
 from simulator.analysis.explain import explain
 from simulator.analysis.metrics import fleet_metrics, streaming_notice, summarise
+from simulator.analysis.sessions import session_metrics
 from simulator.analysis.time_series import check_time_series, write_time_series
 from simulator.cluster.compiled import CompiledDeployment
 from simulator.cluster.run import Run
@@ -41,7 +42,7 @@ SCHEMA_VERSION = 1
 def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, Any]:
     """Return OUT.json as a dictionary of plain values."""
     summary = summarise(run)
-    summary["metrics"] |= fleet_metrics(run)
+    summary["metrics"] |= fleet_metrics(run) | session_metrics(run)
     last = run.compiled_pools[-1].resolved  # the last pool streams all tokens except the first
     notices = [
         streaming_notice(last, summary["metrics"]["output_tokens_per_s"]),

@@ -117,6 +117,19 @@ def _throughput(metrics: dict[str, Any]) -> str:
     )
 
 
+def _sessions_line(sessions: dict[str, Any]) -> str:
+    """Return the line of a run whose requests wait for each other."""
+    rate, whole = sessions["interactivity_tokens_per_s"], sessions["session_s"]["p50"]
+    half = "-" if whole is None else f"{whole:,.0f} s"
+    parts = [f"sessions: {sessions['n_completed']} of {sessions['n_sessions']} completed, half of them in {half}"]
+    if rate["p90"] is not None:
+        parts.append(f"{rate['p90']:.0f} output tokens/s or more for 90 % of requests")
+    if sessions["hit_rate"] is not None:
+        most = percent(sessions["theoretical_hit_rate"])
+        parts.append(f"prefix hits {percent(sessions['hit_rate'])} of {most} with a cache without limits")
+    return "; ".join(parts)
+
+
 def _features(metrics: dict[str, Any]) -> list[str]:
     """Return a line for each of ranks, KV offload, LoRA and speculative decoding, if the run has it."""
     lines = []
@@ -132,6 +145,8 @@ def _features(metrics: dict[str, Any]) -> list[str]:
             f"{percent(offload['hit_fraction'])} of input; "
             f"{offload['stored_tokens']:,} stored"
         )
+    if sessions := metrics.get("sessions"):
+        lines.append(_sessions_line(sessions))
     if images := metrics.get("images"):
         lines.append(
             f"images: {images['n_encoded']:,} encoded in {images['encoder_s']:.2f} s of the accelerators' time, "
