@@ -126,6 +126,7 @@ SHORT = {
     "planner/cli/main.py": "the entry point",
     "planner/cli/options.py": "shared by all commands",
     "planner/main.py": "the entry point",
+    "planner/problem/interactivity.py": "a second spelling of one objective",
     "planner/problem/reproduction.py": "the schema of a block",
     "planner/search/progress.py": "shared by both searches",
     "planner/web/mcp/command.py": "the command, apart from the protocol that it serves",

@@ -13,8 +13,9 @@ import numpy as np
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError, nearest_name
 from catalogs.ui.words import human_s
+from planner.problem.interactivity import INTERACTIVITY, tpot_limit_s
 from planner.problem.key_definition import need_one_of
-from planner.problem.latency_metrics import LATENCY_METRICS, TTFT, LatencyMetric
+from planner.problem.latency_metrics import LATENCY_METRICS, TPOT, TTFT, LatencyMetric
 
 UNIT_S: Final[dict[str, float]] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 
@@ -147,6 +148,8 @@ def parse_slo(text: str) -> Slo:
     given = bool(dot) and not _PERCENTILE.fullmatch(name.lower())
     if not given:
         metric, stat = DEFAULT_METRIC, name.lower()
+    if given and metric == INTERACTIVITY:
+        return Slo(TPOT.name, _stat(stat), tpot_limit_s(limit))
     need_one_of("an SLO metric", metric, tuple(LATENCY_METRICS))
     return Slo(metric, _stat(stat), _limit_s(limit), given)
 

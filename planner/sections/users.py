@@ -181,7 +181,7 @@ def closed_loop(
     moved = np.array([loop.load.requests_per_s for loop in slower]) / speeds
     mean = float(rates.mean())
     low, high = interval(mean, moved, float(np.std(np.log(rates), ddof=1) / math.sqrt(SEEDS)))
-    rows = [_slo_result(slo, loops, slower, error, sure) for slo in evaluator.slos]
+    rows = [slo_row(slo, loops, slower, error, sure) for slo in evaluator.slos]
     return UsersInClosedLoop(
         users=users.n,
         think_s=users.think_s,
@@ -197,9 +197,18 @@ def closed_loop(
     )
 
 
-def _slo_result(
+def slo_row(
     slo: Slo, loops: list[Observation], slower: list[Observation], error: StatedError, sure: float
 ) -> SloResult:
+    """Return the row of an objective in a closed loop.
+
+    Args:
+        slo: The objective.
+        loops: Runs of independent seeds.
+        slower: Runs with the times between requests divided by the factors of the error of the speed at LEVELS.
+        error: Stated error of the simulator.
+        sure: The confidence with which the objective must be met.
+    """
     value_s, noise = pooled_value_s(loops, slo), log_noise(loops, slo)
     waiting = np.array([pooled_waiting_share([loop], slo) for loop in slower])
     factors = Factors.at(np.array(LEVELS), slo, error, waiting).latency
