@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from catalogs.deployments.autoscaling import Autoscaling
+from catalogs.deployments.engine_settings import DEFAULTS, EngineSettings
 from catalogs.deployments.layout import Layout, Limits, Role
 from catalogs.deployments.queueing import FCFS, Queueing
 from catalogs.deployments.schema import Deployment, Lora, Multimodal
@@ -63,6 +64,7 @@ class ResolvedDeployment:
     speculation: Speculation | None = None
     rank_dispatch: RankDispatch | None = None  # None: a replica has one rank
     api_server_count: int = 1  # API server processes of each replica
+    settings: EngineSettings = DEFAULTS  # what the deployment sets instead of the engine's defaults
     role: Role = "both"
     site: str = ""  # pools of one site share its hardware
     notices: tuple[str, ...] = ()  # one sentence each, shown with every result

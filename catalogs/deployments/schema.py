@@ -130,6 +130,9 @@ class Deployment(StrictYamlBlock):
     kv_blocks: PositiveInt | None = None
     prefix_caching: bool | None = None
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    async_scheduling: bool | None = None  # --async-scheduling; null: the default of the engine version
+    activation_dtype: Literal["bf16", "mxfp8"] | None = None  # inputs of experts in MXFP4; null: the engine's default
+    fused_allreduce: bool | None = None  # the all-reduce also normalises, in CUDA graphs; null: the engine's default
     sampling: Literal["random", "top_p", "greedy"] = "random"  # sampling in requests; random: temperature only
     kv_offload: KvOffload | None = None  # KV blocks are also kept in host memory and on disk
     preemption: Literal["recompute", "swap"] | None = None
