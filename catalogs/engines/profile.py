@@ -194,6 +194,7 @@ class EngineProfile:
     packs_weights: bool = True  # on a CPU, lays weights out for oneDNN when it loads them; plain torch does not
     top_p_by_sort: bool = False  # top_p sampling sorts all logits, instead of using a kernel without a sort
     fuses_norms: bool = False  # in graphs, the all-reduce kernel also adds the residual and normalises
+    fuses_quantisation: bool = False  # norms and activations write per-tensor FP8 for the product that follows
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
     shared_experts_beside_tokens: NonNegativeInt = 0  # up to this size, shared experts overlap the routed ones
     flags: dict[str, str] = field(default_factory=dict)  # deployment key -> command-line flag
@@ -225,6 +226,8 @@ class EngineProfile:
     speculation_max_num_seqs: PositiveInt | None = None  # default of max_num_seqs with speculation; None: the same
     #: Architectures whose encoder reads the prompt (T5, BART, NLLB) that the engine serves; "any": all of them.
     encoder_decoders: tuple[str, ...] = ()
+    #: The engine with the public operator tables that price the steps of this one, in its version if there are any.
+    operator_tables: str = "vllm"
     notice: str = ""  # shown with every result of this profile
     cpu_block_size_tokens: PositiveInt | None = None  # block size on CPUs; None: the same profile on CPUs
 

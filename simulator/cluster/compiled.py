@@ -83,7 +83,7 @@ def compile_deployment(
             configuration that fits.
     """
     resolved, memory = fit(deployment, measured_host, resolved)
-    bundle = load_bundle(resolved.hardware.accelerator, bundle_path)
+    bundle = load_bundle(resolved.hardware.accelerator, bundle_path, resolved.engine)
     return CompiledDeployment(resolved, memory, compile_step_cost(resolved, bundle), bundle)
 
 
