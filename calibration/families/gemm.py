@@ -108,6 +108,10 @@ class GemmModel:
         table, borrowed = self._table(dtype, accelerator)
         return f"gemm in {dtype}: not measured, {table} utilisation against the {dtype} roofline" if borrowed else None
 
+    def joined(self, lender: GemmModel) -> GemmModel:
+        """Return the model with the dtypes that it lacks from a model of the same accelerator."""
+        return GemmModel({**lender.grids, **self.grids}, {**lender.floors_s, **self.floors_s})
+
     def to_parts(self) -> Parts:
         """Return readable facts and arrays that `from_parts` reads."""
         return {"dtypes": list(self.grids), "floors_s": self.floors_s}, pack_grids(self.grids)

@@ -234,7 +234,9 @@ def _choices(request: PlanRequest, hardware: Hardware) -> tuple[list[ReplicaChoi
     """Return the choices that fit in memory, fewest accelerators first, and the widest that does not fit."""
     names = CatalogLookup.on(hardware, request.model, request.engine)
     own = request.model, request.engine
-    priced = _Priced(own, names, widest_limits(names, request.fixed), load_bundle(hardware.accelerator))
+    priced = _Priced(
+        own, names, widest_limits(names, request.fixed), load_bundle(hardware.accelerator, engine=names.engine)
+    )
     forms = _forms(priced, _Lengths.of(request))
     found: list[ReplicaChoice] = []
     unfit: list[ReplicaChoice] = []

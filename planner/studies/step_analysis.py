@@ -267,7 +267,7 @@ class PricedReplica:
         if query.context > longest:
             rule = f"the context is beyond the {longest} positions of {resolved.model.name}"
             raise InputError(rule, query.context, str(longest))
-        bundle = load_bundle(resolved.hardware.accelerator)
+        bundle = load_bundle(resolved.hardware.accelerator, engine=resolved.engine)
         return cls(resolved, size_memory(resolved), bundle, _step_cost(_Priced(resolved, bundle)))
 
     def steps(self, query: StepQuery) -> AnalyzedSteps:

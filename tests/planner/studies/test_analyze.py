@@ -67,7 +67,7 @@ def test_a_changed_calibration_is_priced_anew(monkeypatch: pytest.MonkeyPatch) -
     bare = replace(
         load_bundle(resolve(Deployment(model="llama3.1-8b", hardware="h100")).hardware.accelerator), models={}
     )
-    monkeypatch.setattr(step_analysis, "load_bundle", lambda _: bare)
+    monkeypatch.setattr(step_analysis, "load_bundle", lambda *_, **__: bare)
     after = analyze(asked()).time
     assert after.roofline_s == pytest.approx(before.roofline_s, rel=0.01)
     assert after.engine_s != pytest.approx(before.engine_s, rel=0.01)

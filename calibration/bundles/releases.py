@@ -1,0 +1,60 @@
+"""The operator tables of engine releases: which of those of an accelerator price the steps of an engine.
+
+Beside the bundle of an accelerator lie bundles of other engine releases, in HARDWARE/releases/ENGINE-VERSION. A release
+holds only what was timed in it; the bundle of the accelerator lends the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from calibration.bundles.files import JSON_NAME, Release
+from calibration.families.base import FamilyModel
+from calibration.families.collective import CollectiveModel
+from calibration.families.gemm import GemmModel
+from calibration.families.grouped_gemm import GroupedGemmModel
+from calibration.families.mla import MlaModel
+
+#: Folder of the releases within the folder of an accelerator.
+RELEASES_FOLDER: Final = "releases"
+
+#: Minor releases of an engine up to the next major one, so that versions compare as numbers.
+MINORS: Final = 1000.0
+
+
+def minor(version: str) -> float:
+    """Return MAJOR.MINOR.PATCH in minor releases; NaN, which compares as not older, for any other text."""
+    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    if not found:
+        return float("nan")
+    return int(found[1]) * MINORS + int(found[2]) + int(found[3] or 0) / MINORS
+
+
+def releases_in(folder: Path) -> dict[Release, Path]:
+    """Return the folder of each release beside the bundle of an accelerator in `folder`."""
+    found = {}
+    for file in sorted((folder / RELEASES_FOLDER).glob(f"*/{JSON_NAME}")):
+        engine, _, version = file.parent.name.partition("-")
+        found[Release(engine, version)] = file.parent
+    return found
+
+
+def nearest_release(known: Iterable[Release], wanted: Release) -> Release | None:
+    """Return the release of the wanted engine with the nearest version, the older of two; None without any."""
+    own = [r for r in known if r.engine == wanted.engine]
+    aim = minor(wanted.version)
+    return min(own, key=lambda r: (abs(minor(r.version) - aim), minor(r.version)), default=None)
+
+
+def joined(own: Mapping[str, FamilyModel], lender: Mapping[str, FamilyModel]) -> dict[str, FamilyModel]:
+    """Return the models of a release, with what it lacks from the lender: families, dtypes, collectives."""
+    models = {**lender, **own}
+    for family in own.keys() & lender.keys():
+        mine, theirs = own[family], lender[family]
+        for kind in (GemmModel, GroupedGemmModel, MlaModel, CollectiveModel):
+            if isinstance(mine, kind) and isinstance(theirs, kind):
+                models[family] = mine.joined(theirs)  # type: ignore[arg-type]
+    return models
