@@ -9,14 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 from calibration.bundles.files import JSON_NAME, Release
 from calibration.families.base import FamilyModel
-from calibration.families.collective import CollectiveModel
-from calibration.families.gemm import GemmModel
-from calibration.families.grouped_gemm import GroupedGemmModel
-from calibration.families.mla import MlaModel
 
 #: Folder of the releases within the folder of an accelerator.
 RELEASES_FOLDER: Final = "releases"
@@ -49,12 +45,20 @@ def nearest_release(known: Iterable[Release], wanted: Release) -> Release | None
     return min(own, key=lambda r: (abs(minor(r.version) - aim), minor(r.version)), default=None)
 
 
+@runtime_checkable
+class Joinable(Protocol):
+    """A model that takes what it lacks from a model of the same kind and accelerator."""
+
+    def joined(self, lender: Any) -> FamilyModel:
+        """Return the model with the dtypes, stages or kinds that it lacks from the lender."""
+        ...
+
+
 def joined(own: Mapping[str, FamilyModel], lender: Mapping[str, FamilyModel]) -> dict[str, FamilyModel]:
     """Return the models of a release, with what it lacks from the lender: families, dtypes, collectives."""
     models = {**lender, **own}
     for family in own.keys() & lender.keys():
         mine, theirs = own[family], lender[family]
-        for kind in (GemmModel, GroupedGemmModel, MlaModel, CollectiveModel):
-            if isinstance(mine, kind) and isinstance(theirs, kind):
-                models[family] = mine.joined(theirs)  # type: ignore[arg-type]
+        if isinstance(mine, Joinable) and type(mine) is type(theirs):
+            models[family] = mine.joined(theirs)
     return models

@@ -49,12 +49,13 @@ def decode_blocks(
     import pandas as pd
 
     model = GemmModel.fit(gate("gemm", products, accelerator)[0], accelerator)
-    both = absorbed.groupby(["op_name", "num_heads", "num_tokens"]).seconds.median()
+    both = absorbed.groupby(["op_name", "num_heads", "num_tokens"], as_index=False)["seconds"].median()
     heads, batch = attention.num_heads.to_numpy(float), attention.batch_size.to_numpy(float)
     kept = np.isin(heads, absorbed.num_heads.unique())
     attention, heads, batch = attention[kept].reset_index(drop=True), heads[kept], batch[kept]
-    around_s = sum(_at(both[name], heads, batch) for name in ("mla_gen_pre", "mla_gen_post"))
-    around_s = around_s + SMALL_KERNELS * SMALL_KERNEL_S
+    around_s = np.full(len(batch), SMALL_KERNELS * SMALL_KERNEL_S)
+    for name in ("mla_gen_pre", "mla_gen_post"):
+        around_s = around_s + _at(both[both.op_name == name], heads, batch)
     parts = []
     for dtype in (d for d in DTYPES if d in model.grids):
         seconds = attention.seconds.to_numpy(float) + around_s + _projections_s(model, dtype, heads, batch, accelerator)
@@ -65,12 +66,12 @@ def decode_blocks(
     return pd.concat(parts, ignore_index=True)
 
 
-def _at(times: pd.Series[float], heads: FloatArray, batch: FloatArray) -> FloatArray:
-    """Return seconds at heads and tokens, each shape (n,), interpolated over tokens."""
+def _at(times: pd.DataFrame, heads: FloatArray, batch: FloatArray) -> FloatArray:
+    """Return seconds at heads and tokens, each shape (n,), interpolated over the tokens, which ascend in `times`."""
     seconds = np.zeros(len(batch))
     for h in np.unique(heads):
-        own, here = times[h].sort_index(), heads == h
-        seconds[here] = np.interp(batch[here], own.index.to_numpy(float), own.to_numpy(float))
+        own, here = times[times.num_heads == h], heads == h
+        seconds[here] = np.interp(batch[here], own.num_tokens.to_numpy(float), own.seconds.to_numpy(float))
     return seconds
 
 
