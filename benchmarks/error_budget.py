@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import csv
 import importlib.util
 import io
 import statistics
@@ -22,16 +23,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
-
 import catalogs.deployments.resolve
 from catalogs.deployments.schema import load_deployment
 from catalogs.engines.files import load_engine
 from catalogs.engines.profile import EngineProfile
 from catalogs.workloads.workload import load_workload
 from simulator.analysis.metrics import summarise
+from simulator.analysis.time_series import write_time_series
+from simulator.cli.outputs import write_csv
+from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.simulate import simulate
+from simulator.engine.event_log import EventLog
 
 BEGIN, END = "<!-- budget: begin -->", "<!-- budget: end -->"
 Change = Callable[[EngineProfile], EngineProfile]
@@ -68,16 +71,19 @@ def load(path: Path) -> ModuleType:
 
 
 def in_process(
-    deployment: Path, workload: Path, _out: Path, _timeout: float
+    deployment: Path, workload: Path, out: Path, _timeout: float, *series: str
 ) -> tuple[Any, list[dict[str, str]], float]:
-    """What the scorer's `simulate` returns: (summary, one row per request, wall seconds)."""
+    """What the scorer's `simulate` returns: (summary, one row per request, wall seconds). `series`: the arguments
+    --time-series FILE --time-step SECONDS, or none."""
     started = time.perf_counter()
-    done = simulate(compile_deployment(load_deployment(deployment)), load_workload(str(workload)).materialise())
-    columns = {"ttft_s": done.ttft_s, "tpot_s": done.tpot_s, "e2e_s": done.e2e_s}
-    rows = [
-        {name: "" if np.isnan(v) else repr(float(v)) for name, v in zip(columns, values, strict=True)}
-        for values in zip(*columns.values(), strict=True)
-    ]
+    options = RunOptions(journal=EventLog() if series else None)
+    requests = load_workload(str(workload)).materialise()
+    done = simulate(compile_deployment(load_deployment(deployment)), requests, options)
+    if series:
+        write_time_series(done, Path(series[1]), float(series[3]))
+    write_csv(done, out / "requests.csv")
+    with (out / "requests.csv").open() as file:
+        rows = list(csv.DictReader(file))
     return summarise(done), rows, time.perf_counter() - started
 
 

@@ -24,10 +24,10 @@ from catalogs.models.catalog import list_models, load_model
 from catalogs.units import DTYPE_BYTES
 from catalogs.workloads.arrivals import Arrivals, Rateless
 from catalogs.workloads.files import RECIPE_KEYS, WorkloadFile
-from catalogs.workloads.images import Images
 from catalogs.workloads.lengths import LENGTHS
+from catalogs.workloads.media_blocks import AudioClips, Images, Videos
 from catalogs.workloads.service_classes import ServiceClass
-from catalogs.workloads.sessions import SharedPrefix, Turns
+from catalogs.workloads.sessions.turns import SharedPrefix, Turns
 from catalogs.workloads.synthetic import Adapters
 from catalogs.workloads.workload import list_workloads
 
@@ -331,6 +331,13 @@ DOMAINS: Final[dict[str, Domain]] = {
     "images.per_request": _lengths(4),
     "images.resolution": _of("448x448", "1024x768", {"224x224": 1.0, "2000x1500": 2.0}, "10x5000", "large"),
     "images.distinct": _whole(1, 20),
+    "videos": _keys(Videos, "videos", 0.3),
+    "videos.per_request": _lengths(2),
+    "videos.resolution": _of("640x360", {"224x224": 1.0, "1280x720": 2.0}),
+    "videos.frames": _lengths(40),
+    "audio": _keys(AudioClips, "audio", 0.3),
+    "audio.per_request": _lengths(2),
+    "audio.seconds": _lengths(60),
     "classes": _list(_keys(ServiceClass, "classes"), 3),
     "workload.adapters": _keys(Adapters, "adapters", 0.5),
     "adapters.count": _whole(1, 12),
@@ -341,6 +348,7 @@ DOMAINS: Final[dict[str, Domain]] = {
     "notes": _of("notes"),
     "source": _of("source"),
     "workload.name": _of("name"),
+    "workload.scenario": _of("agentx", "none"),
 }
 #: Served as they come, beside drawn ones.
 CATALOG_WORKLOADS: Final = tuple(list_workloads())

@@ -18,7 +18,7 @@ from catalogs.deployments.schema import load_deployment
 from catalogs.errors import InputError
 from catalogs.workloads.workload import load_workload
 from simulator.cli import outputs
-from simulator.cli.main import with_images
+from simulator.cli.main import with_media
 from simulator.cli.outputs import RequestedOutputs
 from simulator.cluster.compiled import compile_fleet
 from simulator.cluster.run import Run
@@ -93,10 +93,11 @@ def run_case(case: Case, folder: Path, limit_s: float = 60.0) -> Outcome:
 def _run(case: Case, folder: Path) -> Outcome:
     deployment, workload = write(case, folder)
     written, asked = load_deployment(deployment), load_workload(str(workload))
-    written = with_images(written) if asked.sends_images else written
+    written = with_media(written, str(workload)) if asked.sends_media else written
     fleet = compile_fleet(written)
     requests = fleet.reads(asked).materialise()
-    views = RequestedOutputs(folder / "trace.json", None, folder / "series.csv", 1.0, case.seed % EXPLAINED == 0)
+    some = case.seed % EXPLAINED == 0
+    views = RequestedOutputs(folder / "trace.json", None, folder / "series.csv", 1.0, some, None, some)
 
     def serve(**how: Any) -> Run:
         return simulate(fleet, requests, replace(serving_options(written, fleet), **case.options, **how))

@@ -110,12 +110,15 @@ def measure(name: str, batches: tuple[int, ...], device: Any = None, dtype: str 
 
     `device` is that of a profile; None is one thread of this CPU.
     """
+    from calibration.profile.machine.allocator import keep_freed_memory
     from calibration.profile.machine.contention import others_share, usage
     from calibration.profile.machine.device import open_device
     from calibration.profile.machine.timing import Work
     from calibration.profile.machine.timing import measure as timed
 
     device = device or open_device("cpu", 1)
+    if not device.is_cuda:
+        keep_freed_memory()  # as the profile does
     torch = device.torch
     torch.manual_seed(0)
     recipe = recipe_of(name)

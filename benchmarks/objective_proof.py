@@ -17,7 +17,7 @@ import argparse
 import pickle
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -27,7 +27,7 @@ import numpy as np
 from planner.answer.candidate_search import search_candidates, simplest_best
 from planner.answer.evaluate import PlanEvaluator
 from planner.evaluation.capacity import find_capacity
-from planner.evaluation.evaluator import RunSizes, apply_bounds
+from planner.evaluation.evaluator import RunSizes, Verdict, apply_bounds
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.pipeline import ONE_PROCESS
 from planner.problem.candidate import Candidate
@@ -53,6 +53,10 @@ TOLERANCE = 0.005
 #: A candidate that misses at this share of the best capacity is not the optimum: its own capacity is not needed.
 FAR_BELOW = 0.9
 
+#: The verdict of one run at one rate is uncertain within this share of a capacity: near it, most deployments meet the
+#: objectives at some rates and miss them at rates in between.
+NOISE = 0.03
+
 #: Objectives whose candidates also use a part of the hardware.
 OF_PARTS = ("cost", "energy", "carbon")
 
@@ -69,13 +73,19 @@ class Proof:
     n_space: int
     n_measured: int
     best_measured: float | None
+    n_requests: int = 0
+
+    @property
+    def loss(self) -> float:
+        """Return by what share of the optimum the plan found is worse; infinite if only one of the two exists."""
+        if self.optimum is None or self.found is None:
+            return 0.0 if self.optimum is self.found else float("inf")
+        return max((self.found - self.optimum) / abs(self.optimum), 0.0)
 
     @property
     def is_found(self) -> bool:
         """Whether the search found the optimum, or rightly nothing."""
-        if self.optimum is None or self.found is None:
-            return self.optimum is None and self.found is None
-        return self.found <= self.optimum + TIE * abs(self.optimum)
+        return self.loss <= TIE
 
     @property
     def is_consistent(self) -> bool:
@@ -130,6 +140,7 @@ def measure(tester: CandidateTester, left: Sequence[Candidate], whole: Sequence[
     """Return every candidate of `left`, measured by itself, with the capacity of those that are also in `whole`.
 
     A candidate that misses at a rate far below the best capacity so far, in total and per accelerator, is not bisected.
+    The capacities near the best are then determined from many rates.
     """
     found, raced, rate = Truth(), set(whole), tester.requests_per_s or 0.0
     best_per_s = best_each_per_s = 0.0
@@ -149,7 +160,26 @@ def measure(tester: CandidateTester, left: Sequence[Candidate], whole: Sequence[
                 capacity = find_capacity(runs, guess_per_s, floor, TOLERANCE).requests_per_s
                 best_per_s, best_each_per_s = max(best_per_s, capacity), max(best_each_per_s, capacity / n)
         found[c] = Measured(verdict.ratio, tester.simulated(c, rate, SIZES.full).joules_per_output_token, capacity)
+    for c, known in found.items():
+        best = min(best_per_s, best_each_per_s * c.hardware.n_accelerators)
+        if known.requests_per_s is not None and known.requests_per_s >= max((1 - NOISE) * best, rate):
+            runs = partial(tester.probe, c, n_requests=SIZES.full)
+            found[c] = replace(known, requests_per_s=separating_rate(runs, max((1 - 2 * NOISE) * best, rate), best))
     return found
+
+
+def separating_rate(probe: Callable[[float], Verdict], low_per_s: float, high_per_s: float) -> float:
+    """Return the rate that separates the rates that meet the objectives from those that miss, with fewest exceptions.
+
+    A bisection ends at one of several changes between the two, so that equal deployments have capacities that differ by
+    some percent. Here many rates between two limits decide, the same for every candidate.
+    """
+    rates = np.geomspace(low_per_s, high_per_s * (1 + NOISE), round(3 * NOISE / TOLERANCE) + 1)
+    met = np.array([probe(float(r)).met for r in rates])
+    missed_below, met_above = np.cumsum([False, *~met]), np.cumsum([False, *met[::-1]])[::-1]
+    exceptions = missed_below + met_above
+    place = np.mean(np.flatnonzero(exceptions == exceptions.min()))  # how many of the rates count as met
+    return float(np.interp(place - 0.5, np.arange(len(rates)), rates))
 
 
 @dataclass(frozen=True)
@@ -186,7 +216,7 @@ class Space:
 
     @property
     def identity(self) -> str:
-        """Return a text that changes with the simulator or its stated error: a digest of a few runs.
+        """Return a text that changes with the simulator, its stated error or the method: a digest of a few runs.
 
         Stored results of another version would be compared with a search that measures other values.
         """
@@ -194,7 +224,7 @@ class Space:
         fastest = sorted(self.parts, key=tester.evaluator.fluid_requests_per_s, reverse=True)
         verdicts = [tester.probe(c, rate, SIZES.full) for c in fastest[:: max(len(fastest) // SAMPLE, 1)][:SAMPLE]]
         seen = [(v.value_ratio, v.stable, v.observations[0].load.requests_per_s) for v in verdicts]
-        return digest(repr((self.evaluator.fingerprint, seen)))
+        return digest(repr((self.evaluator.fingerprint, seen, FAR_BELOW, TOLERANCE, NOISE)))
 
     def truth(self) -> Truth:
         """Return every candidate, measured by itself."""
@@ -212,7 +242,7 @@ class Space:
         found = values[simplest_best(request, evaluator, feasible).candidate] if feasible else None
         seen = [values[o.candidate] for o in result.outcomes]
         best = min((v for v in seen if v is not None), default=None)
-        return Proof(optimum, found, len(left), len(result.outcomes), best)
+        return Proof(optimum, found, len(left), len(result.outcomes), best, result.n_requests)
 
 
 def _value(objective: str, prices: PriceList, candidate: Candidate, measured: Measured) -> float | None:
@@ -268,13 +298,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             words = f"{request.model} on {request.hardware}, {request.requests_per_s:g} requests/s, {objective}"
             verdict = "found" if proof.is_found else "MISSED"
             print(f"{i}: {words}: {verdict}: {proof}", file=sys.stderr, flush=True)
-    print("| objective | spaces | optimum found | consistent | candidates (median) | measured (median) |")
-    print("|---|---:|---:|---:|---:|---:|")
+    medians = "candidates (median) | measured (median) | simulated requests (median)"
+    print(f"| objective | spaces | optimum found | consistent | largest loss | {medians} |")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for objective, proofs in rows.items():
         if proofs:
-            sizes = np.median([p.n_space for p in proofs]), np.median([p.n_measured for p in proofs])
+            sizes = np.median([(p.n_space, p.n_measured, p.n_requests) for p in proofs], axis=0)
             found, same = sum(p.is_found for p in proofs), sum(p.is_consistent for p in proofs)
-            print(f"| {objective} | {len(proofs)} | {found} | {same} | {sizes[0]:.0f} | {sizes[1]:.0f} |")
+            counts = f"{len(proofs)} | {found} | {same} | {max(p.loss for p in proofs):.1%}"
+            print(f"| {objective} | {counts} | {sizes[0]:.0f} | {sizes[1]:.0f} | {sizes[2]:.0f} |")
 
 
 if __name__ == "__main__":

@@ -126,14 +126,16 @@ SHORT = {
     "planner/cli/main.py": "the entry point",
     "planner/cli/options.py": "shared by all commands",
     "planner/main.py": "the entry point",
+    "planner/problem/interactivity.py": "a second spelling of one objective",
     "planner/problem/reproduction.py": "the schema of a block",
-    "planner/search/progress.py": "shared by both searches",
     "planner/web/mcp/command.py": "the command, apart from the protocol that it serves",
     "planner/web/scripts.py": "shared by all pages",
     "planner/networks/answer_file.py": "read by commands, above the schema",
     "planner/networks/reproduction.py": "the written form of a request",
+    "simulator/cli/other_run.py": "imported only for a comparison",
     "simulator/core/invariants.py": "public types",
     "simulator/costs/compile.py": "the choice among the cost models, above all of them",
+    "simulator/costs/generate_host.py": "one host time",
     "simulator/costs/measured_steps.py": "one cost model",
 }
 

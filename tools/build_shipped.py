@@ -16,8 +16,9 @@ from error_table import error_table
 from shipped_power import write_power
 
 from calibration.bundles.bundle import shipped_folder
+from calibration.bundles.releases import RELEASES_FOLDER
 from calibration.fitting.fit import fit_bundle
-from calibration.importers.public import SHIPPED, import_public
+from calibration.importers.public import SHIPPED, import_public, import_releases
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.output_files import write_atomically
@@ -33,7 +34,10 @@ def build(tables: Path, folder: Path, hardware: Sequence[str] = SHIPPED, docs: P
     for name in hardware:
         accelerator = parse_hardware(name).accelerator
         public = import_public(tables, accelerator.name)
-        print(fit_bundle(public.fit, accelerator, folder / accelerator.name, public.check), file=sys.stderr)
+        own = folder / accelerator.name
+        print(fit_bundle(public.fit, accelerator, own, public.check), file=sys.stderr)
+        for release, rows in import_releases(tables, accelerator.name):
+            print(fit_bundle(rows, accelerator, own / RELEASES_FOLDER / release.folder), file=sys.stderr)
     if docs is not None:
         write_atomically(docs, [error_table(folder)])
 

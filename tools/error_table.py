@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from calibration.bundles.files import BundleFacts, read_bundle
+from calibration.bundles.releases import RELEASES_FOLDER
 from calibration.families.uncalibrated import DEFAULTS
 from calibration.power.model import load_power
 from catalogs.hardware import files
@@ -35,12 +36,13 @@ The models predict the utilisation of the roofline on logarithmic axes. Other es
 
 
 def error_table(bundles: Path) -> str:
-    """Return a Markdown page on all bundles in the folder `bundles`, in the order of their hardware names.
+    """Return a Markdown page on all bundles in the folder `bundles`, in the order of their hardware and engine names.
 
     Raises:
         InputError: A bundle cannot be read.
     """
-    found = [read_bundle(p.parent)[0] for p in sorted(bundles.glob("*/bundle.json"))]
+    files = (*bundles.glob("*/bundle.json"), *bundles.glob(f"*/{RELEASES_FOLDER}/*/bundle.json"))
+    found = sorted((read_bundle(p.parent)[0] for p in files), key=_name)
     lines = [line for facts in found for line in _rows(facts)]
     notes = [note for facts in found for note in _notes(facts)]
     return (
@@ -52,11 +54,17 @@ def error_table(bundles: Path) -> str:
     )
 
 
+def _name(facts: BundleFacts) -> str:
+    """Return the hardware of a bundle, with the engine release where it is not that of the accelerator's own bundle."""
+    own = facts.engine == "vllm" or not facts.engine_version
+    return facts.hardware if own else f"{facts.hardware} {facts.engine} {facts.engine_version}"
+
+
 def _rows(facts: BundleFacts) -> list[str]:
     out = []
     for family, r in facts.families.items():
         rejected = sum(v for k, v in r.rows.items() if k != "rows_in")
-        start = f"| {facts.hardware} | {family} | {r.rows.get('rows_in', 0):,} | {rejected:,} |"
+        start = f"| {_name(facts)} | {family} | {r.rows.get('rows_in', 0):,} | {rejected:,} |"
         if not r.held_out:
             out.append(f"{start} | 0 | | | |")
         out += [
@@ -69,7 +77,7 @@ def _rows(facts: BundleFacts) -> list[str]:
 
 def _notes(facts: BundleFacts) -> list[str]:
     lines = [f"- {family}: {note}" for family, r in facts.families.items() for note in r.notes]
-    return ["", f"## {facts.hardware}: checks on rows that were not fitted", "", *lines] if lines else []
+    return ["", f"## {_name(facts)}: checks on rows that were not fitted", "", *lines] if lines else []
 
 
 def _power() -> list[str]:
@@ -108,7 +116,7 @@ def _defaults() -> list[str]:
 
 def _sources(found: list[BundleFacts]) -> list[str]:
     lines = [
-        f"- {facts.hardware}: {s.name}" + (f" ({s.licence})" if s.licence and s.licence not in s.name else "")
+        f"- {_name(facts)}: {s.name}" + (f" ({s.licence})" if s.licence and s.licence not in s.name else "")
         for facts in found
         for s in facts.sources
     ]

@@ -1,11 +1,12 @@
 """Fit the catalog's workload tables to public traces: `python tools/fit_workloads.py TRACE_DIR`.
 
 The catalog keeps quantile tables, a rate and a coefficient of variation, never rows of a trace. Run this script again
-after a change of it: a test compares the shipped tables with a fresh fit.
+after a change of it: a test compares the shipped tables with a fresh fit. Tables whose file is not in the folder stay.
 """
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,30 +16,11 @@ from typing import Any, Final
 import numpy as np
 import yaml
 
-from catalogs.arrays import IntArray
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically
 from catalogs.io.yaml_files import DATA
+from catalogs.workloads.fit import fit_workload, merged
 from catalogs.workloads.traces import Trace, read_trace
-
-#: The tabulated probabilities. They are close together in the upper tail, where linear interpolation between distant
-#: entries would raise the mean.
-PROBABILITIES: Final = (
-    0,
-    0.01,
-    0.05,
-    *(k / 10 for k in range(1, 9)),
-    0.85,
-    0.9,
-    0.93,
-    0.95,
-    0.97,
-    0.98,
-    0.99,
-    0.995,
-    0.999,
-    1,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +31,19 @@ class FittedWorkload:
         input_classes: Number of equally likely classes of input length. Each has a table of output lengths, fitted to
             over 100 rows.
         own_arrivals: Whether the arrival times of the trace are real, so that their rate and burstiness are kept.
+        changes: Keys that are not fitted, and their values; the notes give the reasons.
+        most_tokens: Requests of this many tokens or more, input and output together, are left out; None keeps all.
     """
 
     name: str
     file: str
     source: str
     as_of: str
-    input_classes: int
+    input_classes: int | None = None
     own_arrivals: bool = False
     notes: str = ""
+    changes: tuple[tuple[str, Any], ...] = ()
+    most_tokens: int | None = None
 
 
 FITTED: Final = (
@@ -114,7 +100,63 @@ FITTED: Final = (
         input_classes=2,
         notes="A filtered sample: no answer below 512 tokens. For ShareGPT at large take `sharegpt`.",
     ),
+    FittedWorkload(
+        name="agentic-coding",
+        file="weka",
+        source="callanjfox/kv-cache-tester (Apache-2.0), 60 of 710 recorded sessions of coding agents, 4,653 requests",
+        as_of="2026-01",
+        notes="Agents in a closed loop: each turn waits for the end of the one before. Not fitted: contexts above "
+        "200,000 tokens are compacted, as most served models need (recorded: up to 820,000); gaps above 600 s "
+        "are cut, because an agent that waits for longer is not one of those at work (recorded: up to 13 hours).",
+        changes=(
+            ("arrivals.closed_loop.concurrency", 16),
+            ("turns.restarts.above_tokens", 200_000),
+            ("turns.gap_s.longest_s", 600),
+        ),
+    ),
 )
+
+
+#: Workloads that are fitted to files which the folder of traces need not hold.
+FITTED_ELSEWHERE: Final = (
+    FittedWorkload(
+        name="sharegpt",
+        file="sharegpt_opt_text_completion_length.pkl",
+        source="ShareGPT lengths, first turns of 79,725 conversations in tokens of OPT, of the artifact of the vLLM "
+        "paper (Kwon et al., SOSP 2023): sosp-ae-39/sosp-ae-astra, datasets",
+        as_of="2023-03",
+        input_classes=16,
+        notes="Conversations of 2,048 tokens and more are left out, as in the paper, whose means (161.31 in, 337.99 "
+        "out) the rest has.",
+        most_tokens=2048,
+    ),
+)
+
+
+class _PlainData(pickle.Unpickler):
+    """Reads pickled lists, tuples and numbers, and refuses everything that would run code."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Refuse every class.
+
+        Raises:
+            InputError: Always.
+        """
+        raise InputError("a file of lengths holds pairs of numbers only", f"{module}.{name}")
+
+
+def read_lengths(path: Path, most_tokens: int | None) -> Trace:
+    """Return the (input, output) pairs of a pickled list, or a trace, without requests that are too long.
+
+    Raises:
+        InputError: The file cannot be read, or it holds anything else.
+    """
+    if path.suffix != ".pkl":
+        return read_trace(path)
+    with path.open("rb") as file:
+        pairs = np.array(_PlainData(file).load(), dtype=np.int64)
+    kept = pairs[pairs.sum(axis=1) < most_tokens] if most_tokens else pairs
+    return Trace(None, kept[:, 0], kept[:, 1], None, 16, "pickled pairs")
 
 
 def fit(fitted: FittedWorkload, folder: Path) -> dict[str, Any]:
@@ -123,44 +165,12 @@ def fit(fitted: FittedWorkload, folder: Path) -> dict[str, Any]:
     Raises:
         InputError: The trace cannot be read.
     """
-    trace = read_trace(folder / fitted.file)
+    trace = read_lengths(folder / fitted.file, fitted.most_tokens)
     entry: dict[str, Any] = {"source": fitted.source, "as_of": fitted.as_of}
     if fitted.notes:
         entry["notes"] = fitted.notes
-    entry["arrivals"] = fit_arrivals(trace) if fitted.own_arrivals else {"poisson": {}}
-    entry["input_tokens"] = {"quantiles": dict(zip(PROBABILITIES, quantiles(trace.input_tokens), strict=True))}
-    entry["output_tokens"] = fit_outputs(trace, fitted.input_classes)
-    return entry
-
-
-def fit_arrivals(trace: Trace) -> dict[str, Any]:
-    """Return gamma-distributed gaps with the trace's mean rate and its burstiness in windows of one second.
-
-    cv^2 = variance / mean of the number of arrivals in a window, the ratio of a renewal process in long windows (Cox
-    and Lewis 1966). The cv of the gaps would be dominated by a few pauses of minutes: for azure-code it is 13, and
-    gamma gaps with cv 13 send 200 requests within 0.1 s, where the trace never sends more than 13. Windows of one
-    second are long enough for a burst to build a queue.
-
-    Raises:
-        InputError: The trace has no arrival times.
-    """
-    if trace.arrival_s is None:
-        raise InputError("this trace has no arrival times to fit")
-    rate = 1.0 / float(np.diff(trace.arrival_s).mean())
-    counts = np.bincount(trace.arrival_s.astype(np.int64))
-    return {"gamma": {"requests_per_s": round(rate, 3), "cv": round(float(np.sqrt(counts.var() / counts.mean())), 3)}}
-
-
-def fit_outputs(trace: Trace, input_classes: int) -> dict[str, Any]:
-    """Return a table of output quantiles for each class of input length; equal lengths are split in file order."""
-    by_input = trace.output_tokens[np.argsort(trace.input_tokens, kind="stable")]
-    rows = [quantiles(part) for part in np.array_split(by_input, input_classes)]
-    return {"quantiles_by_input": {"probabilities": list(PROBABILITIES), "tokens": rows}}
-
-
-def quantiles(tokens: IntArray) -> list[float]:
-    """Return the token counts at PROBABILITIES, rounded to a tenth of a token."""
-    return [round(float(q), 1) for q in np.quantile(tokens, PROBABILITIES)]
+    keys = fit_workload(trace, fitted.input_classes, fitted.own_arrivals)
+    return entry | merged(keys, fitted.changes)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -168,7 +178,10 @@ def main(arguments: Sequence[str]) -> int:
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
         print("usage: python tools/fit_workloads.py TRACE_DIR", file=sys.stderr)
         return 2
-    for fitted in FITTED:
+    for fitted in (*FITTED, *FITTED_ELSEWHERE):
+        if not (Path(arguments[0]) / fitted.file).exists():
+            print(f"{fitted.name}: {fitted.file} is not there, so the table stays", file=sys.stderr)
+            continue
         text = yaml.safe_dump(fit(fitted, Path(arguments[0])), sort_keys=False, default_flow_style=None, width=118)
         header = "# Written by `python tools/fit_workloads.py`; see there how each number is made.\n"
         write_atomically(DATA / "workloads" / f"{fitted.name}.yaml", [header + text])

@@ -1,17 +1,22 @@
-"""Write the JSON Schemas of planner/schemas: run `python tools/write_schemas.py` after a change of a block."""
+"""Write the JSON Schemas of planner/schemas and calibration/schemas: run `python tools/write_schemas.py`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from calibration.artefacts.contents import REQUEST_COLUMNS, Manifest, schema_of
 from catalogs.io.output_files import write_atomically
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkAnswer
 from planner.search.pareto_search import FrontFile
 from planner.sections.full_answer import FullAnswer
 
-FOLDER = Path(__file__).resolve().parent.parent / "planner" / "schemas"
+ROOT = Path(__file__).resolve().parent.parent
+
+FOLDER = ROOT / "planner" / "schemas"
+
+ARTEFACTS = ROOT / "calibration" / "schemas"
 
 
 def schemas() -> dict[Path, str]:
@@ -24,7 +29,14 @@ def schemas() -> dict[Path, str]:
     }
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     texts = {name: json.dumps(head | model.model_json_schema(), indent=1) for name, model in models.items()}
-    return {FOLDER / name: f"{text}\n" for name, text in texts.items()}
+    artefacts = {
+        "artefact_manifest.schema.json": head | Manifest.model_json_schema(),
+        "artefact_requests.schema.json": schema_of("A request", REQUEST_COLUMNS),
+    }
+    return {
+        **{FOLDER / name: f"{text}\n" for name, text in texts.items()},
+        **{ARTEFACTS / name: f"{json.dumps(schema, indent=1)}\n" for name, schema in artefacts.items()},
+    }
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -12,7 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.bundles.files import ARRAYS_NAME, JSON_NAME, BundleFacts, read_bundle
+from calibration.bundles.files import ARRAYS_NAME, JSON_NAME, BundleFacts, Release, read_bundle
+from calibration.bundles.releases import joined, minor, nearest_release, releases_in
 from calibration.families.base import FamilyModel
 from calibration.families.decode_attention import DecodeAttentionModel
 from calibration.families.gemm import GemmModel
@@ -24,6 +24,7 @@ from calibration.operators.cost import ROOFLINE, Cost
 from calibration.operators.operators import Gemm, Operator
 from calibration.operators.roofline import compute_s, memory_s
 from calibration.power.model import PowerModel, group_of, load_power
+from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.specs import Accelerator
 from catalogs.io import yaml_files
@@ -43,6 +44,7 @@ class Bundle:
     Attributes:
         transferred: Whether the models were fitted on another accelerator; every origin is then 2.
         shipped: Whether the bundle comes from the package, not from the user.
+        lent: The release that lends the tables of a family, by family, where the bundle's own release was not timed.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Bundle:
     errors: Mapping[str, float] = field(default_factory=dict)
     transferred: bool = False
     shipped: bool = False
+    lent: Mapping[str, str] = field(default_factory=dict)
 
     def cost(self, op: Operator) -> Cost:
         """Return the seconds, watts and origin of an operator, in its broadcast shape."""
@@ -113,7 +116,7 @@ class Bundle:
         usual for published tables; every answer names their release anyway.
         """
         own, other = self.provenance.get("engine"), str(self.provenance.get("engine_version", ""))
-        behind = _minor(version) - _minor(other)
+        behind = minor(version) - minor(other)
         if own != engine.partition("-")[0] or not other or not behind > (USUAL_LAG if self.shipped else 0):
             return None
         return f"operator tables are from {own} {other}; the engine simulated is {version}"
@@ -133,6 +136,11 @@ class Bundle:
                 line = model.notice(op, self.accelerator)
             if line and line not in found:
                 found.append(line)
+        used = {op.family for op in operators}
+        own = f"{self.provenance.get('engine')} {self.provenance.get('engine_version')}"
+        for lender in dict.fromkeys(self.lent[f] for f in sorted(self.lent.keys() & used)):
+            families = ", ".join(f for f in sorted(self.lent.keys() & used) if self.lent[f] == lender)
+            found.append(f"{families}: not timed in {own}; the operator times of {lender} stand in")
         return found
 
     def _inexact(self, families: set[str]) -> list[str]:
@@ -144,12 +152,6 @@ class Bundle:
         errors = ", ".join(f"{family} {percent(error)}" for family, error in large.items())
         better = f"`calibrate run --hw {self.accelerator.name} --budget 30m` measures more shapes"
         return [f"this profile is inexact: median error on shapes that it did not measure: {errors}; {better}"]
-
-
-def _minor(version: str) -> float:
-    """Return MAJOR.MINOR as a number of minor releases, or NaN, which compares as not older, for any other text."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return int(found[1]) * 1000.0 + int(found[2]) if found else float("nan")
 
 
 def user_folder() -> Path:
@@ -179,11 +181,12 @@ def bundle_folder(text: str) -> Path:
     raise InputError("no calibration bundle of this path or name", text, nearest_name(text, names))
 
 
-def load_bundle(accelerator: Accelerator, path: Path | None = None) -> Bundle:
-    """Load the bundle at `path`, or the best one for the accelerator.
+def load_bundle(accelerator: Accelerator, path: Path | None = None, engine: EngineProfile | None = None) -> Bundle:
+    """Load the bundle at `path`, or the best one for the accelerator and the engine.
 
     Without `path`, the accelerator's own calibration comes before one that stands in for it, and the user's before the
-    shipped one. Where there is none, the bundle is the roofline alone.
+    shipped one. Of shipped tables, those of the engine's nearest version price its operators. Where there is none, the
+    bundle is the roofline alone.
 
     Raises:
         InputError: A bundle is damaged, or belongs to hardware that may not stand in for the accelerator.
@@ -202,7 +205,9 @@ def load_bundle(accelerator: Accelerator, path: Path | None = None) -> Bundle:
             raise InputError(f"bundle in {folder} is for other hardware", facts.hardware, folder.name)
         found = _assemble(accelerator, facts, models, rule)
         own = folder.parent == user_folder()
-        return _with_shipped(found, folder.name, rule) if own else replace(found, shipped=True)
+        if own:
+            return _with_shipped(found, folder.name, rule, engine)
+        return _of_engine(replace(found, shipped=True), folder, rule, engine)
     notices = ["uncalibrated: roofline"]
     provenance = {"source": "roofline with default efficiencies"}
     return Bundle(f"{accelerator.name} (roofline)", accelerator, {}, load_power(), provenance, notices)
@@ -226,7 +231,26 @@ def _stored(accelerator: Accelerator) -> tuple[Path, str | None] | None:
     return None
 
 
-def _with_shipped(own: Bundle, name: str, rule: str | None) -> Bundle:
+def _of_engine(found: Bundle, folder: Path, rule: str | None, engine: EngineProfile | None) -> Bundle:
+    """Return a shipped bundle with the operators of the release nearest to the engine's version."""
+    if engine is None:
+        return found
+    own = Release(str(found.provenance["engine"]), str(found.provenance["engine_version"]))
+    known = {own: folder, **releases_in(folder)}
+    nearest = nearest_release(known, Release(engine.operator_tables, engine.version))
+    if nearest is None:
+        note = f"no public operator tables of {engine.operator_tables} on {folder.name}: those of {own} stand in"
+        return replace(found, notices=[*found.notices, note])
+    if nearest == own:
+        return found
+    release = _assemble(found.accelerator, *_read(known[nearest]), rule)
+    models = joined(release.models, found.models)
+    lent = {f: str(own) for f in found.models if f not in release.models}
+    errors = {**{f: e for f, e in found.errors.items() if f in lent}, **release.errors}
+    return replace(release, models=models, errors=errors, shipped=True, lent=lent)
+
+
+def _with_shipped(own: Bundle, name: str, rule: str | None, engine: EngineProfile | None = None) -> Bundle:
     """Return a user's bundle with the families that it lacks (collectives, MLA) from the shipped bundle.
 
     Both bundles are of the same hardware.
@@ -234,7 +258,7 @@ def _with_shipped(own: Bundle, name: str, rule: str | None) -> Bundle:
     folder = shipped_folder() / name
     if not (folder / JSON_NAME).is_file():
         return own
-    shipped = _assemble(own.accelerator, *_read(folder), rule)
+    shipped = _of_engine(_assemble(own.accelerator, *_read(folder), rule), folder, rule, engine)
     models, family = dict(own.models), NonCausalAttentionModel
     mine, theirs = (m.models.get("noncausal_attention") for m in (own, shipped))
     if isinstance(mine, family) and isinstance(theirs, family):  # torch's attention here, those of engines there

@@ -42,6 +42,23 @@ _Hash = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _Error = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A version of an engine, for example ("vllm", "0.19.0")."""
+
+    engine: str
+    version: str
+
+    @property
+    def folder(self) -> str:
+        """Return the name of the folder of its bundle."""
+        return f"{self.engine}-{self.version}"
+
+    def __str__(self) -> str:
+        """Return the engine and the version in words."""
+        return f"{self.engine} {self.version}".rstrip()
+
+
 class Source(BaseModel, extra="forbid"):
     """Where the measured rows of a bundle come from."""
 
@@ -111,7 +128,7 @@ class FittedFamily:
 
 
 def write_bundle(
-    folder: Path, hardware: str, engine_version: str, sources: list[dict[str, str]], fitted: dict[str, FittedFamily]
+    folder: Path, hardware: str, release: Release, sources: list[dict[str, str]], fitted: dict[str, FittedFamily]
 ) -> Path:
     """Write both files and return the path of the JSON; the same fit gives the same bytes."""
     arrays: dict[str, npt.NDArray[Any]] = {}
@@ -127,7 +144,8 @@ def write_bundle(
         facts_model = BundleFacts(
             schema_version=SCHEMA_VERSION,
             hardware=hardware,
-            engine_version=engine_version,
+            engine=release.engine,
+            engine_version=release.version,
             sources=[Source(**s) for s in sources],
             families=records,
             arrays_sha256=_sha256(part / ARRAYS_NAME),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calibration.commands import artefact, machine
 from calibration.commands.compare import compare
 from calibration.commands.importing import import_
 from calibration.commands.models import models, predict
@@ -36,6 +37,10 @@ app.callback()(takes_version)
 app.command("import")(import_)
 
 app.command()(compare)
+
+app.add_typer(artefact.app, name="artefact")
+
+app.add_typer(machine.app, name="machine")
 
 app.command()(models)
 

@@ -115,6 +115,12 @@ class CollectiveModel:
         total = floor * math.log2(ranks) / math.log2(largest) + wire
         return total, np.full_like(total, ROOFLINE)
 
+    def joined(self, lender: CollectiveModel) -> CollectiveModel:
+        """Return the model with the kinds that it lacks from a model of the same accelerator."""
+        known = {kind for kind, _, _ in self.curves}
+        lent = {key: curve for key, curve in lender.curves.items() if key[0] not in known}
+        return CollectiveModel({**lent, **self.curves}, self.fitted_on)
+
     def to_parts(self) -> Parts:
         """Return readable facts and arrays that `from_parts` reads."""
         keys = sorted(self.curves)

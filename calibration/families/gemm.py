@@ -18,7 +18,7 @@ from calibration.families.base import Parts, best_streaming
 from calibration.families.grid import InterpolationGrid, by, pack_grids, unpack_grids
 from calibration.operators.cost import ROOFLINE, broadcast
 from calibration.operators.operators import Gemm
-from calibration.operators.roofline import UNPACKED, compute_s, memory_s, roofline_s
+from calibration.operators.roofline import compute_s, memory_s, roofline_s
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
@@ -95,8 +95,6 @@ class GemmModel:
         """Return (dtype with the utilisation to use, whether it is borrowed)."""
         if dtype in self.grids:
             return dtype, False
-        if dtype.endswith(UNPACKED):
-            return self._table(dtype.removesuffix(UNPACKED), accelerator)[0], True
         proxy = PROXY.get(dtype, "bf16")
         if proxy in self.grids and dtype in accelerator.peak_flops:
             return proxy, True
@@ -107,6 +105,10 @@ class GemmModel:
         dtype = SAME_AS.get(op.dtype, op.dtype)
         table, borrowed = self._table(dtype, accelerator)
         return f"gemm in {dtype}: not measured, {table} utilisation against the {dtype} roofline" if borrowed else None
+
+    def joined(self, lender: GemmModel) -> GemmModel:
+        """Return the model with the dtypes that it lacks from a model of the same accelerator."""
+        return GemmModel({**lender.grids, **self.grids}, {**lender.floors_s, **self.floors_s})
 
     def to_parts(self) -> Parts:
         """Return readable facts and arrays that `from_parts` reads."""
@@ -125,8 +127,7 @@ class GemmModel:
         shapes = fastest.groupby("dtype").apply(lambda t: t.groupby(["n", "k"]).ngroups)
         grids, floors = {}, {}
         for (dtype,), table in by(fastest, "dtype"):
-            own = dtype == NO_PROXY_FOR or str(dtype).endswith(UNPACKED)
-            if own or shapes[dtype] >= min(FEWEST_SHAPES, shapes.max()):
+            if dtype == NO_PROXY_FOR or shapes[dtype] >= min(FEWEST_SHAPES, shapes.max()):
                 grids[str(dtype)] = _fit_grid(table, str(dtype), accelerator)
                 floors[str(dtype)] = float(table.seconds.min())
         return cls(grids, floors)
@@ -159,8 +160,7 @@ def _without_launches(rows: pd.DataFrame) -> pd.DataFrame:
 def _fit_grid(table: pd.DataFrame, dtype: str, accelerator: Accelerator) -> InterpolationGrid:
     table = table.sort_values(["n", "k", "m"], ascending=[True, True, False])
     least_above = table.groupby(["n", "k"])["seconds"].cummin().groupby([table.n, table.k]).shift(1)
-    pads = not dtype.endswith(UNPACKED)  # torch computes the rows that it is given
-    seconds = table.seconds.clip(upper=(PAD_MARGIN * least_above).fillna(np.inf) if pads else None).to_numpy(float)
+    seconds = table.seconds.clip(upper=(PAD_MARGIN * least_above).fillna(np.inf)).to_numpy(float)
     m, n, k = (table[c].to_numpy(float) for c in ("m", "n", "k"))
     op = Gemm(m, n, k, dtype)
     u = np.minimum(roofline_s(op, accelerator) / seconds, 1.0)

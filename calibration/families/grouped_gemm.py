@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 #: Measured dtypes that stand in for a dtype, best first. Published fp8 MoE checkpoints (DeepSeek, Qwen3, MiniMax) are
-#: block scaled, so block-scaled kernels stand in for fp8 where both were measured.
+#: block scaled, so block-scaled kernels stand in for fp8 where an architecture was measured in neither.
 STANDS_FOR: dict[str, tuple[str, ...]] = {
     "fp8": ("fp8_block", "fp8"),
     "fp8_block": ("fp8_block", "fp8"),
@@ -99,7 +99,7 @@ class GroupedGemmModel:
         (tokens,) = broadcast(op.tokens)
         sizes = [int(getattr(op, name)) for name in Key._fields[1:]]
         candidates = [Key(dtype, *sizes) for dtype in STANDS_FOR.get(op.dtype, (op.dtype,))]
-        own = self._own(candidates, accelerator)
+        own = self._own(sorted(candidates, key=lambda key: key.dtype != op.dtype), accelerator)
         if own is not None:
             nodes, ratio = self._nodes(own)
             origin = origin_at(nodes, np.maximum(tokens, 1.0))
@@ -154,6 +154,16 @@ class GroupedGemmModel:
         scale = (key.experts_per_token / key.n_experts) / (theirs.experts_per_token / theirs.n_experts)
         nodes, values = self._nodes(row)
         return np.interp(np.log(np.maximum(tokens * scale, 1e-9)), np.log(nodes), values)
+
+    def joined(self, lender: GroupedGemmModel) -> GroupedGemmModel:
+        """Return the model with the curves of dtypes that it lacks from a model of the same accelerator."""
+        own = {k.dtype for k in self.keys}
+        lent = [i for i, k in enumerate(lender.keys) if k.dtype not in own]
+        tokens = np.union1d(self.tokens, lender.tokens)
+        curves = np.full((len(self.keys) + len(lent), len(tokens)), np.nan)
+        curves[: len(self.keys), np.searchsorted(tokens, self.tokens)] = self.log_ratio
+        curves[len(self.keys) :, np.searchsorted(tokens, lender.tokens)] = lender.log_ratio[lent]
+        return GroupedGemmModel([*self.keys, *(lender.keys[i] for i in lent)], tokens, curves, self.meta)
 
     def to_parts(self) -> Parts:
         """Return readable facts and arrays that `from_parts` reads."""

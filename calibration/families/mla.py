@@ -109,6 +109,10 @@ class MlaModel:
         pair_s = max(grid.pair_s(float(op.n_heads)), per_pair / (ATTENTION_EFFICIENCY * peak))
         return np.maximum(extra_pairs, 0.0) * pair_s + context * per_token / (UP_PROJECTION_EFFICIENCY * peak)
 
+    def joined(self, lender: MlaModel) -> MlaModel:
+        """Return the model with the stages and dtypes that it lacks from a model of the same accelerator."""
+        return MlaModel({**lender.grids, **self.grids}, self.fitted_on)
+
     def to_parts(self) -> Parts:
         """Return readable facts and arrays that `from_parts` reads."""
         keys = sorted(self.grids)

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibration.families.base import Parts
+from calibration.families.nonnegative import nonnegative
 from calibration.families.scattered import ScatteredValues
 from calibration.operators.cost import ROOFLINE, broadcast
 from calibration.operators.operators import Convolution, Matmul, Operator, Streaming, numbers
@@ -74,7 +75,7 @@ class NetworkKernelModel(ABC):
         found = [self.tables[name].at(flat) for name in names]
         log_u = np.mean([value for value, _ in found], axis=0)
         origin = found[0][1] if names == [own] else np.full(len(flat), ROOFLINE)
-        floor = float(np.mean([self.floors_s[name] for name in names]))
+        floor = min(self.floors_s.values())  # of any kernel: the least size that was measured of this one may be large
         seconds = np.maximum(_bound_s(op, accelerator) / np.exp(log_u.reshape(where.shape[:-1])), floor)
         return seconds, origin.reshape(where.shape[:-1])
 
@@ -181,17 +182,23 @@ class StreamingModel(NetworkKernelModel):
 
 @dataclass(frozen=True, slots=True)
 class HostLaunchModel:
-    """Seconds of the host for one kernel, launched from modules or by calls of the functions."""
+    """Seconds of the host for one kernel, launched from modules or by calls of the functions.
+
+    A decode step of `generate` has seconds for each layer, and `fixed_s` beside them.
+    """
 
     seconds: dict[str, float]
+    fixed_s: dict[str, float] = field(default_factory=dict)
     family: str = field(default="host_launch", init=False)
 
     def cost(self, op: Any, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:  # noqa: ARG002 - of any
         """Return (seconds, origin) in the shape of `kernels`; a kind that was not measured has that of the other."""
         (kernels,) = broadcast(op.kernels)
         known = self.seconds.get(op.kind)
-        each = max(self.seconds.values()) if known is None else known
-        return np.maximum(kernels * each, 1e-12), np.full(kernels.shape, ROOFLINE if known is None else 0.0)
+        others = (seconds for kind, seconds in self.seconds.items() if kind not in self.fixed_s)
+        each = max(others, default=0.0) if known is None else known
+        fixed = self.fixed_s.get(op.kind, 0.0)
+        return np.maximum(fixed + kernels * each, 1e-12), np.full(kernels.shape, ROOFLINE if known is None else 0.0)
 
     def beyond_calls_s(self, on_host: bool) -> float:
         """Return the host's seconds for one kernel of a module.
@@ -202,17 +209,35 @@ class HostLaunchModel:
         modules = self.seconds.get("modules", 0.0)
         return max(modules - self.seconds.get("calls", 0.0), 0.0) if on_host else modules
 
+    def generate_step_s(self, architecture: str, layers: int) -> float | None:
+        """Return the host's seconds of a decode step of `generate` with so many layers; None where not measured."""
+        kind = f"generate {architecture}"
+        if kind not in self.seconds:
+            return None
+        return self.fixed_s.get(kind, 0.0) + layers * self.seconds[kind]
+
     def to_parts(self) -> Parts:
         """Return readable facts; there are no arrays."""
-        return {"seconds": self.seconds}, {}
+        return {"seconds": self.seconds, "fixed_s": self.fixed_s}, {}
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:  # noqa: ARG003
         """Return the model in facts."""
-        return cls({str(k): float(v) for k, v in facts["seconds"].items()})
+        seconds, fixed_s = (
+            {str(k): float(v) for k, v in facts.get(name, {}).items()} for name in ("seconds", "fixed_s")
+        )
+        return cls(seconds, fixed_s)
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:  # noqa: ARG003 - the contract of families
-        """Fit the seconds of one kernel of each kind."""
-        each = rows.seconds / rows.kernels
-        return cls({str(kind): float(each[rows.kind == kind].median()) for kind in sorted(set(rows.kind))})
+        """Fit the seconds of one kernel of each kind; a kind with several numbers of kernels has a fixed part too."""
+        seconds, fixed_s = {}, {}
+        for kind, table in rows.groupby("kind"):
+            median = table.groupby("kernels").seconds.median()
+            counts, found = median.index.to_numpy(float), median.to_numpy(float)
+            if len(counts) > 1:
+                each, fixed_s[str(kind)] = nonnegative(np.stack([counts, np.ones_like(counts)], axis=1), found)
+                seconds[str(kind)] = float(each)
+            else:
+                seconds[str(kind)] = float(found[0] / counts[0])
+        return cls(seconds, fixed_s)

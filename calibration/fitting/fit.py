@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
-from calibration.bundles.files import FittedFamily, write_bundle
+from calibration.bundles.files import FittedFamily, Release, write_bundle
 from calibration.families.base import held_out
 from calibration.families.decode_attention import DecodeAttentionModel, cold_rows
 from calibration.families.prefill_attention import PrefillAttentionModel
@@ -19,6 +21,9 @@ from calibration.rows.dataset import rows_sha256
 from calibration.rows.physics_check import gate
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
+
+#: An engine and its version in the `source` text of a row.
+_RELEASE: Final = re.compile(r"\b(vllm|sglang|trtllm) (\S+)")
 
 
 def fit_family(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> FittedFamily:
@@ -66,8 +71,9 @@ def fit_bundle(
         elif family in fitted:
             fitted[family].notes.extend(check(fitted[family].model, f"against {source}", rows, accelerator))
     sources = sources_of({f: tables[f] for f in fitted})
-    version = sources_of({"": tables[max(fitted, key=lambda f: len(tables[f]))]})[-1]["version"]
-    return write_bundle(folder, accelerator.name, version, sources, fitted)
+    most = tables[max(fitted, key=lambda f: len(tables[f]))]
+    release = release_of(sources_of({"": most})[-1]["name"])
+    return write_bundle(folder, accelerator.name, release, sources, fitted)
 
 
 def _with_engine_rows(fitted: FittedFamily, source: str, rows: pd.DataFrame, accelerator: Accelerator) -> FittedFamily:
@@ -91,13 +97,19 @@ def _with_engine_rows(fitted: FittedFamily, source: str, rows: pd.DataFrame, acc
     return replace(fitted, model=plain.with_engine_rows(rows, accelerator), notes=[*fitted.notes, *found])
 
 
+def release_of(text: str) -> Release:
+    """Return the engine release that the `source` text of a row names; vLLM without a version where it names none."""
+    found = _RELEASE.search(text)
+    return Release(found[1], found[2]) if found else Release("vllm", "")
+
+
 def sources_of(tables: dict[str, pd.DataFrame]) -> list[dict[str, str]]:
     """Return the distinct `source` texts of rows ("project@commit what engine version") as records."""
     texts = sorted({str(t) for rows in tables.values() for t in rows["source"].unique()})
     out = []
     for text in texts:
-        words = text.split()
-        commit = words[0].partition("@")[2]
-        version = words[words.index("vllm") + 1] if "vllm" in words[:-1] else ""
+        commit = text.split()[0].partition("@")[2]
+        found = _RELEASE.search(text)
+        version = found[2] if found else ""
         out.append({"name": text, "licence": licence_of(text), "commit": commit, "version": version})
     return out

@@ -1,4 +1,4 @@
-"""Import ai-dynamo/aiconfigurator's operator tables: vLLM's products, attention, experts, MLA and collectives.
+"""Import ai-dynamo/aiconfigurator's operator tables: products, attention, experts, MLA and collectives of each engine.
 
 The meaning of the columns, from the collectors' source and from how the numbers scale (`latency` is in ms everywhere):
 
@@ -30,9 +30,11 @@ import pandas as pd
 
 from calibration.families.mla import REFERENCE_SHAPE
 from calibration.importers.expert_routing import as_served
+from calibration.importers.mla_blocks import decode_blocks
 from calibration.operators.operators import window_pairs
 from calibration.rows.dataset import OPERATOR_COLUMNS
 from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
 
 COMMIT: Final = "095f58a51"
 
@@ -46,12 +48,20 @@ SYSTEM_OF: Final = {
     "rtxpro6000": "rtx_pro_6000_server",
     "b300": "b300_sxm",
     "gb200": "gb200",
+    "gb300": "gb300",
 }
 
 #: Versions with attention tables that leave out the kernel that writes new keys and values to the cache. vLLM 0.14's
 #: attention wrote them itself; from 0.24 on the collector calls the write and the attention in turn (H200: 2.8 us over
 #: the rows of 0.22 at one sequence whatever its context, 5 ns a token of prompts with 8 heads).
 WITHOUT_CACHE_WRITE: Final = ("0.22.0",)
+
+#: Dtypes of products that a collector did not time as the engine runs them. TensorRT-LLM tunes its nvfp4 products as
+#: it starts; its rows are of one untuned tactic: 21 us for one row of k = 8,192 whatever n, in proportion to k.
+NOT_TUNED: Final = {"trtllm": ("nvfp4",)}
+
+#: A product keeps at least this share of its time when the time of its scales is taken off.
+LEAST_SHARE: Final = 0.3
 
 ELEMENT_BYTES: Final = {"half": 2.0, "bfloat16": 2.0, "int8": 1.0}
 
@@ -77,9 +87,24 @@ DTYPE: Final = {
     "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
 }
 
+#: TensorRT-LLM's kernels for nvfp4 experts on Blackwell (moe_config.backend: TRTLLM).
+LOW_LATENCY: Final = "_min_latency"
 
-def import_tables(tables: Path, hardware: str) -> dict[str, pd.DataFrame]:
-    """Return the rows of one accelerator by family, from the newest version of each table.
+#: Columns that tell rows of attention or experts from each other, besides dtype of arithmetic and kernel.
+SHAPE: Final = (
+    *("batch_size", "isl", "step", "num_heads", "num_key_value_heads", "head_dim", "window_size", "kv_cache_dtype"),
+    *("moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"),
+    "distribution",
+)
+
+
+def import_tables(
+    tables: Path, hardware: str, engine: str = "vllm", version: str | None = None
+) -> dict[str, pd.DataFrame]:
+    """Return the rows of one accelerator and engine by family.
+
+    Without a version, each family has the rows of the engine's newest table, and the collectives include those of NCCL.
+    With a version, a family without tables of this very version is left out.
 
     Raises:
         InputError: There are no tables of this hardware, or a table cannot be read.
@@ -87,18 +112,47 @@ def import_tables(tables: Path, hardware: str) -> dict[str, pd.DataFrame]:
     if hardware not in SYSTEM_OF:
         raise InputError("no public operator tables for this hardware", hardware, ", ".join(SYSTEM_OF))
     system = SYSTEM_OF[hardware]
-    found = {family: rows for family in TABLES if (rows := read_family(tables, system, family)) is not None}
+    found = {f: rows for f in TABLES if (rows := read_family(tables, system, f, engine, version)) is not None}
     if not found:
         raise InputError("no operator tables in this folder", str(tables / system))
+    if "mla" not in found and version is not None:
+        found |= _composed_mla(tables, hardware, engine, version, found)
     return {family: rows for family, rows in found.items() if len(rows)}
 
 
-def read_family(tables: Path, system: str, family: str) -> pd.DataFrame | None:
+def _composed_mla(
+    tables: Path, hardware: str, engine: str, version: str, found: dict[str, pd.DataFrame]
+) -> dict[str, pd.DataFrame]:
+    """Return rows of "mla" composed from their parts; empty where a part was not timed."""
+    system = SYSTEM_OF[hardware]
+    attention = _table(tables, system, "mla", "generation_mla_perf", engine, version)
+    absorbed = _table(tables, system, "mla_bmm", "mla_bmm_perf", engine, version)
+    if attention is None or absorbed is None or "gemm" not in found:
+        return {}
+    attention = attention.assign(kv_cache_dtype=attention.kv_cache_dtype.map(DTYPE))
+    absorbed = absorbed[absorbed.bmm_dtype == "bfloat16"]
+    return {"mla": decode_blocks(attention, absorbed, found["gemm"], parse_hardware(hardware).accelerator)}
+
+
+def releases(tables: Path, hardware: str) -> list[tuple[str, str]]:
+    """Return (engine, version) of every engine release with tables of products on this hardware, in order."""
+    files = (tables / SYSTEM_OF[hardware] / "gemm").glob("*/*/gemm_perf.parquet")
+    return sorted((f.parent.parent.name, f.parent.name) for f in files)
+
+
+def read_family(
+    tables: Path, system: str, family: str, engine: str = "vllm", version: str | None = None
+) -> pd.DataFrame | None:
     """Return the rows of a family under the folder of a system, or None where it has none of the family's tables."""
     sources = [
-        (newest_table(tables, system, folder, name, engine), read) for folder, name, engine, read in TABLES[family]
+        (_table(tables, system, folder, name, own or engine, version), read)
+        for folder, name, own, read in TABLES[family]
+        if own is None or version is None
     ]
     parts = [read(raw) for raw, read in sources if raw is not None]
+    if family == "gemm" and parts:
+        scales = _table(tables, system, "quantize", "computescale_perf", engine, version)
+        parts = [with_static_scales(part, scales) for part in parts]
     if family == "collective" and len(parts) > 1:  # NCCL's all-reduce counts only where the engine's was not timed
         parts[1] = parts[1][parts[1].kind != "all_reduce"]
     return pd.concat(parts, ignore_index=True) if parts else None
@@ -119,10 +173,14 @@ def newest_table(tables: Path, system: str, folder: str, name: str, engine: str 
     Raises:
         InputError: The table cannot be read.
     """
-    version = newest_version(tables, system, folder, name, engine)
-    if version is None:
+    return _table(tables, system, folder, name, engine, None)
+
+
+def _table(tables: Path, system: str, folder: str, name: str, engine: str, version: str | None) -> pd.DataFrame | None:
+    version = version or newest_version(tables, system, folder, name, engine)
+    file = tables / system / folder / engine / (version or "") / f"{name}.parquet"
+    if version is None or not file.is_file():
         return None
-    file = tables / system / folder / engine / version / f"{name}.parquet"
     try:
         raw = pd.read_parquet(file)
     except (OSError, ValueError) as error:
@@ -132,12 +190,49 @@ def newest_table(tables: Path, system: str, folder: str, name: str, engine: str 
     return raw[raw.seconds > 0.0].reset_index(drop=True)
 
 
+def with_static_scales(rows: pd.DataFrame, scales: pd.DataFrame | None) -> pd.DataFrame:
+    """Return rows of products with the time to find the scale of their input taken off per-tensor fp8 rows.
+
+    The collectors time fp8 products with dynamic scales, and in `computescale_perf` what finding them adds (7 us on
+    H200 in TensorRT-LLM, 1 us in vLLM). Checkpoints with per-tensor scales state the scales of their inputs.
+    """
+    if scales is None or scales.empty:
+        return rows
+    added = scales.groupby(["m", "k"]).seconds.median().rename("added").reset_index().astype(float)
+    found = rows[["m", "k"]].merge(added, how="left", on=["m", "k"]).added.fillna(0.0).to_numpy(float)
+    least = LEAST_SHARE * rows.seconds
+    shorter = np.maximum(rows.seconds - found, least)
+    return rows.assign(seconds=np.where((rows.dtype == "fp8").to_numpy(), shorter, rows.seconds))
+
+
 def _common(raw: pd.DataFrame) -> pd.DataFrame:
     return raw[["seconds", "source"]].assign(kernel=raw.get("kernel_source", "unknown"))
 
 
 def _gemm(raw: pd.DataFrame) -> pd.DataFrame:
+    for engine, dtypes in NOT_TUNED.items():
+        raw = raw[~(raw.source.str.contains(f" {engine} ") & raw.gemm_dtype.isin(dtypes))]
+    raw = raw.reset_index(drop=True)
     return _common(raw).join(raw[["m", "n", "k"]].astype(float)).assign(dtype=raw.gemm_dtype.map(DTYPE))
+
+
+def as_run(raw: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of attention or experts with one time for each shape: that of the kernel that the engine runs.
+
+    The arithmetic is in the dtype of the cache where that was timed: SGLang casts queries to the dtype of the cache
+    (flashattention_backend.py), and TensorRT-LLM runs fp8 attention where checkpoint and cache are fp8 (attention.py,
+    use_fp8_context_fmha). Of several kernels the one that was timed on the most shapes of a dtype and head size counts:
+    the collectors time the engine's default everywhere, and others where a model or a flag selects them. TensorRT-LLM's
+    low-latency experts come first where they were timed, because its recipes for those devices select them.
+    """
+    kind = [c for c in ("kv_cache_dtype", "head_dim", "moe_dtype") if c in raw]
+    ranked = raw.assign(
+        native=(raw.attn_dtype == raw.kv_cache_dtype) if "attn_dtype" in raw else True,
+        quick=raw.kernel_source.str.endswith(LOW_LATENCY),
+        shapes=raw.groupby([*kind, "kernel_source"]).kernel_source.transform("size"),
+    ).sort_values(["native", "quick", "shapes"], ascending=False, kind="stable")
+    shape = [c for c in SHAPE if c in raw]
+    return raw.loc[ranked.drop_duplicates(shape).index.sort_values()].reset_index(drop=True)
 
 
 def _attention(raw: pd.DataFrame) -> pd.DataFrame:
@@ -148,6 +243,7 @@ def _attention(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 def _prefill(raw: pd.DataFrame) -> pd.DataFrame:
+    raw = as_run(raw)
     rows = _attention(raw)
     q, context, chunks = (raw[c].to_numpy(float) for c in ("isl", "step", "batch_size"))
     pairs = chunks * window_pairs(q, context, rows.window_tokens.to_numpy(float))
@@ -155,6 +251,7 @@ def _prefill(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 def _decode(raw: pd.DataFrame) -> pd.DataFrame:
+    raw = as_run(raw)
     rows = _attention(raw)
     sequences, context = raw["batch_size"].to_numpy(float), raw["step"].to_numpy(float) + 1.0
     window = rows.window_tokens.to_numpy(float)
@@ -180,9 +277,11 @@ def moe_rows(raw: pd.DataFrame) -> pd.DataFrame:
 def _without_doubles(rows: pd.DataFrame) -> pd.DataFrame:
     """Drop per-tensor fp8 rows of shapes that were also timed block scaled, so that fp8 has one time per shape.
 
-    Published fp8 expert checkpoints are block scaled, and on Hopper the per-tensor kernel is untuned and up to four
-    times slower.
+    Published fp8 expert checkpoints are block scaled, and on Hopper the per-tensor kernel of vLLM is untuned and up to
+    four times slower. TensorRT-LLM tunes both when it starts.
     """
+    if rows.source.str.contains(" trtllm ").all():
+        return rows
     shape = [c for c in OPERATOR_COLUMNS["moe"] if c not in ("tokens", "dtype")]
     block = rows.loc[rows.dtype == "fp8_block", shape].drop_duplicates().assign(doubled=True)
     doubled = rows[shape].merge(block, how="left", on=shape).doubled.notna().to_numpy()
@@ -219,7 +318,8 @@ def _messages(raw: pd.DataFrame, dtype: pd.Series[str]) -> pd.DataFrame:
 
 def _engine_collectives(raw: pd.DataFrame) -> pd.DataFrame:
     """Return rows of the engine's all-reduce, graph and eager."""
-    return _messages(raw, raw.allreduce_dtype).assign(kind="all_reduce", graph=raw.backend == "vllm_graph")
+    modes = raw.backend.str.endswith("_graph") if "backend" in raw else True  # TensorRT-LLM's were timed in graphs
+    return _messages(raw, raw.allreduce_dtype).assign(kind="all_reduce", graph=modes)
 
 
 def _nccl(raw: pd.DataFrame) -> pd.DataFrame:
@@ -233,21 +333,22 @@ def _quantize(raw: pd.DataFrame) -> pd.DataFrame:
     return _common(raw).assign(kind="quantize", tokens=raw.m.astype(float), bytes_per_token=3.0 * raw.k)
 
 
-#: Tables by family as (folder, name, engine, reader); MLA has a table only where whole blocks were timed.
-TABLES: Final[dict[str, tuple[tuple[str, str, str, Callable[[pd.DataFrame], pd.DataFrame]], ...]]] = {
-    "gemm": (("gemm", "gemm_perf", "vllm", _gemm),),
-    "prefill_attention": (("attention", "context_attention_perf", "vllm", _prefill),),
-    "decode_attention": (("attention", "generation_attention_perf", "vllm", _decode),),
+#: Tables by family as (folder, name, engine or None for any engine, reader); MLA has a table only where whole blocks
+#: were timed.
+TABLES: Final[dict[str, tuple[tuple[str, str, str | None, Callable[[pd.DataFrame], pd.DataFrame]], ...]]] = {
+    "gemm": (("gemm", "gemm_perf", None, _gemm),),
+    "prefill_attention": (("attention", "context_attention_perf", None, _prefill),),
+    "decode_attention": (("attention", "generation_attention_perf", None, _decode),),
     "noncausal_attention": tuple(
         ("encoder_attention", "encoder_attention_perf", engine, _encoder) for engine in ("vllm", "trtllm", "sglang")
     ),
-    "moe": (("moe", "moe_perf", "vllm", lambda raw: moe_rows(as_served(raw))),),
+    "moe": (("moe", "moe_perf", None, lambda raw: moe_rows(as_served(as_run(raw)))),),
     "mla": (
-        ("mla", "mla_context_module_perf", "vllm", partial(mla_rows, stage="prefill")),
-        ("mla", "mla_generation_module_perf", "vllm", partial(mla_rows, stage="decode")),
+        ("mla", "mla_context_module_perf", None, partial(mla_rows, stage="prefill")),
+        ("mla", "mla_generation_module_perf", None, partial(mla_rows, stage="decode")),
     ),
     "collective": (
-        ("comm", "custom_allreduce_perf", "vllm", _engine_collectives),
+        ("comm", "custom_allreduce_perf", None, _engine_collectives),
         ("comm", "nccl_perf", "nccl", _nccl),
     ),
     "elementwise": (("quantize", "scale_matrix_perf", "vllm", _quantize),),

@@ -200,8 +200,8 @@ class Matmul:
     """`batch` products (m, k) by (k, n) as a network in torch runs them.
 
     With `shared` = 1 the second factor is a parameter in the layout in which the module holds it, the same for all of
-    the batch; with 0 each product has factors of its own. (`Gemm` is the product of a serving engine, which may lay
-    weights out in advance.)
+    the batch; with 0 each product has factors of its own. Engines that run plain torch on a CPU have them too.
+    (`Gemm` is the product of a serving engine, which lays weights out in advance.)
     """
 
     family: ClassVar[str] = "matmul"
@@ -259,12 +259,13 @@ class Streaming:
 class HostLaunch:
     """The launch of `kernels` small kernels by the host, from the modules of a network or by calls of the functions.
 
-    The difference of the two is what Python and the modules add to each call.
+    The difference of the two is what Python and the modules add to each call. The kind "generate CLASS" is a decode
+    step of `generate` of transformers with `kernels` layers of a class of models.
     """
 
     family: ClassVar[str] = "host_launch"
 
-    kind: str  # "modules" | "calls"
+    kind: str  # "modules" | "calls" | "generate CLASS"
     kernels: Num
 
 

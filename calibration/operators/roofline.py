@@ -45,11 +45,6 @@ STATE_BYTES: Final = 4.0  # the state of linear attention is kept in fp32
 PCIE4_BYTES_PER_S: Final = 25e9  # achieved rate of PCIe 4.0 x16, used where the catalog has no link for an accelerator
 
 
-#: End of the name of a dtype whose products, on a CPU, take the weights in the layout in which they were loaded.
-#: Serving engines lay them out for oneDNN in advance; plain torch, as transformers runs it, does not.
-UNPACKED: Final = "_unpacked"
-
-
 def stored_bytes(dtype: str) -> float:
     """Return the bytes per stored element.
 
@@ -61,7 +56,7 @@ def stored_bytes(dtype: str) -> float:
     """
     if dtype.startswith("mxfp4"):
         return MXFP4_BYTES
-    name = "fp8" if dtype == "fp8_block" else dtype.removesuffix(UNPACKED)
+    name = "fp8" if dtype == "fp8_block" else dtype
     if name not in DTYPE_BYTES:
         raise InputError("unknown dtype", dtype, ", ".join(DTYPE_BYTES))
     return DTYPE_BYTES[name]
@@ -72,7 +67,7 @@ def compute_dtype(dtype: str, accelerator: Accelerator) -> str:
 
     Weight-only formats, and dtypes without a fast path on the accelerator, are computed in bf16.
     """
-    name = "fp8" if dtype in ("fp8_block", "mxfp4_mxfp8") else dtype.removesuffix(UNPACKED)
+    name = "fp8" if dtype in ("fp8_block", "mxfp4_mxfp8") else dtype
     return name if name in accelerator.peak_flops and name != "int4" else "bf16"
 
 

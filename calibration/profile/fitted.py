@@ -18,6 +18,7 @@ from calibration.bundles.files import (
     ENGINES_FOLDER,
     JSON_NAME,
     FittedFamily,
+    Release,
     read_bundle,
     write_bundle,
     write_facts,
@@ -70,9 +71,9 @@ def fit_profile(rows: list[Row], manifest: Manifest, accelerator: Accelerator, f
     if not fitted:
         raise InputError("no measured row obeys the peak rates of this machine", str(folder))
     with write_errors(folder):
-        path = write_bundle(folder / "bundle", accelerator.name, version, [{"name": source}], fitted)
+        path = write_bundle(folder / "bundle", accelerator.name, Release("torch", version), [{"name": source}], fitted)
     driver = (manifest.get("gpu") or {}).get("driver")
-    update = {"engine": "torch", "driver": driver, "notices": notices(found, manifest)}
+    update = {"driver": driver, "notices": notices(found, manifest)}
     write_facts(read_bundle(path)[0].model_copy(update=update), path)
     return path
 

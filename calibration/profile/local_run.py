@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.bundles.bundle import user_folder
-from calibration.operators.roofline import UNPACKED
-from calibration.profile.kernels import collective, drift_reference, machine_rates
+from calibration.profile.kernels import collective, drift_reference, generate, machine_rates
+from calibration.profile.machine.allocator import keep_freed_memory
 from calibration.profile.machine.counters import open_counters, since, traffic
 from calibration.profile.machine.device import ProfiledDevice, open_device
 from calibration.profile.machine.energy import open_meter
@@ -113,6 +113,8 @@ def run_profile(options: ProfileOptions, reporter: ProgressReporter | None = Non
     """
     counters, before = open_counters(), traffic()  # this precedes the start of torch's threads
     device, accelerator, job = prepare(options)
+    if not device.is_cuda:
+        keep_freed_memory()
     facts = manifest.describe(accelerator.name, device, options.budget_s, options.seed)
     facts |= {"models": list(options.models), "activation_dtype": device.activation}
     folder = options.out or default_folder(accelerator.name)
@@ -163,18 +165,21 @@ def prepare(options: ProfileOptions) -> tuple[ProfiledDevice, Accelerator, Profi
     served = [d for d in device.dtypes if d in usual] or device.dtypes[:1]
     own = [
         shape
-        for group, dtypes in _by_engine(models, served, device)
+        for group, is_plain in _by_engine(models, device)
         for shape in user_model_shapes(
-            user_model_sizes(group, device.memory_bytes, limits.splits), limits, dtypes, options.seed
+            user_model_sizes(group, device.memory_bytes, limits.splits), limits, served, options.seed, is_plain
         )
     ]
+    architectures = {m.architecture for group, is_plain in _by_engine(models, device) if is_plain for m in group}
+    own += [shape for name in sorted(architectures) for shape in generate.shapes(name)]
     # A network runs in the dtype of its modules: torch's default on a CPU, 16 bits on a GPU.
     computed = options.dtype if options.dtype in NETWORK_DTYPES else "bf16" if device.is_cuda else "fp32"
-    own += user_network_shapes(networks, limits, (computed,), options.seed)
+    of_networks = user_network_shapes(networks, limits, (computed,), accelerator, options.seed)
+    own += of_networks.major
     sizes = catalog_sizes(device.memory_bytes, limits.splits, small=not device.is_cuda)
     usual_shapes = candidates(sizes, limits, device.dtypes, options.seed)
     grid = network_grid(limits, computed, options.seed)
-    shapes = deduplicated([*own, *usual_shapes, *grid, *extra_shapes(sizes, limits, device)])
+    shapes = deduplicated([*own, *of_networks.minor, *usual_shapes, *grid, *extra_shapes(sizes, limits, device)])
     machine = machine_rates.shapes(device)
     ranks = collective.shapes(device) if collective.unavailable_reason(device, options.budget_s) is None else []
     at_once = partial(collective.rows, ranks, device) if ranks else None
@@ -199,15 +204,13 @@ def split_models(names: Sequence[str]) -> tuple[list[ModelSpec], list[NeuralNetw
     return models, networks
 
 
-def _by_engine(
-    models: Sequence[ModelSpec], served: Sequence[str], device: ProfiledDevice
-) -> Iterator[tuple[list[ModelSpec], list[str]]]:
-    """Yield models with the dtypes of their products: on a CPU, plain torch serves encoders that read the prompt."""
+def _by_engine(models: Sequence[ModelSpec], device: ProfiledDevice) -> Iterator[tuple[list[ModelSpec], bool]]:
+    """Yield models, and whether plain torch serves them: on a CPU those with an encoder that reads the prompt."""
     plain = [] if device.is_cuda else [m for m in models if m.encodes_prompt]
     if others := [m for m in models if m not in plain]:
-        yield others, list(served)
+        yield others, False
     if plain:
-        yield plain, [dtype + UNPACKED for dtype in served]
+        yield plain, True
 
 
 def default_folder(name: str) -> Path:

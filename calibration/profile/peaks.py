@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from calibration.operators.operators import DecodeAttention, Gemm, Matmul
-from calibration.operators.roofline import UNPACKED, bytes_moved, flops
+from calibration.operators.roofline import bytes_moved, flops
 from calibration.profile.kernels import machine_rates
 from calibration.profile.session.session import Row
 from calibration.profile.session.shape import Shape
@@ -47,8 +47,7 @@ def measured(accelerator: Accelerator, rows: Iterable[Row], cache_bytes: float) 
             continue
         op = shape.operator
         if isinstance(op, Gemm | Matmul):
-            dtype = op.dtype.removesuffix(UNPACKED)  # the layout of the weights changes no peak
-            rates[dtype] = max(rates[dtype], float(flops(op)) / seconds)
+            rates[op.dtype] = max(rates[op.dtype], float(flops(op)) / seconds)
         if isinstance(op, Gemm | DecodeAttention):
             moved = float(bytes_moved(op, accelerator))
             if moved > STREAMS * cache_bytes:

@@ -3,8 +3,9 @@
 python3 -m calibration.serve.batch_server --model google-t5/t5-small --max-batch-size 8
 
 One thread computes. When it is idle, it takes waiting requests in order of arrival: as many as `--max-batch-size` and
-`--max-batch-tokens`, which limits the padded prompts, allow. The batch is computed to its longest output and answered
-whole. The model may be an encoder-decoder (T5, BART, NLLB) or a decoder; prompts are texts or lists of token ids.
+`--max-batch-tokens`, which limits the padded prompts, allow. With `--max-delay-ms` it first waits, at most so long,
+until `--max-batch-size` requests are there. The batch is computed to its longest output and answered whole. The model
+may be an encoder-decoder (T5, BART, NLLB) or a decoder; prompts are texts or lists of token ids.
 
 `POST /v1/completions` takes {"prompt": ..., "max_tokens": n, "ignore_eos": false} and answers in the form of OpenAI's
 completions, with the token ids of each choice. `GET /health` answers with status 200 once the model is loaded.
@@ -60,6 +61,7 @@ class BatchQueue:
     generator: BatchGenerator
     most: int
     most_tokens: int
+    max_delay_s: float = 0.0  # longest wait for a full batch
     _waiting: list[WaitingRequest] = field(default_factory=list)
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
@@ -74,6 +76,8 @@ class BatchQueue:
         """Wait for requests, compute one batch, answer it, and return its number of requests."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._waiting))
+            if self.max_delay_s:
+                self._changed.wait_for(lambda: len(self._waiting) >= self.most, self.max_delay_s)
             n = batch_size(self._waiting, self.most, self.most_tokens)
             batch, self._waiting[:n] = self._waiting[:n], []
         try:
@@ -210,13 +214,14 @@ def main() -> None:
     parser.add_argument("--model", required=True, help="Hugging Face id or folder")
     parser.add_argument("--max-batch-size", type=int, default=8)
     parser.add_argument("--max-batch-tokens", type=int, default=16384)
+    parser.add_argument("--max-delay-ms", type=float, default=0.0, help="longest wait for a full batch")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"))
     parser.add_argument("--device", help="default: cuda where there is one")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
     given = parser.parse_args()
     generator = TorchGenerator.load(given.model, given.dtype, given.device)
-    batcher = BatchQueue(generator, given.max_batch_size, given.max_batch_tokens)
+    batcher = BatchQueue(generator, given.max_batch_size, given.max_batch_tokens, given.max_delay_ms * 1e-3)
     threading.Thread(target=batcher.run, daemon=True).start()
     handler = handler_of(batcher, generator.tokenizer, given.model)
     ThreadingHTTPServer((given.host, given.port), handler).serve_forever()

@@ -66,6 +66,13 @@ class TinyShape:
         return asdict(self) | {"head_dim": head_dim, "tie_word_embeddings": False} | ARCHITECTURES[self.model_type]
 
 
+#: Test models by name, with their shapes.
+TINY_MODELS: Final[dict[str, TinyShape]] = {
+    TINY_NAME: TinyShape(),
+    "tiny-llama-10m": TinyShape(hidden_size=256, num_hidden_layers=6, intermediate_size=704, num_attention_heads=4),
+}
+
+
 def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0) -> Path:
     """Write config.json, model.safetensors (fp32) and tokenizer files, and return the folder.
 

@@ -16,7 +16,6 @@ parent process, before the count begins.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import resource
 from collections.abc import Callable
@@ -24,14 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from calibration.profile.machine.allocator import TIGHT, USUAL, set_thresholds
 from calibration.profile.machine.energy import DEVICE_MEMORY, Meter
-from catalogs.units import KIB, MIB
-
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
-
-TIGHT: Final = (64 * KIB, 128 * KIB)  # (Size of blocks with a separate mapping, size of the heap's top that is kept.)
-
-USUAL: Final = (32 * MIB, 64 * MIB)  # the thresholds that malloc reaches by itself after large blocks were freed
+from catalogs.units import KIB
 
 STATUS: Final = Path("/proc/self/status")
 
@@ -84,7 +78,7 @@ def peak_on_cuda(run: Callable[[], object], torch: Any, meter: Meter) -> Peak:
 def peak_on_cpu(run: Callable[[], object]) -> Peak:
     """Measure a run by VmHWM; afterwards malloc has the USUAL thresholds, as after some use."""
     gc.collect()
-    tight = set_malloc(*TIGHT)
+    tight = set_thresholds(*TIGHT)
     try:
         CLEAR_REFS.write_text("5")
         before = status_bytes("VmRSS")
@@ -94,23 +88,8 @@ def peak_on_cpu(run: Callable[[], object]) -> Peak:
         run()
         return Peak(None, "", f"no peak memory: the kernel's high-water mark is not readable ({error})")
     finally:
-        set_malloc(*USUAL)
+        set_thresholds(*USUAL)
     return Peak(peak - before, "VmHWM, own mappings" if tight else "VmHWM")
-
-
-def set_malloc(mapping_bytes: int, trim_bytes: int) -> bool:
-    """Set both thresholds of malloc and return free memory to the kernel.
-
-    Returns:
-        Whether the C library supports it.
-    """
-    try:
-        libc = ctypes.CDLL(None)
-        done = libc.mallopt(M_MMAP_THRESHOLD, mapping_bytes) and libc.mallopt(M_TRIM_THRESHOLD, trim_bytes)
-        libc.malloc_trim(0)
-    except (OSError, AttributeError):
-        return False
-    return bool(done)
 
 
 def status_bytes(name: str, status: Path = STATUS) -> float:

@@ -56,9 +56,9 @@ def _send(answers: TextIO, document: dict[str, Any]) -> None:
 
 def _built(config: dict[str, Any], kind: str, threads: int, dtype: str) -> Any:
     """Return the model with random weights, in eval mode, as a Generator."""
+    from calibration.profile.machine.allocator import USUAL, set_thresholds
     from calibration.profile.machine.device import open_device
     from calibration.whole_models.generation import Generator
-    from calibration.whole_models.memory import USUAL, set_malloc
 
     device = open_device(kind, threads)
     torch, transformers = device.torch, importlib.import_module("transformers")
@@ -70,7 +70,7 @@ def _built(config: dict[str, Any], kind: str, threads: int, dtype: str) -> Any:
     with tiled_random(torch):
         model = maker.from_config(settings).to(device.dtype(dtype)).eval()
     gc.collect()  # tied weights leave a second copy
-    set_malloc(*USUAL)
+    set_thresholds(*USUAL)
     return Generator(model.to("cuda") if device.is_cuda else model, device, transformers, pair)
 
 

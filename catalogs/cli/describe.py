@@ -20,6 +20,7 @@ from catalogs.io.json_files import read_json
 from catalogs.io.yaml_files import DATA, user_folder
 from catalogs.models.catalog import list_models, load_model
 from catalogs.networks.files import list_networks, load_network
+from catalogs.networks.header import NetworkHeader, load_header
 from catalogs.networks.names import load_names
 from catalogs.networks.network import NeuralNetwork
 from catalogs.units import GIB, GIGA, MIB, TERA
@@ -142,7 +143,7 @@ def _workload(name: str) -> Record:
     w = load_workload(name)
     stats = {key: round(value, 2) for key, value in w.stats().items()}
     head = {"name": w.name, "requests": w.n_requests, "requests_per_s": w.requests_per_s, "closed_loop": w.closed_loop}
-    images = {"images": w.image_words} if w.sends_images else {}
+    images = {"images": w.media_words} if w.sends_media else {}
     return head | stats | images | {"source": w.source, "notices": list(w.notices)}
 
 
@@ -206,8 +207,18 @@ def _region(name: str) -> Record:
 
 
 def _network_rows() -> list[Record]:
-    keys = ("name", "family", "params_billion", "gflop_per_job", "other_names", "source")
-    return _brief(list_networks(), _network, *keys)
+    return [_network_row(load_header(name)) for name in list_networks()]
+
+
+def _network_row(header: NetworkHeader) -> Record:
+    return {
+        "name": header.name,
+        "family": header.family,
+        "params_billion": header.parameters / GIGA,
+        "gflop_per_job": header.default_job_flops / GIGA,
+        "other_names": ", ".join(load_names().of(header.name)),
+        "source": header.source,
+    }
 
 
 def _network(name: str) -> Record:
@@ -224,7 +235,7 @@ def network_record(network: NeuralNetwork) -> Record:
         "name": network.name,
         "family": network.family,
         "params_billion": network.parameters / GIGA,
-        "gflop_per_job": sum(stage.runs * stage.flops for stage in stages) / GIGA,
+        "gflop_per_job": network.default_job_flops / GIGA,
         "source": network.source,
         "traced_with": network.traced_with,
         "sizes": [asdict(size) for size in network.sizes],

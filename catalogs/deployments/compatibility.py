@@ -75,7 +75,7 @@ FEATURES: Final[Mapping[str, DeploymentFeature]] = {
     "text_encoder": DeploymentFeature("an encoder-decoder model", _text_encoder, "a decoder-only model"),
     "speculative": _given("speculative", "speculative decoding"),
     "lora": _given("lora", "LoRA"),
-    "multimodal": _given("multimodal", "serving of images"),
+    "multimodal": _given("multimodal", "serving of images, videos and audio"),
     "kv_offload": _given("kv_offload", "KV offload"),
     "swap": DeploymentFeature("preemption by swap", _swap, "preemption: recompute"),
     "swap_space_gib": _given("swap_space_gib", "swap space"),
@@ -92,7 +92,7 @@ FEATURES: Final[Mapping[str, DeploymentFeature]] = {
 SUPPORTING_POLICIES: Final[Mapping[str, Mapping[str, str]]] = {
     "encoder": {"vllm-v1": "vllm"},
     "lora": {"vllm-v1": "vllm"},
-    "multimodal": {"vllm-v1": "vllm"},
+    "multimodal": {"vllm-v1": "vllm", "sglang": "sglang"},
     "kv_offload": {"vllm-v1": "vllm"},  # --kv-offloading-size
     "swap": {"vllm-v0": "vllm-v0"},  # later versions have no --preemption-mode
 }

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 from catalogs.deployments.compatibility import FeatureContext, feature_with_one_scheduler
 from catalogs.deployments.resolved import OffloadTiers
 from catalogs.deployments.schema import Deployment, Lora, Multimodal
-from catalogs.engines.profile import RankDispatch
+from catalogs.engines.profile import EngineProfile, RankDispatch
 from catalogs.errors import InputError
+from catalogs.models.image_rules import NativeResolution
 from catalogs.models.spec import ModelSpec
 from catalogs.units import GIB
 
@@ -58,15 +59,38 @@ def check_host_memory(key: str, gib: float, hardware: Hardware, replicas: int) -
         raise InputError(rule, gib, f"{most:.0f}")
 
 
-def resolve_multimodal(deployment: Deployment, model: ModelSpec) -> Multimodal | None:
-    """Return how the deployment serves images; None if it serves text only.
+def resolve_multimodal(deployment: Deployment, model: ModelSpec, engine: EngineProfile) -> Multimodal | None:
+    """Return how the deployment serves images, videos and audio; None if it serves text only.
 
     Raises:
-        InputError: The catalog knows no vision tower of the model.
+        InputError: The catalog knows no tower of the model, or none for a kind of item, or the engine serves none.
     """
-    if deployment.multimodal is not None and model.vision is None:
-        raise InputError("the catalog knows no vision tower of this model", model.name, "multimodal: null")
-    return deployment.multimodal
+    wanted = deployment.multimodal
+    if wanted is not None and not model.towers:
+        raise InputError("the catalog knows no tower of this model", model.name, "multimodal: null")
+    missing = [m for m in (wanted.modalities or ()) if m not in model.modalities] if wanted is not None else []
+    if missing or (wanted is not None and wanted.modalities == ()):
+        rule = f"multimodal.modalities of {model.name} are some of {', '.join(model.modalities)}"
+        raise InputError(rule, missing[0] if missing else "[]", f"[{model.modalities[0]}]")
+    unserved = [modality for modality in model.modalities if modality not in engine.modalities]
+    if wanted is not None and unserved:
+        raise InputError(f"{engine.name} serves no model that reads {unserved[0]}", model.name, "engine: vllm")
+    return wanted
+
+
+def tower_share(deployment: Deployment, model: ModelSpec, engine: EngineProfile) -> float:
+    """Return the factor on the default fraction of memory of an engine that leaves space for a vision tower.
+
+    `adjust_mem_fraction_for_vlm` of SGLang's server_args.py: 0.95, and 10 % less for each further ViT-L/14 (24 layers
+    of 1,024), between 0.8 and 1.05. Qwen's configs call the number of layers `depth`, which it does not read, so that
+    24 count.
+    """
+    tower = model.vision
+    if tower is None or deployment.multimodal is None or not engine.reserves_for_towers:
+        return 1.0
+    layers = 24 if isinstance(tower.rules.image, NativeResolution) else tower.n_layers
+    ratio = layers * tower.hidden_size**2 / (24 * 1024**2)
+    return 0.95 * max(0.8, min(1.05, 1.0 - 0.1 * (ratio - 1.0)))
 
 
 #: LoRA ranks that vLLM accepts: MaxLoRARanks (vllm/config/lora.py).

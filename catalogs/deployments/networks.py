@@ -24,7 +24,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from catalogs.deployments.schema import Deployment, check_staleness, load_deployment
+from catalogs.deployments.schema import Deployment, check_staleness, deployment_of_keys
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.input_files import exists, user_path
 from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
@@ -182,7 +182,7 @@ def load_any_deployment(path: Path) -> Deployment | NetworkDeployment:
         for key in data:
             if key not in Deployment.model_fields and key in NetworkDeployment.model_fields:
                 raise InputError(f"{where}: {model} is no network, and this key is of networks", key)
-    return load_deployment(path)
+    return deployment_of_keys(data, where)  # a pipe can be read only once
 
 
 def _refuse_misspelled_network(model: str) -> None:

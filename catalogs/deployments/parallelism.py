@@ -95,6 +95,10 @@ def check_engine(layout: Layout, engine: EngineProfile) -> None:
     Raises:
         InputError: The engine's catalog file lists no option for one of them.
     """
+    if engine.stages_in_turn and layout.tensor_parallel > 1 and layout.pipeline_parallel > 1:
+        rule = f"{engine.name} splits a model by layers or by tensors, not both ways"
+        value = f"tensor_parallel: {layout.tensor_parallel}, pipeline_parallel: {layout.pipeline_parallel}"
+        raise InputError(rule, value, f"pipeline_parallel: {layout.accelerators}")
     for key in ("context_parallel", "decode_context_parallel", "all2all_backend"):
         requested, default = getattr(layout, key), getattr(Layout(), key)
         if requested != default and key not in engine.flags:

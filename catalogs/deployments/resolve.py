@@ -8,6 +8,7 @@ from catalogs.deployments import encoder_decoders, features, parallelism
 from catalogs.deployments.autoscaling import Autoscaling, parse_autoscaling
 from catalogs.deployments.compatibility import FeatureContext, check_compatibility
 from catalogs.deployments.drafting import resolve_speculation
+from catalogs.deployments.engine_settings import EngineSettings
 from catalogs.deployments.layout import Limits
 from catalogs.deployments.queueing import parse_queueing
 from catalogs.deployments.resolved import ResolvedDeployment
@@ -128,6 +129,8 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     encoder_decoders.check_engine(names.model, names.engine, names.hardware.accelerator)
     encoder_decoders.check_tensor_parallel(names.model, names.engine, deployment.tensor_parallel)
     encoder_decoders.check_prefix_caching(names.model, deployment.prefix_caching)
+    settings = EngineSettings.of(deployment)
+    names = replace(names, engine=settings.applied(names.engine, names.model, names.hardware.accelerator))
     requested = FeatureContext(deployment, names.model, names.engine)
     check_compatibility(requested)
     speculation = resolve_speculation(deployment, names.engine, names.model)
@@ -145,6 +148,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     limits = encoder_decoders.limits_for_encoder(limits, names.model, deployment.max_num_batched_tokens)
     memory_bytes = names.hardware.accelerator.memory_bytes
     share = names.engine.default_utilization(memory_bytes, limits.max_num_batched_tokens, shards)
+    share *= features.tower_share(deployment, names.model, names.engine)
     engine_notices = (f"{names.engine.name}: {names.engine.notice}",) if names.engine.notice else ()
     return ResolvedDeployment(
         model=names.model,
@@ -161,11 +165,12 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
         scaling=scaling,
         offload=features.resolve_offload(deployment, names.hardware, replicas),
         lora=features.resolve_lora(deployment),
-        multimodal=features.resolve_multimodal(deployment, names.model),
+        multimodal=features.resolve_multimodal(deployment, names.model, names.engine),
         speculation=speculation,
         rank_dispatch=features.resolve_rank_dispatch(requested, layout),
         api_server_count=features.resolve_api_servers(requested, names.hardware, layout),
         swap_bytes=features.resolve_swap_bytes(deployment, names.hardware, replicas, layout),
+        settings=settings,
         notices=engine_notices + own + weight_notices + kv_notices + layout_notices,
     )
 

@@ -6,15 +6,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from catalogs.deployments.autoscaling import Autoscaling
+from catalogs.deployments.engine_settings import DEFAULTS, EngineSettings
 from catalogs.deployments.layout import Layout, Limits, Role
 from catalogs.deployments.queueing import FCFS, Queueing
 from catalogs.deployments.schema import Deployment, Lora, Multimodal
 from catalogs.deployments.speculation import Speculation
 from catalogs.engines.profile import EngineProfile, RankDispatch
 from catalogs.hardware.specs import Hardware
+from catalogs.models.media_items import MediaLayout, Modality
 from catalogs.models.spec import ModelSpec
-from catalogs.models.vision import VisionTower
-from catalogs.units import GIB
+from catalogs.models.towers import Tower
+from catalogs.units import DTYPE_BYTES, GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,19 @@ class ResolvedDeployment:
     offload: OffloadTiers | None = None
     lora: Lora | None = None
     swap_bytes: float = 0.0  # per accelerator, for preempted requests; 0: they are recomputed
-    multimodal: Multimodal | None = None  # None: the vision tower of the model is not run
+    multimodal: Multimodal | None = None  # None: the towers of the model are not run
     speculation: Speculation | None = None
     rank_dispatch: RankDispatch | None = None  # None: a replica has one rank
     api_server_count: int = 1  # API server processes of each replica
+    settings: EngineSettings = DEFAULTS  # what the deployment sets instead of the engine's defaults
     role: Role = "both"
     site: str = ""  # pools of one site share its hardware
     notices: tuple[str, ...] = ()  # one sentence each, shown with every result
+
+    @property
+    def batches_in_flight(self) -> int:
+        """Return the batches that the pipeline stages of a replica compute at the same time."""
+        return 1 if self.engine.stages_in_turn else self.layout.pipeline_parallel
 
     @property
     def queries(self) -> int:
@@ -81,24 +89,47 @@ class ResolvedDeployment:
         return self.model.max_position_tokens if self.model.encodes_prompt else 0
 
     @property
-    def tower(self) -> VisionTower | None:
-        """Return the vision tower that the deployment runs; None if it serves text only."""
-        return self.model.vision if self.multimodal is not None else None
+    def modalities(self) -> tuple[Modality, ...]:
+        """Return the kinds of items that the deployment accepts besides text."""
+        if self.multimodal is None:
+            return ()
+        return self.model.modalities if self.multimodal.modalities is None else self.multimodal.modalities
+
+    @property
+    def towers(self) -> tuple[Tower, ...]:
+        """Return the encoders that the deployment runs; none if it serves text only."""
+        return tuple(tower for tower in self.model.towers if set(tower.rules.modalities) & set(self.modalities))
+
+    def largest_item(self, tower: Tower) -> MediaLayout:
+        """Return the item of a tower with the most embeddings for which an engine reserves budgets and memory."""
+        length = self.limits.max_model_len
+        found = (tower.rules.largest(modality, length) for modality in self.modalities)
+        return max((item for item in found if item is not None), key=lambda item: item.embeddings)
 
     @property
     def encoder_budget(self) -> int:
-        """Return the most embeddings that the tower computes in a step; 0 if it does not run.
+        """Return the most embeddings that the towers compute in a step; 0 if none runs.
 
-        vLLM V1 (compute_mm_encoder_budget): the token budget of a step, and at least the largest image.
+        vLLM V1 (compute_mm_encoder_budget): the token budget of a step, and at least the largest item. SGLang encodes
+        all items of a prompt at once.
         """
-        return 0 if self.tower is None else max(self.limits.max_num_batched_tokens, self.tower.largest.embeddings)
+        if self.towers and self.engine.embedding_cache_bytes is not None:
+            return self.limits.max_model_len
+        return max(self._largest, self.limits.max_num_batched_tokens) if self.towers else 0
 
     @property
     def encoder_cache_tokens(self) -> int:
-        """Return the embeddings that the encoder cache holds, at least those of the largest image."""
-        if self.tower is None or self.multimodal is None:
+        """Return the embeddings that the encoder cache holds; in vLLM at least those of the largest item."""
+        if not self.towers or self.multimodal is None:
             return 0
-        return max(self.multimodal.encoder_cache_tokens or self.encoder_budget, self.tower.largest.embeddings)
+        if self.engine.embedding_cache_bytes is not None:
+            each = max(tower.embedding_values for tower in self.towers) * DTYPE_BYTES["bf16"]
+            return self.multimodal.encoder_cache_tokens or int(self.engine.embedding_cache_bytes / each)
+        return max(self.multimodal.encoder_cache_tokens or self.encoder_budget, self._largest)
+
+    @property
+    def _largest(self) -> int:
+        return max(self.largest_item(tower).embeddings for tower in self.towers)
 
     @property
     def most_replicas(self) -> int:

@@ -13,6 +13,7 @@ from catalogs.deployments.speculation import Speculative
 from catalogs.engines.profile import KvTransfer, RankDispatch
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
+from catalogs.models.media_items import Modality
 
 #: Keys that belong to the whole deployment and cannot be set for one pool.
 SHARED_KEYS: Final = ("disaggregation", "pools", "router", "router_staleness_s", "faults", "retries")
@@ -66,13 +67,16 @@ class Lora(StrictYamlBlock):
 
 
 class Multimodal(StrictYamlBlock):
-    """The `multimodal` block of deployment.yaml: the engine loads the vision tower and accepts images.
+    """The `multimodal` block of deployment.yaml: the engine loads the towers and accepts images, videos and audio.
 
-    `encoder_parallel` is vLLM's `--mm-encoder-tp-mode`: tensor ranks divide the weights of the tower, or each of them
-    holds all of it and computes its share of the images (`data`). `encoder_cache_tokens` are the embeddings that the
-    encoder cache holds; null: as many as the encoder budget of a step.
+    `modalities` are the kinds of items that the engine accepts; null: all that the model reads. An engine reserves
+    encoder budget and memory for the largest item of each of them. `encoder_parallel` is vLLM's
+    `--mm-encoder-tp-mode`: tensor ranks divide the weights of the towers, or each of them holds all of them and
+    computes its share of the items (`data`). `encoder_cache_tokens` are the embeddings that the encoder cache holds;
+    null: as many as the encoder budget of a step.
     """
 
+    modalities: Annotated[tuple[Modality, ...], Field(strict=False)] | None = None
     encoder_parallel: Literal["weights", "data"] = "weights"
     encoder_cache_tokens: PositiveInt | None = None
 
@@ -130,6 +134,9 @@ class Deployment(StrictYamlBlock):
     kv_blocks: PositiveInt | None = None
     prefix_caching: bool | None = None
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    async_scheduling: bool | None = None  # --async-scheduling; null: the default of the engine version
+    activation_dtype: Literal["bf16", "mxfp8"] | None = None  # inputs of experts in MXFP4; null: the engine's default
+    fused_allreduce: bool | None = None  # the all-reduce also normalises, in CUDA graphs; null: the engine's default
     sampling: Literal["random", "top_p", "greedy"] = "random"  # sampling in requests; random: temperature only
     kv_offload: KvOffload | None = None  # KV blocks are also kept in host memory and on disk
     preemption: Literal["recompute", "swap"] | None = None
@@ -137,7 +144,7 @@ class Deployment(StrictYamlBlock):
         None  # host memory of each accelerator for swapped requests
     )
     lora: Lora | None = None
-    multimodal: Multimodal | None = None  # null: only text is served, unless the workload sends images
+    multimodal: Multimodal | None = None  # null: only text is served, unless the workload sends media
     speculative: Speculative | None = None  # catalogs/deployments/speculation.py
     pools: list[dict[str, object]] | None = None  # kinds of replica behind one router: the keys that differ
     router: str | dict[str, object] = "round_robin"  # catalogs/deployments/routing.py
@@ -207,13 +214,21 @@ def _refuse(own: dict[str, object], keys: tuple[str, ...], where: str) -> None:
 def load_deployment(path: Path) -> Deployment:
     """Read and check a deployment.yaml (or JSON) file.
 
-    Where there are pools, a model or hardware that only the pools name is taken from the first pool.
-
     Raises:
         InputError: The file is unreadable, a key is unknown, or a value is out of range.
     """
-    data = read_yaml(Path(path))
+    return deployment_of_keys(read_yaml(Path(path)), Path(path).name)
+
+
+def deployment_of_keys(data: dict[str, Any], where: str) -> Deployment:
+    """Return the deployment with these keys; `where` is the file in messages.
+
+    Where there are pools, a model or hardware that only the pools name is taken from the first pool.
+
+    Raises:
+        InputError: A key is unknown, or a value is out of range.
+    """
     pools = data.get("pools")
     if isinstance(pools, list) and pools and isinstance(pools[0], dict):
         data = {key: pools[0][key] for key in ("model", "hardware") if key in pools[0]} | data
-    return validate_as(Deployment, data, Path(path).name)
+    return validate_as(Deployment, data, where)

@@ -191,9 +191,11 @@ class EngineProfile:
     source: str
     #: Steps with prefill run in graphs too, up to max_graph_tokens (piecewise capture).
     graphs_with_prefill: bool = False
+    calls_generate: bool = False  # runs `generate` of transformers, whose host time a profile measures
     packs_weights: bool = True  # on a CPU, lays weights out for oneDNN when it loads them; plain torch does not
     top_p_by_sort: bool = False  # top_p sampling sorts all logits, instead of using a kernel without a sort
     fuses_norms: bool = False  # in graphs, the all-reduce kernel also adds the residual and normalises
+    fuses_quantisation: bool = False  # norms and activations write per-tensor FP8 for the product that follows
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
     shared_experts_beside_tokens: NonNegativeInt = 0  # up to this size, shared experts overlap the routed ones
     flags: dict[str, str] = field(default_factory=dict)  # deployment key -> command-line flag
@@ -206,6 +208,9 @@ class EngineProfile:
     rank_dispatch: RankDispatch = "balanced"
     balance_steps: NonNegativeInt = 0  # steps that attention ranks wait to start prompts together; 0: no wait
     physical_batch_tokens: NonNegativeInt = 0  # most tokens per device pass; 0: a step is one pass
+    #: The stages of pipeline_parallel compute one batch, one stage after the other, and no second batch enters before
+    #: it leaves: a model cut by layers in one process (llama.cpp's --split-mode layer, device_map of transformers).
+    stages_in_turn: bool = False
     first_token: FirstToken = "prefill"
     kv_transfer: KvTransfer = "at_end"
     #: Send queues of a prefill replica, chosen by destination; each sends the blocks of one request at a time. None:
@@ -225,8 +230,21 @@ class EngineProfile:
     speculation_max_num_seqs: PositiveInt | None = None  # default of max_num_seqs with speculation; None: the same
     #: Architectures whose encoder reads the prompt (T5, BART, NLLB) that the engine serves; "any": all of them.
     encoder_decoders: tuple[str, ...] = ()
+    #: Kinds of items besides text that the engine serves, where a model reads them.
+    modalities: tuple[Literal["image", "video", "audio"], ...] = ("image", "video", "audio")
+    #: Size of the cache of embeddings, which whole requests fill without a budget (SGLang). None: the cache follows the
+    #: token budget of a step (vLLM).
+    embedding_cache_mib: PositiveInt | None = None
+    reserves_for_towers: bool = False  # the default fraction of memory is smaller with a vision tower
+    #: The engine with the public operator tables that price the steps of this one, in its version if there are any.
+    operator_tables: str = "vllm"
     notice: str = ""  # shown with every result of this profile
     cpu_block_size_tokens: PositiveInt | None = None  # block size on CPUs; None: the same profile on CPUs
+
+    @property
+    def embedding_cache_bytes(self) -> float | None:
+        """Return the size of the cache of embeddings; None where it follows the token budget of a step."""
+        return None if self.embedding_cache_mib is None else self.embedding_cache_mib * MIB
 
     def on(self, kind: str) -> EngineProfile:
         """Return the profile on a kind of device; on CPUs engines schedule step by step and capture no graphs."""

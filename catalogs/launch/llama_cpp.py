@@ -44,6 +44,8 @@ def llama_cpp_arguments(resolved: ResolvedDeployment) -> Arguments:
         found.append(("-ngl", "all"))
         if r.layout.tensor_parallel > 1:
             found.append(("--split-mode", "tensor"))
+        elif r.layout.pipeline_parallel > 1:
+            found.append(("--split-mode", "layer"))
     return Arguments(("llama-server",), tuple(found), (_gguf_note(r),), model=weights_at(r.model))
 
 

@@ -19,6 +19,9 @@ LOAD_BALANCE: Final = {
 #: SGLang's names of KV cache dtypes (srt/server_args.py, `--kv-cache-dtype`).
 _KV_NAMES: Final = {"fp8": "fp8_e4m3", "bf16": "bf16"}
 
+#: Architectures whose vision tower SGLang loads only on request (srt/configs/model_config.py).
+TEXT_BY_DEFAULT: Final = ("Gemma3ForConditionalGeneration", "Llama4ForConditionalGeneration")
+
 PROGRAM: Final = ("python3", "-m", "sglang.launch_server")
 
 
@@ -52,10 +55,23 @@ def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
             f"--scheduler-recv-interval is set for fewer than {rule.receiving.busy_requests} requests in a replica; "
             f"for more, the plan assumes {rule.receiving.busy_steps}"
         )
+    found += _media(r)
     if r.role != "both":  # NIXL uses NVLink inside a node; the default, Mooncake, needs network cards
         found += [("--disaggregation-mode", r.role), ("--disaggregation-transfer-backend", "nixl")]
     found.append(("--enable-metrics", None))
     return Arguments(PROGRAM, tuple(found), tuple(notes), model=at)
+
+
+def _media(r: ResolvedDeployment) -> list[tuple[str, str | None]]:
+    """Return the flags of images and videos."""
+    if r.multimodal is None:
+        return []
+    found: list[tuple[str, str | None]] = []
+    if r.model.architecture in TEXT_BY_DEFAULT:
+        found.append(("--enable-multimodal", None))
+    if r.multimodal.encoder_parallel == "data":
+        found.append(("--mm-enable-dp-encoder", None))
+    return found
 
 
 def _layout(r: ResolvedDeployment) -> list[tuple[str, str | None]]:

@@ -32,6 +32,10 @@ def transformers_static_arguments(resolved: ResolvedDeployment) -> Arguments:
         raise InputError(f"{r.engine.name} loads weights in 16 or 32 bit", r.weight_dtype, "bf16")
     if r.accelerators_per_replica > 1:
         raise InputError(f"{r.engine.name} serves a model on one accelerator", r.layout.words, "tensor_parallel: 1")
+    sizes = r.queueing.preferred_batch_sizes
+    if sizes not in ((), (r.limits.max_num_seqs,)):
+        rule = "the server of padded batches waits for a full batch only"
+        raise InputError(rule, f"preferred_batch_sizes: {list(sizes)}", f"[{r.limits.max_num_seqs}]")
     at = weights_at(r.model)
     flags: list[tuple[str, str | None]] = [
         ("--model", at),
@@ -40,4 +44,6 @@ def transformers_static_arguments(resolved: ResolvedDeployment) -> Arguments:
         ("--dtype", _DTYPES[r.weight_dtype]),
         ("--device", "cpu" if r.hardware.accelerator.kind == "cpu" else "cuda"),
     ]
+    if r.queueing.max_delay_s:
+        flags.append(("--max-delay-ms", f"{r.queueing.max_delay_s * 1e3:g}"))
     return Arguments(PROGRAM, tuple(flags), (INSTALL, *folder_notes(r.model)), model=at)

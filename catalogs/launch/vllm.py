@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
+from catalogs.deployments.engine_settings import EngineSettings
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.speculation import Speculation
@@ -18,12 +19,18 @@ ON_THE_FLY: Final = {"fp8": "fp8"}
 _KV_NAMES: Final = {"fp8": "fp8", "bf16": "bfloat16"}
 
 #: Images and videos per prompt where only text is served: vLLM then reserves no memory for the vision tower's pass.
-TEXT_ONLY: Final = {"image": 0, "video": 0}
+
+#: Experts in MXFP4 take 8-bit inputs (vllm/envs.py).
+MXFP8_VARIABLE: Final = "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8"
 
 _DEFAULT_ALL2ALL: Final = Layout().all2all_backend
 
 #: The KV role of a server by the role of its pool (vllm/distributed/kv_transfer, where `kv_both` is deprecated).
 _KV_ROLES: Final = {"prefill": "kv_producer", "decode": "kv_consumer"}
+
+
+#: Architectures whose repositories hold weights and configuration in Mistral's own format (vLLM's recipe for Voxtral).
+MISTRAL_FORMAT: Final = ("VoxtralForConditionalGeneration",)
 
 
 def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
@@ -41,17 +48,33 @@ def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
         found.append((flags["block_size"], str(r.limits.block_size)))
     if r.api_server_count != r.layout.data_parallel:
         found.append((flags["api_server_count"], str(r.api_server_count)))
+    found += _settings(r.settings)
     if r.multimodal is not None and r.multimodal.encoder_parallel != "weights":
         found.append(("--mm-encoder-tp-mode", r.multimodal.encoder_parallel))
-    elif r.multimodal is None and r.model.vision is not None:  # as planned: no memory for images
-        found.append(("--limit-mm-per-prompt", json.dumps(TEXT_ONLY)))
+    if refused := [modality for modality in r.model.modalities if modality not in r.modalities]:
+        # As planned: no budget and no memory for their largest items.
+        found.append(("--limit-mm-per-prompt", json.dumps(dict.fromkeys(refused, 0))))
+    if r.model.architecture in MISTRAL_FORMAT:
+        found += [(f"--{part}", "mistral") for part in ("tokenizer-mode", "config-format", "load-format")]
     if r.speculation is not None:
         found.append(("--speculative-config", json.dumps(_drafts(r.speculation))))
     if r.role in _KV_ROLES:
         connector = {"kv_connector": "NixlConnector", "kv_role": _KV_ROLES[r.role]}
         found.append(("--kv-transfer-config", json.dumps(connector)))
     at, _ = served_weights(r)
-    return Arguments(("vllm", "serve", at), tuple(found), tuple(notes), model=at)
+    environment = {MXFP8_VARIABLE: "1"} if r.settings.activation_dtype == "mxfp8" else {}
+    return Arguments(("vllm", "serve", at), tuple(found), tuple(notes), environment, model=at)
+
+
+def _settings(settings: EngineSettings) -> list[tuple[str, str | None]]:
+    """Return the flags of settings that replace a default of the engine version."""
+    found: list[tuple[str, str | None]] = []
+    if settings.async_scheduling is not None:
+        found.append(("--async-scheduling" if settings.async_scheduling else "--no-async-scheduling", None))
+    if settings.fused_allreduce is not None:
+        passes = {"pass_config": {"fuse_allreduce_rms": settings.fused_allreduce}}
+        found.append(("--compilation-config", json.dumps(passes)))
+    return found
 
 
 def _drafts(s: Speculation) -> dict[str, object]:

@@ -11,12 +11,14 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import Share, YamlBlock, read_yaml, validate_as
+from catalogs.models.audio_rules import parse_audio_rule
 from catalogs.models.image_rules import parse_image_rule
 from catalogs.models.layers import LayerGroup, Mlp, Moe
 from catalogs.models.mixers import Attention, LinearAttention, MlaAttention, Part
 from catalogs.models.names import MODELS, load_names
 from catalogs.models.spec import Checkpoint, ModelSpec, WeightFormat
-from catalogs.models.vision import Projection, VisionTower
+from catalogs.models.towers import MediaRules, Projection, Tower
+from catalogs.models.video_rules import parse_video_rule
 
 
 class LayerFacts(YamlBlock):
@@ -43,40 +45,84 @@ class LayerFacts(YamlBlock):
 
 
 class ProjectionFacts(YamlBlock):
-    """`count` equal matrix products behind the layers of a vision tower, for each embedding."""
+    """`count` equal matrix products before or behind the layers of a tower; see `Projection`."""
 
     inputs: PositiveInt
     outputs: PositiveInt
     count: PositiveInt = 1
+    applied: PositiveInt = 1
+    bias: bool = True
+
+    def build(self) -> Projection:
+        """Return the products."""
+        return Projection(self.inputs, self.outputs, self.count, self.applied, self.bias)
 
 
-class VisionFacts(YamlBlock):
-    """The `vision` block of a model file: its vision tower and the rule of its image processor."""
+class TowerFacts(YamlBlock):
+    """What the blocks `vision` and `audio` of a model file have in common.
+
+    `merged_patches` are the patches that the projections read as one row.
+    """
 
     hidden_size: PositiveInt
-    patch_inputs: PositiveInt
     layers: tuple[LayerFacts, ...]
     projections: tuple[ProjectionFacts, ...] = ()
-    images: dict[str, Any]
     layer_norm: bool = False
     positions: NonNegativeInt = 0
+    merged_patches: PositiveFloat | None = None
     source: str
 
-    def build(self) -> VisionTower:
-        """Return the tower.
-
-        Raises:
-            InputError: A layer, or the rule of the image processor, breaks a rule.
-        """
-        return VisionTower(
+    def _tower(self, front: tuple[Projection, ...], rules: MediaRules, merged_patches: float) -> Tower:
+        return Tower(
             self.hidden_size,
-            self.patch_inputs,
+            front,
             tuple(layer.build() for layer in self.layers),
-            tuple(Projection(p.inputs, p.outputs, p.count) for p in self.projections),
-            parse_image_rule(self.images),
+            tuple(p.build() for p in self.projections),
+            rules,
+            self.merged_patches or merged_patches,
             self.layer_norm,
             self.positions,
         )
+
+
+class VisionFacts(TowerFacts):
+    """The `vision` block of a model file: its vision tower and the rules of its image and video processors.
+
+    Without `merged_patches`, projections read as many rows as the largest image has embeddings.
+    """
+
+    patch_inputs: PositiveInt
+    images: dict[str, Any]
+    videos: dict[str, Any] | None = None
+
+    def build(self) -> Tower:
+        """Return the tower.
+
+        Raises:
+            InputError: A layer, or the rule of a processor, breaks a rule.
+        """
+        rule = parse_image_rule(self.images)
+        video = None if self.videos is None else parse_video_rule(self.videos)
+        merged = rule.largest.tiles * rule.largest.patches / rule.largest.embeddings
+        front = Projection(self.patch_inputs, self.hidden_size, bias=False)
+        return self._tower((front,), MediaRules(rule, video), merged)
+
+
+class AudioFacts(TowerFacts):
+    """The `audio` block of a model file: its audio tower, the convolutions in front, and the rule of its processor."""
+
+    front: tuple[ProjectionFacts, ...]
+    merged_patches: PositiveFloat
+    audio: dict[str, Any]
+
+    def build(self) -> Tower:
+        """Return the tower.
+
+        Raises:
+            InputError: A layer, or the rule of the processor, breaks a rule.
+        """
+        rules = MediaRules(audio=parse_audio_rule(self.audio))
+        return self._tower(tuple(p.build() for p in self.front), rules, self.merged_patches)
 
 
 class WeightFacts(YamlBlock):
@@ -157,6 +203,7 @@ class ModelFacts(YamlBlock):
     encoder_tokens: NonNegativeInt | None = None
     other_params: NonNegativeFloat | None = None
     vision: VisionFacts | None = None
+    audio: AudioFacts | None = None
     mtp_layers: NonNegativeInt | None = None
     weights: WeightFacts | None = None  # the published storage; bf16 where neither file nor base states one
     other_weights: tuple[WeightFacts, ...] = ()  # other published storages; only together with `weights`
@@ -172,10 +219,12 @@ class ModelFacts(YamlBlock):
             InputError: A layer has several mixers or several feed-forward blocks.
         """
         stated = self.model_dump(
-            include={f.name for f in dataclasses.fields(ModelSpec)} - {"checkpoints", "vision"}, exclude_none=True
+            include={f.name for f in dataclasses.fields(ModelSpec)} - {"checkpoints", "vision", "audio"},
+            exclude_none=True,
         )
-        if self.vision is not None:
-            stated["vision"] = self.vision.build()
+        for key, tower in (("vision", self.vision), ("audio", self.audio)):
+            if tower is not None:
+                stated[key] = tower.build()
         for key, layers in (("groups", self.layers), ("encoder_groups", self.encoder_layers)):
             if layers is not None:
                 stated[key] = tuple(layer.build() for layer in layers)

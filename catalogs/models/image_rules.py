@@ -9,39 +9,27 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 from pydantic import NonNegativeInt, PositiveInt
 
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import YamlBlock, choose_kind
+from catalogs.models.media_items import MediaLayout
 
 #: Longest side over shortest side that Qwen's processor accepts (`smart_resize`).
 MOST_ASPECT: Final = 200
 
-
-class ImageLayout(NamedTuple):
-    """What one image becomes.
-
-    Attributes:
-        tokens: Tokens of the prompt, with the start, end and separator tokens that the processor adds.
-        embeddings: Those of them that the tower computes; encoder budgets and encoder caches count these.
-        tiles: Sequences within which the tower's full attention works: the image, or each of its tiles.
-        patches: Patches of each of them, with a class token if the tower has one.
-    """
-
-    tokens: int
-    embeddings: int
-    tiles: int
-    patches: int
+#: Side of a grid of patches over that of the most allowed, above which LLaVA-OneVision interpolates it down.
+MOST_ENLARGED: Final = 1.1
 
 
 class ImageRule(YamlBlock):
     """Base class of the rules. Extents are in pixels."""
 
     @abstractmethod
-    def layout(self, width: int, height: int) -> ImageLayout:
+    def layout(self, width: int, height: int) -> MediaLayout:
         """Return what an image of this size becomes.
 
         Raises:
@@ -50,7 +38,7 @@ class ImageRule(YamlBlock):
 
     @property
     @abstractmethod
-    def largest(self) -> ImageLayout:
+    def largest(self) -> MediaLayout:
         """Return what the image with the most tokens becomes; engines reserve budgets and memory for it."""
 
 
@@ -66,7 +54,7 @@ class NativeResolution(ImageRule):
     min_pixels: PositiveInt
     max_pixels: PositiveInt
 
-    def layout(self, width: int, height: int) -> ImageLayout:
+    def layout(self, width: int, height: int) -> MediaLayout:
         """Return what an image of this size becomes.
 
         Raises:
@@ -87,12 +75,12 @@ class NativeResolution(ImageRule):
         return self._of_groups((high // group) * (wide // group))
 
     @property
-    def largest(self) -> ImageLayout:
+    def largest(self) -> MediaLayout:
         """Return what an image of `max_pixels` becomes."""
         return self._of_groups(self.max_pixels // (self.patch * self.merge) ** 2)
 
-    def _of_groups(self, groups: int) -> ImageLayout:
-        return ImageLayout(groups + 2, groups, 1, groups * self.merge**2)
+    def _of_groups(self, groups: int) -> MediaLayout:
+        return MediaLayout(groups + 2, groups, 1, groups * self.merge**2)
 
 
 class FixedSize(ImageRule):
@@ -106,14 +94,14 @@ class FixedSize(ImageRule):
     patches: PositiveInt
     marks: NonNegativeInt = 0
 
-    def layout(self, width: int, height: int) -> ImageLayout:  # noqa: ARG002 - one signature for all
+    def layout(self, width: int, height: int) -> MediaLayout:  # noqa: ARG002 - one signature for all
         """Return what every image becomes."""
         return self.largest
 
     @property
-    def largest(self) -> ImageLayout:
+    def largest(self) -> MediaLayout:
         """Return what every image becomes."""
-        return ImageLayout(self.embeddings + self.marks, self.embeddings, 1, self.patches)
+        return MediaLayout(self.embeddings + self.marks, self.embeddings, 1, self.patches)
 
 
 class Tiles(ImageRule):
@@ -135,21 +123,21 @@ class Tiles(ImageRule):
     def marks(self, rows: int, columns: int) -> int:
         """Return the tokens that the processor adds around the tiles."""
 
-    def layout(self, width: int, height: int) -> ImageLayout:
+    def layout(self, width: int, height: int) -> MediaLayout:
         """Return what an image of this size becomes."""
         return self._of_grid(*self.grid(width, height))
 
     @property
-    def largest(self) -> ImageLayout:
+    def largest(self) -> MediaLayout:
         """Return what an image of the most tiles becomes."""
         grids = ((rows, self.max_tiles // rows) for rows in range(1, self.max_tiles + 1))
         return max(self._of_grid(*grid) for grid in grids)
 
-    def _of_grid(self, rows: int, columns: int) -> ImageLayout:
+    def _of_grid(self, rows: int, columns: int) -> MediaLayout:
         cut = rows * columns
         tiles = cut + (cut > 1)
         embeddings = tiles * self.embeddings
-        return ImageLayout(embeddings + self.marks(rows, columns), embeddings, tiles, self.patches)
+        return MediaLayout(embeddings + self.marks(rows, columns), embeddings, tiles, self.patches)
 
     def _grids(self) -> Iterator[tuple[int, int]]:
         """Yield every (rows, columns) of at most `max_tiles` tiles, by their number."""
@@ -203,12 +191,78 @@ class InternTiles(Tiles):
         return 2
 
 
+class AnyResolution(ImageRule):
+    """LLaVA-NeXT and LLaVA-OneVision: a grid of tiles without the patches that only pad the image, and the whole image.
+
+    Of the allowed grids it takes the one that keeps most pixels of the image and wastes fewest
+    (`select_best_resolution`). Each row of patches ends with a line break, an embedding as well
+    (`LlavaNextProcessor._get_number_of_features`). Where the grid has more patches than `max_tiles` tiles, they are
+    interpolated down to these (`anyres_max_9` of LLaVA-OneVision).
+
+    Attributes:
+        tile: Pixels of a side of a tile.
+        side: Patches of a side of a tile that become embeddings.
+        patches: Patches of a tile, with a class token if the tower has one.
+        grids: The (rows, columns) of tiles that are allowed, in the order of the processor.
+        max_side: All grids of up to so many rows and columns are allowed, in place of `grids`.
+        max_tiles: The most tiles whose patches are kept; 0: all.
+        largest_size: The (width, height) of the image with the most embeddings, where it is not that of a grid.
+    """
+
+    tile: PositiveInt
+    side: PositiveInt
+    patches: PositiveInt
+    grids: tuple[tuple[PositiveInt, PositiveInt], ...] = ()
+    max_side: NonNegativeInt = 0
+    max_tiles: NonNegativeInt = 0
+    largest_size: tuple[PositiveInt, PositiveInt] | None = None
+
+    def layout(self, width: int, height: int) -> MediaLayout:
+        """Return what an image of this size becomes."""
+        rows, columns = self.grid(width, height)
+        high, wide = rows * self.side, columns * self.side
+        if width / height > wide / high:
+            high -= 2 * ((high - int(round(height * (wide / width), 7))) // 2)
+        else:
+            wide -= 2 * ((wide - int(round(width * (high / height), 7))) // 2)
+        ratio = math.sqrt(high * wide / (self.max_tiles * self.side**2)) if self.max_tiles else 0.0
+        if ratio > MOST_ENLARGED:
+            high, wide = int(high // ratio), int(wide // ratio)
+        embeddings = high * wide + high + self.side**2
+        return MediaLayout(embeddings, embeddings, rows * columns + 1, self.patches)
+
+    @property
+    def largest(self) -> MediaLayout:
+        """Return the image of the grid with the most embeddings, as vLLM does."""
+        if self.largest_size is not None:
+            return self.layout(*self.largest_size)
+        sizes = ((columns * self.tile, rows * self.tile) for rows, columns in self._allowed)
+        return max((self.layout(*size) for size in sizes), key=lambda layout: layout.embeddings)
+
+    def grid(self, width: int, height: int) -> tuple[int, int]:
+        """Return the (rows, columns) of tiles for an image of this size."""
+
+        def fit(grid: tuple[int, int]) -> tuple[int, int]:
+            high, wide = grid[0] * self.tile, grid[1] * self.tile
+            scale = min(wide / width, high / height)
+            kept = min(int(width * scale) * int(height * scale), width * height)
+            return kept, -(high * wide - kept)
+
+        return max(self._allowed, key=fit)  # the first of equals, as the processor
+
+    @property
+    def _allowed(self) -> Sequence[tuple[int, int]]:
+        every = range(1, self.max_side + 1)
+        return self.grids or [(rows, columns) for rows in every for columns in every]
+
+
 #: The rules by the key that names them in a model file.
 IMAGE_RULES: Final[Mapping[str, type[ImageRule]]] = {
     "native_resolution": NativeResolution,
     "fixed_size": FixedSize,
     "llama_tiles": LlamaTiles,
     "intern_tiles": InternTiles,
+    "any_resolution": AnyResolution,
 }
 
 

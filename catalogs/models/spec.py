@@ -8,8 +8,9 @@ from typing import Final
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.models.layers import LayerGroup
+from catalogs.models.media_items import Modality
 from catalogs.models.mixers import PARTS, Part
-from catalogs.models.vision import VisionTower
+from catalogs.models.towers import Tower
 from catalogs.units import DTYPE_BYTES
 
 
@@ -90,8 +91,9 @@ class ModelSpec:
     max_position_tokens: int = 4096
     weight_dtype: str = "bf16"  # as published; "fp8" for an FP8 checkpoint, "fp4" for MXFP4/NVFP4
     formats: tuple[WeightFormat, ...] = ()  # published storages, including the native one; other dtypes are unquantised
-    other_params: float = 0.0  # loaded in bf16 but not run for text: vision tower, projector
-    vision: VisionTower | None = None  # its sizes, where the catalog states them; its weights are part of other_params
+    other_params: float = 0.0  # loaded in bf16 but not run for text: towers, projector
+    vision: Tower | None = None  # its sizes, where the catalog states them; its weights are part of other_params
+    audio: Tower | None = None  # the same for audio
     mtp_layers: int = 0  # multi-token prediction modules in the checkpoint; loaded only for drafting
     published_params: float | None = None  # the publisher's count, for tests
     published_active_params: float | None = None
@@ -128,6 +130,16 @@ class ModelSpec:
         An encoder and a decoder have `max_position_tokens` positions each.
         """
         return self.max_position_tokens * (2 if self.encodes_prompt else 1)
+
+    @property
+    def towers(self) -> tuple[Tower, ...]:
+        """Return the encoders of images, videos and audio that the catalog knows."""
+        return tuple(tower for tower in (self.vision, self.audio) if tower is not None)
+
+    @property
+    def modalities(self) -> tuple[Modality, ...]:
+        """Return the kinds of items that the towers read."""
+        return tuple(modality for tower in self.towers for modality in tower.rules.modalities)
 
     @property
     def is_moe(self) -> bool:

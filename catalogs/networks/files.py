@@ -175,12 +175,16 @@ class DerivedBlock(YamlBlock):
 
 
 class NetworkBlock(YamlBlock):
-    """The content of a network file: its sizes and stages, and where they come from."""
+    """The content of a network file: its sizes and stages, and where they come from.
+
+    The floating-point operations of the default job follow from the rest. Files state them for `header.py`.
+    """
 
     name: str
     family: str
     source: str
     traced_with: str
+    default_job_flops: NonNegativeInt | None = None
     sizes: dict[str, SizeBlock] = Field(min_length=1)
     derived: dict[str, DerivedBlock] = Field(default_factory=dict)
     stages: dict[str, StageBlock] = Field(min_length=1)
@@ -189,7 +193,8 @@ class NetworkBlock(YamlBlock):
         """Return the network, whose expressions all have their sizes.
 
         Raises:
-            InputError: An expression is invalid or names an unknown size, or a default is not a valid size.
+            InputError: An expression is invalid or names an unknown size, a default is not a valid size, or the
+                operators do not add up to the stated floating-point operations.
         """
         network = NeuralNetwork(
             self.name,
@@ -201,7 +206,10 @@ class NetworkBlock(YamlBlock):
             self.traced_with,
         )
         _check_names(network)
-        network.at()
+        flops = network.default_job_flops
+        if self.default_job_flops not in (None, flops):
+            rule = "default_job_flops is the number of floating-point operations of the job of default sizes"
+            raise InputError(rule, self.default_job_flops, str(flops))
         return network
 
 
@@ -277,13 +285,22 @@ def load_network(name: str) -> NeuralNetwork:
     Raises:
         InputError: There is no such network, or its file is invalid.
     """
+    return read_network(network_path(name))
+
+
+def network_path(name: str) -> Path:
+    """Return the file of a network by any of the network's names, or by the path of the file (NAME.yaml).
+
+    Raises:
+        InputError: There is no such network.
+    """
     if name.endswith((".yaml", ".yml")):
-        return read_network(Path(name))
+        return Path(name)
     paths = _paths()
     found = load_names().find(name, paths)
     if found is None:
         raise InputError("unknown network", name, load_names().nearest(name, paths), "see catalog list networks")
-    return read_network(paths[found])
+    return paths[found]
 
 
 def write_network(network: NeuralNetwork, path: Path) -> None:
@@ -306,7 +323,7 @@ def network_text(network: NeuralNetwork) -> str:
             ("traced_with", network.traced_with),
         )
     ]
-    lines.append("sizes:\n")
+    lines += [f"default_job_flops: {network.default_job_flops}\n", "sizes:\n"]
     for size in network.sizes:
         fields = {f.name: getattr(size, f.name) for f in dataclasses.fields(size) if f.name != "name"}
         changed = {k: v for k, v in fields.items() if k == "default" or v != SizeBlock.model_fields[k].default}

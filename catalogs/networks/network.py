@@ -238,6 +238,11 @@ class NeuralNetwork:
         """The parameters of all stages."""
         return sum(stage.parameters for stage in self.stages)
 
+    @property
+    def default_job_flops(self) -> int:
+        """The floating-point operations of a job of default sizes, as torch counts them."""
+        return sum(stage.runs * stage.flops for stage in self.at())
+
     def stage(self, name: str) -> Stage:
         """Return a stage by name.
 

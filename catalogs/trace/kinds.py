@@ -6,7 +6,7 @@ it keeps its bytes and is reported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from math import prod
 from typing import Any, Final
@@ -129,6 +129,15 @@ TABLE_WRITES: Final = frozenset(
 def base_name(operator: torch._ops.OpOverload) -> str:
     """Return the name of an operator without namespace and overload."""
     return str(operator._schema.name).partition("::")[2]
+
+
+def kernel_name(operator: torch._ops.OpOverload, kwargs: Mapping[str, Any]) -> str:
+    """Return the name of the kernel of a call, with the namespace of other libraries than torch's.
+
+    GELU by tanh is another kernel than GELU by erf: on a CPU it takes two to four times as long.
+    """
+    name = str(operator._schema.name).replace("::", ".").removeprefix("aten.")
+    return f"{name}_tanh" if kwargs.get("approximate") == "tanh" else name
 
 
 @cache

@@ -23,6 +23,7 @@ from catalogs.trace.kinds import (
     attention_dims,
     base_name,
     dims_of,
+    kernel_name,
     kind_of,
     runs_no_kernel,
 )
@@ -151,7 +152,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped he
             reads, written = self.amount(inputs[1:]), inputs[-1:]
         self.add(
             kind,
-            func._schema.name.replace("::", ".").removeprefix("aten."),
+            kernel_name(func, kwargs),
             dims_of(kind, name, args, outputs),
             inputs,
             reads,

@@ -12,8 +12,9 @@ DISTRIBUTION: Final = "llm-capacity-planner"
 
 #: The names of the catalog's workloads with their mean input/output tokens. A test compares them with the catalog.
 WORKLOAD_NAMES: Final = (
-    "alpaca 19/58, azure-code 2040/28, azure-conv 1150/211, chat 1150/211, chat-with-images 1105/157, "
-    "creation 306/1137, lmsys-turns 62/162, news-summaries 501/72, reasoning 921/7374, sharegpt 160/334, "
+    "agentic-coding 99482/394, alpaca 19/58, azure-code 2040/28, azure-conv 1150/211, chat 1150/211, "
+    "chat-with-images 1105/157, "
+    "creation 306/1137, lmsys-turns 62/162, news-summaries 501/72, reasoning 921/7374, sharegpt 162/338, "
     "sharegpt-long 853/652, summarization 2571/299, translation 33/33"
 )
 

@@ -11,11 +11,12 @@ from catalogs.errors import InputError
 from catalogs.io.input_files import exists, is_file
 from catalogs.io.yaml_files import Seed, YamlBlock, check_keys
 from catalogs.workloads.arrivals import Arrivals, Count, Weight, parse_arrivals
-from catalogs.workloads.images import Images
 from catalogs.workloads.lengths import Quantiles, QuantilesByInput, parse_lengths
+from catalogs.workloads.media_blocks import AudioClips, Images, MediaBlocks, Videos
 from catalogs.workloads.replay import Replay
 from catalogs.workloads.service_classes import parse_classes
-from catalogs.workloads.sessions import SharedPrefix, Turns
+from catalogs.workloads.sessions.scenarios import load_scenario
+from catalogs.workloads.sessions.turns import SharedPrefix, Turns
 from catalogs.workloads.synthetic import Adapters, SyntheticWorkload
 from catalogs.workloads.traces import read_trace
 
@@ -26,13 +27,16 @@ DEFAULT_REQUESTS = 1000
 class WorkloadFile(YamlBlock):
     """The keys of a workload file.
 
-    It has either `trace` (with hash_block_tokens, rate_scale, tokenizer) or arrivals, input_tokens and output_tokens.
+    It has either `trace` (with hash_block_tokens, rate_scale, tokenizer, agents, scenario), or arrivals, input_tokens
+    and output_tokens.
     """
 
     trace: str | None = None
     hash_block_tokens: Count | None = None
     rate_scale: PositiveFloat = 1.0
     tokenizer: str | None = None
+    agents: Count | None = None
+    scenario: str | None = None
     arrivals: Any = None
     requests: Count | None = None
     duration_s: PositiveFloat | None = None
@@ -45,17 +49,20 @@ class WorkloadFile(YamlBlock):
     shared_prefix: Any = None
     turns: Any = None
     images: Any = None
+    videos: Any = None
+    audio: Any = None
     name: str | None = None
     source: str | None = None
     as_of: Any = None
     notes: str | None = None
 
 
-TRACE_KEYS = {"trace", "hash_block_tokens", "rate_scale", "tokenizer"}
+TRACE_KEYS = {"trace", "hash_block_tokens", "rate_scale", "tokenizer", "agents", "scenario"}
 
 RECIPE_KEYS = {
     "adapters",
     "arrivals",
+    "audio",
     "classes",
     "duration_s",
     "images",
@@ -64,6 +71,7 @@ RECIPE_KEYS = {
     "output_tokens",
     "shared_prefix",
     "turns",
+    "videos",
 }
 
 
@@ -82,11 +90,17 @@ def parse_workload_file(
         return written, _recipe(written, where), ()
     _refuse(given & RECIPE_KEYS, f"{where}: a trace has its own arrivals and lengths; remove this key")
     path = folder / written.trace
-    if not is_file(path):
+    if not is_file(path) and not path.is_dir():
         raise InputError(f"{where}: trace file not found", str(path))
     trace = read_trace(path, written.hash_block_tokens, _tokenizer(written.tokenizer, folder))
     n = written.requests or len(trace.input_tokens)
-    return written, Replay(trace, n, written.rate_scale, written.seed), trace.notices
+    if written.agents is not None and trace.recorded is None:
+        rule = f"{where}: agents play recorded sessions, and this trace holds none"
+        raise InputError(rule, written.agents, "remove agents")
+    if written.scenario is not None and written.agents is None:
+        raise InputError(f"{where}: a scenario needs a number of agents", written.scenario, "agents: 8")
+    scenario = None if written.scenario is None else load_scenario(written.scenario)
+    return written, Replay(trace, n, written.rate_scale, written.seed, written.agents, scenario), trace.notices
 
 
 def _refuse(keys: set[str], rule: str) -> None:
@@ -124,8 +138,17 @@ def _recipe(written: WorkloadFile, where: str) -> SyntheticWorkload:
         adapters=None if written.adapters is None else check_keys(Adapters, written.adapters, "adapters"),
         models=written.models or {},
         classes=() if written.classes is None else parse_classes(written.classes, where),
-        images=None if written.images is None else check_keys(Images, written.images, "images"),
+        media=_media(written),
     )
+
+
+def _media(written: WorkloadFile) -> MediaBlocks | None:
+    found = MediaBlocks(
+        None if written.images is None else check_keys(Images, written.images, "images"),
+        None if written.videos is None else check_keys(Videos, written.videos, "videos"),
+        None if written.audio is None else check_keys(AudioClips, written.audio, "audio"),
+    )
+    return found if found.given else None
 
 
 def _requests_of(duration_s: float | None, arrivals: Arrivals, where: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,8 +10,12 @@ from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
 from catalogs.models.spec import ModelSpec
 from catalogs.workloads.block_hashes import BlockIds
-from catalogs.workloads.images import RequestImages
+from catalogs.workloads.media import RequestMedia
 from catalogs.workloads.request_set import RequestSet, rows_of
+from catalogs.workloads.session_schedule import SessionSchedule
+from catalogs.workloads.sessions.recorded import RecordedSessions
+from catalogs.workloads.sessions.scenarios import Scenario
+from catalogs.workloads.sessions.texts import TextTree
 from catalogs.workloads.traces import Trace
 
 
@@ -30,8 +34,10 @@ class Replay:
     n_requests: int
     rate_scale: float = 1.0
     seed: int = 0
-    concurrency: None = None
-    reader: ModelSpec | None = None  # the model that reads the images; without one, prompts do not include them
+    concurrency: int | None = None  # clients that play recorded sessions, one after the other
+    scenario: Scenario | None = None  # rules of a benchmark that plays recorded sessions
+    steady_sessions: bool = False  # recorded sessions are under way when a run begins
+    reader: ModelSpec | None = None  # the model that reads the media; without one, prompts do not include them
 
     def __post_init__(self) -> None:
         if self.rate_scale != 1.0 and not (self.requests_per_s and self.trace.arrival_s is not None):
@@ -40,7 +46,7 @@ class Replay:
     @property
     def has_rate(self) -> bool:
         """Return whether the workload has a rate to set; False where all requests have the same arrival time."""
-        return self.trace.arrival_s is None or self.requests_per_s is not None
+        return self.concurrency is None and (self.trace.arrival_s is None or self.requests_per_s is not None)
 
     @property
     def requests_per_s(self) -> float | None:
@@ -54,12 +60,14 @@ class Replay:
 
         The seed draws Poisson arrivals where the trace has no times; otherwise it has no effect.
         """
+        if self.trace.recorded is not None:
+            return self._draw_sessions(self.trace.recorded, seed, n, requests_per_s)
         lap, row = np.divmod(np.arange(n), len(self.trace.input_tokens))
         columns = rows_of(self.trace, ("output_tokens", "requested_models", "adapters", "terms"), row)
-        sessions, images = self.trace.sessions, self._images(row)
+        sessions, media = self.trace.sessions, self._media(row)
         return RequestSet(
             input_tokens=self.draw_lengths(seed, n)[0],
-            images=images,
+            media=media,
             arrival_s=self._arrival_s(seed, row, lap, requests_per_s),
             block_hashes=self._block_hashes(n),
             hash_block_tokens=self.trace.hash_block_tokens,
@@ -69,19 +77,39 @@ class Replay:
             **columns,
         )
 
+    def _draw_sessions(self, recorded: RecordedSessions, seed: int, n: int, requests_per_s: float) -> RequestSet:
+        """Return n requests of recorded sessions, played in random order; each play has texts of its own."""
+        order, starts, clients = (np.random.default_rng(each) for each in np.random.SeedSequence(seed).spawn(3))
+        rules = self.scenario
+        begun = None if rules is None else rules.begun_shares
+        schedule = SessionSchedule(
+            self.concurrency, self.steady_sessions, recorded.mean_turns, recorded.span_s, begun_shares=begun
+        )
+        size = np.bincount(recorded.sessions.session)
+        played = np.arange(len(size)) if rules is None else rules.sessions(recorded)
+        laps = -(-schedule.needed(n, requests_per_s) // int(size[played].sum())) + 1
+        sessions = np.concatenate([order.permutation(played) for _ in range(laps)])
+        enough = int(np.searchsorted(np.cumsum(size[sessions]), schedule.needed(n, requests_per_s))) + 1
+        drawn = recorded.sessions.plays(sessions[:enough])
+        gaps = starts.standard_exponential(drawn.n_sessions) * recorded.mean_turns / requests_per_s
+        found = schedule.requests(drawn, n, np.cumsum(gaps), clients)
+        if rules is not None and found.graph is not None:
+            found = replace(found, graph=replace(found.graph, longest_idle_s=rules.longest_idle_s))
+        return replace(found, seed=seed)
+
     def draw_lengths(self, seed: int, n: int) -> tuple[IntArray, IntArray]:  # noqa: ARG002 - as SyntheticWorkload
         """Return the input and output lengths of the first n requests. Shape (n,) each."""
         row = np.arange(n) % len(self.trace.input_tokens)
-        inputs, images = self.trace.input_tokens[row], self._images(row)
-        read = images is not None and images.is_read
-        return inputs + images.tokens if images is not None and read else inputs, self.trace.output_tokens[row]
+        inputs, media = self.trace.input_tokens[row], self._media(row)
+        read = media is not None and media.is_read
+        return inputs + media.tokens if media is not None and read else inputs, self.trace.output_tokens[row]
 
-    def _images(self, rows: IntArray) -> RequestImages | None:
-        """Return the images of these requests of the trace, read if a model reads them; None without images."""
-        images = self.trace.images
-        if images is None:
+    def _media(self, rows: IntArray) -> RequestMedia | None:
+        """Return the media of these requests of the trace, read if a model reads them; None without media."""
+        media = self.trace.media
+        if media is None:
             return None
-        return images[rows] if self.reader is None else images[rows].read_by(self.reader)
+        return media[rows] if self.reader is None else media[rows].read_by(self.reader)
 
     def _arrival_s(self, seed: int, row: IntArray, lap: IntArray, requests_per_s: float) -> FloatArray:
         times, own = self.trace.arrival_s, self.requests_per_s
@@ -96,6 +124,7 @@ class Replay:
 
     def _block_hashes(self, n: int) -> tuple[BlockIds, ...] | None:
         hashes = self.trace.block_hashes
+        assert not isinstance(hashes, TextTree)
         if hashes is None or n <= len(hashes):
             return hashes[:n] if hashes else None
         step = 1 + max((max(ids) for ids in hashes if ids), default=0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat
@@ -14,11 +14,16 @@ from catalogs.errors import InputError
 from catalogs.io.yaml_files import Share, YamlBlock
 from catalogs.models.spec import ModelSpec
 from catalogs.workloads.arrivals import AllAtOnce, Arrivals, ClosedLoopArrivals, Rateless
-from catalogs.workloads.images import Images, RequestImages, image_block_ids
 from catalogs.workloads.lengths import Lengths, sample_pairs
-from catalogs.workloads.request_set import RequestSet
+from catalogs.workloads.media import RequestMedia, media_block_ids
+from catalogs.workloads.media_blocks import MediaBlocks
+from catalogs.workloads.request_set import BlockHashes, RequestSet, taken
 from catalogs.workloads.service_classes import ServiceClass, draw_service_levels
-from catalogs.workloads.sessions import BLOCK_TOKENS, Sessions, SharedPrefix, Turns, block_ids
+from catalogs.workloads.session_schedule import SessionSchedule
+from catalogs.workloads.sessions.agents import AgentSessions, draw_sessions
+from catalogs.workloads.sessions.conversations import Sessions, conversation_texts
+from catalogs.workloads.sessions.texts import BLOCK_TOKENS
+from catalogs.workloads.sessions.turns import SharedPrefix, Turns
 
 
 def _drawn(rng: np.random.Generator, weights: FloatArray, n: int) -> IntArray:
@@ -27,8 +32,8 @@ def _drawn(rng: np.random.Generator, weights: FloatArray, n: int) -> IntArray:
 
 
 def _streams(seed: int) -> list[np.random.Generator]:
-    """Return the eleven independent streams of a seed."""
-    return [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(11)]
+    """Return the independent streams of a seed."""
+    return [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(15)]
 
 
 class Adapters(YamlBlock):
@@ -73,13 +78,13 @@ class SyntheticWorkload:
     classes: tuple[ServiceClass, ...] = ()
     adapters: Adapters | None = None
     steady_sessions: bool = False
-    images: Images | None = None
+    media: MediaBlocks | None = None
     reader: ModelSpec | None = None
 
     def __post_init__(self) -> None:
-        if self.turns and self.images:
-            rule = "images of earlier turns are not simulated; give each request its own images, or a trace"
-            raise InputError(rule, "turns with images", "images without turns")
+        if self.turns and self.media:
+            rule = "images, videos and audio of earlier turns are not simulated; give each request its own, or a trace"
+            raise InputError(rule, f"turns with {self.media.given[0].key}", f"{self.media.given[0].key} without turns")
         if self.turns and isinstance(self.arrivals, AllAtOnce):
             raise InputError("turns of a session cannot arrive all at once; choose other arrivals", "all_at_once")
 
@@ -101,42 +106,77 @@ class SyntheticWorkload:
     def draw(self, seed: int, n: int, requests_per_s: float) -> RequestSet:
         """Return n requests.
 
-        Arrivals, inputs, outputs, prefix groups, turns, think times, models, classes, adapters and images come from
+        Arrivals, inputs, outputs, prefix groups, turns, think times, models, classes, adapters and media come from
         independent streams of the seed, so that changing one distribution leaves the draws of the others unchanged.
         """
+        if self.turns is not None and self.turns.gap_s is not None:
+            return self._draw_waiting(seed, n, requests_per_s)
         streams = _streams(seed)
         sessions, inputs, outputs = self._sessions(streams, n)
         arrival_s = self._arrival_s(sessions, streams, requests_per_s)
         order = self._order(sessions, arrival_s)[:n]
-        images = self._images(streams, inputs)
-        hashes = self._block_hashes(sessions, inputs, outputs, images, streams[3])
-        inputs = inputs + images.tokens if images is not None and images.is_read else inputs
+        media = self._media(streams, inputs)
+        hashes = self._block_hashes(sessions, inputs, outputs, media, streams[3])
+        inputs = inputs + media.tokens if media is not None and media.is_read else inputs
         session, n_sessions = sessions.session[order], sessions.n_sessions  # one model, adapter and class per session
-        weights = np.array(list(self.models.values()))
         think_s = self.arrivals.think_time_s if isinstance(self.arrivals, ClosedLoopArrivals) else 0.0
         return RequestSet(
             arrival_s=arrival_s[order],
             input_tokens=inputs[order],
             output_tokens=outputs[order],
             concurrency=self.concurrency,
-            block_hashes=tuple([hashes[i] for i in order.tolist()]) if hashes else None,
+            block_hashes=taken(hashes, order),
             hash_block_tokens=BLOCK_TOKENS,
-            requested_models=_drawn(streams[6], weights, n_sessions)[session] if self.models else None,
-            models=tuple(self.models),
             sessions=session if self.turns else None,
-            adapters=self.adapters.draw(streams[8], n_sessions)[session] if self.adapters else None,
-            terms=draw_service_levels(self.classes, streams[7], n_sessions)[session] if self.classes else None,
             think_s=streams[9].standard_exponential(len(order)) * think_s if think_s else None,
-            images=None if images is None else images[order],
+            media=None if media is None else media[order],
             seed=seed,
+            **self._labels(streams, session, n_sessions),
         )
+
+    def _labels(self, streams: list[np.random.Generator], session: IntArray, n_sessions: int) -> dict[str, Any]:
+        """Return the columns that are the same for all requests of a session: model, adapter and service class."""
+        weights = np.array(list(self.models.values()))
+        return {
+            "requested_models": _drawn(streams[6], weights, n_sessions)[session] if self.models else None,
+            "models": tuple(self.models),
+            "adapters": self.adapters.draw(streams[8], n_sessions)[session] if self.adapters else None,
+            "terms": draw_service_levels(self.classes, streams[7], n_sessions)[session] if self.classes else None,
+        }
+
+    def _draw_waiting(self, seed: int, n: int, requests_per_s: float) -> RequestSet:
+        """Return n requests of sessions whose turns wait for each other."""
+        streams, turns = _streams(seed), self.turns
+        assert turns is not None
+        schedule = SessionSchedule(
+            self.concurrency,
+            self.steady_sessions,
+            mean_turns=float(turns.per_session.sample(np.random.default_rng(0), 4096).mean()),
+            span_s=turns.span_s,
+            think_s=self.arrivals.think_time_s if isinstance(self.arrivals, ClosedLoopArrivals) else 0.0,
+        )
+        drawn = self._agent_sessions(streams, schedule.needed(n, requests_per_s))
+        per_session = len(drawn.session) / drawn.n_sessions
+        starts_s = self.arrivals.starts_s(streams[0], drawn.n_sessions, requests_per_s, per_session)
+        found = schedule.requests(drawn, n, starts_s, streams[11])
+        assert found.sessions is not None
+        return replace(found, seed=seed, **self._labels(streams, found.sessions, drawn.n_sessions))
+
+    def _agent_sessions(self, streams: list[np.random.Generator], n: int) -> AgentSessions:
+        """Return whole sessions, whose turns wait for each other, with at least n requests in all."""
+        assert self.turns is not None
+        own = [streams[k] for k in (4, 12, 1, 13, 2, 5, 14, 3)]
+        return draw_sessions(self.turns, (self.input_tokens, self.output_tokens), self.shared_prefix, own, n)
 
     def draw_lengths(self, seed: int, n: int) -> tuple[IntArray, IntArray]:
         """Return the input and output lengths of n requests, without their arrivals and contents. Shape (n,) each."""
+        if self.turns is not None and self.turns.gap_s is not None:
+            drawn = self._draw_waiting(seed, n, self.requests_per_s or 1.0)
+            return drawn.input_tokens, drawn.output_tokens
         streams = _streams(seed)
         _, inputs, outputs = self._sessions(streams, n)
-        images = self._images(streams, inputs)
-        inputs = inputs + images.tokens if images is not None and images.is_read else inputs
+        media = self._media(streams, inputs)
+        inputs = inputs + media.tokens if media is not None and media.is_read else inputs
         return inputs[:n], outputs[:n]
 
     def _sessions(self, streams: list[np.random.Generator], n: int) -> tuple[Sessions, IntArray, IntArray]:
@@ -167,11 +207,11 @@ class SyntheticWorkload:
             return np.lexsort((sessions.session, sessions.turn, sessions.session // self.concurrency))
         return np.argsort(arrival_s, kind="stable")
 
-    def _images(self, streams: list[np.random.Generator], inputs: IntArray) -> RequestImages | None:
-        """Return the images of requests with these texts, behind the shared prefix; None without images."""
-        if self.images is None:
+    def _media(self, streams: list[np.random.Generator], inputs: IntArray) -> RequestMedia | None:
+        """Return the media of requests with these texts, behind the shared prefix; None without media."""
+        if self.media is None:
             return None
-        drawn = self.images.draw(streams[10], len(inputs))
+        drawn = self.media.draw(streams[10], len(inputs))
         if self.shared_prefix is not None:
             drawn = replace(drawn, before=np.minimum(inputs, self.shared_prefix.tokens))
         return drawn if self.reader is None else drawn.read_by(self.reader)
@@ -181,18 +221,18 @@ class SyntheticWorkload:
         sessions: Sessions,
         inputs: IntArray,
         outputs: IntArray,
-        images: RequestImages | None,
+        media: RequestMedia | None,
         rng: np.random.Generator,
-    ) -> tuple[tuple[int, ...], ...] | None:
-        repeats = images is not None and images.repeats and images.is_read
+    ) -> BlockHashes:
+        repeats = media is not None and media.repeats and media.is_read
         if self.turns is None and self.shared_prefix is None and not repeats:
             return None
         groups = rng.integers(0, self.shared_prefix.groups if self.shared_prefix else 1, sessions.n_sessions)
-        if images is not None:
+        if media is not None:
             prefix = self.shared_prefix
-            prefixes = None if prefix is None else block_ids(sessions, images.before, prefix, groups)
-            return image_block_ids(images, BLOCK_TOKENS, prefixes, groups) if images.is_read else prefixes
-        return block_ids(sessions, inputs + outputs if self.turns else inputs, self.shared_prefix, groups)
+            prefixes = None if prefix is None else conversation_texts(sessions, media.before, prefix, groups)
+            return media_block_ids(media, BLOCK_TOKENS, prefixes, groups) if media.is_read else prefixes
+        return conversation_texts(sessions, inputs + outputs if self.turns else inputs, self.shared_prefix, groups)
 
 
 #: The adapter index of requests that use the base model.

@@ -198,6 +198,10 @@ def _folded(name: str) -> str:
     return "".join(c for c in name.rpartition(".")[2].lower() if c.isalnum())
 
 
+#: Names of formats that only this product uses; those of the others are their publishers'.
+OWN_NAMES: Final = frozenset({"plain", "plain lengths", "table"})
+
+
 def _by_other_names(columns: Iterable[str]) -> TraceFormat | None:
     """Return a format for columns under names of `OTHER_NAMES`; None where input or output tokens are missing."""
     present: dict[str, str] = {}

@@ -19,10 +19,13 @@ from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
 from catalogs.io.input_files import MOST_DATA_BYTES, read_limited
 from catalogs.io.json_files import load_json
-from catalogs.workloads.block_hashes import BlockIds, chained_hashes
-from catalogs.workloads.images import RequestImages
+from catalogs.workloads.block_hashes import chained_hashes
+from catalogs.workloads.media import RequestMedia
+from catalogs.workloads.request_set import BlockHashes
 from catalogs.workloads.service_classes import COLUMNS as SERVICE_COLUMNS
 from catalogs.workloads.service_classes import ServiceLevels, is_empty
+from catalogs.workloads.sessions.recorded import RecordedSessions, is_session, recorded_sessions, session_files
+from catalogs.workloads.sessions.texts import BLOCK_TOKENS
 from catalogs.workloads.trace_cells import (
     SESSION_COLUMNS,
     adapters,
@@ -41,12 +44,15 @@ from catalogs.workloads.trace_formats import (
     recognise_clock,
     recognise_format,
 )
-from catalogs.workloads.trace_images import IMAGES, trace_images
+from catalogs.workloads.trace_media import MEDIA_COLUMNS, trace_media
 
 Columns = dict[str, Sequence[Any]]
 
 #: Largest ratio of a trace to its gzip data; measured traces have ratios of 3 to 20.
 MOST_EXPANSION: Final = 200
+
+#: Recorded sessions of agents are recognised by a key in the first bytes of their file.
+MOST_HEADER_BYTES: Final = 4096
 
 #: Block sizes tried, in this order, where a file with `hash_ids` states none; the first is Mooncake's.
 USUAL_BLOCK_TOKENS: Final = (512, 16, 32, 64, 128, 256, 1024)
@@ -63,7 +69,7 @@ class Trace:
     arrival_s: FloatArray | None
     input_tokens: IntArray
     output_tokens: IntArray
-    block_hashes: tuple[BlockIds, ...] | None
+    block_hashes: BlockHashes
     hash_block_tokens: int
     format: str
     notices: tuple[str, ...] = ()
@@ -72,7 +78,8 @@ class Trace:
     models: tuple[str, ...] = ()
     adapters: IntArray | None = None  # LoRA adapters, numbered by first appearance; -1: none
     terms: ServiceLevels | None = None
-    images: RequestImages | None = None  # input_tokens does not include their tokens
+    media: RequestMedia | None = None  # input_tokens does not include their tokens
+    recorded: RecordedSessions | None = None  # sessions whose requests wait for each other
 
 
 def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str | None = None) -> Trace:
@@ -87,7 +94,14 @@ def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str 
         InputError: A row breaks a rule; the message names the first such row, counted from 1.
     """
     where = f"trace {path.name}"
-    columns = _columns(_content(path, where), where)
+    if path.is_dir():
+        return _session_trace(
+            [each for file in session_files(path) for each in _sessions(_content(file, where), where)], where
+        )
+    content = _content(path, where)
+    if content.lstrip()[:1] == b"{" and b'"hash_id_scope"' in content[:MOST_HEADER_BYTES]:
+        return _session_trace(_sessions(content, where), where)
+    columns = _columns(content, where)
     if is_text_dataset(columns):
         inputs, outputs, notices = count_tokens(columns, tokenizer, where)
         return Trace(None, inputs, outputs, None, 16, "text", notices)
@@ -95,11 +109,13 @@ def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str 
     columns, sorted_notice = _by_arrival(columns, kind, where)
     known = {name: column for name, column in columns.items() if name != "model" or kind.names_models}
     trace = _trace(columns, kind, hash_block_tokens, where)
-    images = trace_images(columns[IMAGES], where) if IMAGES in columns else None
-    if images is not None and trace.block_hashes is not None:
-        rule = f"{where}: images are not simulated with hash_ids, which count the tokens of one model's images"
-        raise InputError(rule, IMAGES, hint="leave out one of the columns")
-    labels = trace_labels(known, where) | {"terms": ServiceLevels.of(columns, where), "images": images}
+    media = trace_media(columns, where)
+    if media is not None and trace.block_hashes is not None:
+        rule = (
+            f"{where}: images, videos and audio are not simulated with hash_ids, which count one model's tokens of them"
+        )
+        raise InputError(rule, ", ".join(n for n in MEDIA_COLUMNS if n in columns), hint="leave out one of the columns")
+    labels = trace_labels(known, where) | {"terms": ServiceLevels.of(columns, where), "media": media}
     if kind.drops_failed:  # the labels of the requests that are left
         keep = numbers(columns[kind.output_tokens], kind.output_tokens, where) != 0
         labels = {name: label if name == "models" or label is None else label[keep] for name, label in labels.items()}
@@ -107,11 +123,39 @@ def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str 
     return replace(trace, **labels, notices=(*notices, *empty_cell_notices(columns, where)))
 
 
+def _sessions(content: bytes, where: str) -> list[Any]:
+    """Return the recorded sessions of a file: one JSON object, or one on each line."""
+    text = content.decode("utf-8", "replace").strip()
+    try:
+        return [load_json(text)]
+    except json.JSONDecodeError:
+        return _json_rows(text, where)
+
+
+def _session_trace(sessions: list[Any], where: str) -> Trace:
+    """Return the trace of recorded sessions of agents."""
+    wrong = next((i for i, session in enumerate(sessions, 1) if not is_session(session)), None)
+    if wrong is not None:
+        raise InputError(f"{where}: session {wrong} must be an object with the keys requests and hash_id_scope")
+    found = recorded_sessions(sessions, where)
+    drawn = found.sessions
+    return Trace(
+        arrival_s=None,
+        input_tokens=drawn.inputs,
+        output_tokens=drawn.outputs,
+        block_hashes=drawn.texts,
+        hash_block_tokens=BLOCK_TOKENS,
+        format="Weka",
+        sessions=drawn.session,
+        recorded=found,
+    )
+
+
 def _unused(known: Columns, columns: Columns, kind: TraceFormat, where: str) -> tuple[str, ...]:
     """Return a notice that names the columns which are not read, if there are any; `known` may be read."""
     session = next((name for name in SESSION_COLUMNS if name in known), None)
     chain = ("chat_id", "parent_chat_id")
-    used = {*kind.columns, IMAGES, "hash_ids", "model", "adapter", *SERVICE_COLUMNS, session}
+    used = {*kind.columns, *MEDIA_COLUMNS, "hash_ids", "model", "adapter", *SERVICE_COLUMNS, session}
     used |= set(chain) if session is None and set(chain) <= set(columns) else set()
     unused = [name for name in columns if name not in used or name not in known]
     return (f"{where}: columns that are not used: {', '.join(unused)}",) if unused else ()

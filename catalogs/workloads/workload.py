@@ -10,16 +10,20 @@ from typing import Any, Final
 import numpy as np
 
 from catalogs.errors import InputError, nearest_name
-from catalogs.io.input_files import is_file
+from catalogs.io.input_files import exists, is_file
 from catalogs.io.yaml_files import DATA, YamlBlock, check_keys, parse_yaml, read_yaml
+from catalogs.models.audio_rules import POSITIONS_PER_S
 from catalogs.models.catalog import load_model
+from catalogs.models.media_items import Audio, Modality
 from catalogs.models.spec import ModelSpec
 from catalogs.ui.shared_options import DEFAULT_WORKLOAD
+from catalogs.workloads.arrivals import ClosedLoopArrivals
 from catalogs.workloads.files import TRACE_KEYS, parse_workload_file
-from catalogs.workloads.images import layouts_for
 from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.lengths import ConstantLength
 from catalogs.workloads.limits import MOST_COUNT, MOST_REQUESTS, check_rate
+from catalogs.workloads.media import PLURALS, RequestMedia
+from catalogs.workloads.media_blocks import MediaBlocks
 from catalogs.workloads.replay import Replay
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
@@ -37,6 +41,9 @@ STATS_REQUESTS: Final = 20_000
 
 #: Image sizes that a notice names.
 _NAMED_SIZES: Final = 3
+
+#: Requests drawn to name the sizes of items.
+NOTICED_REQUESTS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,34 +78,65 @@ class Workload:
         return self.content.concurrency is not None
 
     @property
-    def sends_images(self) -> bool:
-        """Return whether requests have images."""
+    def _media(self) -> MediaBlocks | RequestMedia | None:
         content = self.content
-        return (content.images if isinstance(content, SyntheticWorkload) else content.trace.images) is not None
+        return content.media if isinstance(content, SyntheticWorkload) else content.trace.media
 
     @property
-    def image_words(self) -> str | None:
-        """Return the images of requests in words; None without images."""
-        content = self.content
-        images = content.images if isinstance(content, SyntheticWorkload) else content.trace.images
-        return None if images is None else images.words
+    def modalities(self) -> tuple[Modality, ...]:
+        """Return the kinds of items other than text that requests have."""
+        return () if self._media is None else self._media.modalities
+
+    @property
+    def sends_media(self) -> bool:
+        """Return whether requests have images, videos or audio."""
+        return self._media is not None
+
+    @property
+    def media_words(self) -> str | None:
+        """Return the images, videos and audio of requests in words; None without any."""
+        return None if self._media is None else self._media.words
 
     def for_model(self, model: ModelSpec) -> Workload:
-        """Return the workload as a model reads it: images are tokens of the prompts.
+        """Return the workload as a model reads it: images, videos and audio are tokens of the prompts.
 
         Raises:
-            InputError: The workload sends images, and the model reads none or does not accept their sizes.
+            InputError: The workload sends items that the model does not read, or of sizes that it does not accept.
         """
-        if not self.sends_images:
+        if not self.sends_media:
             return self
-        content = self.content
-        images = content.images if isinstance(content, SyntheticWorkload) else content.trace.images
-        assert images is not None
-        found = dict(zip(images.sizes, layouts_for(model, images.sizes), strict=True))
-        sizes = [f"{w}x{h} {layout.tokens:,}" for (w, h), layout in list(found.items())[:_NAMED_SIZES]]
+        if model.encoder_tokens and self.modalities == ("audio",):
+            return self._encoded_whole(model)
+        read = replace(self, content=replace(self.content, reader=model))
+        media = read.materialise(n_requests=NOTICED_REQUESTS).media
+        assert media is not None
+        found = dict(zip(media.sizes, media.layouts, strict=True))
+        sizes = [f"{item.words} {layout.tokens:,}" for item, layout in list(found.items())[:_NAMED_SIZES]]
         more = ", ..." if len(found) > _NAMED_SIZES else ""
-        notice = f"prompts include the tokens of their images, as {model.name} reads them: {', '.join(sizes)}{more}"
-        return replace(self, content=replace(content, reader=model), notices=(*self.notices, notice))
+        kinds = " and ".join(PLURALS[modality] for modality in self.modalities)
+        notice = f"prompts include the tokens of their {kinds}, as {model.name} reads them: {', '.join(sizes)}{more}"
+        return replace(read, notices=(*self.notices, notice))
+
+    def _encoded_whole(self, model: ModelSpec) -> Workload:
+        """Return the workload for a model that encodes every audio padded to one length, besides the prompt (Whisper).
+
+        Raises:
+            InputError: A piece of audio is longer.
+        """
+        most_s = model.encoder_tokens / POSITIONS_PER_S
+        media = self.materialise(n_requests=self.content.n_requests).media
+        assert media is not None
+        longest_s = max(item.seconds for item in media.sizes if isinstance(item, Audio))
+        if longest_s > most_s:
+            rule = f"{model.name} encodes {most_s:g} s of audio at a time; servers send longer files in pieces"
+            raise InputError(rule, f"{longest_s:g} s", f"audio.seconds of at most {most_s:g}")
+        if (media.counts != 1).any():
+            raise InputError(
+                f"every request to {model.name} has one piece of audio", media.words, "audio.per_request: 1"
+            )
+        notice = f"{model.name} pads the audio of every request to {most_s:g} s"
+        content = replace(self.content, **_without_media(self.content))
+        return replace(self, content=content, notices=(*self.notices, notice))
 
     def materialise(
         self, seed: int | None = None, n_requests: int | None = None, requests_per_s: float | None = None
@@ -169,6 +207,20 @@ def with_constant_lengths(workload: Workload, input_tokens: int | None, output_t
     return replace(workload, content=content, notices=(*workload.notices, notice))
 
 
+def in_closed_loop(workload: Workload, clients: int) -> Workload:
+    """Return the workload with the same requests, sent by `clients` clients, each one after the answer to its last.
+
+    Raises:
+        InputError: There is no client, or the workload is a trace, which has its own arrival times.
+    """
+    content = workload.content
+    if not isinstance(content, SyntheticWorkload):
+        rule = f"{workload.name} is a trace with arrival times of its own; clients in a closed loop need distributions"
+        raise InputError(rule, hint="give a catalog workload, or a workload file with input_tokens")
+    loop = ClosedLoopArrivals(concurrency=_whole("the number of clients", clients, 1))
+    return replace(workload, content=replace(content, arrivals=loop))
+
+
 def list_workloads() -> list[str]:
     """Return the names of the workloads in the catalog, sorted."""
     return sorted(path.stem for path in (DATA / "workloads").glob("*.yaml"))
@@ -188,7 +240,7 @@ def load_workload(text: str) -> Workload:
     if text.lower() in names:
         return _from_catalog(names[text.lower()])
     path = Path(text)
-    if not is_file(path):
+    if not exists(path):
         looks_like_path = path.suffix or len(path.parts) > 1
         nearest = nearest_name(text, names.values()) or (None if looks_like_path else ", ".join(names.values()))
         raise InputError("workload is neither a catalog name nor a file", text, nearest)
@@ -214,20 +266,36 @@ def default_workload(model: str) -> str:
     return "translation" if found.architecture in TRANSLATORS else "news-summaries"
 
 
-def workload_sends_images(text: str) -> bool:
-    """Return whether the requests of a workload have images; the result is cached while its file does not change.
+def served_modalities(text: str, model: ModelSpec) -> tuple[Modality, ...]:
+    """Return the kinds of items of a workload that a model reads as tokens of its prompts.
+
+    Raises:
+        InputError: The name is unknown, or the file or a key breaks a rule.
+    """
+    found = workload_modalities(text)
+    return () if model.encoder_tokens and found == ("audio",) else found
+
+
+def _without_media(content: SyntheticWorkload | Replay) -> dict[str, Any]:
+    return {"media": None} if isinstance(content, SyntheticWorkload) else {"trace": replace(content.trace, media=None)}
+
+
+def workload_modalities(text: str) -> tuple[Modality, ...]:
+    """Return the kinds of items other than text that requests of a workload have.
+
+    The result is cached while the file of the workload does not change.
 
     Raises:
         InputError: The name is unknown, or the file or a key breaks a rule.
     """
     path = Path(text)
     found = path.stat() if not is_written_out(text) and is_file(path) else None
-    return _sends_images(text, None if found is None else (found.st_size, found.st_mtime_ns))
+    return _modalities(text, None if found is None else (found.st_size, found.st_mtime_ns))
 
 
 @lru_cache(maxsize=64)
-def _sends_images(text: str, changed: tuple[int, int] | None) -> bool:  # noqa: ARG001 - part of the key
-    return load_workload(text).sends_images
+def _modalities(text: str, changed: tuple[int, int] | None) -> tuple[Modality, ...]:  # noqa: ARG001 - part of the key
+    return load_workload(text).modalities
 
 
 def is_written_out(text: str) -> bool:

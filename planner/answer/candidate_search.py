@@ -18,14 +18,15 @@ from planner.answer.evaluate import BEST, EvaluatedPlan, PlanEvaluator
 from planner.evaluation.evaluator import Evaluator, RequestCounter, RunSizes, apply_bounds
 from planner.evaluation.multi_hardware import rental_bound
 from planner.evaluation.queueing import OVERLOAD
+from planner.evaluation.workload_statistics import condition_shares
 from planner.problem.candidate import Candidate, kind_of
 from planner.problem.demand import RequiredRates
 from planner.problem.latency_metrics import E2E
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
-from planner.search.candidate_tester import TIE, CandidateTester, Outcome
-from planner.search.objectives import CountedAssess, ObjectiveAssess, assess_for, equal_unit_cost
+from planner.search.candidate_tester import HALF_TIE, TIE, CandidateTester, Outcome
+from planner.search.objectives import CountedAssess, ObjectiveAssess, assess_for, equal_unit_cost, simplest_tied
 from planner.search.search import Enough, Progress, SearchResult, search
 from planner.search.study import SearchSettings
 from planner.search.workers import Lookahead, WorkerPool
@@ -49,7 +50,7 @@ def tester_of(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candida
     rate = request.requests_per_s
     if request.objective == "latency" and rate is None and left:
         rate = min(evaluator.light_requests_per_s(c) for c in left)
-    sizes = RunSizes.for_slos(request.slos)
+    sizes = RunSizes.for_slos(request.slos, condition_shares(request))
     plain = CandidateTester(evaluator, request.slos, sizes, request.seed, request.confidence, rate)
     if request.users is None and not request.spare:
         return plain
@@ -269,19 +270,14 @@ def unit_cost_of(objective: str, prices: PriceList, left: Sequence[Candidate]) -
 def simplest_best(request: PlanRequest, plan_evaluator: PlanEvaluator, outcomes: Sequence[Outcome]) -> Outcome:
     """Return the simplest of the feasible outcomes (native precision, default limits) that tie with the best.
 
+    Of capacities, half of a tie is taken: a candidate that was not bisected may be better than the best by the other.
     For the cheapest deployment that carries a rate, only the first group with a feasible outcome counts.
     """
     if request.objective == "cost" and request.demand.given:
         first = group_of(outcomes[0].candidate, plan_evaluator)
         outcomes = [o for o in outcomes if group_of(o.candidate, plan_evaluator) == first]
-    scored = [(o.score, o) for o in outcomes if o.score is not None]
-    best = min(score for score, _ in scored)
-
-    def simplest_first(tie: tuple[float, Outcome]) -> tuple[tuple[int, ...], float, Candidate]:
-        score, outcome = tie
-        return distance_of(outcome.candidate, plan_evaluator.evaluator), score, outcome.candidate
-
-    return min((pair for pair in scored if pair[0] <= best + TIE * abs(best)), key=simplest_first)[1]
+    tie = HALF_TIE if request.objective in RACES else TIE
+    return simplest_tied(outcomes, tie, partial(distance_of, evaluator=plan_evaluator.evaluator))
 
 
 def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
-from catalogs.ui.words import digits
+from catalogs.ui.words import counted, digits
 from planner.answer.plan_schema import (
     CalibrationBlock,
     CheckpointBlock,
@@ -36,7 +36,7 @@ from planner.evaluation.confidence import (
     confidence,
     sure_rate_per_s,
 )
-from planner.evaluation.evaluator import NO_ALLOWANCE, Evaluator, Load, RunDetail, Verdict, judge
+from planner.evaluation.evaluator import NO_ALLOWANCE, Evaluator, Load, RunDetail, Verdict, judge, verdict_of
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import LATENCY_METRICS, TTFT
 from planner.problem.price_list import PriceList, rental_need
@@ -60,6 +60,9 @@ MOST_REPLICAS: Final = 64
 QUANTILES: Final = (*(q / 100 for q in range(100)), 0.995, 0.999)
 
 _DIGITS: Final = 6
+
+#: Simulated requests beyond the statistic of an objective with a condition: with fewer, a notice says so.
+LEAST_BEYOND: Final = 12
 
 #: Least seeds of figures with error bars.
 LEAST_SEEDS: Final = 3
@@ -207,8 +210,7 @@ class PlanEvaluator:
         allowance = self.tester.allowance(candidate) if allow else NO_ALLOWANCE
         rate *= allowance.speed
         loads = [Load(rate, self.tester.sizes.full, self.tester.seed + i) for i in range(n_seeds)]
-        seen = list(self.each(partial(self.evaluator.observe, candidate), loads))
-        return judge(seen, self.tester.slos, allowance)
+        return verdict_of(self.evaluator, candidate, loads, self.tester.slos, allowance, self.each)
 
     def _capacity(self, candidate: Candidate, start: float | None, n_seeds: int, seen: list[Verdict]) -> float | None:
         """Return the highest rate that meets the objectives with the required confidence and all seeds pooled.
@@ -249,7 +251,9 @@ class PlanEvaluator:
         facts = self.evaluator.facts(candidate)
         sure = self.tester.confidence
         rows = [
-            SloResult.of(slo, bar.value_s, bar, sure, verdict.stable, ci_level=bar.level)
+            SloResult.of(
+                slo, bar.value_s, bar, sure, verdict.stable, ci_level=bar.level, n_requests=_n_conditioned(slo, verdict)
+            )
             for slo, bar in zip(self.tester.slos, bars, strict=True)
         ]
         output, total, power = (_mean(details, f) for f in ("output_tokens_per_s", "total_tokens_per_s", "power_w"))
@@ -260,8 +264,8 @@ class PlanEvaluator:
             requests_per_s=verdict.requests_per_s,
             metrics=_steady_metrics(details, verdict),
             slo=rows,
-            curve=curve_of([*seen, verdict], capacity),
-            latency_cdf=cdf_of(verdict),
+            curve=curve_of([*seen, verdict], capacity, self.tester.slos),
+            latency_cdf=cdf_of(verdict, self.tester.slos),
             capacity_requests_per_s=capacity,
             cost=money(rates, price),
             energy=energy(rates, grid),
@@ -273,7 +277,7 @@ class PlanEvaluator:
             calibration=CalibrationBlock.model_validate(details[0].calibration),
             command=facts.command,
             command_notes=list(facts.command_notes),
-            notices=list(dict.fromkeys((*details[0].notices, *facts.notices))),
+            notices=list(dict.fromkeys((*details[0].notices, *facts.notices, *_few(self.tester.slos, verdict)))),
             checkpoint=None if facts.checkpoint is None else CheckpointBlock.model_validate(facts.checkpoint),
             versions=facts.versions,
         )
@@ -297,6 +301,32 @@ class PlanEvaluator:
         return min(found) if found and len(found) == len(rates) else None
 
 
+def _n_conditioned(slo: Slo, verdict: Verdict) -> int | None:
+    """Return the simulated requests that fulfil the condition of an objective; None if it has none."""
+    if slo.latency.condition is None:
+        return None
+    return sum(len(o.samples_s[slo.metric]) for o in verdict.observations)
+
+
+def _few(slos: Sequence[Slo], verdict: Verdict) -> Iterator[str]:
+    """Yield a notice for each objective with a condition that few simulated requests fulfil."""
+    for slo in slos:
+        n = _n_conditioned(slo, verdict)
+        beyond = LEAST_BEYOND if n is None else n * (1 - (slo.quantile or 0.0))
+        if beyond < LEAST_BEYOND:
+            yield (
+                f"{slo.name} rests on {counted(n or 0, 'simulated request')} that fulfil its condition, about "
+                f"{beyond:.1f} of them beyond the statistic, fewer than {LEAST_BEYOND}: a rare length is uncertain"
+            )
+
+
+def _kept_metrics(slos: Sequence[Slo], verdict: Verdict) -> list[str]:
+    """Return the latency metrics whose curves an answer keeps: those of every answer, and those with objectives."""
+    named = {slo.metric for slo in slos}
+    known = verdict.observations[0].samples_s
+    return [metric for metric in known if metric in named or LATENCY_METRICS[metric].in_every_answer]
+
+
 def _limit(capacity: float, probes: Sequence[Verdict]) -> str | None:
     """Return what limits the rate just above the capacity, or None if no higher rate was simulated."""
     beyond = [v for v in probes if v.requests_per_s > capacity * (1 + TOLERANCE / 4) and not v.met]
@@ -316,9 +346,8 @@ def _steady_metrics(details: Sequence[RunDetail], verdict: Verdict) -> dict[str,
     Counts, the duration, the hits of the prefix cache and the peak of the KV cache are those of the first run.
     """
     metrics = dict(details[0].metrics)
-    for metric in LATENCY_METRICS:
-        if metric in verdict.observations[0].samples_s:
-            metrics[f"{metric}_s"] = {stat: verdict.value_s(Slo(metric, stat, 1.0)) for stat in STATS}
+    for metric in verdict.observations[0].samples_s:
+        metrics[f"{metric}_s"] = {stat: verdict.value_s(Slo(metric, stat, 1.0)) for stat in STATS}
     for name in details[0].samples_s:
         if name not in verdict.observations[0].samples_s:
             pooled = np.concatenate([d.samples_s[name] for d in details])
@@ -341,7 +370,7 @@ def _mean_block(blocks: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     return {name: None if None in values else float(np.mean(values)) for name, values in columns.items()}
 
 
-def curve_of(seen: Iterable[Verdict], capacity_per_s: float | None) -> list[CurvePoint]:
+def curve_of(seen: Iterable[Verdict], capacity_per_s: float | None, slos: Sequence[Slo] = ()) -> list[CurvePoint]:
     """Return one point per simulated rate, ascending, with latencies in seconds; the most seeds win at equal rates.
 
     A point is of the whole cluster (all replicas behind their router) or of one replica under its share of the
@@ -363,10 +392,15 @@ def curve_of(seen: Iterable[Verdict], capacity_per_s: float | None) -> list[Curv
             "stable": verdict.stable,
             "met": capacity_per_s is not None and rate <= capacity_per_s,
         }
-        for metric in LATENCY_METRICS:
-            if metric in verdict.observations[0].samples_s:
-                values = {stat: short(verdict.value_s(Slo(metric, stat, 1.0))) for stat in STATS}
+        conditioned = {}
+        for metric in _kept_metrics(slos, verdict):
+            values = {stat: short(verdict.value_s(Slo(metric, stat, 1.0))) for stat in STATS}
+            if LATENCY_METRICS[metric].condition is None:
                 point[f"{metric}_s"] = Stats.model_validate(values)
+            else:
+                conditioned[metric] = Stats.model_validate(values)
+        if conditioned:
+            point["conditioned"] = conditioned
         if verdict.observations[0].queue_s is not None:
             shares = {stat: short(verdict.waiting_share(Slo(TTFT.name, stat, 1.0))) for stat in STATS}
             point["ttft_waiting"] = Stats.model_validate(shares)
@@ -374,16 +408,15 @@ def curve_of(seen: Iterable[Verdict], capacity_per_s: float | None) -> list[Curv
     return points
 
 
-def cdf_of(verdict: Verdict) -> dict[str, list[float | None]]:
+def cdf_of(verdict: Verdict, slos: Sequence[Slo] = ()) -> dict[str, list[float | None]]:
     """Return the quantiles of each latency over all seeds of the verdict, seconds.
 
     The result has the form {"quantiles": [...], "ttft_s": [...], ...}.
     """
     found: dict[str, list[float | None]] = {"quantiles": list(QUANTILES)}
-    for metric in LATENCY_METRICS:
-        if metric in verdict.observations[0].samples_s:
-            samples = np.sort(np.concatenate([o.samples_s[metric] for o in verdict.observations]))
-            found[f"{metric}_s"] = [short(statistic_s(samples, q)) for q in QUANTILES]
+    for metric in _kept_metrics(slos, verdict):
+        samples = np.sort(np.concatenate([o.samples_s[metric] for o in verdict.observations]))
+        found[f"{metric}_s"] = [short(statistic_s(samples, q)) for q in QUANTILES]
     return found
 
 

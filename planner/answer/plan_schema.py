@@ -96,6 +96,7 @@ class SloResult(SloValue):
     met: bool
     probability_met: float
     value_at_confidence_s: float | None = None
+    n_requests: int | None = None  # simulated requests that fulfil the condition of the objective; None: it has none
 
 
 class RatePoint(JsonBlock):
@@ -108,6 +109,7 @@ class RatePoint(JsonBlock):
     stable: bool
     met: bool
     ttft_waiting: Stats | None = None  # share of each statistic that is waiting for the first step; None: not known
+    conditioned: dict[str, Stats] | None = None  # of the metrics of objectives with conditions, by name, seconds
 
     def waiting(self, metric: str, stat: str) -> float:
         """Return the share of a statistic that is waiting; ALL_WAITING where it is not known or does not matter."""
@@ -116,6 +118,8 @@ class RatePoint(JsonBlock):
 
     def of(self, metric: str) -> Stats:
         """Return the statistics of one latency metric; empty where it was not measured."""
+        if LATENCY_METRICS[metric].condition is not None:
+            return (self.conditioned or {}).get(metric, Stats())
         found: Stats | None = getattr(self, LATENCY_METRICS[metric].key)
         return found or Stats()
 

@@ -19,6 +19,7 @@ from planner.cli.commands.drift import drift
 from planner.cli.commands.explain import explain
 from planner.cli.commands.front import front
 from planner.cli.commands.keys import keys
+from planner.cli.commands.matrix import matrix
 from planner.cli.commands.plan import plan
 from planner.cli.commands.report import report
 from planner.cli.commands.spares import spares
@@ -37,7 +38,7 @@ app = typer.Typer(
 )
 
 app.callback(invoke_without_command=True)(plan)
-for command in (analyze, report, explain, front, keys, deploy, compare, drift, spares, verify, whatif):
+for command in (analyze, report, explain, front, keys, matrix, deploy, compare, drift, spares, verify, whatif):
     app.command()(command)
 
 

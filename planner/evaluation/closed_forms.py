@@ -16,7 +16,7 @@ from planner.space.bounds import Discard, latency_discard, length_discard, memor
 from planner.space.speculative import CycleS, per_token
 from simulator.costs.step_cost import StepCost
 from simulator.costs.totals import StepTotals
-from simulator.layers.vision import encoding_of
+from simulator.layers.towers import encoding_of
 
 CandidateQueueing = QueueingModel | DisaggregatedQueueing
 
@@ -91,7 +91,7 @@ class ClosedForms:
         return QueueingModel(
             replicas=candidate.replicas,
             microbatches=candidate.microbatches,
-            cycle_s=self._with_images(per_token(compiled.cost.cycle_s, compiled.resolved), compiled.cost),
+            cycle_s=self._with_media(per_token(compiled.cost.cycle_s, compiled.resolved), compiled.cost),
             seats=max(1, seats // candidate.layout.pipeline_parallel),
             max_num_batched_tokens=candidate.max_num_batched_tokens,
             input_tokens=lengths.input_mean,
@@ -101,12 +101,12 @@ class ClosedForms:
             input_quantile=lengths.input_at,
         )
 
-    def _with_images(self, cycle_s: CycleS, cost: StepCost) -> CycleS:
-        """Return the seconds of a step with the encoding of images spread evenly over the tokens of prompts."""
-        images = self.statistics.images
-        if not images:
+    def _with_media(self, cycle_s: CycleS, cost: StepCost) -> CycleS:
+        """Return the seconds of a step with the encoding of items spread evenly over the tokens of prompts."""
+        media = self.statistics.media
+        if not media:
             return cycle_s
-        each_s = sum(n * cost.encoding_s(encoding_of(layout, 1)) for layout, n in images.items())
+        each_s = sum(n * cost.encoding_s(encoding_of(layout, 1)) for layout, n in media.items())
         per_token_s = each_s / self.statistics.input_mean
         return lambda shape: cycle_s(shape) + per_token_s * shape.prefill_tokens
 

@@ -58,6 +58,9 @@ _BELOW_HALF: Final = 0.5 - 1e-6
 #: Seconds that replace an infinite latency when levels are interpolated: far beyond any limit.
 _ENDLESS_S: Final = 1e9
 
+#: Quantiles above this, four months, are those of a deployment that may not keep up with its load: there is no end.
+_LONGEST_S: Final = 1e7
+
 
 @dataclass(frozen=True, slots=True)
 class LatencyCurve:
@@ -321,7 +324,7 @@ class PossibleValues:
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             low, high = (low, middle) if self._share(middle) >= share else (middle, high)
-        return math.exp(high)
+        return math.exp(high) if high < math.log(_LONGEST_S) else math.inf
 
     def _share(self, log_limit: float) -> float:
         margins = log_limit - self.log_values

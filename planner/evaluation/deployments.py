@@ -68,7 +68,9 @@ class CandidateDeployments:
     @cached_property
     def bundle(self) -> Bundle:
         """Return the calibration of the hardware."""
-        return load_bundle(self.names.hardware.accelerator) if self.plain is None else self.plain.bundle
+        if self.plain is not None:
+            return self.plain.bundle
+        return load_bundle(self.names.hardware.accelerator, engine=self.names.engine)
 
     # ---- one kind of replica: candidates without a split
 

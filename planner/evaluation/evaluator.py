@@ -7,9 +7,11 @@ the objectives of a request.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -42,7 +44,7 @@ class Load:
         n_requests: Requests of the run.
         seed: Seed of lengths and arrivals.
         whole_cluster: True simulates every replica and the router, False one replica under its share of the rate.
-        patient: Whether the run is extended while it is undecided whether the system keeps up.
+        patient: Whether the run is extended if it is undecided whether the system keeps up (see `verdict_of`).
     """
 
     requests_per_s: float
@@ -60,9 +62,14 @@ class RunSizes:
     full: int
 
     @classmethod
-    def for_slos(cls, slos: Sequence[Slo]) -> RunSizes:
-        """Return the sizes that the highest percentile among the objectives needs."""
-        beyond = min([1 - s.quantile for s in slos if s.quantile is not None] or [1.0])
+    def for_slos(cls, slos: Sequence[Slo], shares: Mapping[str, float] = MappingProxyType({})) -> RunSizes:
+        """Return the sizes that the objective with the fewest requests beyond its percentile needs.
+
+        Args:
+            slos: The objectives.
+            shares: The share of all requests that a metric is about, by its name, where it has a condition.
+        """
+        beyond = min([(1 - (s.quantile or 0.0)) * shares.get(s.metric, 1.0) for s in slos] or [1.0])
         full = min(max(1000, round(16 / beyond)), 20_000)
         return cls(max(300, full // 5), full)
 
@@ -88,6 +95,7 @@ class Observation:
         waiting_fraction: Requests that waited for their first step at the last arrival, as a share of the run's.
         queue_s: Time from arrival to the first step of each sample of ttft, seconds; None if it is not known. Shape
             (n,).
+        conditioned_queue_s: The same of the requests of each metric on a condition, by its name. Each has shape (n,).
     """
 
     load: Load
@@ -100,6 +108,11 @@ class Observation:
     rejected_because: str = ""
     waiting_fraction: float = 1.0
     queue_s: FloatArray | None = None
+    conditioned_queue_s: Mapping[str, FloatArray] = field(default_factory=dict)
+
+    def queue_of(self, slo: Slo) -> FloatArray | None:
+        """Return the queue times of the requests that an objective is about; None if they are not known. Shape (n,)."""
+        return self.queue_s if slo.latency.condition is None else self.conditioned_queue_s.get(slo.metric)
 
     @property
     def undecided(self) -> bool:
@@ -266,12 +279,13 @@ class RequestCounter:
     """
 
     n_requests: int = 0
-    _counted: set[tuple[Candidate, Load]] = field(default_factory=set)
+    _counted: set[tuple[Candidate, Load, int]] = field(default_factory=set)
 
     def add(self, candidate: Candidate, seen: Observation) -> None:
         """Count the run behind an observation."""
-        if (candidate, seen.load) not in self._counted:
-            self._counted.add((candidate, seen.load))
+        key = (candidate, replace(seen.load, patient=False), seen.n_simulated)  # the run itself, extended or not
+        if key not in self._counted:
+            self._counted.add(key)
             self.n_requests += seen.n_simulated
 
     def restart(self) -> None:
@@ -394,7 +408,7 @@ def pooled_waiting_share(observations: Sequence[Observation], slo: Slo) -> float
 
     The result is ALL_WAITING where that is not known, and for metrics whose error does not depend on it.
     """
-    queues = [o.queue_s for o in observations if o.queue_s is not None]
+    queues = [queue_s for queue_s in (o.queue_of(slo) for o in observations) if queue_s is not None]
     if slo.latency.stated_error not in WAITING_METRICS or len(queues) < len(observations):
         return ALL_WAITING
     first_s = np.concatenate([o.samples_s[slo.metric] for o in observations])
@@ -419,3 +433,42 @@ def judge(observations: Iterable[Observation], slos: Sequence[Slo], allowance: E
     ratios = [0.0 if np.isnan(v) else v / slo.limit_s for v, slo in zip(values_s, slos, strict=True)]
     worst = int(np.argmax(ratios))
     return Verdict(seen[0].load.requests_per_s / allowed.speed, seen, ratios[worst], slos[worst], stable)
+
+
+def verdict_of(
+    evaluator: Evaluator,
+    candidate: Candidate,
+    loads: Sequence[Load],
+    slos: Sequence[Slo],
+    allowance: ErrorAllowance | None = None,
+    each: Callable[[Callable[[Any], Any], Sequence[Any]], Iterable[Any]] = map,
+    seen: Callable[[Observation], None] | None = None,
+) -> Verdict:
+    """Return the verdict of one run for each load, with longer runs where it is undecided whether the system keeps up.
+
+    Only runs that together meet the objectives are extended, because a longer run has other requests: the objectives
+    must not be met by these at one rate after they were missed at a lower rate by the requests of all other runs.
+
+    Args:
+        evaluator: Simulates the candidate.
+        candidate: The candidate.
+        loads: The loads, of one rate.
+        slos: The objectives.
+        allowance: The allowance for the error with which the objectives are judged.
+        each: Applies a function to each of several loads, in this process or in others.
+        seen: Called with the observation of every run.
+    """
+    observe = partial(evaluator.observe, candidate)
+    found: list[Observation] = list(each(observe, [replace(load, patient=False) for load in loads]))
+    for observation in found:
+        if seen is not None:
+            seen(observation)
+    verdict = judge(found, slos, allowance)
+    longer = [i for i, load in enumerate(loads) if load.patient and found[i].undecided]
+    if not longer or verdict.value_ratio > 1:
+        return verdict
+    for i, observation in zip(longer, each(observe, [loads[i] for i in longer]), strict=True):
+        found[i] = observation
+        if seen is not None:
+            seen(observation)
+    return judge(found, slos, allowance)

@@ -196,7 +196,7 @@ class _Lengths(NamedTuple):
     over_time: bool
     seed: int
     changed: tuple[int, int] | None
-    reader: str | None  # the model, where it reads images
+    reader: str | None  # the model, where it reads images, videos or audio
 
     @classmethod
     def of(cls, request: PlanRequest) -> _Lengths:
@@ -205,7 +205,7 @@ class _Lengths(NamedTuple):
             found = os.stat(request.workload)
             changed = found.st_size, found.st_mtime_ns
         lengths = request.input_tokens, request.output_tokens
-        reader = request.model if request.sends_images else None
+        reader = request.model if request.modalities else None
         return cls(request.workload, *lengths, bool(request.over_time), request.seed, changed, reader)
 
 
@@ -234,7 +234,9 @@ def _choices(request: PlanRequest, hardware: Hardware) -> tuple[list[ReplicaChoi
     """Return the choices that fit in memory, fewest accelerators first, and the widest that does not fit."""
     names = CatalogLookup.on(hardware, request.model, request.engine)
     own = request.model, request.engine
-    priced = _Priced(own, names, widest_limits(names, request.fixed), load_bundle(hardware.accelerator))
+    priced = _Priced(
+        own, names, widest_limits(names, request.fixed), load_bundle(hardware.accelerator, engine=names.engine)
+    )
     forms = _forms(priced, _Lengths.of(request))
     found: list[ReplicaChoice] = []
     unfit: list[ReplicaChoice] = []

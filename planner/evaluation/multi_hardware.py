@@ -16,6 +16,7 @@ from catalogs.workloads.workload import Workload
 from planner.evaluation.evaluator import CandidateFacts, Load, Observation, RunDetail
 from planner.evaluation.queueing import Utilisation
 from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.workload_statistics import condition_shares
 from planner.problem.candidate import Candidate
 from planner.problem.hardware_choice import choose_hardware, is_any, is_one
 from planner.problem.price_list import PriceList
@@ -153,8 +154,10 @@ def open_evaluator(request: PlanRequest) -> HardwareChoiceEvaluator:
     """Return the evaluator of a request; each hardware text in the request is parsed once.
 
     Raises:
-        InputError: A name is unknown, or no hardware of the choice is left.
+        InputError: A name is unknown, no hardware of the choice is left, or no request fulfils the condition of an
+            objective.
     """
+    condition_shares(request)
     if not is_one(request.hardware):
         return _open_choice(request, None)
     named = parse_hardware(request.hardware)

@@ -16,7 +16,8 @@ from typing import Final
 
 from catalogs.deployments.layout import Role
 from catalogs.engines.profile import HostTimes
-from planner.problem.latency_metrics import LATENCY_METRICS, ExpectedTimes
+from planner.problem.latency_metric import ExpectedTimes
+from planner.problem.latency_metrics import LATENCY_METRICS
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
 
@@ -238,7 +239,7 @@ class QueueingModel:
         def first_token_s(at: float | None) -> float:
             return sum(self._first_s(own_per_s, in_flight, step_s, at))
 
-        expected = ExpectedTimes(first_token_s, step_s, self.output_tokens, other_prefill_s)
+        expected = ExpectedTimes(first_token_s, step_s, self.input_tokens, self.output_tokens, other_prefill_s)
         return LATENCY_METRICS[metric].guess(expected, quantile)
 
     def _shared_step_s(self, own_per_s: float, in_flight: float) -> float:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Final
 
 from calibration.accuracy.stated_error import StatedError
+from calibration.complexity.records import LatencyRecords
 from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload
@@ -30,6 +31,7 @@ from planner.evaluation.steady_state import (
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import ITL
 from planner.problem.request import PlanRequest
+from simulator.analysis.complexity import latency_records
 from simulator.analysis.energy import power_and_energy
 from simulator.analysis.metrics import replica_seconds, streaming_notice, summarise
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
@@ -150,15 +152,24 @@ class SimulatedRuns:
             notices=(streaming,) if streaming else (),
         )
 
+    def records(self, candidate: Candidate, load: Load) -> LatencyRecords:
+        """Return the latencies of the completed requests in the steady part of a run, with their parts."""
+        done = self.cache.run(candidate, load, self._settle)
+        return latency_records(done, steady_window(done.arrival_s, finish_s(done)).measured)
+
     def _settle(self, candidate: Candidate, load: Load) -> tuple[Run, Observation]:
         """Simulate a load; simulate it longer if it is undecided whether the system keeps up (it may still fill up)."""
         if load.whole_cluster:
             return self._settle_whole(candidate, load)
         parts, queueing = self.deployments.even_parts(candidate), self.queueing(candidate)
         n, longer = queueing.run_requests(load.requests_per_s, load.n_requests, parts)
-        done, seen = self._once(candidate, parts, load, n)
-        is_open = load.patient and seen.undecided and judge([seen], self.request.slos).value_ratio <= 1
-        return self._once(candidate, parts, load, longer) if n < longer and is_open else (done, seen)
+        if not load.patient:
+            return self._once(candidate, parts, load, n)
+        first = replace(load, patient=False)
+        seen = replace(self.observe(candidate, first), load=load)
+        if n < longer and seen.undecided and judge([seen], self.request.slos).value_ratio <= 1:
+            return self._once(candidate, parts, load, longer)
+        return self.cache.run(candidate, first, self._settle), seen
 
     def _settle_whole(self, candidate: Candidate, load: Load) -> tuple[Run, Observation]:
         """Simulate every replica and the router in a shorter run; a run of one part decides its stability."""

@@ -241,7 +241,8 @@ class SimulatedEvaluator:
         seen = self.runs.observe(candidate, replace(load, requests_per_s=load.requests_per_s * factor))
         samples_s = {metric: times_s * factor for metric, times_s in seen.samples_s.items()}
         queue_s = None if seen.queue_s is None else seen.queue_s * factor
-        return replace(seen, load=load, samples_s=samples_s, queue_s=queue_s)
+        conditioned = {metric: times_s * factor for metric, times_s in seen.conditioned_queue_s.items()}
+        return replace(seen, load=load, samples_s=samples_s, queue_s=queue_s, conditioned_queue_s=conditioned)
 
     def detail(self, candidate: Candidate, load: Load) -> RunDetail:
         """Return all results of a run under a load, from the cache or from a new simulation.

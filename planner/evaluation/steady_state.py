@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from calibration.accuracy.stated_error import WAITING_METRICS
 from catalogs.arrays import BoolArray, FloatArray
 from planner.evaluation.evaluator import Load, Observation
 from planner.problem.latency_metrics import LATENCY_METRICS
@@ -72,7 +73,10 @@ def steady_window(arrival_s: FloatArray, finish_s: FloatArray) -> SteadyWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowStatistics:
-    """The statistics to take from a run; joules, and metrics that are not per request, need a pass over its log."""
+    """The statistics to take from a run; joules, and metrics that are not per request, need a pass over its log.
+
+    `metrics` are names of LATENCY_METRICS, also such with conditions.
+    """
 
     metrics: tuple[str, ...] = tuple(name for name, metric in LATENCY_METRICS.items() if metric.is_per_request)
     joules: bool = False
@@ -80,9 +84,9 @@ class WindowStatistics:
     @classmethod
     def of(cls, slos: Sequence[Slo], joules: bool = False) -> WindowStatistics:
         """Return the metrics per request, and of the others those that an objective is set on."""
-        wanted = {slo.metric for slo in slos}
-        found = (name for name, metric in LATENCY_METRICS.items() if metric.is_per_request or name in wanted)
-        return cls(tuple(found), joules)
+        wanted = dict.fromkeys(slo.metric for slo in slos)
+        found = [name for name, metric in LATENCY_METRICS.items() if metric.is_per_request or name in wanted]
+        return cls(tuple(dict.fromkeys([*found, *wanted])), joules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,16 +98,14 @@ class RequestWindow:
     between_s: tuple[float, float] | None = None  # when steps start; None: from the first arrival to the last
     lost: BoolArray | None = None  # shape (n,): requests with infinite latencies, whatever they received
 
-    def per_request(self, values_s: FloatArray, fewest_output_tokens: int = 1) -> FloatArray:
+    def per_request(self, values_s: FloatArray, where: BoolArray | None = None) -> FloatArray:
         """Return the values of the window's requests, infinite where a request did not finish.
 
         Args:
             values_s: One value for each request of the run, in seconds. Shape (n,).
-            fewest_output_tokens: Requests with fewer output tokens are left out.
+            where: Which requests count, if they are in the window; None: all of them. Shape (n,).
         """
-        counted = self.requests
-        if fewest_output_tokens > 1:
-            counted = counted & (self.run.requests.output_tokens >= fewest_output_tokens)
+        counted = self.requests if where is None else self.requests & where
         found = _endless(values_s[counted])
         if self.lost is not None:
             found[self.lost[counted]] = np.inf
@@ -138,6 +140,11 @@ def observe_window(run: Run, window: SteadyWindow, load: Load, reading: WindowSt
         rejected_because=STATUS[int(np.bincount(run.status[seen][rejected]).argmax())] if rejected.any() else "",
         waiting_fraction=waiting,
         queue_s=RequestWindow(run, seen).per_request(run.queue_s),
+        conditioned_queue_s={
+            name: metric.of_same_requests(RequestWindow(run, seen), run.queue_s)
+            for name in reading.metrics
+            if (metric := LATENCY_METRICS[name]).condition is not None and metric.stated_error in WAITING_METRICS
+        },
     )
     if not reading.joules:
         return found

@@ -49,7 +49,7 @@ class VariedWorkload(Workload):
     def lengths(self) -> LengthStatistics:
         """Return the statistics of the changed lengths."""
         n = STATS_REQUESTS if isinstance(self.content, SyntheticWorkload) else self.n_requests
-        if self.sends_images:
+        if self.sends_media:
             drawn = self.materialise(n_requests=n)
             return LengthStatistics.of(drawn.input_tokens, drawn.output_tokens)
         inputs, outputs = self.content.draw_lengths(self.content.seed, n)
@@ -62,16 +62,13 @@ class VariedWorkload(Workload):
         drawn = Workload.materialise(self, seed, n_requests, requests_per_s)
         if self.burstiness != 1.0 and drawn.n > 1:
             drawn = replace(drawn, arrival_s=_smoother(drawn.arrival_s, self.burstiness))
-        images = 0 if drawn.images is None or not drawn.images.is_read else drawn.images.tokens
-        inputs = _scaled(drawn.input_tokens - images, self.input_factor) + images
+        media = 0 if drawn.media is None or not drawn.media.is_read else drawn.media.tokens
+        inputs = _scaled(drawn.input_tokens - media, self.input_factor) + media
         outputs = _scaled(drawn.output_tokens, self.output_factor)
         varied = replace(drawn, input_tokens=inputs, output_tokens=outputs)
         if self.shared is not None:
             return _sharing(varied, self.shared)
-        if drawn.block_hashes is None:
-            return varied
-        full = (inputs + outputs) // drawn.hash_block_tokens
-        return replace(varied, block_hashes=tuple(h[:n] for h, n in zip(drawn.block_hashes, full, strict=True)))
+        return varied.with_known(inputs + outputs)
 
 
 def _scaled(tokens: IntArray, factor: float) -> IntArray:
@@ -96,10 +93,10 @@ def _sharing(requests: RequestSet, share: float) -> RequestSet:
     """Return the requests with the first `share` of every prompt taken from one common text."""
     if not share:
         return replace(requests, block_hashes=None)
-    images = requests.images
-    text = requests.input_tokens if images is None else requests.input_tokens - images.tokens
+    media = requests.media
+    text = requests.input_tokens if media is None else requests.input_tokens - media.tokens
     blocks = (text * share).astype(np.int64) // _SHARED_BLOCK_TOKENS
     hashes = tuple(tuple(range(n)) for n in blocks.tolist())
-    if images is not None:  # they follow the shared text
-        requests = replace(requests, images=replace(images, before=blocks * _SHARED_BLOCK_TOKENS))
+    if media is not None:  # they follow the shared text
+        requests = replace(requests, media=replace(media, before=blocks * _SHARED_BLOCK_TOKENS))
     return replace(requests, block_hashes=hashes, hash_block_tokens=_SHARED_BLOCK_TOKENS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
@@ -13,13 +13,15 @@ import numpy.typing as npt
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
-from catalogs.models.image_rules import ImageLayout
+from catalogs.models.media_items import MediaLayout
 from catalogs.workloads.length_statistics import LengthStatistics, TokenStatistics
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload
+from planner.problem.length_condition import LengthCondition
 from planner.problem.load_curve import steady
 from planner.problem.request import PlanRequest
+from planner.problem.slo import Slo
 
 #: Requests drawn to estimate the lengths of a workload.
 _N_SAMPLE: Final = 2000
@@ -35,7 +37,7 @@ class WorkloadStatistics:
         input_mean: Mean prompt length.
         output_mean: Mean output length.
         variability: Sum of the squared coefficients of variation of the gaps between arrivals and of prompt lengths.
-        images: Mean number of images of a request by what they become, if all were different.
+        media: Mean number of items of a request by what they become, if all were different.
     """
 
     sample: RequestSet
@@ -43,7 +45,7 @@ class WorkloadStatistics:
     input_mean: float
     output_mean: float
     variability: float
-    images: Mapping[ImageLayout, float] = field(default_factory=dict)
+    media: Mapping[MediaLayout, float] = field(default_factory=dict)
     _input_quantiles: dict[float, float] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -53,7 +55,7 @@ class WorkloadStatistics:
         total = sample.input_tokens + sample.output_tokens
         means = float(sample.input_tokens.mean()), float(sample.output_tokens.mean())
         variability = _cv2(np.diff(np.sort(sample.arrival_s))) + _cv2(sample.input_tokens)
-        return cls(sample, int(total.max()), *means, variability, _image_means(sample))
+        return cls(sample, int(total.max()), *means, variability, _media_means(sample))
 
     def input_at(self, quantile: float) -> float:
         """Return the prompt length at this quantile, tokens; the result is cached."""
@@ -62,12 +64,40 @@ class WorkloadStatistics:
         return self._input_quantiles[quantile]
 
 
-def _image_means(sample: RequestSet) -> dict[ImageLayout, float]:
-    """Return the mean number of images of a request by what they become; images that repeat count once."""
-    images = sample.images
-    if images is None or not sample.n:
+def condition_shares(request: PlanRequest, slos: Sequence[Slo] | None = None) -> dict[str, float]:
+    """Return the share of the workload's requests that each objective with a condition is about, by its metric.
+
+    Args:
+        request: The request.
+        slos: The objectives; None: those of the request.
+
+    Raises:
+        InputError: No request of the workload fulfils a condition.
+    """
+    found, conditions = {}, dict[str, LengthCondition]()
+    for slo in request.slos if slos is None else slos:
+        if slo.latency.condition is not None:
+            conditions[slo.metric] = slo.latency.condition
+    if not conditions:
         return {}
-    seen = {(image.layout, image.content) for i in range(sample.n) for image in images.of_request(i)}
+    workload = workload_of(request)
+    sample = workload.materialise(seed=request.seed, n_requests=_N_SAMPLE)
+    inputs, outputs = sample.input_tokens, sample.output_tokens
+    for metric, condition in conditions.items():
+        found[metric] = float(condition.holds(inputs, outputs).mean())
+        if not found[metric]:
+            rule = f"no request of workload {workload.name} has {condition.words}"
+            lengths = [f"{tokens.min():,} to {tokens.max():,}" for tokens in (inputs, outputs)]
+            raise InputError(rule, metric, hint=f"its requests have {lengths[0]} input and {lengths[1]} output tokens")
+    return found
+
+
+def _media_means(sample: RequestSet) -> dict[MediaLayout, float]:
+    """Return the mean number of items of a request by what they become; items that repeat count once."""
+    media = sample.media
+    if media is None or not sample.n:
+        return {}
+    seen = {(item.layout, item.content) for i in range(sample.n) for item in media.of_request(i)}
     found = Counter(layout for layout, _ in seen)
     return {layout: n / sample.n for layout, n in found.items()}
 
@@ -86,7 +116,8 @@ def open_loop(workload: Workload) -> Workload:
     """
     if workload.closed_loop or not workload.content.has_rate:
         rule = f"planning needs an arrival rate, and workload {workload.name} has none (closed loop or all at once)"
-        raise InputError(rule, None, "arrivals: {poisson: {}}")
+        turns = content.turns if isinstance(content := workload.content, SyntheticWorkload) else None
+        raise InputError(rule, None, "--agents N" if turns and turns.gap_s else "arrivals: {poisson: {}}")
     return workload
 
 

@@ -1,5 +1,7 @@
 """The files that start a plan of a network: a deployment for `simulate`, and the configuration of its engine.
 
+Embedding and reranking networks are also served by text-embeddings-inference (text_embeddings.py).
+
 Sources: Triton's model configuration (docs.nvidia.com/deeplearning/triton-inference-server, "Model Configuration" and
 "Batchers"), and the command line of SGLang-Diffusion (docs.sglang.io, "SGLang diffusion CLI" and "Parallelism").
 """
@@ -17,6 +19,8 @@ from typing import Any, Final
 from catalogs.errors import InputError
 from catalogs.io.yaml_loader import dump_yaml
 from planner.deploy.files import MARK, bash_script, write_folder
+from planner.deploy.targets.registry import TEXT_EMBEDDINGS
+from planner.networks import text_embeddings
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 
 TRITON: Final = "triton"
@@ -26,8 +30,8 @@ SGLANG: Final = "sglang"
 #: The first port of the servers that a script starts.
 _PORT: Final = 30000
 
-#: The target that starts each engine of plans.
-_TARGETS: Final = {"triton": TRITON, "sglang-diffusion": SGLANG}
+#: The targets that start each engine of plans, the usual one first.
+_TARGETS: Final = {"triton": (TRITON, TEXT_EMBEDDINGS), "sglang-diffusion": (SGLANG,)}
 
 #: What Triton's model configuration needs and a network file does not hold.
 _MISSING: Final = "# add `backend` (or `platform`), `input` and `output` of your exported model"
@@ -57,19 +61,32 @@ def pack_network(answer: NetworkAnswer, target: str, alternative: int = 0) -> Ne
         raise InputError(f"this answer has {len(answer.plans)} plans{why}", alternative, "0" if answer.plans else None)
     plan = answer.plans[alternative]
     engine = str(plan.deployment["engine"])
-    if _TARGETS.get(engine) != target:
-        raise InputError(f"this plan is for {engine}", f"--target {target}", f"--target {_TARGETS.get(engine, TRITON)}")
+    targets = _targets(answer, engine)
+    if target not in targets:
+        raise InputError(f"this plan is for {engine}", f"--target {target}", f"--target {' or '.join(targets)}")
     files = {"deployment.yaml": dump_yaml(plan.deployment)}
-    files |= _triton(answer, plan) if target == TRITON else _sglang(plan)
+    if target == TEXT_EMBEDDINGS:
+        files |= text_embeddings.text_embedding_files(answer.job, plan)
+    else:
+        files |= _triton(answer, plan) if target == TRITON else _sglang(plan)
     files[MARK] = json.dumps(plan.document(), indent=1, allow_nan=False) + "\n"
     notes = [f"simulate deployment.yaml --rate {plan.requests_per_s:g} repeats the figures of the plan", *plan.notices]
     if target == TRITON:
         notes.append(
             "config.pbtxt has the batcher and the instances; the inputs of your exported model are yours to add"
         )
+    elif target == TEXT_EMBEDDINGS:
+        notes += text_embeddings.notes(plan)
     else:
         notes.append("MODEL is the repository or folder of the weights in the layout of diffusers")
     return NetworkPackage(target, files, tuple(notes))
+
+
+def _targets(answer: NetworkAnswer, engine: str) -> tuple[str, ...]:
+    """Return the targets that start the engine of a plan; only some networks are served as text embeddings."""
+    found = _TARGETS.get(engine, (TRITON,))
+    serves = answer.job.family in text_embeddings.FAMILIES
+    return tuple(target for target in found if target != TEXT_EMBEDDINGS or serves)
 
 
 def write_network_deployment(

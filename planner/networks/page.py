@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from catalogs.io.output_files import write_atomically
-from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, command, note, paragraph, render, table
+from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, command, paragraph, render, table
 from catalogs.ui.words import digits, dollars, gigabytes, kilowatts, percent, plan_name, seconds, sure_percent
 from planner.economics.money import offer_words
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 from planner.networks.screen import per_units
+from planner.sections.refusal import refused_section, unexplained_section
 from planner.sections.section import interval_words
 
 FOOTER: Final = "Written by plan. This file loads no external resources."
@@ -161,20 +162,13 @@ def _confidence(answer: NetworkAnswer) -> PageSection:
 def _refused(answer: NetworkAnswer) -> PageSection:
     no = answer.infeasible
     if no is None:
-        return PageSection("Recommended", [note("No plan, and no reason recorded.")])
-    parts = [cards([("Recommended", "NO deployment"), ("Reason", no.binding_constraint)])]
-    parts.append(bullets(answer.request.slo_words))
+        return unexplained_section()
+    closest: list[Markup] = []
     if no.closest is not None:
-        parts += [paragraph(f"The closest plan is {no.closest.words}."), _objectives(no.closest)]
-    if no.what_would_meet_it:
-        changes = [(change.change, change.verified_by) for change in no.what_would_meet_it]
-        parts.append(table(("Would meet the objectives", "Checked by"), changes, words=2))
-    else:
-        parts.append(note("No change that was tried meets the objectives."))
-    if answer.search.bounded_out:
-        reasons = [(reason, f"{n:,}") for reason, n in answer.search.main_reasons.items()]
-        parts.append(table(("Ruled out by bounds, because", "Candidates"), reasons))
-    return PageSection("Result", parts)
+        closest = [paragraph(f"The closest plan is {no.closest.words}."), _objectives(no.closest)]
+    return refused_section(
+        no.binding_constraint, answer.request.slo_words, closest, no.what_would_meet_it, answer.search
+    )
 
 
 def _again(answer: NetworkAnswer) -> PageSection:

@@ -13,6 +13,7 @@ from planner.answer.schema import GOALS
 from planner.economics.money import offer_words
 from planner.networks.deploy import NetworkPackage
 from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan, UnitEnergy
+from planner.sections.refusal import NO_REASON, refused_lines, ruled_out_lines
 from planner.sections.section import interval_words, level_words, verdict_words
 
 #: Amounts per unit below this are written per thousand or million units.
@@ -158,29 +159,27 @@ def _search(answer: NetworkAnswer) -> Line:
 
 
 def _refused(answer: NetworkAnswer) -> Iterator[Line]:
-    refusal = answer.infeasible
+    refusal, search = answer.infeasible, answer.search
     yield _question(answer)
-    yield "", ""
-    yield "NO", "no reason recorded" if refusal is None else refusal.binding_constraint
-    for words in answer.request.slo_words:
-        yield "Objective", words
-    if refusal is not None and refusal.closest is not None:
-        closest = refusal.closest
-        yield "Closest", f"{closest.words}, at {digits(closest.requests_per_s)} jobs/s:"
-        for row in closest.slo:
-            yield "", f"{row.name} = {seconds(row.value_s)}, {_sure_words(row, answer)}; limit {seconds(row.limit_s)}"
-        yield from _machine(closest)
-    changes = [] if refusal is None else refusal.what_would_meet_it
-    for i, change in enumerate(changes):
-        yield "" if i else "Would meet", f"{change.change} (checked by {change.verified_by})"
-    if not changes:
-        yield "Would meet", "no change that was tried meets the objectives (a lower rate, TensorRT, more hardware)"
-    for i, (reason, n) in enumerate(answer.search.main_reasons.items()):
-        yield "" if i else "Candidates", f"{n} of {answer.search.n_space} ruled out: {reason}"
-    for notice in answer.search.left_out:
+    yield from refused_lines(
+        NO_REASON if refusal is None else refusal.binding_constraint,
+        answer.request.slo_words,
+        () if refusal is None or refusal.closest is None else _closest(refusal.closest, answer),
+        () if refusal is None else refusal.what_would_meet_it,
+        "a lower rate, TensorRT, more hardware",
+    )
+    yield from ruled_out_lines(search.main_reasons, search, "ruled out: ")
+    for notice in search.left_out:
         yield "Note", notice
     yield "Repeat", answer.reproduce.command
     yield _search(answer)
+
+
+def _closest(closest: NetworkPlan, answer: NetworkAnswer) -> Iterator[Line]:
+    yield "Closest", f"{closest.words}, at {digits(closest.requests_per_s)} jobs/s:"
+    for row in closest.slo:
+        yield "", f"{row.name} = {seconds(row.value_s)}, {_sure_words(row, answer)}; limit {seconds(row.limit_s)}"
+    yield from _machine(closest)
 
 
 def _sure_words(row: SloResult, answer: NetworkAnswer) -> str:

@@ -17,7 +17,7 @@ from planner.networks.assess import JobAssessor, NetworkOutcome
 from planner.networks.candidate import JobCandidate
 from planner.networks.request import NetworkRequest
 from planner.networks.space import Space
-from planner.search.candidate_tester import TIE
+from planner.search.candidate_tester import HALF_TIE
 from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
 
 Progress = Callable[[int, int], None]  # (done, planned)
@@ -60,7 +60,7 @@ class JobSearch:
         held = [o for o in self.held if o.confirmed]
         if not held or held[0].score is None:
             return None
-        limit = held[0].score + TIE * abs(held[0].score)
+        limit = held[0].score + HALF_TIE * abs(held[0].score)
         return min((o for o in held if o.score is not None and o.score <= limit), key=lambda o: o.candidate.distance)
 
 
@@ -147,7 +147,7 @@ class _Run:
         best = self.found.best
         if outcome.score is None or best is None or best.score is None:
             return outcome.score is not None
-        return outcome.score <= best.score + TIE * abs(best.score)
+        return outcome.score <= best.score + HALF_TIE * abs(best.score)
 
     def _add(self, candidate: JobCandidate, outcome: NetworkOutcome) -> None:
         self.seen.add(candidate)
@@ -162,7 +162,7 @@ class _Run:
         best = self.found.best
         if best is None or best.score is None:
             return False
-        tie = TIE * abs(best.score)
+        tie = HALF_TIE * abs(best.score)
         if candidate.distance < best.candidate.distance:
             return self.bounds[candidate] > best.score + tie
         return self.bounds[candidate] > best.score - tie

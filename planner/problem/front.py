@@ -14,7 +14,7 @@ from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.request import PlanRequest
 from planner.problem.request_keys import FRONT_KEYS
 from planner.problem.scenario import request_of_keys
-from planner.problem.slo import Slo, parse_slo, parse_slos
+from planner.problem.slo import Slo, parse_slo, parse_slos, split_slos
 
 #: Name to unit and words, all per token made while the load lasts.
 PER_TOKEN: Final[dict[str, tuple[str, str]]] = {
@@ -47,7 +47,9 @@ class ParetoAxis:
         """Return the axis in words."""
         if self.slo is None:
             return PER_TOKEN[self.name][1]
-        return f"{self.slo.latency.words}, {self.slo.stat}"
+        condition = self.slo.latency.condition
+        some = "" if condition is None else f" of requests with {condition.words}"
+        return f"{self.slo.latency.words}{some}, {self.slo.stat}"
 
     @property
     def is_known(self) -> bool:
@@ -61,7 +63,7 @@ def parse_axes(text: str) -> tuple[ParetoAxis, ...]:
     Raises:
         InputError: An axis is unknown, or there are too few, too many or only costs.
     """
-    names = [part.strip().lower() for part in text.split(",") if part.strip()]
+    names = [part.lower() for part in split_slos(text)]
     if not FEWEST <= len(names) <= MOST or len(set(names)) < len(names):
         raise InputError("--axes takes two or three different objectives", text, "cost,ttft.p99")
     axes = tuple(_axis(name) for name in names)
@@ -73,7 +75,7 @@ def parse_axes(text: str) -> tuple[ParetoAxis, ...]:
 def _axis(name: str) -> ParetoAxis:
     if name in PER_TOKEN:
         return ParetoAxis(name)
-    metric = name.partition(".")[0]
+    metric = name.partition(".")[0].partition("[")[0]
     if "." not in name or metric not in LATENCY_METRICS:
         near = nearest_name(metric, (*PER_TOKEN, *LATENCY_METRICS)) or "cost"
         metrics = ", ".join(LATENCY_METRICS)

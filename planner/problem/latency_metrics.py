@@ -1,109 +1,22 @@
 """The latency metrics that objectives are set on, each with everything that the planner needs to know about it.
 
-To add a metric, add a `LatencyMetric` to `LATENCY_METRICS` and run `python tools/write_schemas.py`. Objectives,
-searches, answers, reports, `plan verify` and `plan drift` loop over that table; the last two leave a metric out that
-the load client or the server does not report.
+To add a metric, define a `LatencyMetric` in a file of its own, list it in `LATENCY_METRICS` and run
+`python tools/write_schemas.py`. Objectives, searches, answers, reports, `plan verify` and `plan drift` loop over that
+table; the last two leave a metric out that the load client or the server does not report.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
-from catalogs.arrays import FloatArray, IntArray
-from catalogs.deployments.layout import Role
-
-if TYPE_CHECKING:
-    from calibration.accuracy.measured_run import MeasuredRun
-    from simulator.cluster.run import Run
-
-
-class RunWindow(Protocol):
-    """The part of a finished run that statistics are taken over."""
-
-    @property
-    def run(self) -> Run:
-        """Return the whole run."""
-
-    def per_request(self, values_s: FloatArray, fewest_output_tokens: int = 1) -> FloatArray:
-        """Return the values of the requests in the window that have at least so many output tokens, in seconds.
-
-        `values_s` has shape (n,), one value per request of the run. A value that is NaN, because its request was never
-        served so far, becomes infinite.
-        """
-
-    def token_gaps_s(self) -> FloatArray:
-        """Return equally likely gaps between two tokens of a request, in seconds. Shape (gaps,)."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeastTimes:
-    """The least times that any schedule needs, in seconds, from which floors are computed.
-
-    `prefill_s` and `output_tokens` have shape (n,), one value per request.
-    """
-
-    prefill_s: FloatArray
-    decode_step_s: float
-    output_tokens: IntArray
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedTimes:
-    """The times that a queueing model expects under a load, in seconds, from which guesses are computed."""
-
-    first_token_s: Callable[[float | None], float]  # takes a quantile as a share in 0..1, or None for the mean
-    step_s: float
-    output_tokens: float
-    other_prefill_s: float = 0.0  # prefill on replicas that the queueing model does not cover
-
-
-def _not_reported(_run: MeasuredRun) -> FloatArray:
-    """Return no samples: load clients do not report the metric, so `plan verify` leaves it out with a note."""
-    return np.empty(0)
-
-
-@dataclass(frozen=True, slots=True)
-class LatencyMetric:
-    """A latency metric: what it is called, and how each part of the planner obtains its values. Times in seconds."""
-
-    name: str  # in objectives; JSON keys append "_s"
-    words: str  # in sentences about one request
-    title: str  # of charts and their axes
-    pools: tuple[Role, ...]  # roles of a disaggregated deployment that contribute to it
-    samples: Callable[[RunWindow], FloatArray]  # from a simulated run
-    floor: Callable[[LeastTimes], FloatArray]  # a safe lower bound of the samples
-    floor_words: str  # why a floor rules a candidate out, with the fields {floor} and {stat}
-    guess: Callable[[ExpectedTimes, float | None], float]  # a closed-form estimate of a quantile, None for the mean
-    stated_error: str  # the statistic of `calibration.accuracy.stated_error` whose error applies
-    measured: Callable[[MeasuredRun], FloatArray] = _not_reported  # finite samples from a load client's result
-    histograms: tuple[str, ...] = ()  # names that vLLM has given its Prometheus histogram, the newest first
-    samples_called: str = "requests"  # what the samples are; costly to collect unless they are requests
-    always_plotted: bool = False  # in reports also where no objective is set on it
-    relieving_tokens: int = 0  # fewer (-1) or more (1) batched tokens in a step shorten it; 0: neither does by itself
-    in_every_answer: bool = False  # False: answers of former versions, or without objectives on it, lack it
-
-    @property
-    def key(self) -> str:
-        """Return the key of its statistics in JSON documents."""
-        return f"{self.name}_s"
-
-    @property
-    def is_per_request(self) -> bool:
-        """Return whether each request has one value."""
-        return self.samples_called == "requests"
-
-    def involves(self, role: Role) -> bool:
-        """Return whether time on replicas of `role` is part of this latency."""
-        return role == "both" or role in self.pools
-
-    def is_only_of(self, role: Role) -> bool:
-        """Return whether replicas of `role` alone determine this latency."""
-        return role == "both" or self.pools == (role,)
-
+from catalogs.errors import InputError
+from planner.problem.latency_metric import LatencyMetric
+from planner.problem.length_condition import LengthCondition
+from planner.problem.normalized_latency import NORMALIZED, NORMALIZED_TOTAL
 
 TTFT: Final = LatencyMetric(
     name="ttft",
@@ -127,7 +40,7 @@ TPOT: Final = LatencyMetric(
     words="time per output token",
     title="time per output token",
     pools=("decode",),
-    samples=lambda window: window.per_request(window.run.tpot_s, fewest_output_tokens=2),
+    samples=lambda window: window.per_request(window.run.tpot_s, window.run.requests.output_tokens > 1),
     floor=lambda least: np.full(1, least.decode_step_s if np.any(least.output_tokens > 1) else 0.0),
     floor_words="one decode step alone is {floor}",
     guess=lambda expected, _: expected.step_s,
@@ -172,5 +85,43 @@ E2E: Final = LatencyMetric(
     in_every_answer=True,
 )
 
+
+class LatencyMetrics(Mapping[str, LatencyMetric]):
+    """Latency metrics by name; a name such as "e2e[in<1k]" gives the metric of the requests that fulfil the condition.
+
+    Iteration yields only the metrics of all requests.
+    """
+
+    def __init__(self, *metrics: LatencyMetric) -> None:
+        self._metrics = {metric.name: metric for metric in metrics}
+        self._conditioned: dict[str, LatencyMetric] = {}
+
+    def __getitem__(self, name: str) -> LatencyMetric:
+        """Return a metric by its name.
+
+        Raises:
+            KeyError: There is no such metric, or the condition is not valid.
+        """
+        found = self._metrics.get(name) or self._conditioned.get(name)
+        if found is not None:
+            return found
+        metric, bracket, condition = str(name).partition("[")
+        if not bracket or not condition.endswith("]"):
+            raise KeyError(name)
+        try:
+            found = self._metrics[metric].where(LengthCondition.parse(condition[:-1]))
+        except InputError as error:
+            raise KeyError(name) from error
+        return self._conditioned.setdefault(name, found)
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names of the metrics of all requests."""
+        return iter(self._metrics)
+
+    def __len__(self) -> int:
+        """Return the number of metrics of all requests."""
+        return len(self._metrics)
+
+
 #: Every latency metric by its name, in the order of answers, reports and error messages.
-LATENCY_METRICS: Final[Mapping[str, LatencyMetric]] = {metric.name: metric for metric in (TTFT, TPOT, ITL, E2E)}
+LATENCY_METRICS: Final = LatencyMetrics(TTFT, TPOT, ITL, E2E, NORMALIZED, NORMALIZED_TOTAL)

@@ -17,14 +17,15 @@ from catalogs.deployments.encoder_decoders import default_engine
 from catalogs.hardware.catalog import canonical_order
 from catalogs.launch.command import engine_family
 from catalogs.models.catalog import load_model
+from catalogs.models.media_items import Modality
 from catalogs.ui.shared_options import DEFAULT_WORKLOAD, INPUT_TOKENS_HELP, OUTPUT_TOKENS_HELP, WORKLOAD_HELP
 from catalogs.units import DTYPE_BYTES
 from catalogs.workloads.workload import (
     Workload,
     default_workload,
     load_workload,
+    served_modalities,
     with_constant_lengths,
-    workload_sends_images,
 )
 from planner.problem.accounting import NO_ACCOUNTING, SPOT, Accounting
 from planner.problem.candidate import Candidate, DeploymentOverrides
@@ -402,23 +403,23 @@ class PlanRequest(RequestModel):
             InputError: The workload is unknown, or its lengths cannot be replaced.
         """
         found = with_constant_lengths(load_workload(self.workload), self.input_tokens, self.output_tokens)
-        return found.for_model(load_model(self.model)) if found.sends_images else found
+        return found.for_model(load_model(self.model)) if found.sends_media else found
 
     @property
-    def sends_images(self) -> bool:
-        """Return whether the workload has images."""
-        return workload_sends_images(self.workload)
+    def modalities(self) -> tuple[Modality, ...]:
+        """Return the kinds of items of the workload that the model reads as tokens of its prompts."""
+        return served_modalities(self.workload, load_model(self.model))
 
     @property
     def further_keys(self) -> DeploymentOverrides:
         """Return the keys of deployment.yaml that every candidate has and that the search does not choose.
 
-        A workload with images needs engines that serve them.
+        A workload with images, videos or audio needs engines that serve them.
         """
         rest = self.fixed.rest
-        if not self.sends_images or "multimodal" in rest.values:
+        if not self.modalities or "multimodal" in rest.values:
             return rest
-        return DeploymentOverrides({**rest.values, "multimodal": {}})
+        return DeploymentOverrides({**rest.values, "multimodal": {"modalities": list(self.modalities)}})
 
     @property
     def given(self) -> bool:

@@ -1,4 +1,7 @@
-"""Service-level objectives: `METRIC.STAT=LIMIT`, for example `ttft.p99=2s,tpot.mean=50ms`."""
+"""Service-level objectives: `METRIC.STAT=LIMIT`, for example `ttft.p99=2s,tpot.mean=50ms`.
+
+A condition in brackets restricts an objective to requests of some lengths: `e2e[in<1k,out<256].p99=5s`.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,13 @@ from typing import Final
 import numpy as np
 
 from catalogs.arrays import FloatArray
-from catalogs.errors import InputError, nearest_name
+from catalogs.errors import LONGEST_VALUE, InputError, nearest_name
 from catalogs.ui.words import human_s
+from planner.problem.interactivity import INTERACTIVITY, tpot_limit_s
 from planner.problem.key_definition import need_one_of
-from planner.problem.latency_metrics import LATENCY_METRICS, TTFT, LatencyMetric
+from planner.problem.latency_metric import LatencyMetric
+from planner.problem.latency_metrics import LATENCY_METRICS, TPOT, TTFT
+from planner.problem.length_condition import LengthCondition
 
 UNIT_S: Final[dict[str, float]] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 
@@ -30,6 +36,17 @@ MOST_PERCENTILE: Final = 99.99
 
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 
+#: What stands between commas that separate objectives; those of the condition of an objective do not.
+_OBJECTIVE = re.compile(r"(?:\[[^\[\]]*\]|[^,])+")
+
+_CONDITION = re.compile(r"\[([^\[\]]*)\]")
+
+#: An opening bracket without its closing one, with what follows up to the next opening one.
+_OPEN = re.compile(r"\[[^\[\]]*(?=\[|\Z)")
+
+#: The statistic after a condition.
+_STATISTIC = re.compile(r"\.(?:mean|p\d{1,2}(?:\.\d+)?)\s*=", re.IGNORECASE)
+
 _LIMIT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s]*)")
 
 
@@ -38,16 +55,18 @@ class Slo:
     """One objective: a statistic of one latency must not exceed a limit.
 
     Attributes:
-        metric: The latency metric.
+        metric: The name of the latency metric, with the canonical text of its condition: "e2e" or "e2e[in<1k]".
         stat: "mean" or "pNN".
         limit_s: The limit, seconds.
         metric_given: False if the metric was left out and ttft is assumed.
+        as_rate: True if it was written as interactivity, in tokens per second.
     """
 
     metric: str
     stat: str
     limit_s: float
     metric_given: bool = field(default=True, compare=False)
+    as_rate: bool = field(default=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -76,11 +95,13 @@ class Slo:
         what = self.latency.words
         if not self.latency.is_per_request and self.quantile is not None:
             return f"{self.stat[1:]} % of {self.latency.samples_called} are at most {limit}"
+        condition = self.latency.condition
+        some = f" with {condition.words}" if condition is not None else ""
         if self.quantile is None:
-            words = f"the mean {what} is at most {limit}"
+            words = f"the mean {what}{f' of requests{some}' if some else ''} is at most {limit}"
         else:
             article = "an" if what[0] in "aeiou" else "a"
-            words = f"{self.stat[1:]} % of requests have {article} {what} of at most {limit}"
+            words = f"{self.stat[1:]} % of requests{some} have {article} {what} of at most {limit}"
         return words if self.metric_given else f"{words} (no metric given: time to first token assumed)"
 
     def value_s(self, samples_s: FloatArray) -> float:
@@ -123,7 +144,9 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
     wrong = next((text for text in given if not isinstance(text, str)), None)
     if wrong is not None:
         raise InputError("an SLO is a text", wrong, "ttft.p99=2s")
-    parts = [part.strip() for text in given for part in text.split(",") if part.strip()]
+    for text in given:
+        _need_closed(text)
+    parts = [part for text in given for part in split_slos(text)]
     if not parts:
         raise InputError("an SLO is needed, written METRIC.STAT=LIMIT", None, "ttft.p99=2s")
     slos = tuple(parse_slo(part) for part in parts)
@@ -134,21 +157,80 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
     return slos
 
 
+def split_slos(text: str) -> list[str]:
+    """Return the texts that commas separate, without spaces around them; conditions keep their commas."""
+    return [part.strip() for part in _OBJECTIVE.findall(text) if part.strip()]
+
+
 def parse_slo(text: str) -> Slo:
     """Return the objective that a text describes.
 
     Raises:
         InputError: The text is not valid; the error names the broken rule and the nearest valid choice.
     """
-    name, equals, limit = (part.strip() for part in text.partition("="))
+    _need_closed(text)
+    written, condition = _taken_apart(text)
+    name, equals, limit = (part.strip() for part in written.partition("="))
     if not equals:
         raise InputError("an SLO is written METRIC.STAT=LIMIT", text, "ttft.p99=2s")
     metric, dot, stat = name.lower().partition(".")
     given = bool(dot) and not _PERCENTILE.fullmatch(name.lower())
     if not given:
         metric, stat = DEFAULT_METRIC, name.lower()
+    is_rate = given and metric == INTERACTIVITY
+    metric = TPOT.name if is_rate else metric
     need_one_of("an SLO metric", metric, tuple(LATENCY_METRICS))
-    return Slo(metric, _stat(stat), _limit_s(limit), given)
+    if condition is not None:
+        metric = LATENCY_METRICS[metric].where(condition).name
+    return Slo(metric, _stat(stat), tpot_limit_s(limit) if is_rate else _limit_s(limit), given, is_rate)
+
+
+def _need_closed(text: str) -> None:
+    """Check that every bracket of a text is closed.
+
+    Raises:
+        InputError: One is not; the nearest choice closes it before the statistic.
+    """
+    if _OPEN.search(text) is None:
+        return
+    nearest = _OPEN.sub(lambda found: _closed(found[0]), text)
+    try:
+        is_valid = len(nearest) <= LONGEST_VALUE and bool(parse_slos([nearest]))
+    except InputError:
+        is_valid = False
+    rule = "the bracket of a condition is not closed: ] is missing"
+    raise InputError(rule, text, nearest if is_valid else "e2e[in<1k,out<256].p99=5s")
+
+
+def _closed(condition: str) -> str:
+    """Return a condition with the bracket that is missing: before the statistic, or at the end."""
+    found = _STATISTIC.search(condition)
+    return f"{condition}].p99=2s" if found is None else f"{condition[: found.start()]}]{condition[found.start() :]}"
+
+
+def _taken_apart(text: str) -> tuple[str, LengthCondition | None]:
+    """Return the text without its condition, and the condition.
+
+    Raises:
+        InputError: Brackets do not follow the metric, or the condition is not valid.
+    """
+    found = _CONDITION.search(text)
+    rule = "a condition stands once, in brackets after the metric, as in e2e[in<1k,out<256].p99=5s"
+    if found is None:
+        if "[" in text or "]" in text:
+            raise InputError(rule, text, text.replace("[", "").replace("]", ""))
+        return text, None
+    before, after = text[: found.start()], text[found.end() :]
+    rest = before + after
+    if "[" in rest or "]" in rest:
+        raise InputError(rule, text, f"{DEFAULT_METRIC}{found[0]}.p99=2s")
+    condition = LengthCondition.parse(found[1])
+    if not before.strip() or "." in before or "=" in before or _PERCENTILE.fullmatch(before.strip().lower()):
+        head, dot, stat = rest.strip().partition(".")
+        known = head.lower() in LATENCY_METRICS
+        nearest = f"{head}{found[0]}{dot}{stat}" if known else f"{DEFAULT_METRIC}{found[0]}.{rest.strip().lstrip('.')}"
+        raise InputError(rule, text, nearest)
+    return rest, condition
 
 
 def _stat(text: str) -> str:

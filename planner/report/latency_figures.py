@@ -32,7 +32,8 @@ LatencyRow = tuple[float, dict[str, Any], bool]
 def curve_metrics(plan: Plan) -> list[str]:
     """Return the latency metrics that have a chart: those with an objective, and those that are always drawn."""
     limited = [row.metric for row in plan.slo]
-    return [name for name, metric in LATENCY_METRICS.items() if name in limited or metric.always_plotted]
+    found = [name for name, metric in LATENCY_METRICS.items() if name in limited or metric.always_plotted]
+    return list(dict.fromkeys([*found, *limited]))
 
 
 def capacity_curve(plan: Plan, points: list[SweepPoint], metric: str) -> PlotlyFigure:

@@ -18,6 +18,7 @@ from planner.report import answer_tables, evidence, machine_figures
 from planner.report.answer_tables import TextTable
 from planner.report.certainty import certainty
 from planner.report.material import ReportData, ReportSimulations
+from planner.sections.refusal import refused_section, unexplained_section
 from planner.sections.registry import section_pages
 
 FOOTER: Final = "Written by plan report. This file loads no external resources."
@@ -115,25 +116,18 @@ def _drawn(found: TextTable) -> Markup:
 def _refused(answer: Answer) -> PageSection:
     no = answer.infeasible
     if no is None:
-        return PageSection("Recommended", [note("No plan, and no reason recorded.")])
-    parts = [cards([("Recommended", "NO deployment"), ("Reason", no.binding_constraint)])]
-    parts.append(bullets(answer.request.slo_words))
+        return unexplained_section()
+    closest: list[Markup] = []
     if no.closest is not None:
-        parts.append(paragraph(f"The closest plan is {deployment_words(no.closest.deployment)}."))
+        closest.append(paragraph(f"The closest plan is {deployment_words(no.closest.deployment)}."))
         if no.closest.slo:
-            parts.append(_drawn(answer_tables.objectives(answer, no.closest)))
+            closest.append(_drawn(answer_tables.objectives(answer, no.closest)))
         if no.closest.memory is not None:
             memory = no.closest.memory
-            parts.append(chart(machine_figures.memory_bar(memory), memory.equation, 190))
-    if no.what_would_meet_it:
-        changes = [(c.change, c.verified_by) for c in no.what_would_meet_it]
-        parts.append(table(("Would meet the objectives", "Checked by"), changes, words=2))
-    else:
-        parts.append(note("No change that was tried meets the objectives."))
-    if answer.search.bounded_out:
-        reasons = [(reason, f"{n:,}") for reason, n in answer.search.main_reasons.items()]
-        parts.append(table(("Ruled out by bounds, because", "Candidates"), reasons))
-    return PageSection("Result", parts)
+            closest.append(chart(machine_figures.memory_bar(memory), memory.equation, 190))
+    return refused_section(
+        no.binding_constraint, answer.request.slo_words, closest, no.what_would_meet_it, answer.search
+    )
 
 
 def _again(answer: Answer) -> PageSection:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Final, Literal, Protocol
 
 from planner.evaluation.capacity import find_capacity
@@ -18,7 +19,7 @@ from planner.evaluation.evaluator import (
     RequestCounter,
     RunSizes,
     Verdict,
-    judge,
+    verdict_of,
 )
 from planner.problem.candidate import Candidate
 from planner.problem.demand import RequiredRates
@@ -31,8 +32,12 @@ from planner.search.ordering import (
     twins_last,
 )
 
-#: Two plans that differ by less than this share tie: bisection resolves no more, and the simpler one is preferred.
+#: Two plans that differ by at most this share tie, and the simpler one is preferred.
 TIE: Final = 0.02
+
+#: A comparison of capacities takes half of a tie on each side, because both losses add up: a candidate that is up to
+#: this much better than the best is not measured, and a simpler one that is up to this much worse is recommended.
+HALF_TIE: Final = TIE / 2
 
 #: Added to value / limit if the system does not keep up, so that it ranks after all systems that do.
 UNSTABLE: Final = 1000.0
@@ -143,10 +148,8 @@ class CandidateTester:
 
     def _judged(self, candidate: Candidate, requests_per_s: float, n: int, allowance: ErrorAllowance) -> Verdict:
         load = Load(requests_per_s * allowance.speed, n, self.seed, patient=n >= self.sizes.full)
-        seen = self.evaluator.observe(candidate, load)
-        if self.counter is not None:
-            self.counter.add(candidate, seen)
-        return judge([seen], self.slos, allowance)
+        count = None if self.counter is None else partial(self.counter.add, candidate)
+        return verdict_of(self.evaluator, candidate, [load], self.slos, allowance, seen=count)
 
     def ruled_out(self, candidate: Candidate, short: Verdict, goal: float = 1.0, guessed_goal: float = 1.0) -> bool:
         """Return whether a short run rules a candidate out: it misses the goal by more than its noise.
@@ -198,7 +201,7 @@ class CandidateTester:
         ratios = {c: self.guessed_ratio(c, self.floor_per_s(c)) for c in candidates}
         fast = most_promising_first(roomy, lambda c: ratios[c])
         varied = [one_of_each_placement_first(order) for order in (fast, roomy)]
-        rest = interleaved(twins_last(fast, lambda c: (ratios[c],), TIE / 2), *varied)
+        rest = interleaved(twins_last(fast, lambda c: (ratios[c],), HALF_TIE), *varied)
         return list(dict.fromkeys([*best_on_most_of_each_kind(fast), *rest]))
 
     def refuse(self, candidate: Candidate, best: Outcome | None, verdict: Verdict) -> Outcome:
@@ -208,7 +211,7 @@ class CandidateTester:
         return Outcome(candidate, status, 0.0, verdict.requests_per_s, ratio, verdict.worst.name, None)
 
     def capacity(self, candidate: Candidate, floor: Verdict, guess_per_s: float) -> Outcome:
-        """Return the outcome of a search for the highest rate that meets the objectives."""
-        found = find_capacity(lambda r: self.probe(candidate, r, self.sizes.full), guess_per_s, floor)
+        """Return the outcome of a search for the highest rate that meets the objectives, to half of a tie."""
+        found = find_capacity(lambda r: self.probe(candidate, r, self.sizes.full), guess_per_s, floor, HALF_TIE)
         rate, upper, at = found.requests_per_s, found.upper_requests_per_s, found.at_capacity
         return Outcome(candidate, "measured", rate, upper, at.ratio, at.worst.name, -rate)

@@ -10,7 +10,7 @@ from planner.evaluation.capacity import find_capacity
 from planner.evaluation.evaluator import RequestCounter, Verdict
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
-from planner.search.candidate_tester import TIE, Assess, CandidateTester, Outcome
+from planner.search.candidate_tester import HALF_TIE, TIE, Assess, CandidateTester, Outcome
 from planner.search.ordering import interleaved, most_promising_first, placed_and_typed, twins_last
 
 #: A candidate whose estimated energy is above that of the best by this factor is taken to be unable to win, if it
@@ -76,9 +76,10 @@ def equal_unit_cost(_: Candidate) -> float:
 class CapacityRace:
     """Finds the highest capacity per unit cost: US dollars per hour (cost), accelerators (goodput), or 1 (throughput).
 
-    A candidate must beat the best so far by more than a tie, in one short run and then in one full run. Only then its
-    capacity is bisected, so most candidates cost a single short simulation. A candidate that is simpler than the best
-    (see `space.distance_from_defaults`) only needs to tie with it.
+    A candidate must beat the best so far by more than half of a tie, in one short run and then in one full run. Only
+    then its capacity is bisected, so most candidates cost a single short simulation. A candidate that is simpler than
+    the best (see `space.distance_from_defaults`) may be worse by half of a tie. Capacities are bisected to half of a
+    tie too. The simplest plan within half of a tie of the best rate is thus at most a tie worse than any candidate.
     """
 
     tester: CandidateTester
@@ -88,7 +89,7 @@ class CapacityRace:
     def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
         """Return whether the estimated rate with a full batch is far below the rate needed to match the best."""
         most_per_s = self.tester.evaluator.fluid_requests_per_s(candidate) * OVERLOAD
-        return most_per_s < self._break_even_per_s(candidate, best) * (1 - TIE)
+        return most_per_s < self._break_even_per_s(candidate, best) * (1 - HALF_TIE)
 
     def _break_even_per_s(self, candidate: Candidate, best: Outcome) -> float:
         """Return the rate at which a candidate is as good as the best."""
@@ -102,7 +103,7 @@ class CapacityRace:
         fastest = most_promising_first(candidates, self._estimate, default_limits_first=True)
         estimates = {c: -self.tester.guessed_capacity_per_s(c) / self.unit_cost(c) for c in fastest}
         largest = sorted(fastest, key=estimates.__getitem__)
-        return twins_last(interleaved(fastest, largest), lambda c: (self._estimate(c), estimates[c]), TIE / 2)
+        return twins_last(interleaved(fastest, largest), lambda c: (self._estimate(c), estimates[c]), HALF_TIE)
 
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates that are expected to meet the objectives first."""
@@ -120,12 +121,12 @@ class CapacityRace:
                 return tester.refuse(candidate, None, floor)
             return self._scored(tester.capacity(candidate, floor, tester.evaluator.fluid_requests_per_s(candidate)))
         break_even_per_s = self._break_even_per_s(candidate, best)
-        above = self._race(candidate, max(break_even_per_s * (1 + TIE), tester.held_per_s(candidate) or 0.0))
+        above = self._race(candidate, max(break_even_per_s * (1 + HALF_TIE), tester.held_per_s(candidate) or 0.0))
         if above.met:
             return self._scored(tester.capacity(candidate, above, above.requests_per_s * 1.1))
         if self.distance_from_defaults(candidate) >= self.distance_from_defaults(best.candidate):
             return tester.refuse(candidate, best, above)
-        tied = self._race(candidate, max(break_even_per_s * (1 - TIE), tester.held_per_s(candidate) or 0.0))
+        tied = self._race(candidate, max(break_even_per_s * (1 - HALF_TIE), tester.held_per_s(candidate) or 0.0))
         if not tied.met:
             return tester.refuse(candidate, best, tied)
         rate, ratio, binding = tied.requests_per_s, tied.ratio, tied.worst.name
@@ -172,7 +173,7 @@ class LowestEnergy:
         ratios = {c: tester.guessed_ratio(c, tester.held_per_s(c) or tester.floor_per_s(c)) for c in candidates}
         estimates = {c: self._estimate(c) for c in candidates}
         orders = (most_promising_first(candidates, lambda c: estimates[c], first) for first in (False, True))
-        thriftiest = twins_last(interleaved(*orders), lambda c: (estimates[c], ratios[c]), TIE / 2)
+        thriftiest = twins_last(interleaved(*orders), lambda c: (estimates[c], ratios[c]), HALF_TIE)
         return sorted(thriftiest, key=lambda c: ratios[c] > LIKELY_RATIO)
 
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -257,7 +258,7 @@ class LowestLatency:
         fastest = most_promising_first(candidates, lambda c: -self.tester.evaluator.fluid_requests_per_s(c))
         ratios = {c: self.tester.guessed_ratio(c, self.tester.floor_per_s(c)) for c in fastest}
         orders = (most_promising_first(fastest, lambda c: ratios[c], first) for first in (False, True))
-        return twins_last(interleaved(*orders), lambda c: (ratios[c],), TIE / 2)
+        return twins_last(interleaved(*orders), lambda c: (ratios[c],), HALF_TIE)
 
     def safest_first(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates that are expected to meet the objectives first."""
@@ -277,6 +278,16 @@ class LowestLatency:
         if not full.met:
             return tester.refuse(candidate, best, full)
         return Outcome(candidate, "measured", rate, float("inf"), full.ratio, full.worst.name, full.ratio)
+
+
+def simplest_tied(
+    outcomes: Sequence[Outcome], share: float, distance_from_defaults: Callable[[Candidate], tuple[int, ...]]
+) -> Outcome:
+    """Return the simplest of the outcomes whose score is at most a share worse than the best score."""
+    scored = [(o.score, o) for o in outcomes if o.score is not None]
+    best = min(score for score, _ in scored)
+    tied = [(score, o) for score, o in scored if score <= best + share * abs(best)]
+    return min(tied, key=lambda pair: (distance_from_defaults(pair[1].candidate), pair[0], pair[1].candidate))[1]
 
 
 def assess_for(

@@ -25,6 +25,7 @@ from planner.evaluation.evaluator import (
     RunSizes,
     Verdict,
     judge,
+    verdict_of,
 )
 from planner.evaluation.queueing import Utilisation
 from planner.problem.candidate import Candidate
@@ -217,8 +218,7 @@ class ParetoSpace:
         slower = replace(load, requests_per_s=load.requests_per_s * allowance.speed)
         for n_seeds in (1, SEEDS) if patient else (1,):
             loads = [replace(slower, seed=self.seed + i) for i in range(n_seeds)]
-            seen = [self.evaluator.observe(point.candidate, each) for each in loads]
-            verdict = judge(seen, self.slos, allowance)
+            verdict = verdict_of(self.evaluator, point.candidate, loads, self.slos, allowance)
             missed = max(self._behind(verdict, patient), verdict.value_ratio - 1)
             if missed > 0 or missed < -CLOSE:
                 break

@@ -50,6 +50,13 @@ def front_progress() -> Iterator[FrontProgress | None]:
 
 
 @contextmanager
+def matrix_progress() -> Iterator[Callable[[int, int, str], None] | None]:
+    """Yield a callback for `run_matrix`, or None if stderr is not a terminal."""
+    with _progress_bar("matrix") as update:
+        yield update
+
+
+@contextmanager
 def candidate_progress() -> Iterator[Callable[[int, int], None] | None]:
     """Yield a callback for a search that states only how many candidates are done, or None without a terminal."""
     with _progress_bar("search") as update:

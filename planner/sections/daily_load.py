@@ -36,6 +36,7 @@ from planner.evaluation.confidence import (
 )
 from planner.evaluation.deployments import with_replicas
 from planner.evaluation.evaluator import Load, RunSizes, judge
+from planner.evaluation.workload_statistics import condition_shares
 from planner.problem.latency_metrics import E2E
 from planner.problem.load_curve import LoadCurve
 from planner.problem.request import PlanRequest
@@ -224,7 +225,8 @@ def _cold_start_s(compiled: CompiledDeployment, cold: ColdStart) -> float:
 def _unit(chosen: ChosenPlan, cold_start_s: float) -> ReplicaUnit:
     request, candidate, best = chosen.request, chosen.candidate, chosen.evaluated
     carries = (best.capacity_requests_per_s or best.requests_per_s) / candidate.replicas
-    load = Load(carries * candidate.replicas, RunSizes.for_slos(request.slos).full, request.seed)
+    n_requests = RunSizes.for_slos(request.slos, condition_shares(request)).full
+    load = Load(carries * candidate.replicas, n_requests, request.seed)
     verdict = judge([chosen.evaluator.observe(candidate, load)], request.slos)
     usd_per_hour = partial(chosen.prices.usd_per_hour_of_replicas, candidate)
     return ReplicaUnit(

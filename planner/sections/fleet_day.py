@@ -174,7 +174,8 @@ def _waiting(run: Run, slo: Slo, begin_s: float, end_s: float) -> float:
     """Return the share of that value that is waiting for the first step; ALL_WAITING if it does not matter."""
     if slo.latency.stated_error not in WAITING_METRICS:
         return ALL_WAITING
-    queue_s = run.queue_s[(run.arrival_s >= begin_s) & (run.arrival_s < end_s)]
+    inside = (run.arrival_s >= begin_s) & (run.arrival_s < end_s)
+    queue_s = slo.latency.of_same_requests(RequestWindow(run, inside), run.queue_s)
     return waiting_share(_samples(run, slo, begin_s, end_s), queue_s, slo.value_s)
 
 

@@ -15,6 +15,7 @@ from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
 from planner.sections.accounts import AccountsSection
+from planner.sections.complexity import ComplexitySection
 from planner.sections.daily_load import DailyLoadSection
 from planner.sections.power_limits import PowerLimitsSection
 from planner.sections.quality import QualitySection
@@ -22,6 +23,7 @@ from planner.sections.section import ChosenPlan, Section
 from planner.sections.users import UsersSection
 
 SECTIONS: Final[tuple[Section[Any], ...]] = (
+    ComplexitySection(),
     UsersSection(),
     DailyLoadSection(),
     AccountsSection(),

@@ -113,12 +113,8 @@ def level_words(level: float, span: str) -> str:
     return f"{percent(level)} interval: {span}"
 
 
-#: Ends of intervals above this are those of a deployment that may not keep up with its load, seconds.
-_ENDLESS_S: Final = 1e7
-
-
 def interval_words(low_s: float | None, high_s: float | None) -> str:
     """Return an interval of seconds, for example "28 ms to 205 ms" or, without an upper bound, "28 ms or more"."""
-    if high_s is None or high_s > _ENDLESS_S:
+    if high_s is None:
         return f"{seconds(low_s)} or more"
     return f"{seconds(low_s)} to {seconds(high_s)}"

@@ -41,6 +41,7 @@ from planner.evaluation.confidence import (
 )
 from planner.evaluation.evaluator import Load, Observation, RunSizes, pooled_value_s, pooled_waiting_share
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window
+from planner.evaluation.workload_statistics import condition_shares
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.sections.section import ChosenPlan, Section, interval_words, level_words, verdict_words
@@ -95,7 +96,7 @@ class UsersSection(Section[UsersInClosedLoop]):
         share = max(-(-replicas // MOST_REPLICAS), -(-users // MOST_USERS))
         share = next(n for n in range(min(share, replicas), replicas + 1) if replicas % n == 0)
         serve = partial(simulate, chosen_evaluator.deployments.part(chosen.candidate, share))
-        n = RunSizes.for_slos(request.slos).full
+        n = RunSizes.for_slos(request.slos, condition_shares(request)).full
         evaluator = ClosedLoopEvaluator(serve, chosen_evaluator.workload, request.slos, n, request.seed)
         all_users = Users(users, request.think_s)
         rate, sure = chosen.evaluated.requests_per_s, request.confidence
@@ -181,7 +182,7 @@ def closed_loop(
     moved = np.array([loop.load.requests_per_s for loop in slower]) / speeds
     mean = float(rates.mean())
     low, high = interval(mean, moved, float(np.std(np.log(rates), ddof=1) / math.sqrt(SEEDS)))
-    rows = [_slo_result(slo, loops, slower, error, sure) for slo in evaluator.slos]
+    rows = [slo_row(slo, loops, slower, error, sure) for slo in evaluator.slos]
     return UsersInClosedLoop(
         users=users.n,
         think_s=users.think_s,
@@ -197,9 +198,18 @@ def closed_loop(
     )
 
 
-def _slo_result(
+def slo_row(
     slo: Slo, loops: list[Observation], slower: list[Observation], error: StatedError, sure: float
 ) -> SloResult:
+    """Return the row of an objective in a closed loop.
+
+    Args:
+        slo: The objective.
+        loops: Runs of independent seeds.
+        slower: Runs with the times between requests divided by the factors of the error of the speed at LEVELS.
+        error: Stated error of the simulator.
+        sure: The confidence with which the objective must be met.
+    """
     value_s, noise = pooled_value_s(loops, slo), log_noise(loops, slo)
     waiting = np.array([pooled_waiting_share([loop], slo) for loop in slower])
     factors = Factors.at(np.array(LEVELS), slo, error, waiting).latency

@@ -15,12 +15,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from catalogs.arrays import FloatArray
+from catalogs.arrays import BoolArray, FloatArray
 from catalogs.deployments.layout import Limits
 from catalogs.ui.words import human_s, percent
 from catalogs.workloads.request_set import RequestSet
 from planner.problem.candidate import Candidate
-from planner.problem.latency_metrics import LeastTimes
+from planner.problem.latency_metric import LeastTimes
 from planner.problem.price_list import PriceList, rental_need
 from planner.problem.slo import Slo, statistic_s
 from simulator.cluster.compiled import SHORTEST_SEQUENCE_TOKENS
@@ -122,15 +122,32 @@ def length_discard(
     too_long = _too_long(max_model_len, requests, side_tokens)
     if not too_long.any():
         return None
-    several = requests.output_tokens > 1  # the others have no time per output token
-    share = min(float(too_long.mean()), float(too_long[several].mean()) if several.any() else 1.0)
-    least = share - _SIGMAS * math.sqrt(share * (1 - share) / _MIN_MEASURED)
-    tolerated = [most_unserved(_MIN_MEASURED)]
-    tolerated += [1 - (slo.quantile or 1.0) for slo in slos if slo.latency.is_per_request]
-    if least <= min(tolerated):
+    everyone = np.ones(requests.n, dtype=np.bool_)
+    tolerated = [(most_unserved(_MIN_MEASURED), everyone)]
+    tolerated += [(1 - (slo.quantile or 1.0), _held(slo, requests)) for slo in slos if slo.latency.is_per_request]
+    if all(_least_refused(too_long, requests, held) <= share for share, held in tolerated):
         return None
     why, longest = rejected_words(max_model_len, requests, side_tokens), requests.input_tokens + requests.output_tokens
     return Discard(REQUEST_LENGTH, why, float(longest.max()), float(max_model_len))
+
+
+def _least_refused(too_long: BoolArray, requests: RequestSet, held: BoolArray) -> float:
+    """Return the share that is refused of the requests that `held` marks, in a favourable draw.
+
+    Requests of one output token, which have no time per output token, count if that makes the share smaller. Both
+    arrays have shape (requests,).
+    """
+    several = held & (requests.output_tokens > 1)
+    share = min(float(too_long[held].mean()), float(too_long[several].mean()) if several.any() else 1.0)
+    return share - _SIGMAS * math.sqrt(share * (1 - share) / (_MIN_MEASURED * float(held.mean())))
+
+
+def _held(slo: Slo, requests: RequestSet) -> BoolArray:
+    """Return which requests an objective is about. Shape (requests,)."""
+    condition = slo.latency.condition
+    if condition is None:
+        return np.ones(requests.n, dtype=np.bool_)
+    return condition.holds(requests.input_tokens, requests.output_tokens)
 
 
 def most_unserved(n_measured: int) -> float:
@@ -165,9 +182,10 @@ def latency_discard(cycle_s: CycleS, limits: Limits, requests: RequestSet, slos:
     """Return why an objective can never be met: the first whose floor is above its limit, or None."""
     step_s = fastest_decode_s(cycle_s, limits)
     prefill_s = prefill_floor_s(cycle_s, limits, shortest_new_tokens(requests))
-    least = LeastTimes(prefill_s, step_s, requests.output_tokens)
+    least = LeastTimes(prefill_s, step_s, requests.input_tokens, requests.output_tokens)
     for slo in slos:
-        floor_s = optimistic_statistic_s(slo.latency.floor(least), slo.quantile)
+        n_measured = _MIN_MEASURED * float(_held(slo, requests).mean())
+        floor_s = optimistic_statistic_s(slo.latency.floor(least), slo.quantile, n_measured)
         if floor_s > slo.limit_s * MARGIN:
             why = slo.latency.floor_words.format(floor=human_s(floor_s), stat=slo.stat)
             reason = f"{why}, above the limit of {human_s(slo.limit_s)}"
@@ -175,14 +193,17 @@ def latency_discard(cycle_s: CycleS, limits: Limits, requests: RequestSet, slos:
     return None
 
 
-def optimistic_statistic_s(samples_s: FloatArray, quantile: float | None) -> float:
+def optimistic_statistic_s(samples_s: FloatArray, quantile: float | None, n_measured: float = _MIN_MEASURED) -> float:
     """Return the statistic of a favourable sample, seconds: three standard errors below the statistic of the samples.
 
-    The standard error is for the fewest requests that a run measures. The samples have shape (n,).
+    Args:
+        samples_s: Values of many requests. Shape (n,).
+        quantile: The statistic; None is the mean.
+        n_measured: The fewest requests that a run measures, which the standard error is for.
     """
     if quantile is None:
-        return float(samples_s.mean() - _SIGMAS * samples_s.std() / math.sqrt(_MIN_MEASURED))
-    luck = _SIGMAS * math.sqrt(quantile * (1 - quantile) / _MIN_MEASURED)
+        return float(samples_s.mean() - _SIGMAS * samples_s.std() / math.sqrt(n_measured))
+    luck = _SIGMAS * math.sqrt(quantile * (1 - quantile) / n_measured)
     return statistic_s(samples_s, max(quantile - luck, 0.0))
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from catalogs.models.image_rules import ImageLayout
+from catalogs.models.media_items import MediaLayout
 from simulator.analysis.operators import OperatorRow, step_operators
 from simulator.core.batch import Batch, BatchShape, SideTransfers
 from simulator.costs.partition import BatchRows
 from simulator.costs.tables import StepTables
-from simulator.layers.vision import encoding_of
+from simulator.layers.towers import encoding_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class AnalyzedSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptImages:
-    """The images at the start of every prompt: `count` equal ones; a step encodes up to `budget` embeddings."""
+class PromptItems:
+    """The items at the start of every prompt: `count` equal ones; a step encodes up to `budget` embeddings."""
 
-    layout: ImageLayout
+    layout: MediaLayout
     count: int
     budget: int
 
@@ -69,7 +69,7 @@ class PromptLimits:
     chunked: bool = True
 
 
-def prefill_steps(prompts: int, tokens: int, limits: PromptLimits, images: PromptImages | None = None) -> AnalyzedSteps:
+def prefill_steps(prompts: int, tokens: int, limits: PromptLimits, images: PromptItems | None = None) -> AnalyzedSteps:
     """Return the steps that compute `prompts` prompts of `tokens` tokens each, first come first served.
 
     A step encodes the images that begin in it. Where its encoder budget ends, it computes the prompt up to there.
@@ -97,7 +97,7 @@ def prefill_steps(prompts: int, tokens: int, limits: PromptLimits, images: Promp
     return AnalyzedSteps(shapes, tuple(found.values()))
 
 
-def _until_budget(images: PromptImages, done: int, take: int, encoded: int) -> tuple[int, int]:
+def _until_budget(images: PromptItems, done: int, take: int, encoded: int) -> tuple[int, int]:
     """Return the tokens that can be computed after `done` ones, and the images that begin in them."""
     each = images.layout.tokens
     first = -(-done // each)
@@ -106,7 +106,7 @@ def _until_budget(images: PromptImages, done: int, take: int, encoded: int) -> t
     return (take, begin) if begin <= most else ((first + most) * each - done, most)
 
 
-def _shape(new: int, pairs: float, chunks: int, ended: int, encoded: int, images: PromptImages | None) -> BatchShape:
+def _shape(new: int, pairs: float, chunks: int, ended: int, encoded: int, images: PromptItems | None) -> BatchShape:
     if images is None or not encoded:
         return BatchShape(new, pairs, chunks, logits=ended)
     moves = SideTransfers(encoding=encoding_of(images.layout, encoded))

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from calibration.complexity.comparison import common_weights
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.problem.request import PlanRequest
+from planner.sections.complexity import LatencyByLength
 
 Unit = Literal["rate", "seconds", "usd", "joules", "grams", "share"]
 
@@ -174,8 +176,23 @@ def compare_answers(a: Answer, b: Answer) -> PlanComparison:
         differs.append(("answer", "yes" if a.feasible else "no", "yes" if b.feasible else "no"))
     if one is not None and two is not None:
         differs += deployment_differs(one.deployment, two.deployment)
-        found = list(figures(one, two))
+        found = [*figures(one, two), *at_equal_lengths(a, b)]
     return PlanComparison(tuple(differs), tuple(found), tuple(_notes(a, b, one, two)))
+
+
+def at_equal_lengths(a: Answer, b: Answer) -> Iterator[Figure]:
+    """Yield the mean end-to-end times of both plans with equal weights of the lengths of requests.
+
+    Nothing is yielded for answers whose latencies are not in the same bins of lengths, as for other workloads.
+    """
+    one, two = (getattr(answer, "complexity", None) for answer in (a, b))
+    if not isinstance(one, LatencyByLength) or not isinstance(two, LatencyByLength) or one.edges != two.edges:
+        return
+    weight = common_weights(one.counts, two.counts)
+    shared = weight > 0
+    if shared.any():
+        first_s, second_s = (float(weight[shared] @ block.means_s[shared]) for block in (one, two))
+        yield Figure("end-to-end time at equal lengths", "seconds", first_s, second_s)
 
 
 def _plan(answer: Answer) -> Plan | None:

@@ -11,7 +11,6 @@ from planner.answer.plan_schema import Plan
 from planner.economics.money import Rates, energy, money
 from planner.evaluation.evaluator import Load, judge
 from planner.problem.candidate import Candidate
-from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import STATS, Slo
 from planner.studies.rerun import Rerun
 
@@ -60,7 +59,7 @@ def _point(i: int, candidate: Candidate, rerun: Rerun, share: float, rate: float
     verdict = judge([detail.observation], tester.slos)
     rates = Rates(detail.output_tokens_per_s, detail.total_tokens_per_s, detail.power_w)
     used = energy(rates, prices.grid(candidate))
-    known = [m for m in LATENCY_METRICS if m in detail.observation.samples_s]
+    known = list(detail.observation.samples_s)
     stats = sorted({*STATS, *(slo.stat for slo in tester.slos)})
     return SweepPoint(
         plan=i,

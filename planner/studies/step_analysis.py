@@ -23,8 +23,9 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.charts import time_text
 from catalogs.ui.words import counted, percent
-from catalogs.workloads.images import MOST_IMAGES, parse_resolution
-from planner.studies.analyzed_steps import AnalyzedSteps, PromptImages, PromptLimits, decode_step, prefill_steps
+from catalogs.workloads.media import layouts_for
+from catalogs.workloads.media_blocks import MOST_ITEMS, parse_item
+from planner.studies.analyzed_steps import AnalyzedSteps, PromptItems, PromptLimits, decode_step, prefill_steps
 from planner.studies.published_table import published_decode_table
 from simulator.analysis.operators import (
     BOUND_WORDS,
@@ -69,7 +70,8 @@ class StepQuery:
     """The step to analyze.
 
     None stands for the model's own weight data type, the engine's KV cache data type, and all named accelerators.
-    `images` of `resolution` are at the start of every prompt; their tokens are a part of its context.
+    `images` of `resolution` are at the start of every prompt; their tokens are a part of its context. A resolution of
+    `640x360x32` makes them videos of 32 frames, and `30s` audio.
 
     Raises:
         InputError: The stage is unknown, or the batch or the context is too small or too large.
@@ -95,9 +97,9 @@ class StepQuery:
                 raise InputError(f"{name} is a whole number of at least 1", getattr(self, name), "1")
         if self.images and self.stage != "prefill":
             raise InputError("images are encoded with prompts", self.stage, "stage prefill")
-        if not 0 <= self.images <= MOST_IMAGES:
-            raise InputError(f"images are a number from 0 to {MOST_IMAGES:,}", self.images, "1")
-        parse_resolution(self.resolution)
+        if not 0 <= self.images <= MOST_ITEMS:
+            raise InputError(f"images are a number from 0 to {MOST_ITEMS:,}", self.images, "1")
+        parse_item(self.resolution)
         if self.batch > MOST_SEQUENCES:
             raise InputError(f"a batch is at most {MOST_SEQUENCES} sequences", self.batch, str(MOST_SEQUENCES))
         if self.stage == "prefill" and self.batch * self.context > MOST_PROMPT_TOKENS:
@@ -261,13 +263,13 @@ class PricedReplica:
         hardware = parse_hardware(query.hardware)
         every = 1 if hardware.accelerator.is_slice else hardware.accelerators_per_node
         keys = {name: getattr(query, name) for name in ("model", "engine", "hardware", "weight_dtype", "kv_dtype")}
-        multimodal = Multimodal() if query.images else None
+        multimodal = Multimodal(modalities=(parse_item(query.resolution).modality,)) if query.images else None
         resolved = resolve(Deployment(**keys, tensor_parallel=query.tensor_parallel or every, multimodal=multimodal))
         longest = resolved.model.max_position_tokens
         if query.context > longest:
             rule = f"the context is beyond the {longest} positions of {resolved.model.name}"
             raise InputError(rule, query.context, str(longest))
-        bundle = load_bundle(resolved.hardware.accelerator)
+        bundle = load_bundle(resolved.hardware.accelerator, engine=resolved.engine)
         return cls(resolved, size_memory(resolved), bundle, _step_cost(_Priced(resolved, bundle)))
 
     def steps(self, query: StepQuery) -> AnalyzedSteps:
@@ -278,23 +280,20 @@ class PricedReplica:
         cut = PromptLimits(limits.max_num_batched_tokens, limits.max_num_seqs, self.resolved.engine.chunked_prefill)
         return prefill_steps(query.batch, query.context, cut, self._images(query))
 
-    def _images(self, query: StepQuery) -> PromptImages | None:
+    def _images(self, query: StepQuery) -> PromptItems | None:
         """Return the images of every prompt; None without images.
 
         Raises:
             InputError: They have more tokens than the prompt.
         """
-        tower = self.resolved.tower
-        if tower is None:
+        if not query.images:
             return None
-        layout = tower.rule.layout(*parse_resolution(query.resolution))
+        layout = layouts_for(self.resolved.model, [parse_item(query.resolution)])[0]
         tokens = query.images * layout.tokens
         if tokens > query.context:
-            rule = (
-                f"a prompt with {counted(query.images, 'image')} of {query.resolution} has at least {tokens:,} tokens"
-            )
+            rule = f"a prompt with {item_words(query.images, query.resolution)} has at least {tokens:,} tokens"
             raise InputError(rule, query.context, str(tokens))
-        return PromptImages(layout, query.images, self.resolved.encoder_budget)
+        return PromptItems(layout, query.images, self.resolved.encoder_budget)
 
     def time(self, steps: AnalyzedSteps, rows: Iterable[OperatorRow]) -> StepTime:
         """Return the times of steps with these operators."""
@@ -455,7 +454,7 @@ def headlines(document: dict[str, Any]) -> Iterable[str]:
     each = f"one token for each of {q['batch']:,} sequences" if decode else prompts
     ranks = f"TP{q['tensor_parallel']} on {q['hardware']}"
     precision = f"{q['weight_dtype']} weights, {q['kv_dtype']} KV"
-    images = f", {counted(q['images'], 'image')} of {q['resolution']} among them" if q["images"] else ""
+    images = f", {item_words(q['images'], q['resolution'])} among them" if q["images"] else ""
     yield f"{q['model']}, {precision}, {ranks}: {each}, {q['context']:,} tokens each{images}"
     least, device, engine = (time_text(step[k]) for k in ("roofline_s", "device_s", "engine_s"))
     rate = f"{step['tokens_per_s']:,.0f} {'tokens' if decode else 'prompt tokens'}/s"
@@ -465,6 +464,12 @@ def headlines(document: dict[str, Any]) -> Iterable[str]:
     yield f"Memory    {memory_words(document['memory'])}"
     parts = [f"{percent(calibration[f'{k}_fraction'])} {k}" for k in ("measured", "interpolated", "roofline")]
     yield f"Known     device time {', '.join(parts)} only ({calibration['bundle']})"
+
+
+def item_words(count: int, size: str) -> str:
+    """Return the items of a prompt in words, for example "2 images of 1024x768" or "1 piece of audio of 30s"."""
+    kind = {"image": "image", "video": "video", "audio": "piece"}[parse_item(size).modality]
+    return f"{counted(count, kind)} of {'audio of ' if kind == 'piece' else ''}{size}"
 
 
 def bound_words(bound_s: dict[str, float]) -> str:

@@ -19,7 +19,14 @@ from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import STATS, Slo
 from planner.validation.prediction import Prediction
 from planner.validation.prometheus import Interval
-from planner.validation.verification import SIGMAS, TOLERANCE, Comparison, JudgedStatistic, finding, served_notes
+from planner.validation.verification import (
+    SIGMAS,
+    TOLERANCE,
+    Comparison,
+    JudgedStatistic,
+    finding,
+    served_notes,
+)
 
 #: Minimum number of requests that must finish in an interval.
 _MIN_REQUESTS: Final = 20
@@ -102,7 +109,7 @@ def drift(prediction: Prediction, seen: Interval) -> Drift:
     if not rows:
         raise InputError("the server has no metrics for the latencies of the plan", ", ".join(sorted(seen.models)))
     notes = served_notes(sorted(seen.models), prediction.plan.deployment["model"])
-    missing = [m for m in LATENCY_METRICS if m not in {row.expected.metric for row in rows}]
+    missing = [m for m in prediction.metrics if m not in {row.expected.metric for row in rows}]
     if missing:
         notes.append(f"{', '.join(missing)} not compared: missing in the server's metrics or in the plan")
     return Drift(prediction, n, seen.seconds, load, shifted, rows, tuple(notes))

@@ -79,11 +79,17 @@ class Prediction:
         """Return the probability levels of the low and the high end of every interval."""
         return (1 - self.level) / 2, (1 + self.level) / 2
 
+    @property
+    def metrics(self) -> list[str]:
+        """Return the latency metrics that clients and servers report themselves, and those with objectives."""
+        reported = [name for name, metric in LATENCY_METRICS.items() if metric.histograms]
+        return list(dict.fromkeys([*reported, *(row.metric for row in self.plan.slo)]))
+
     def rows(self) -> list[Expected]:
         """Return every statistic at the planned rate; a statistic with an objective has the interval of the answer."""
         objectives = {(row.metric, row.stat): row for row in self.plan.slo}
         found = []
-        for metric in LATENCY_METRICS:
+        for metric in self.metrics:
             stats = Stats.model_validate((self.plan.metrics or {}).get(f"{metric}_s") or {})
             for stat in STATS:
                 value, row = stats.at(stat), objectives.get((metric, stat))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any, Final, Literal
@@ -179,7 +179,7 @@ def verify(
     if not rows:
         raise InputError("this result has none of the plan's latencies", run.source, hint=f"record with {RECORD}")
     notes += [at.note] if at.note else []
-    notes += _recording_notes(run)
+    notes += _recording_notes(run, prediction.metrics)
     if not as_planned:
         planned = f"the plan is for {prediction.requests_per_s:.4g} requests/s"
         notes.append(f"{planned}; predictions are simulated for {at.text}")
@@ -210,16 +210,16 @@ def _expected(
 
 def _rows(expected: Sequence[Expected], run: Measured, level: float) -> Iterator[Row]:
     """Yield the predicted statistics that the run has."""
-    measured = {name: MeasuredMetric.of(run, name) for name in LATENCY_METRICS}
+    measured = {name: MeasuredMetric.of(run, name) for name in {each.metric for each in expected}}
     for each in expected:
         row = _row(each, measured[each.metric], level)
         if row is not None:
             yield row
 
 
-def _recording_notes(run: Measured) -> Iterator[str]:
+def _recording_notes(run: Measured, metrics: Iterable[str]) -> Iterator[str]:
     """Yield what the result of the load client lacks: latencies that it did not record, and requests that failed."""
-    missing = [f"no {name} in this result" for name in LATENCY_METRICS if MeasuredMetric.of(run, name).empty]
+    missing = [f"no {name} in this result" for name in metrics if MeasuredMetric.of(run, name).empty]
     yield from missing
     if missing and isinstance(run, MeasuredSummary):
         yield f"{RECORD} keeps every latency"

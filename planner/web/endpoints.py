@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
+from calibration.serve.reply_statistics import TokenPrices
 from calibration.serve.streaming_client import RequestForm
 from catalogs.errors import InputError
 from catalogs.io.http import ServerUrl
@@ -72,6 +73,11 @@ class ListedEndpoint(StrictYamlBlock):
         if not os.environ.get(self.key_env):
             raise InputError("the environment variable holds no key for this endpoint", self.key_env)
         return os.environ[self.key_env]
+
+    @property
+    def tariff(self) -> TokenPrices:
+        """Return what the endpoint costs."""
+        return TokenPrices(self.usd_per_million_input_tokens, self.usd_per_million_output_tokens, self.usd_per_hour)
 
     def public(self, name: str) -> dict[str, Any]:
         """Return what visitors may know of the endpoint: neither its address nor the name of its key."""

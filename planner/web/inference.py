@@ -6,15 +6,20 @@ A visitor of the page chooses among these endpoints by name and never states an 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Annotated, Final
 
 from pydantic import Field, model_validator
 
-from calibration.serve.streaming_client import GeneratedReply, GenerationRequest, generate
+from calibration.serve.request_load import (
+    LoadLimits,
+    PromptToSend,
+    RequestSettings,
+    SentLoad,
+    prompts_of_words,
+    send_load,
+)
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.http import ServerUrl, without_password
 from catalogs.io.pinned_connection import PinnedServer, ReplyLimits
@@ -26,13 +31,6 @@ MOST_PROMPT_CHARACTERS: Final = 200_000
 
 #: Longest time of a whole task, in seconds. Requests that have not finished by then are ended.
 MOST_TASK_S: Final = 900.0
-
-#: Words that common tokenizers encode as one token each; prompts of a stated length are drawn from them.
-_WORDS: Final = (
-    *("time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world", "school", "state"),
-    *("family", "student", "group", "country", "problem", "hand", "part", "place", "case", "week", "company", "system"),
-    *("program", "question", "work", "number", "night", "point", "home", "water", "room", "mother", "area", "money"),
-)
 
 
 class InferenceTask(StrictYamlBlock):
@@ -70,11 +68,7 @@ class InferenceTask(StrictYamlBlock):
         """Return the prompt of each request; random words begin with its number, so that no prefix cache helps."""
         if self.prompt is not None:
             return [self.prompt] * self.requests
-        import numpy as np
-
-        draws = np.random.default_rng(self.seed).integers(len(_WORDS), size=(self.requests, self.input_tokens or 1))
-        rows = enumerate(draws.tolist(), 1)
-        return [" ".join((str(n), *(_WORDS[i] for i in row[1:]))) for n, row in rows]
+        return prompts_of_words([self.input_tokens or 1] * self.requests, self.seed)
 
 
 def checked_task(endpoints: Mapping[str, ListedEndpoint], body: object) -> tuple[InferenceTask, ListedEndpoint]:
@@ -103,32 +97,12 @@ def checked_task(endpoints: Mapping[str, ListedEndpoint], body: object) -> tuple
 
 
 @dataclass(frozen=True, slots=True)
-class SentRequest:
-    """One request of a task: when it was sent, in seconds since the task began, and its reply or what went wrong."""
-
-    position: int
-    sent_s: float
-    reply: GeneratedReply | None
-    problem: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class SentTask:
-    """A task that was carried out: its requests in the order of sending, and how long it took.
-
-    `interrupted` is True if it was stopped early; requests that were not sent state so in `problem`.
-    """
+    """A task that was carried out, and the load that it sent."""
 
     task: InferenceTask
     endpoint: ListedEndpoint
-    sent: tuple[SentRequest, ...]
-    duration_s: float
-    interrupted: bool = False
-
-    @property
-    def replies(self) -> list[GeneratedReply]:
-        """Return the replies of the requests that succeeded."""
-        return [s.reply for s in self.sent if s.reply is not None]
+    load: SentLoad
 
 
 def send_task(
@@ -153,33 +127,18 @@ def send_task(
     Raises:
         InputError: The endpoint has no key, or its name leads to an address that must not be used.
     """
-    key, stop = endpoint.key(), cancelled or threading.Event()
+    key = endpoint.key()
     server = PinnedServer.of(ServerUrl.parse(endpoint.url), endpoint.private_network)
     model = task.model or (endpoint.models[0] if endpoint.models else None)
-    began_s = time.monotonic()
+    settings = RequestSettings(model, endpoint.form, task.stream, endpoint.extra, key)
+    prompts = [PromptToSend(text, task.output_tokens) for text in task.prompts()]
+    most = LoadLimits(limits or ReplyLimits(), MOST_TASK_S)
 
-    def send(position: int, prompt: str) -> SentRequest:
-        sent_s = time.monotonic() - began_s
-        if stop.is_set() or sent_s > MOST_TASK_S:
-            return SentRequest(position, sent_s, None, "the task had ended before this request was sent")
-        request = GenerationRequest(model, prompt, task.output_tokens, endpoint.form, task.stream, endpoint.extra)
-        most = limits or ReplyLimits()
-        here = ReplyLimits(min(most.seconds, MOST_TASK_S - sent_s), most.bytes)
-        try:
-            return SentRequest(position, sent_s, generate(server, request, key, here, stop))
-        except InputError as error:
-            return SentRequest(position, sent_s, None, _without_address(error, endpoint))
+    def problem_of(error: InputError) -> str:
+        return _without_address(error, endpoint)
 
-    with ThreadPoolExecutor(task.concurrency) as pool:
-        waiting = [pool.submit(send, i, prompt) for i, prompt in enumerate(task.prompts())]
-        try:
-            for n, _ in enumerate(as_completed(waiting), 1):
-                if progress is not None:
-                    progress(n, task.requests)
-        except KeyboardInterrupt:
-            stop.set()  # the requests under way end at once, and no other is sent
-    sent = tuple(request.result() for request in waiting)
-    return SentTask(task, endpoint, sent, time.monotonic() - began_s, stop.is_set())
+    load = send_load(server, prompts, task.concurrency, settings, most, progress, cancelled, problem_of)
+    return SentTask(task, endpoint, load)
 
 
 def _without_address(error: InputError, endpoint: ListedEndpoint) -> str:

@@ -212,7 +212,7 @@ def _pool(
     run: Run, compiled: CompiledDeployment, replicas: Sequence[tuple[ReplicaRun, FloatArray]], samples: int
 ) -> PoolBottleneck:
     times = [_ReplicaTime.of(run, compiled, replica, waits) for replica, waits in replicas]
-    stages = compiled.resolved.layout.pipeline_parallel
+    stages = compiled.resolved.batches_in_flight
     device_s = np.sum([time.spent[:N_CLASSES] for time in times], axis=0) * stages
     log = StepLog.merged(log for replica, _ in replicas for log in replica.logs)
     drawn = StepSamples.of(compiled, log, device_s, samples)

@@ -136,7 +136,7 @@ class _Trace:
         table, classes = log.table()[here], None
         if compiled is not None and self.nested:
             device_s = np.concatenate([part.device[:, :N_CLASSES] for part in priced(compiled.cost.tables, log)])
-            classes = device_s[here] * compiled.resolved.layout.pipeline_parallel
+            classes = device_s[here] * compiled.resolved.batches_in_flight
         last = 0
         for i, values in enumerate(table.tolist()):
             row = dict(zip(COLUMNS, values, strict=True))

@@ -162,8 +162,8 @@ def latency_metrics(run: Run) -> dict[str, Any]:
     brought = [r.adapters for r in run.replicas if r.adapters]
     if brought:
         found["lora"] = {"brought_to_device": sum(b for b, _ in brought), "read_from_disk": sum(d for _, d in brought)}
-    if run.requests.images is not None:
-        found["images"] = _image_metrics(run)
+    if run.requests.media is not None:
+        found["media"] = _media_metrics(run)
     if run.offloads:
         found["kv_offload"] = _offload_metrics(run, inputs)
     counts = {"n_timed_out": int(run.timed_out.sum()), "n_truncated": run.n_truncated}
@@ -173,9 +173,9 @@ def latency_metrics(run: Run) -> dict[str, Any]:
     return found
 
 
-def _image_metrics(run: Run) -> dict[str, float]:
-    """Return how many images were encoded or found in encoder caches, and the seconds of encoding, of all replicas."""
-    used = [replica.images for replica in run.replicas if replica.images]
+def _media_metrics(run: Run) -> dict[str, float]:
+    """Return how many items were encoded or found in encoder caches, and the seconds of encoding, of all replicas."""
+    used = [replica.media for replica in run.replicas if replica.media]
     encoded, hits = (sum(each[i] for each in used) for i in (0, 1))
     seconds = 0.0
     for replica in run.replicas:

@@ -5,13 +5,15 @@ taken from its head, and the content that was cached there is dropped. A prefix 
 Adjacent blocks that need not be distinguished form one `BlockRun`, so the cost is per run and not per block.
 
 A cached unit is `unit_blocks` blocks: one if contents are known block by block, in which case hits are vLLM's, and more
-if a trace names larger blocks (512 tokens), for speed. A larger unit can be hit once all of it is scheduled, and is
+if a trace names larger blocks (512 tokens), for speed. The texts of long conversations have units of different sizes
+(`Request.ends`), which end where texts end or branch. A larger unit can be hit once all of it is scheduled, and is
 dropped when its first block is taken. Copies of a cached block (two requests computed it at once) are kept, and hits go
 to the oldest.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -116,6 +118,18 @@ class KvCache:
         if not copies:
             del self._copies[key]
 
+    def units_in(self, request: Request, tokens: int) -> int:
+        """Return the number of a request's units that end within its first `tokens` tokens."""
+        if request.ends is None:
+            return min(tokens // self.unit_tokens, len(request.keys))
+        return bisect_right(request.ends, tokens // self.block_size)
+
+    def blocks_of(self, request: Request, units: int) -> int:
+        """Return the number of blocks of a request's first `units` units."""
+        if request.ends is None:
+            return units * self.unit_blocks
+        return request.ends[units - 1] if units else 0
+
     def match(self, request: Request) -> tuple[int, int, int]:
         """Return the longest cached prefix: (units, private blocks, blocks of both that are in the queue).
 
@@ -123,10 +137,11 @@ class KvCache:
         computed. With one block per unit, its whole block does. A larger unit is held entirely, and the caller
         recomputes its last block.
         """
-        most = request.known_tokens - 1 if self.unit_blocks == 1 else request.known_tokens
+        single = self.unit_blocks == 1 and request.ends is None
+        most = self.units_in(request, request.known_tokens - 1 if single else request.known_tokens)
         units = queued = 0
         cache = self._cache
-        for key in request.keys[: most // self.unit_tokens]:
+        for key in request.keys[:most]:
             run = cache.get(key)
             if run is None:
                 break
@@ -149,7 +164,7 @@ class KvCache:
                 self.cached -= run.count
             run.references += 1
             request.units.append(run)
-        request.shared_blocks = units * self.unit_blocks
+        request.shared_blocks = self.blocks_of(request, units)
         request.keys_seen = units
         own = request.own_run
         if own is not None:
@@ -163,9 +178,17 @@ class KvCache:
 
     def offer(self, request: Request, computed_tokens: int) -> None:
         """Make the request's newly full units, which it holds, available for hits."""
-        full = min(computed_tokens // self.unit_tokens, len(request.keys))
-        for key in request.keys[request.keys_seen : full]:
-            run = BlockRun(self.unit_blocks, key)
+        ends = request.ends
+        if ends is None:
+            full = min(computed_tokens // self.unit_tokens, len(request.keys))
+        else:
+            full = bisect_right(ends, computed_tokens // self.block_size)
+        blocks, begin = self.unit_blocks, request.shared_blocks
+        for unit in range(request.keys_seen, full):
+            key = request.keys[unit]
+            if ends is not None:
+                blocks, begin = ends[unit] - begin, ends[unit]
+            run = BlockRun(blocks, key)
             run.references = 1
             if self._cache.setdefault(key, run) is not run:
                 self._copies.setdefault(key, []).append(run)
@@ -173,7 +196,7 @@ class KvCache:
             request.units.append(run)
         if full > request.keys_seen:
             request.keys_seen = full
-            request.shared_blocks = full * self.unit_blocks
+            request.shared_blocks = self.blocks_of(request, full)
 
     def release(
         self, request: Request, computed_tokens: int, returning: bool = False, kept_tokens: int | None = None

@@ -15,9 +15,11 @@ V0, swap_space).
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +29,7 @@ from catalogs.errors import InputError
 from simulator.core.batch import BlockCopy
 
 if TYPE_CHECKING:
+    from simulator.cache.kv_cache import KvCache
     from simulator.core.clock import Clock
     from simulator.core.request import Request
 
@@ -164,13 +167,13 @@ class HostCache:
     `fetches` records the request, start and end in seconds, and blocks of each fetch.
     """
 
-    def __init__(self, rules: OffloadRules, unit_blocks: int, block_size: int, clock: Clock) -> None:
+    def __init__(self, rules: OffloadRules, kv: KvCache, clock: Clock) -> None:
         self.host, self.disk = CacheTier(rules.host_blocks), CacheTier(rules.disk_blocks)
         self.to_host, self.to_device = TierPort(rules.host_s_per_block), TierPort(rules.host_s_per_block)
         self.to_disk, self.from_disk = TierPort(rules.disk_s_per_block), TierPort(rules.disk_s_per_block)
         self.fetches = array("d")
         self._reading: dict[Request, list[CachedBlocks]] = {}
-        self._unit, self._size, self._clock = unit_blocks, block_size, clock
+        self._kv, self._size, self._clock = kv, kv.block_size, clock
 
     def find(self, keys: Sequence[int], first: int) -> int:
         """Return the number of consecutive units, starting at unit `first`, that a tier holds completely."""
@@ -196,11 +199,11 @@ class HostCache:
         """
         now, held = self._clock.now, self._reading[request]
         behind = [e for e in held if e.key is not None and self.host.get(e.key) is not e]
-        ready_s = self.from_disk.carry(len(behind) * self._unit, now) if behind else now
+        ready_s = self.from_disk.carry(sum(e.count for e in behind), now) if behind else now
         for entry in behind:
             key = entry.key
-            if key is not None and self.host.get(key) is None and self.host.free_up(self._unit, now) == self._unit:
-                held.append(self.host.add(key, self._unit, ready_s))
+            if key is not None and self.host.get(key) is None and self.host.free_up(entry.count, now) == entry.count:
+                held.append(self.host.add(key, entry.count, ready_s))
                 held[-1].readers = 1
         end_s = self.to_device.carry(request.fetched_blocks, ready_s)
         self.fetches.extend((request.index, now, end_s, request.fetched_blocks))
@@ -215,27 +218,35 @@ class HostCache:
     def due(self, request: Request, computed_tokens: int) -> BlockCopy | None:
         """Return the blocks of a request that have become full since the last call; None if there are none."""
         full = computed_tokens // self._size
-        units = min(full // self._unit, len(request.keys))
-        keys = request.keys[request.offered_units : units]
-        own = max(0, full - len(request.keys) * self._unit - request.offered_blocks)
-        request.offered_units = max(units, request.offered_units)
+        kv, n = self._kv, request.offered_units
+        units = kv.units_in(request, computed_tokens)
+        keys = request.keys[n:units]
+        own = max(0, full - kv.blocks_of(request, len(request.keys)) - request.offered_blocks)
+        request.offered_units = max(units, n)
         request.offered_blocks += own
-        return BlockCopy(keys, own) if keys or own else None
+        if not keys:
+            return BlockCopy(keys, own, ()) if own else None
+        if request.ends is None:
+            return BlockCopy(keys, own, (kv.unit_blocks,) * len(keys))
+        ends = (kv.blocks_of(request, n), *request.ends[n:units])
+        return BlockCopy(keys, own, tuple([end - begin for begin, end in pairwise(ends)]))
 
     def store(self, copy: BlockCopy) -> None:
         """Start to copy blocks to the host, and on to the disk, unless they are there; skip blocks without space."""
         now = ready_s = self._clock.now
-        keys, own = list(copy.keys), copy.own_blocks
+        found, own = list(zip(copy.keys, copy.blocks, strict=True)), copy.own_blocks
         for tier, port in ((self.host, self.to_host), (self.disk, self.to_disk)):
-            keys = [key for key in keys if tier.get(key) is None]
-            free = tier.free_up(len(keys) * self._unit + own, now)
-            keys = keys[: free // self._unit]
-            own = min(own, free - len(keys) * self._unit)
-            if not keys and not own:
+            found = [(key, blocks) for key, blocks in found if tier.get(key) is None]
+            free = tier.free_up(sum([blocks for _, blocks in found]) + own, now)
+            held = list(accumulate([blocks for _, blocks in found]))
+            found = found[: bisect_right(held, free)]
+            stored = held[len(found) - 1] if found else 0
+            own = min(own, free - stored)
+            if not found and not own:
                 return
-            ready_s = port.carry(len(keys) * self._unit + own, ready_s)
-            for key in keys:
-                tier.add(key, self._unit, ready_s)
+            ready_s = port.carry(stored + own, ready_s)
+            for key, blocks in found:
+                tier.add(key, blocks, ready_s)
             if own:
                 tier.add(None, own, ready_s)
 

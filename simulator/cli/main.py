@@ -51,6 +51,11 @@ _SERIES = "Write queue, running, KV use, power and tokens over time: .parquet or
 
 _JSON = "Write the summary as JSON; - writes only the JSON to stdout."
 
+_CONCURRENCY = "Clients that each send the next request after the answer to their last; replaces the arrivals."
+_COMPLEXITY = "Show end-to-end latency by request length: parts, fit, per token, 4 x 4 bins."
+
+_COMPARE = "Compare with another run at equal complexity: the CSV of its requests, or a load client's result."
+
 _STALENESS = "Seconds between updates of the router's view of replicas."
 
 
@@ -65,20 +70,31 @@ def simulate(
     time_series: Annotated[Path | None, option("FILE", _SERIES)] = None,
     time_step: Annotated[float, option("S", "Seconds between rows of the time series.")] = 1.0,
     explain: Annotated[bool, typer.Option("--explain", help="Show where time went and what limited the run.")] = False,
+    complexity: Annotated[bool, typer.Option("--complexity", help=_COMPLEXITY)] = False,
+    compare: Annotated[Path | None, option("FILE", _COMPARE)] = None,
     seed: Annotated[int | None, option("N", "Random seed; default: that of the workload.", min=0)] = None,
     rate: Annotated[float | None, option("R", "Requests per second; default: those of the workload.")] = None,
     requests: Annotated[int | None, option("N", "Number of requests; default: that of the workload.", min=1)] = None,
+    concurrency: Annotated[int | None, option("N", _CONCURRENCY, min=1)] = None,
     input_tokens: Annotated[int | None, option("N", INPUT_TOKENS_HELP, min=1)] = None,
     output_tokens: Annotated[int | None, option("N", OUTPUT_TOKENS_HELP, min=1)] = None,
     router: Annotated[str | None, option("NAME", _ROUTER)] = None,
     router_staleness: Annotated[float | None, option("S", _STALENESS, min=0.0)] = None,
     processes: Annotated[int | None, option("N", "Processes to use where replicas do not interact.", min=1)] = None,
-    version: VersionFlag = False,  # noqa: ARG001 - its callback prints it
+    artefact: Annotated[Path | None, option("DIR", "Keep the run with all of its inputs in a new folder.")] = None,
+    version: VersionFlag = False,
 ) -> None:
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
+    given = dict(locals())
     from catalogs.deployments.networks import NetworkDeployment, load_any_deployment
     from catalogs.workloads.limits import check_rate
 
+    if artefact is not None:
+        from simulator.cli.recorded import simulate_recorded
+
+        check_targets(json_file, requests_out, chrome_trace, time_series)
+        simulate_recorded(artefact, simulate, {name: given[name] for name in given if name != "artefact"})
+        return
     if rate is not None:
         check_rate(rate, "--rate")
     check_targets(json_file, requests_out, chrome_trace, time_series)
@@ -92,6 +108,9 @@ def simulate(
                 "--trace-window": trace_window,
                 "--time-series": time_series,
                 "--explain": explain,
+                "--concurrency": concurrency,
+                "--complexity": complexity,
+                "--compare": compare,
                 "--input-tokens": input_tokens,
                 "--output-tokens": output_tokens,
                 "--processes": processes,
@@ -100,17 +119,19 @@ def simulate(
         simulate_network(written, workload, seed, requests, rate, json_file, requests_out)
         return
 
-    from catalogs.workloads.workload import default_workload, load_workload, with_constant_lengths
+    from catalogs.workloads.workload import default_workload, in_closed_loop, load_workload, with_constant_lengths
     from simulator.cli import outputs
     from simulator.cli.outputs import RequestedOutputs
     from simulator.cluster.compiled import compile_fleet
     from simulator.cluster.serving import serving_options
     from simulator.cluster.simulate import simulate as run
 
-    views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain)
+    by_length = complexity or json_file is not None
+    views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain, compare, by_length)
     named = workload or default_workload(written.model)
     source = with_constant_lengths(load_workload(named), input_tokens, output_tokens)
-    written = with_images(written) if source.sends_images else written
+    source = source if concurrency is None else in_closed_loop(source, concurrency)
+    written = with_media(written, named) if source.sends_media else written
     fleet = compile_fleet(written)
     options = serving_options(written, fleet)
     source = fleet.reads(source)
@@ -134,14 +155,18 @@ def simulate(
     if json_file != "-":
         from simulator.cli.screen import print_summary
 
-        print_summary(document)
+        print_summary(document, complexity)
 
 
-def with_images(written: Deployment) -> Deployment:
-    """Return the deployment that also serves images, as an engine does unless images are disabled."""
+def with_media(written: Deployment, workload: str) -> Deployment:
+    """Return the deployment that also serves the kinds of items that a workload sends; others stay disabled."""
     from catalogs.deployments.schema import Multimodal
+    from catalogs.models.catalog import load_model
+    from catalogs.workloads.workload import served_modalities
 
-    return written if written.multimodal else written.model_copy(update={"multimodal": Multimodal()})
+    sent = served_modalities(workload, load_model(written.model))
+    kept = written if written.multimodal or not sent else None
+    return kept or written.model_copy(update={"multimodal": Multimodal(modalities=sent)})
 
 
 AnyDeployment = TypeVar("AnyDeployment", bound="BaseModel")

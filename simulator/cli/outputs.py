@@ -9,14 +9,19 @@ from math import inf, isnan
 from pathlib import Path
 from typing import Any, Final
 
+from calibration.complexity.comparison import compare
+from calibration.complexity.summary import complexity_of
 from catalogs.deployments.schema import SHARED_KEYS, Deployment
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically
+from catalogs.ui.words import counted
 from catalogs.workloads.length_statistics import LengthStatistics
 from catalogs.workloads.workload import Workload
 from simulator.analysis.chrome_trace import TraceWindow, write_chrome_trace
+from simulator.analysis.complexity import latency_parts, latency_records
 from simulator.analysis.explain import explain
 from simulator.analysis.metrics import fleet_metrics, streaming_notice, summarise
+from simulator.analysis.sessions import session_metrics
 from simulator.analysis.time_series import check_time_series, write_time_series
 from simulator.cluster.compiled import CompiledDeployment
 from simulator.cluster.run import Run
@@ -41,7 +46,7 @@ SCHEMA_VERSION = 1
 def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, Any]:
     """Return OUT.json as a dictionary of plain values."""
     summary = summarise(run)
-    summary["metrics"] |= fleet_metrics(run)
+    summary["metrics"] |= fleet_metrics(run) | session_metrics(run)
     last = run.compiled_pools[-1].resolved  # the last pool streams all tokens except the first
     notices = [
         streaming_notice(last, summary["metrics"]["output_tokens_per_s"]),
@@ -91,7 +96,10 @@ _TIMES: Final = ("arrival_s", "ttft_s", "tpot_s", "e2e_s", "queue_s")
 
 
 def write_csv(run: Run, path: Path) -> None:
-    """Write one row per request in workload order; cells are empty if a time does not exist."""
+    """Write one row per request in workload order; cells are empty if a time does not exist.
+
+    The last columns are the parts of the end-to-end time, which add up to it.
+    """
     requests = run.requests
     times = {name: [None if isnan(x) else x for x in getattr(run, name).tolist()] for name in _TIMES}
     columns: dict[str, Iterable[object]] = {
@@ -104,6 +112,10 @@ def write_csv(run: Run, path: Path) -> None:
         "preemptions": run.preemptions.tolist(),
         "replica": [index if index >= 0 else None for index in run.replica.tolist()],
         "status": [STATUS[code] for code in run.status.tolist()],
+        **{
+            f"part_{name}_s": [None if isnan(x) else x for x in seconds.tolist()]
+            for name, seconds in latency_parts(run).items()
+        },
     }
     rows = (",".join("" if x is None else str(x) for x in row) + "\n" for row in zip(*columns.values(), strict=True))
     write_atomically(path, (",".join(columns) + "\n", *rows))
@@ -130,6 +142,8 @@ class RequestedOutputs:
     time_series: Path | None
     time_step_s: float
     explain: bool
+    compare: Path | None = None
+    by_length: bool = False  # the key `complexity`, whose quantile regression imports scipy
 
     def __post_init__(self) -> None:
         """Check the outputs before the run.
@@ -143,13 +157,17 @@ class RequestedOutputs:
             raise InputError(rule, self.trace_window, hint="give --chrome-trace T.json")
         parse_window(WHOLE_RUN if self.trace_window is None else self.trace_window)
         check_time_series(self.time_series or Path("series.csv"), self.time_step_s)
+        if self.compare is not None:
+            from simulator.cli.other_run import other_records
+
+            other_records(self.compare)
 
     def journal(self) -> EventLog | None:
         """Return the event log that the run must fill for these outputs; None if they need none."""
         return EventLog() if self.chrome_trace or self.time_series or self.explain else None
 
     def write(self, run: Run, document: dict[str, Any]) -> list[str]:
-        """Write the files and add the explanation to the document; return notices about them."""
+        """Write the files and add what the user requested to the document; return notices about them."""
         notices = []
         if self.chrome_trace is not None:
             window = TraceWindow(*parse_window(self.trace_window or WHOLE_RUN))
@@ -158,6 +176,14 @@ class RequestedOutputs:
             write_time_series(run, self.time_series, self.time_step_s)
         if self.explain:
             document["explain"] = explain(run)
+        if self.by_length:
+            document["complexity"] = complexity_of(latency_records(run)).block()
+        if self.compare is not None:
+            from simulator.cli.other_run import other_records
+
+            other = other_records(self.compare)
+            words = f"{self.compare.name} ({counted(other.n, 'request')})"
+            document["comparison"] = {"with": words, **compare(other, latency_records(run)).block()}
         return notices
 
 

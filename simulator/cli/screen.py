@@ -14,6 +14,7 @@ from catalogs.workloads.length_statistics import LengthStatistics, TokenStatisti
 from simulator.analysis.explain import PERCENTILES
 from simulator.analysis.metrics import QUANTILES, speculative_line
 from simulator.analysis.request_phases import PHASE_WORDS
+from simulator.cli.complexity_screen import print_comparison, print_complexity
 
 _LATENCIES = {
     "ttft_s": "time to first token",
@@ -24,8 +25,8 @@ _LATENCIES = {
 }
 
 
-def print_summary(document: dict[str, Any]) -> None:
-    """Print the summary of a run to stdout."""
+def print_summary(document: dict[str, Any], complexity: bool = False) -> None:
+    """Print the summary of a run to stdout; with `complexity`, also its latencies by the lengths of requests."""
     console = open_console()
     deployment, metrics, calibration = document["deployment"], document["metrics"], document["calibration"]
     for name, pool in _pools(deployment):
@@ -51,6 +52,10 @@ def print_summary(document: dict[str, Any]) -> None:
         console.print(line)
     if "explain" in document:
         print_explanation(console, document["explain"])
+    if complexity:
+        print_complexity(console, document["complexity"])
+    if "comparison" in document:
+        print_comparison(console, document["comparison"], document["comparison"]["with"], "this run")
 
 
 def _pools(deployment: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -117,6 +122,19 @@ def _throughput(metrics: dict[str, Any]) -> str:
     )
 
 
+def _sessions_line(sessions: dict[str, Any]) -> str:
+    """Return the line of a run whose requests wait for each other."""
+    rate, whole = sessions["interactivity_tokens_per_s"], sessions["session_s"]["p50"]
+    half = "-" if whole is None else f"{whole:,.0f} s"
+    parts = [f"sessions: {sessions['n_completed']} of {sessions['n_sessions']} completed, half of them in {half}"]
+    if rate["p90"] is not None:
+        parts.append(f"{rate['p90']:.0f} output tokens/s or more for 90 % of requests")
+    if sessions["hit_rate"] is not None:
+        most = percent(sessions["theoretical_hit_rate"])
+        parts.append(f"prefix hits {percent(sessions['hit_rate'])} of {most} with a cache without limits")
+    return "; ".join(parts)
+
+
 def _features(metrics: dict[str, Any]) -> list[str]:
     """Return a line for each of ranks, KV offload, LoRA and speculative decoding, if the run has it."""
     lines = []
@@ -132,10 +150,12 @@ def _features(metrics: dict[str, Any]) -> list[str]:
             f"{percent(offload['hit_fraction'])} of input; "
             f"{offload['stored_tokens']:,} stored"
         )
-    if images := metrics.get("images"):
+    if sessions := metrics.get("sessions"):
+        lines.append(_sessions_line(sessions))
+    if media := metrics.get("media"):
         lines.append(
-            f"images: {images['n_encoded']:,} encoded in {images['encoder_s']:.2f} s of the accelerators' time, "
-            f"{images['n_cache_hits']:,} found in the encoder cache"
+            f"images, videos and audio: {media['n_encoded']:,} encoded in {media['encoder_s']:.2f} s of the "
+            f"accelerators' time, {media['n_cache_hits']:,} found in the encoder cache"
         )
     if lora := metrics.get("lora"):
         lines.append(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf, nan
+from math import inf, isnan, nan
 from typing import Protocol
 
 import numpy as np
@@ -23,6 +23,7 @@ from simulator.cluster.provisioning import PendingReplicas, ReplicaSlots
 from simulator.cluster.routers.base import ReplicaView
 from simulator.cluster.routers.registry import make_router
 from simulator.cluster.routing_stage import RoutingStage, RunningPool, content_keys
+from simulator.cluster.sessions import SessionClients
 from simulator.core.clock import ARRIVAL, LAST, Callback, Clock, Process, Timetable
 from simulator.core.invariants import InvariantViolation
 from simulator.core.outcomes import FAILED, NOT_SENT, QUEUE_FULL, UNFINISHED, RequestOutcomes
@@ -86,7 +87,7 @@ class Cluster:
         self._stranded: deque[int] = deque()  # requests that no live replica could accept
         self.retries = RetryTracker(options.retries)
         self.n_answered = 0  # requests that were served, rejected or given up
-        self._clients = None if requests.concurrency is None else ClosedLoopClients(self.clock, requests, self._send)
+        self._clients = self._open_clients()
         self.timetable = Timetable(self.clock, lambda: self.n_answered == requests.n, self._stranded_text)
         self.orders = PendingReplicas(self.timetable, self.add_replica)
         for number, pool in enumerate(pools):
@@ -102,6 +103,12 @@ class Cluster:
         if timeouts.some_give_up and any(pool.role != "both" for pool in pools):
             raise InputError("timeouts are not simulated with prefill and decode pools yet", "timeout_s", "null")
         self._timeouts = timeouts if timeouts.needed else None
+
+    def _open_clients(self) -> ClosedLoopClients | SessionClients | None:
+        """Return the clients that send requests according to the answers; None if all arrival times are known."""
+        if self.requests.graph is not None:
+            return SessionClients(self.clock, self.requests, self._send)
+        return None if self.requests.concurrency is None else ClosedLoopClients(self.clock, self.requests, self._send)
 
     def _open(self, pool: Pool) -> RunningPool:
         # Workloads do not contain the max_tokens that clients declare: all declare the longest output.
@@ -256,13 +263,16 @@ class Cluster:
         """Route or reject a tokenised request."""
         if self.options.journal is not None:
             self.options.journal.tokenised(index, self.clock.now)
+        routed_s = self.results.routed_s
+        if isnan(routed_s[index]):
+            routed_s[index] = self.clock.now
         request = Request(index, self._input_tokens[index])
         if self._timeouts is not None and not self._timeouts.begin(request):
             return
         if self._adapters is not None:
             request.adapter = self._adapters[index]
-        if self.requests.images is not None:
-            request.images = self.requests.images.of_request(index)
+        if self.requests.media is not None:
+            request.media = self.requests.media.of_request(index)
         refusal, replica = self.route(request)
         self.results.status[index] = refusal or UNFINISHED
         if refusal:
@@ -397,7 +407,10 @@ class Cluster:
         for replica in self.replicas:
             if replica.removed_s > self.clock.now:
                 check_drained(replica)
-        blocked = len(self._stranded) == self.requests.concurrency  # all clients wait for a replica that never comes
+        # Clients may wait for a replica that never comes.
+        blocked = bool(self._stranded) and (
+            self.requests.graph is not None or len(self._stranded) == self.requests.concurrency
+        )
         status = enumerate(self.results.status)
         unanswered = {i for i, s in status if s == UNFINISHED or (s == NOT_SENT and not blocked)} - {*self._stranded}
         if unanswered:

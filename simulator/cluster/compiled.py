@@ -24,6 +24,7 @@ from simulator.cluster.kv_transfer import DisaggregationPolicy
 from simulator.core.batch import BatchShape
 from simulator.core.step_timer import StepTimer
 from simulator.costs.compile import compile_step_cost
+from simulator.costs.generate_host import with_generate_host
 from simulator.costs.step_cost import StepCost
 from simulator.layers.shard import Shard
 from simulator.layers.step import step_calls
@@ -37,6 +38,10 @@ HOST_NOTICE: Final = "host times are the engine file's, not measured here: `cali
 
 #: A step that contains every kind of operator, used to find operators without measurements.
 SAMPLE_STEP: Final = BatchShape(64, 2048.0, 1, 4, 1024, 256, 5)
+
+
+class DeploymentDoesNotFit(InputError):
+    """A valid deployment whose weights and caches are larger than the memory of its accelerators."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,8 @@ def compile_deployment(
             configuration that fits.
     """
     resolved, memory = fit(deployment, measured_host, resolved)
-    bundle = load_bundle(resolved.hardware.accelerator, bundle_path)
+    bundle = load_bundle(resolved.hardware.accelerator, bundle_path, resolved.engine)
+    resolved = with_generate_host(resolved, bundle) if measured_host else resolved
     return CompiledDeployment(resolved, memory, compile_step_cost(resolved, bundle), bundle)
 
 
@@ -107,14 +113,16 @@ class CompiledFleet:
     transfer_queues: int | None = None
 
     def reads(self, workload: Workload) -> Workload:
-        """Return a workload as the model of the fleet reads it: images are tokens of the prompts.
+        """Return a workload as the model of the fleet reads it: images, videos and audio are tokens of the prompts.
 
         Raises:
-            InputError: The workload sends images, and the model does not read them, or there are several models.
+            InputError: The workload sends media that the model does not read, or there are several models.
         """
         models = {compiled.resolved.model.name: compiled.resolved.model for compiled in self.deployments}
-        if workload.sends_images and len(models) > 1:
-            raise InputError("images are simulated with one model at a time", ", ".join(models), next(iter(models)))
+        if workload.sends_media and len(models) > 1:
+            raise InputError(
+                "images, videos and audio are simulated with one model at a time", ", ".join(models), next(iter(models))
+            )
         return workload.for_model(next(iter(models.values())))
 
 
@@ -184,7 +192,7 @@ def fit(
         resolved: The same deployment with its names resolved, if the caller has it already.
 
     Raises:
-        InputError: If the deployment does not fit.
+        DeploymentDoesNotFit: The deployment does not fit; the error names the nearest that does.
     """
     resolved = resolved or resolve(deployment)
     resolved = _with_measured_host(resolved) if measured_host else resolved
@@ -193,7 +201,7 @@ def fit(
     if not memory.fits:
         if deployment.max_model_len is not None or longest < SHORTEST_SEQUENCE_TOKENS:
             rule = f"{resolved.model.name} does not fit on {resolved.hardware.text}: {memory.why}"
-            raise InputError(rule, None, _nearest(resolved, memory))
+            raise DeploymentDoesNotFit(rule, None, _nearest(resolved, memory))
         notice = f"{memory.why}; simulated with max_model_len {longest}, without which the engine would not start"
         resolved = _with_limits(replace(resolved, notices=(*resolved.notices, notice)), max_model_len=longest)
         memory = size_memory(resolved)

@@ -23,13 +23,13 @@ from catalogs.deployments.queueing import FCFS
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import Pool
-from simulator.cluster.run import ReplicaRun, Run
+from simulator.cluster.run import INSTANTS, ReplicaRun, Run
 from simulator.core.outcomes import NOT_SENT, UNFINISHED
 from simulator.core.request import Request
 from simulator.core.step_log import COLUMNS, OWN
 
 #: The fields of a Run with one row per request that are the same in the run of one replica.
-_COLUMNS: Final = ("started_s", "first_token_s", "last_token_s", "cached_tokens", "preemptions", "status")
+_COLUMNS: Final = (*INSTANTS, "cached_tokens", "preemptions", "status")
 
 
 def independent_cluster(pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> Cluster | None:
@@ -39,6 +39,7 @@ def independent_cluster(pools: Sequence[Pool], requests: RequestSet, options: Ru
         or options.controllers
         or options.journal is not None
         or requests.concurrency is not None
+        or requests.graph is not None
         or any(pool.role != "both" or pool.rules.speculation for pool in pools)  # drafts are drawn by workload row
         or "fork" not in multiprocessing.get_all_start_methods()
     ):
@@ -89,7 +90,9 @@ def run_independent(cluster: Cluster) -> Run:
     horizon_s = np.inf if options.horizon_s is None else options.horizon_s
     status = np.where(requests.arrival_s <= horizon_s, UNFINISHED, NOT_SENT)
     status = np.where((refused > 0) & (arrival_s <= horizon_s), refused, status).astype(np.int64)
-    whole = replace(Run.of(cluster), arrival_s=np.array(requests.arrival_s), status=status)  # no request was served yet
+    routed_s = np.where(arrival_s <= horizon_s, arrival_s, np.nan)
+    sent_s = np.array(requests.arrival_s)
+    whole = replace(Run.of(cluster), arrival_s=sent_s, routed_s=routed_s, status=status)  # no request was served yet
     _simulate_one = simulate_one
     try:
         with multiprocessing.get_context("fork").Pool(min(options.processes, max(1, n))) as workers:

@@ -10,9 +10,10 @@ import numpy as np
 
 from catalogs.workloads.block_hashes import EngineBlocks
 from catalogs.workloads.request_set import RequestSet
+from catalogs.workloads.sessions.texts import TextTree, TextUnits
 from simulator.cluster.compiled import Pool
 from simulator.cluster.routers.base import Router
-from simulator.core.outcomes import TOO_LARGE, TOO_LONG, TOO_WIDE
+from simulator.core.outcomes import ITEM_TOO_LARGE, TOO_LARGE, TOO_LONG, TOO_WIDE
 from simulator.core.request import Request
 from simulator.engine.context import EngineContext
 from simulator.engine.replica import Replica
@@ -26,12 +27,12 @@ class RunningPool:
 
     pool: Pool
     context: EngineContext
-    keys: Sequence[tuple[int, ...]]  # content keys by request; empty if no content is shared
+    keys: Sequence[tuple[int, ...]] | TextUnits  # content keys by request; empty if no content is shared
     refusals: bytes  # by request: 0, or the code in outcomes.STATUS why it is rejected; empty: all 0
 
     @classmethod
     def of(
-        cls, pool: Pool, context: EngineContext, requests: RequestSet, keys: Sequence[tuple[int, ...]]
+        cls, pool: Pool, context: EngineContext, requests: RequestSet, keys: Sequence[tuple[int, ...]] | TextUnits
     ) -> RunningPool:
         """Create a pool; the rejected requests depend only on their sizes and are determined before the run."""
         scheduler = scheduler_class(pool.rules)
@@ -47,8 +48,19 @@ class RunningPool:
         too_long = tokens > rules.max_model_len
         if rules.side_tokens:
             too_long |= np.maximum(inputs, tokens - inputs) > rules.side_tokens
-        codes = np.select([too_long, too_wide, too_large], [TOO_LONG, TOO_WIDE, TOO_LARGE])
+        reasons = {TOO_LONG: too_long, TOO_WIDE: too_wide, TOO_LARGE: too_large}
+        if rules.encoder_limits is not None and requests.media is not None:
+            reasons[ITEM_TOO_LARGE] = requests.media.largest_embeddings > rules.encoder_limits.largest_item
+        codes = np.select(list(reasons.values()), list(reasons))
         return cls(pool, context, keys, codes.astype(np.int8).tobytes() if codes.any() else b"")
+
+    def give_keys(self, request: Request) -> None:
+        """Set the content keys of a request."""
+        keys = self.keys
+        if isinstance(keys, TextUnits):
+            request.keys, request.ends = keys.of(request.index)
+        else:
+            request.keys, request.ends = keys[request.index] if keys else (), None
 
     def refusal(self, index: int) -> int:
         """Return the code of the reason why the pool rejects a request; 0 if it accepts it."""
@@ -85,19 +97,20 @@ class RoutingStage:
         if not able:
             return None
         seen = self.pools[able[0].pool]
-        if seen.keys:
-            request.keys = seen.keys[request.index]
+        seen.give_keys(request)
         replica = able[self.router.choose(request, able)]
         if several and (chosen := self.pools[replica.pool]) is not seen:  # its block size and keys may differ
-            request.keys = chosen.keys[request.index] if chosen.keys else ()
+            chosen.give_keys(request)
         return replica
 
 
-def content_keys(requests: RequestSet, rules: EngineRules) -> tuple[Sequence[tuple[int, ...]], int]:
+def content_keys(requests: RequestSet, rules: EngineRules) -> tuple[Sequence[tuple[int, ...]] | TextUnits, int]:
     """Return (content keys by request, KV blocks per key); no keys if no content is shared or caching is off."""
     hashes = requests.block_hashes
     if hashes is None or not rules.prefix_caching:
         return (), 1
+    if isinstance(hashes, TextTree):
+        return TextUnits(hashes, rules.block_size), 1
     if requests.hash_block_tokens % rules.block_size == 0:
         return hashes, requests.hash_block_tokens // rules.block_size
     return EngineBlocks(hashes, requests.hash_block_tokens, rules.block_size), 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from simulator.core.step_log import StepLog
 from simulator.engine.replica import Replica
 from simulator.schedulers.rules import PeakUse
 
+#: The instants of a request after its arrival, seconds.
+INSTANTS: Final = ("routed_s", "started_s", "prefilled_s", "first_token_s", "decoded_s", "last_token_s")
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRun:
@@ -29,7 +32,7 @@ class ReplicaRun:
     kv_peak_fraction: float
     offload: OffloadUse | None = None
     adapters: tuple[int, int] | None = None  # number of adapters loaded to the device, and of those read from disk
-    images: tuple[int, int] | None = None  # number of images encoded, and of images found in the encoder cache
+    media: tuple[int, int] | None = None  # number of items encoded, and of items found in the encoder cache
     created_s: float = 0.0
     removed_s: float = inf  # inf: the replica existed until the end of the run
     peak_use: PeakUse | None = None  # None: unknown
@@ -49,9 +52,9 @@ class ReplicaRun:
         peak = (scheduler.kv.total - scheduler.kv.min_available) / max(1, scheduler.kv.total)
         offload = OffloadUse.of(scheduler.host) if scheduler.host else None
         adapters = (scheduler.slots.n_from_host, scheduler.slots.n_from_disk) if scheduler.slots else None
-        images = (scheduler.encoders.n_encoded, scheduler.encoders.n_hits) if scheduler.encoders else None
+        media = (scheduler.encoders.n_encoded, scheduler.encoders.n_hits) if scheduler.encoders else None
         existed = replica.created_s, replica.removed_s
-        return cls(replica.pool, replica.logs, peak, offload, adapters, images, *existed, scheduler.peak_use)
+        return cls(replica.pool, replica.logs, peak, offload, adapters, media, *existed, scheduler.peak_use)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,10 @@ class Run(ByStatus):
     requests: RequestSet
     options: RunOptions
     arrival_s: FloatArray
+    routed_s: FloatArray  # the first time at the router, after the API server has read and tokenised the prompt
     started_s: FloatArray  # start of the first step that holds the request
+    prefilled_s: FloatArray  # end of the step that computed the first token
+    decoded_s: FloatArray  # end of the step that computed the last token
     first_token_s: FloatArray
     last_token_s: FloatArray
     cached_tokens: IntArray
@@ -86,7 +92,7 @@ class Run(ByStatus):
     def of(cls, cluster: Cluster) -> Run:
         """Return the record of a cluster that has run."""
         results = cluster.results
-        times = ("arrival_s", "started_s", "first_token_s", "last_token_s", "openings_s")
+        times = ("arrival_s", *INSTANTS, "openings_s")
         counts = ("cached_tokens", "preemptions", "replica", "status")
         columns: dict[str, Any] = {name: np.array(getattr(results, name)) for name in times}
         columns |= {name: np.array(getattr(results, name), dtype=np.int64) for name in counts}

@@ -28,6 +28,7 @@ def check_run(run: Run) -> None:
     """Check every invariant of a finished run."""
     _check_status(run)
     _check_times(run)
+    _check_graph(run)
     for number, replica in enumerate(run.replicas):
         _check_steps(number, replica)
     _check_tokens(run)
@@ -49,8 +50,28 @@ def _check_times(run: Run) -> None:
         _forbid(done & ~np.isfinite(values), f"completed without its {name}")
     for earlier, later, what in zip(times, times[1:], ("started", "had its first token", "ended"), strict=False):
         _forbid(done & (later < earlier), f"{what} too early")
+    instants = (run.arrival_s, run.routed_s, run.started_s, run.prefilled_s, run.decoded_s, run.last_token_s)
+    events = ("reached its router", "started", "had its prompt computed", "had its last token computed", "ended")
+    for earlier, later, what in zip(instants, instants[1:], events, strict=False):
+        _forbid(done & ~(later >= earlier), f"{what} too early")
     _forbid(done & (run.first_token_s <= run.started_s), "had its first token without any time for its first step")
     _forbid(~done & np.isfinite(run.last_token_s), "did not complete but has a last token")
+
+
+def _check_graph(run: Run) -> None:
+    """Check that no request is sent before the end of a request that it waits for, and its gap after it.
+
+    Requests that did not complete end at a time that the record does not hold.
+    """
+    graph = run.requests.graph
+    if graph is None:
+        return
+    ended_s = np.where(run.completed, run.last_token_s, -np.inf)
+    earliest_s = graph.earliest_s(ended_s)
+    _forbid(run.arrived & (run.arrival_s < earliest_s - ROUNDING * np.abs(earliest_s)), "was sent too early")
+    waited = np.zeros(run.requests.n, dtype=np.bool_)
+    waited[graph.waits[:, 0]] = ~run.arrived[graph.waits[:, 1]]
+    _forbid(run.arrived & waited, "was sent although a request that it waits for was not")
 
 
 def _check_status(run: Run) -> None:

@@ -15,7 +15,7 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError, nearest_name
 from catalogs.workloads.request_set import RequestSet
-from simulator.cache.encoder_cache import ImageRules
+from simulator.cache.encoder_cache import EncoderLimits
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, Pool, offload_rules, swap_rules
 from simulator.cluster.kv_path import transfer_links
@@ -79,7 +79,9 @@ def run_pools(pools: Sequence[Pool], requests: RequestSet, options: RunOptions |
         raise InputError("every request needs at least one input and one output token")
     if requests.concurrency is not None and requests.concurrency < 1:
         raise InputError("closed-loop concurrency must be at least 1", requests.concurrency)
-    check_images(requests, [pool.rules for pool in pools])
+    if requests.graph is not None:
+        requests.graph.checked()
+    check_media(requests, [pool.rules for pool in pools])
     fitting = truncated(requests, [pool.rules for pool in pools])
     run = _run(pools, fitting, options or RunOptions())
     if fitting is requests:
@@ -137,7 +139,7 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
         InputError: If the KV cache has no blocks.
     """
     resolved, limits, engine = compiled.resolved, compiled.resolved.limits, compiled.resolved.engine
-    ranks, stages = resolved.layout.data_parallel, resolved.layout.pipeline_parallel
+    ranks, stages = resolved.layout.data_parallel, resolved.batches_in_flight
     unit = resolved.hardware.accelerator
     if compiled.memory.kv_blocks < 1:
         raise InputError("the KV cache has no blocks", compiled.memory.kv_blocks)
@@ -159,30 +161,36 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
         speculation=SpeculationRules.of(resolved.speculation, seed) if resolved.speculation else None,
         swap=swap_rules(resolved, compiled.memory) if resolved.swap_bytes else None,
         offload=offload_rules(resolved.offload, compiled.memory) if resolved.offload else None,
-        images=image_rules(resolved),
+        encoder_limits=encoder_limits(resolved),
         encoder_tokens=resolved.model.encoder_tokens if resolved.model.is_encoder_decoder else 0,
         side_tokens=resolved.side_tokens,
         receiving=engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,
     )
 
 
-def image_rules(resolved: ResolvedDeployment) -> ImageRules | None:
+def encoder_limits(resolved: ResolvedDeployment) -> EncoderLimits | None:
     """Return the encoder budget and the encoder cache of a replica; None if it serves text only."""
-    return ImageRules(resolved.encoder_budget, resolved.encoder_cache_tokens) if resolved.tower is not None else None
+    if not resolved.towers:
+        return None
+    rejects = resolved.engine.embedding_cache_bytes is None
+    return EncoderLimits(resolved.encoder_budget, resolved.encoder_cache_tokens, rejects)
 
 
-def check_images(requests: RequestSet, rules: Sequence[EngineRules]) -> None:
-    """Check that every pool serves the images of the requests.
+def check_media(requests: RequestSet, rules: Sequence[EngineRules]) -> None:
+    """Check that every pool serves the images, videos and audio of the requests.
 
     Raises:
-        InputError: A pool serves text only, or no model has read the images.
+        InputError: A pool serves text only, or no model has read the items.
     """
-    if requests.images is None:
+    if requests.media is None:
         return
-    if not requests.images.is_read:
-        raise InputError("no model has read the images of these requests", hint="use workload.for_model(model)")
-    if any(each.images is None for each in rules):
-        raise InputError("the requests have images, and the deployment serves text only", None, "multimodal: {}")
+    if not requests.media.is_read:
+        raise InputError(
+            "no model has read the images, videos and audio of these requests", hint="use workload.for_model(model)"
+        )
+    if any(each.encoder_limits is None for each in rules):
+        rule = f"the requests have {requests.media.modalities[0]} items, and the deployment serves text only"
+        raise InputError(rule, None, "multimodal: {}")
 
 
 def truncated(requests: RequestSet, rules: Sequence[EngineRules]) -> RequestSet:
@@ -198,8 +206,7 @@ def truncated(requests: RequestSet, rules: Sequence[EngineRules]) -> RequestSet:
     side = min(each.side_tokens or longest for each in rules)
     inputs = np.minimum(requests.input_tokens, max(1, min(side, longest - 1)))
     cut = inputs < requests.input_tokens
-    hashes = requests.block_hashes
-    if hashes is not None and cut.any():
-        hashes = tuple(() if gone else ids for ids, gone in zip(hashes, cut.tolist(), strict=True))
+    if cut.any():
+        requests = requests.with_known(np.where(cut, 0, requests.input_tokens + requests.output_tokens))
     outputs = np.maximum(np.minimum(requests.output_tokens, np.minimum(longest - inputs, side)), 1)
-    return replace(requests, input_tokens=inputs, output_tokens=outputs, block_hashes=hashes)
+    return replace(requests, input_tokens=inputs, output_tokens=outputs)

@@ -1,7 +1,7 @@
 """The contents of one engine step.
 
 `BatchShape` is the only interface between scheduling and cost: it holds counts and never requests. `SideTransfers`
-holds what else a step does: KV blocks that move between the device and its host, LoRA adapters, and images to encode.
+holds what else a step does: KV blocks that move between the device and its host, LoRA adapters, and media to encode.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from catalogs.models.media_items import MediaLayout
     from simulator.core.request import Request
 
 
@@ -19,15 +20,39 @@ class BlockCopy(NamedTuple):
 
     keys: tuple[int, ...]  # content keys of the filled cache units
     own_blocks: int  # filled blocks that belong to this request alone and have no content key
+    blocks: tuple[int, ...]  # blocks of each unit
+
+
+class TowerWork(NamedTuple):
+    """What one tower computes in a step."""
+
+    items: int = 0
+    units: int = 0  # what data-parallel ranks divide among themselves: items, or the tiles or chunks of an item
+    patches: int = 0
+    pairs: float = 0.0  # sum over sequences of the tower's full attention of the square of their patches
+
+    def plus(self, layout: MediaLayout, items: int = 1) -> TowerWork:
+        """Return the work with that of some equal items."""
+        tiles = items * layout.tiles
+        return TowerWork(
+            self.items + items,
+            self.units + items * layout.units,
+            self.patches + tiles * layout.patches,
+            self.pairs + float(tiles) * layout.patches**2,
+        )
 
 
 class Encoding(NamedTuple):
-    """The images that a step encodes before it runs the language model."""
+    """The images, videos and audio that a step encodes before it runs the language model, by tower."""
 
-    images: int = 0
-    tiles: int = 0  # sequences of the tower's full attention: whole images, or their tiles
-    patches: int = 0
-    pairs: float = 0.0  # sum over tiles of the square of their patches
+    vision: TowerWork = TowerWork()
+    audio: TowerWork = TowerWork()
+
+    def plus(self, layout: MediaLayout, items: int = 1) -> Encoding:
+        """Return the encoding with some equal items."""
+        if layout.tower == "audio":
+            return Encoding(self.vision, self.audio.plus(layout, items))
+        return Encoding(self.vision.plus(layout, items), self.audio)
 
 
 class BatchCounts:
@@ -94,14 +119,14 @@ class BatchShape(BatchCounts):
 
 @dataclass(slots=True)
 class SideTransfers:
-    """KV blocks and LoRA adapters that move with one step, and the images that it encodes."""
+    """KV blocks and LoRA adapters that move with one step, and the items that it encodes."""
 
     fetches: tuple[Request, ...] = ()  # requests whose blocks start to be fetched from the host with this step
     blocks: int = 0  # blocks swapped to and from host memory before the step runs
     copies: tuple[BlockCopy, ...] = ()  # blocks copied to the host after the step has ended
     adapters: int = 0  # distinct LoRA adapters that the step uses
     adapter_tokens: int = 0  # tokens that use an adapter
-    encoding: Encoding | None = None  # images that the vision tower encodes in this step
+    encoding: Encoding | None = None  # items that the towers encode in this step
     brought_adapters: tuple[int, int] = (0, 0)  # adapters loaded before the step runs, and how many came from disk
 
 

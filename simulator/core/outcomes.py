@@ -1,4 +1,4 @@
-"""The outcome of each request, stored in flat arrays (66 bytes per request)."""
+"""The outcome of each request, stored in flat arrays (90 bytes per request)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 
 from catalogs.arrays import BoolArray, IntArray
 
-NOT_SENT, UNFINISHED, COMPLETED, TOO_LONG, TOO_LARGE, TOO_WIDE, FAILED, QUEUE_FULL, TIMED_OUT = range(9)
+NOT_SENT, UNFINISHED, COMPLETED, TOO_LONG, TOO_LARGE, TOO_WIDE, FAILED, QUEUE_FULL, TIMED_OUT, ITEM_TOO_LARGE = range(
+    10
+)
 
 STATUS = (
     "not sent",
@@ -21,11 +23,12 @@ STATUS = (
     "failed: lost with its replica more often than it is retried",
     "rejected: the queue was full",
     "timed out: its client gave up",
+    "rejected: an image, a video or audio larger than the encoder cache",
 )
 
 
 #: Codes of requests that are rejected because of their size, whatever the load is.
-TOO_BIG = (TOO_LONG, TOO_LARGE, TOO_WIDE)
+TOO_BIG = (TOO_LONG, TOO_LARGE, TOO_WIDE, ITEM_TOO_LARGE)
 
 #: Codes of requests that an engine rejects.
 REJECTED = (*TOO_BIG, QUEUE_FULL)
@@ -71,7 +74,10 @@ class RequestOutcomes:
         blank = array("d", [nan]) * n
         zeros = array("q", [0]) * n
         self.arrival_s = blank[:]  # when the client sends the request
+        self.routed_s = blank[:]  # when it first reaches the router
         self.started_s = blank[:]  # when its first step begins
+        self.prefilled_s = blank[:]  # when the step ends that computes the first token
+        self.decoded_s = blank[:]  # when the step ends that computes the last token
         self.first_token_s = blank[:]  # when the client receives the first token
         self.last_token_s = blank[:]
         self.cached_tokens = zeros[:]

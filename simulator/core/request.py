@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import inf
 
-from catalogs.workloads.images import PromptImage
+from catalogs.workloads.media import PromptItem
 from simulator.core.speculation import AcceptedDrafts
 
 
@@ -28,6 +28,7 @@ class Request:
     index: int  # row in the workload
     input_tokens: int
     keys: tuple[int, ...] = ()  # prefix caching: content keys of its full cache units, prompt first, then generated
+    ends: tuple[int, ...] | None = None  # blocks up to the end of each unit; None: all units have the same size
     known_tokens: int = field(init=False)  # tokens to compute before the next output token: prompt + generated
     computed_tokens: int = 0  # tokens whose KV is scheduled; for a decoding request, see DecodeSet
     base_tokens: int = 0  # computed_tokens - rounds when the request began to decode
@@ -42,7 +43,7 @@ class Request:
     retired: bool = False  # whether its last token is in flight, so that nothing is left to schedule
     emitted: bool = False  # whether its first token has been output
     adapter: int = -1  # index of the requested LoRA adapter; -1: none
-    images: tuple[PromptImage, ...] = ()  # in the order of the prompt
+    media: tuple[PromptItem, ...] = ()  # in the order of the prompt
     advances: AcceptedDrafts | None = None  # its rounds of speculative decoding
     spare_blocks: int = 0  # blocks held for drafts, beyond those of its tokens; while decoding, see SpeculativeSet
     last_token_s: float = 0.0  # set at a preemption: when the last token before it was output

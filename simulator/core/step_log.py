@@ -29,7 +29,7 @@ class _Column:
 class StepLog:
     """An append-only log of 120 bytes per row, with columns as float64 arrays (counts are exact below 2**53).
 
-    The images that steps encode take another 32 bytes for each row that has any.
+    The items that steps encode take another 56 bytes for each row that has any.
 
     The log of ranks that step together has 56 additional bytes per row and rank, for the share of each rank.
     """
@@ -52,16 +52,19 @@ class StepLog:
     behind_s = _Column()  # seconds that the decodes waited longer than total_s, because the API server fell behind
     accepted = _Column()  # accepted drafts that were output, in addition to one token for each of `logits` and step
 
-    encoder_tiles = _Column()  # images or tiles that the vision tower encodes; rows with any have one step
-    encoder_patches = _Column()
-    encoder_pairs = _Column()  # sum over tiles of the square of their patches
+    vision_units = _Column()  # images, tiles or videos that ranks can divide; rows with any have one step
+    vision_patches = _Column()
+    vision_pairs = _Column()  # sum over tiles of the square of their patches
+    audio_units = _Column()  # the same of the audio tower
+    audio_patches = _Column()
+    audio_pairs = _Column()
 
     def __init__(self, n_ranks: int = 0) -> None:
         """Create an empty log; `n_ranks` is the number of ranks that step together, 0 if all do the same work."""
         self.n_ranks = n_ranks
         self._values = array("d")
         self._shares = array("d")
-        self._encodings = array("d")  # (row, tiles, patches, pairs) of the rows that encode images
+        self._encodings = array("d")  # (row, tiles, patches, pairs, ... of each tower) of the rows that encode items
 
     def add(
         self,
@@ -96,8 +99,8 @@ class StepLog:
             self._shares.frombytes(b"".join([_share(rank) if rank is not None else _NOTHING for rank in shape.ranks]))
 
     def add_encoding(self, encoding: Encoding) -> None:
-        """Note the images that the step of the last row encodes."""
-        self._encodings.extend((len(self) - 1, encoding.tiles, encoding.patches, encoding.pairs))
+        """Note the items that the step of the last row encodes."""
+        self._encodings.extend((len(self) - 1, *encoding.vision[1:], *encoding.audio[1:]))
 
     def total_since(self, row: int) -> float:
         """Return the total seconds of the rows from `row` on."""
@@ -107,11 +110,11 @@ class StepLog:
         return len(self._values) // _N_STORED
 
     def table(self) -> FloatArray:
-        """Return a copy of all rows. Shape (rows, 18), columns in the order of COLUMNS."""
+        """Return a copy of all rows. Shape (rows, 21), columns in the order of COLUMNS."""
         table = np.zeros((len(self), len(COLUMNS)))
         table[:, :_N_STORED] = np.array(self._values, dtype=np.float64).reshape(-1, _N_STORED)
         if self._encodings:
-            encodings = np.array(self._encodings, dtype=np.float64).reshape(-1, 4)
+            encodings = np.array(self._encodings, dtype=np.float64).reshape(-1, _N_ENCODING)
             table[encodings[:, 0].astype(np.int64), _N_STORED:] = encodings[:, 1:]
         return table
 
@@ -166,8 +169,8 @@ class StepLog:
         kinds = {log.n_ranks for log in logs}
         merged = cls(kinds.pop() if len(kinds) == 1 else 0)
         for log in logs:
-            for place in range(0, len(log._encodings), 4):
-                row, *counts = log._encodings[place : place + 4]
+            for place in range(0, len(log._encodings), _N_ENCODING):
+                row, *counts = log._encodings[place : place + _N_ENCODING]
                 merged._encodings.extend((len(merged) + row, *counts))
             merged._values.extend(log._values)
             if merged.n_ranks:
@@ -177,8 +180,11 @@ class StepLog:
 
 COLUMNS: Final = tuple(name for name, value in vars(StepLog).items() if isinstance(value, _Column))
 
-#: The columns that every row has; those behind them are kept only for the rows that encode images.
-_N_STORED: Final = COLUMNS.index("encoder_tiles")
+#: The columns that every row has; those behind them are kept only for the rows that encode items.
+_N_STORED: Final = COLUMNS.index("vision_units")
+
+#: The numbers of a row that encodes items: its index and the columns behind those that every row has.
+_N_ENCODING: Final = 1 + len(COLUMNS) - _N_STORED
 
 _packed = Struct(f"{_N_STORED}d").pack  # takes less than half the time of array.extend with a tuple
 

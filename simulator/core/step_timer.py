@@ -74,17 +74,17 @@ class EncoderTimer(Protocol):
     """A timer that models the vision tower (StepCost implements it)."""
 
     def encoding_s(self, encoding: Encoding) -> float:
-        """Return the seconds by which encoding these images makes a step longer."""
+        """Return the seconds by which encoding these items makes a step longer."""
 
 
 def encoding_s(timer: StepTimer | EncoderTimer, encoding: Encoding) -> float:
-    """Return the seconds by which encoding these images makes a step longer.
+    """Return the seconds by which encoding these items makes a step longer.
 
     Raises:
         TypeError: The timer does not model a vision tower.
     """
     if not hasattr(timer, "encoding_s"):
-        raise TypeError(f"{type(timer).__name__} does not model the encoding of images")
+        raise TypeError(f"{type(timer).__name__} does not model the encoding of items")
     return timer.encoding_s(encoding)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, overload
+from typing import Any, Final, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,10 @@ RankCounts = tuple[int, int, int, int, int, float]
 RankCountArrays = tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]
 
 
+#: The columns of a step log that count what the towers encode.
+ENCODED: Final = tuple(f"{tower}_{count}" for tower in ("vision", "audio") for count in ("units", "patches", "pairs"))
+
+
 @dataclass(frozen=True, slots=True)
 class BatchRows(BatchCounts):
     """Many batches with the counts of a `BatchShape`. Each array has shape (rows,)."""
@@ -34,9 +38,12 @@ class BatchRows(BatchCounts):
     max_context: FloatArray
     logits: FloatArray
     passes: FloatArray
-    encoder_tiles: FloatArray
-    encoder_patches: FloatArray
-    encoder_pairs: FloatArray  # sum over tiles of the square of their patches
+    vision_units: FloatArray
+    vision_patches: FloatArray
+    vision_pairs: FloatArray  # sum over tiles of the square of their patches
+    audio_units: FloatArray
+    audio_patches: FloatArray
+    audio_pairs: FloatArray
 
     @classmethod
     def of_log(cls, table: FloatArray, step: FloatArray | None = None) -> BatchRows:
@@ -51,8 +58,8 @@ class BatchRows(BatchCounts):
         decodes = columns["decodes"]
         means = columns["context_sum"] / np.maximum(decodes, 1.0) + later, columns["context_max"] + later
         prompts = columns["prefill_tokens"], columns["prefill_pairs"], columns["prefill_chunks"]
-        images = columns["encoder_tiles"], columns["encoder_patches"], columns["encoder_pairs"]
-        return cls(*prompts, decodes, *means, columns["logits"], columns["passes"], *images)
+        encoded = (columns[name] for name in ENCODED)
+        return cls(*prompts, decodes, *means, columns["logits"], columns["passes"], *encoded)
 
     @classmethod
     def of_ranks(cls, table: FloatArray, shares: FloatArray, step: FloatArray | None = None) -> list[BatchRows]:
@@ -67,7 +74,7 @@ class BatchRows(BatchCounts):
 
     @classmethod
     def of_shapes(cls, shapes: Sequence[BatchShape]) -> BatchRows:
-        """Return one row for each shape, with the images that a batch encodes. Each array has shape (shapes,)."""
+        """Return one row for each shape, with the items that a batch encodes. Each array has shape (shapes,)."""
         log = StepLog()
         for shape in shapes:
             log.add(0.0, 1, shape, 0.0, 0.0, 0.0)
@@ -93,7 +100,7 @@ class BatchRows(BatchCounts):
         return replace(
             self,
             **dict.fromkeys(("prefill_tokens", "prefill_pairs", "prefill_chunks"), nothing),
-            **dict.fromkeys(("encoder_tiles", "encoder_patches", "encoder_pairs"), nothing),
+            **dict.fromkeys(ENCODED, nothing),
             decodes=decodes,
             mean_context=(self.mean_context * self.decodes + ends * chunks) / np.maximum(decodes, 1.0),
             max_context=np.where(chunks > 0, np.maximum(self.max_context, ends), self.max_context),

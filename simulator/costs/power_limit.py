@@ -114,7 +114,7 @@ class PowerLimitedBoard:
         log.add(0.0, 1, shape, seconds, 0.0, seconds)
         part = next(iter(priced(cost.tables, log)))
         joules = part.device[0, JOULES] + part.host_s[0] * gap_w(self.accelerator)
-        return seconds, float(joules) * cost.tables.resolved.layout.pipeline_parallel
+        return seconds, float(joules) * cost.tables.resolved.batches_in_flight
 
 
 class CappedStepCost(StepCost):
@@ -139,7 +139,7 @@ class CappedStepCost(StepCost):
         return self.plain.cycle_s(shape) * self._factor(shape)
 
     def encoding_s(self, encoding: Encoding) -> float:
-        """Return the seconds of encoding images. The limit slows it down as it does a full step of prompts."""
+        """Return the seconds of encoding items. The limit slows it down as it does a full step of prompts."""
         full = self.tables.resolved.limits.max_num_batched_tokens
         return self.plain.encoding_s(encoding) * self._of_kind((-1, -1, _class(full, _TOKENS)))
 

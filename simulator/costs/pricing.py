@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from calibration.operators.cost import INTERPOLATED, MEASURED, ROOFLINE, Cost, CostSource
-from calibration.operators.operators import Collective, Elementwise, Gemm
+from calibration.operators.operators import Collective, Elementwise, Gemm, Matmul
 from calibration.operators.roofline import link_bytes, memory_s
 from catalogs.arrays import FloatArray
 from catalogs.deployments.parallelism import MOST_MEASURED
@@ -18,6 +18,8 @@ from simulator.layers.operator_call import CLASSES, OperatorCall
 from simulator.network.collectives import CollectiveSpan, Network
 
 N_CLASSES: Final = len(CLASSES)
+
+QUANTISE_BYTES: Final = 3.0  # moved for each element that is quantised: 16 bit in, 8 bit out
 
 JOULES: Final = N_CLASSES  # of one accelerator
 
@@ -69,11 +71,13 @@ class Pricer:
 
     def _cost(self, line: OperatorCall) -> Cost:
         op = line.op
-        if isinstance(op, (Gemm, Elementwise)) and line.overlapped_rows:
+        if isinstance(op, (Gemm, Matmul, Elementwise)) and line.overlapped_rows:
             # Up to so many rows, only the bytes that it and the longer kernel read from the same memory take time.
-            alone, rows = self.source.cost(op), op.m if isinstance(op, Gemm) else op.tokens
+            alone, rows = self.source.cost(op), op.tokens if isinstance(op, Elementwise) else op.m
             hidden = np.minimum(alone.seconds, memory_s(op, self.hardware.accelerator))
             return replace(alone, seconds=np.where(np.asarray(rows) <= line.overlapped_rows, hidden, alone.seconds))
+        if isinstance(op, Gemm) and line.quantised_before:
+            return self._without_quantisation(op)
         if not isinstance(op, Collective):
             return self.source.cost(op)
         if line.routing is not None:
@@ -81,6 +85,12 @@ class Pricer:
         else:
             alone = self._send(op, line) if op.kind == "send_recv" else self._collective(op, line.stride)
         return replace(alone, seconds=alone.seconds + (self.collective_skew_s if op.ranks > 1 else 0.0))
+
+    def _without_quantisation(self, op: Gemm) -> Cost:
+        """Return the cost of a product without the kernel that quantises its 16-bit input, which its rows include."""
+        whole, kernel = self.source.cost(op), Elementwise("quantize", op.m, float(op.k) * QUANTISE_BYTES)
+        seconds = np.maximum(whole.seconds - self.source.cost(kernel).seconds, memory_s(op, self.hardware.accelerator))
+        return replace(whole, seconds=np.minimum(seconds, whole.seconds))
 
     def _collective(self, op: Collective, stride: int) -> Cost:
         """Return the cost of a collective.

@@ -36,7 +36,7 @@ from math import ceil, inf
 
 import numpy as np
 
-from simulator.core.batch import Batch, BatchShape, Encoding
+from simulator.core.batch import Batch, BatchShape, Encoding, TowerWork
 from simulator.core.step_log import StepLog
 from simulator.core.step_timer import ENDLESS, Segment, no_less, slowest
 from simulator.costs.partition import RankCounts
@@ -95,19 +95,23 @@ class StepCost:
         return self._cycle(device, n + shape.prefill_chunks)
 
     def encoding_s(self, encoding: Encoding) -> float:
-        """Return the seconds by which encoding these images makes a step longer."""
-        return 0.0 if self.tables.tower is None else self.tables.tower.seconds(encoding)
+        """Return the seconds by which encoding these items makes a step longer."""
+        return sum(tower.seconds(getattr(encoding, tower.name)) for tower in self.tables.towers)
 
     def step_s(self, shape: BatchShape) -> float:
-        """Return the seconds of a step with the images that it encodes, if it is a batch that has any."""
+        """Return the seconds of a step with the items that it encodes, if it is a batch that has any."""
         moves = shape.moves if isinstance(shape, Batch) else None
         encoding = None if moves is None else moves.encoding
         return self.cycle_s(shape) + (0.0 if encoding is None else self.encoding_s(encoding))
 
     def encoding_total_s(self, log: StepLog) -> float:
-        """Return the seconds of encoding images in all steps of a log."""
-        counts = zip(log.encoder_tiles.tolist(), log.encoder_patches.tolist(), log.encoder_pairs.tolist(), strict=True)
-        return sum(self.encoding_s(Encoding(0, int(n), int(patches), pairs)) for n, patches, pairs in counts if n)
+        """Return the seconds of encoding images, videos and audio in all steps of a log."""
+        return sum(
+            tower.seconds(TowerWork(0, int(units), int(patches), pairs))
+            for tower in self.tables.towers
+            for units, patches, pairs in zip(*(column.tolist() for column in tower.counts(log)), strict=True)
+            if units
+        )
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
         """Return (t0, slope, steps): step j (0-based, j < steps) of a decode-only batch takes t0 + slope * j seconds.

@@ -22,7 +22,7 @@ from simulator.costs.interpolation import MultilinearTable, spaced
 from simulator.costs.partition import BatchPartition, BatchRows, EncodedPrompts, RankCountArrays
 from simulator.costs.pricing import N_CHANNELS, N_CLASSES, Pricer
 from simulator.costs.terms import DecodeTables, OperatorGroup, RankTerms, Term
-from simulator.costs.tower import TOWER_TABLES, TowerTables
+from simulator.costs.tower import TowerTables
 from simulator.layers.operator_call import OperatorCall
 from simulator.layers.shard import Shard
 from simulator.layers.step import StepCalls, step_launches
@@ -75,7 +75,7 @@ class StepTables:
         launch_s: The minimum seconds of a step with prompts outside CUDA graphs.
         decode_launch_s: The minimum seconds of a step without prompts outside CUDA graphs.
         draft: The tables of proposing drafts; None without a drafter.
-        tower: The tables of encoding images; None if the vision tower does not run.
+        towers: The tables of encoding images, videos and audio; none if no tower runs.
     """
 
     resolved: ResolvedDeployment
@@ -91,7 +91,7 @@ class StepTables:
     launch_s: float
     decode_launch_s: float
     draft: DraftTables | None = None
-    tower: TowerTables | None = None
+    towers: tuple[TowerTables, ...] = ()
 
     @property
     def partition(self) -> BatchPartition:
@@ -134,7 +134,7 @@ class StepTables:
             _padding(sizes, top),
             launch_s * launches,
             launch_s * decode_launches,
-            tower=TowerTables.build(resolved, source, pricer),
+            towers=TowerTables.build_all(resolved, source, pricer),
         )
 
     def further(self, lines: StepCalls) -> StepTables:
@@ -174,7 +174,7 @@ class StepTables:
         if len(some):
             found.append(Term("passes", some, (further[some],)))
         found += _attention_terms(batches, counts)
-        return found if self.tower is None else found + self.tower.terms(batches)
+        return found + [term for tower in self.towers for term in tower.terms(batches)]
 
     def rank_terms(self, ranks: Sequence[BatchRows]) -> RankTerms:
         """Return the terms of batches of which each data-parallel rank holds its own share.
@@ -197,10 +197,13 @@ class StepTables:
         group = self.group_tokens(tokens, batch_tokens)
         return [Term("group", slice(None), (group,)), Term("logits", slice(None), (logits,))]
 
+    def _tower(self, term: Term) -> TowerTables | None:
+        return next((tower for tower in self.towers if term.table in tower.tables), None)
+
     def read(self, term: Term) -> FloatArray:
         """Return the channels of a term. Shape (rows of the term, N_CHANNELS)."""
-        if self.tower is not None and term.table in TOWER_TABLES:
-            return self.tower.read(term)
+        if (tower := self._tower(term)) is not None:
+            return tower.read(term)
         table: MultilinearTable | DecodeTables = getattr(self, term.table)
         return table.at(*term.coordinates)
 
@@ -209,8 +212,8 @@ class StepTables:
         first = term.coordinates[0]
         rows = np.arange(len(first))[term.rows] if isinstance(term.rows, slice) else term.rows
         once = np.ones(len(first))
-        if self.tower is not None and term.table in TOWER_TABLES:
-            yield OperatorGroup(rows, once, self.tower.operators(term))
+        if (tower := self._tower(term)) is not None:
+            yield OperatorGroup(rows, once, tower.operators(term))
         elif term.table in ("rank", "group"):
             yield from self._token_operators(term.table, rows, first)
         elif term.table == "passes":

@@ -58,7 +58,8 @@ def total(tables: StepTables, log: StepLog) -> StepTotals:
 
     A row that covers several steps is evaluated at its middle step, which is exact where time is linear. Kernels may
     exceed the power limit of the board for microseconds, but the mean power of a row may not. In a pipeline every
-    accelerator works for its stage's share of a row.
+    accelerator works for its stage's share of a row: it computes other batches meanwhile, or waits if only one is in
+    flight (`ResolvedDeployment.batches_in_flight`).
     """
     sums, host, joules, waits = np.zeros(N_CHANNELS), 0.0, 0.0, 0.0
     for part in priced(tables, log):
@@ -103,7 +104,7 @@ class PricedRows:
 
 def priced(tables: StepTables, log: StepLog) -> Iterator[PricedRows]:
     """Yield the priced rows of a log in order, in chunks of at most CHUNK_ROWS."""
-    share = 1.0 / tables.resolved.layout.pipeline_parallel
+    share, mine = 1.0 / tables.resolved.batches_in_flight, 1.0 / tables.resolved.layout.pipeline_parallel
     unit = tables.resolved.hardware.accelerator
     rows, shares = log.table(), log.shares if log.n_ranks else None
     for first in range(0, len(rows), CHUNK_ROWS):
@@ -116,9 +117,10 @@ def priced(tables: StepTables, log: StepLog) -> Iterator[PricedRows]:
         device *= steps[:, None]
         lags *= steps
         waits = np.maximum(total_s - device[:, :N_CLASSES].sum(axis=1), 0.0)
-        needed_j = device[:, JOULES] + (waits + lags) * gap_w(unit)
-        joules = np.minimum(needed_j, total_s * capped_w(unit))
-        yield PricedRows(device * share, waits * share, joules * share, lags * share)
+        others_s = (share - mine) * device[:, :N_CLASSES].sum(axis=1)  # the batch is on the accelerators of others
+        needed_j = device[:, JOULES] * mine + ((waits + lags) * share + others_s) * gap_w(unit)
+        joules = np.minimum(needed_j, total_s * (capped_w(unit) * share))
+        yield PricedRows(device * share, waits * share, joules, lags * share)
 
 
 def speculative_seconds(tables: StepTables, log: StepLog) -> FloatArray:

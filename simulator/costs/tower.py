@@ -1,4 +1,4 @@
-"""The tables behind the price of encoding images: the operators of a vision tower, priced at nodes of its work."""
+"""The tables behind the price of encoding images, videos and audio: the operators of a tower, priced at nodes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import numpy as np
 from calibration.operators.cost import CostSource
 from catalogs.arrays import FloatArray
 from catalogs.deployments.resolved import ResolvedDeployment
-from simulator.core.batch import Encoding
+from catalogs.models.media_items import TowerName
+from simulator.core.batch import TowerWork
+from simulator.core.step_log import StepLog
 from simulator.costs.interpolation import MultilinearTable, spaced
 from simulator.costs.partition import BatchRows
 from simulator.costs.pricing import N_CHANNELS, N_CLASSES, Pricer
 from simulator.costs.terms import Term
 from simulator.layers.operator_call import OperatorCall
-from simulator.layers.vision import TowerCalls
-
-#: The names of the tables in terms.
-TOWER_TABLES: Final = ("tower_patches", "tower_attention")
+from simulator.layers.towers import TowerCalls
 
 PATCH_NODES: Final = 64
 
@@ -34,12 +33,12 @@ EACH_NODES: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class TowerTables:
-    """Channels (see `simulator.costs.pricing`) of the operators of a vision tower on its busiest rank.
+    """Channels (see `simulator.costs.pricing`) of the operators of a tower on its busiest rank.
 
     Attributes:
         calls: The operators.
         patches: By patches on the rank.
-        attention: By images or tiles on the rank, and the patches of each.
+        attention: By sequences (images, tiles, frames or chunks) on the rank, and the patches of each.
         launch_s: The minimum seconds of a pass, which the host launches kernel by kernel.
     """
 
@@ -47,18 +46,19 @@ class TowerTables:
     patches: MultilinearTable
     attention: MultilinearTable
     launch_s: float
-    _known: dict[Encoding, float] = field(default_factory=dict, compare=False, repr=False)
+    _known: dict[TowerWork, float] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
-    def build(cls, resolved: ResolvedDeployment, source: CostSource, pricer: Pricer) -> TowerTables | None:
-        """Price the tower of a deployment; None if it runs none."""
-        calls = TowerCalls.of(resolved, source)
-        if calls is None:
-            return None
-        largest, budget = calls.tower.largest, resolved.encoder_budget
-        most = budget * calls.tower.patches_per_embedding
-        nodes = spaced(1, most, PATCH_NODES)
-        tiles = spaced(1, max(2, most // LEAST_PATCHES), TILE_NODES)
+    def build_all(cls, resolved: ResolvedDeployment, source: CostSource, pricer: Pricer) -> tuple[TowerTables, ...]:
+        """Price the towers of a deployment."""
+        return tuple(cls._build(TowerCalls.of(tower, resolved, source), resolved, pricer) for tower in resolved.towers)
+
+    @classmethod
+    def _build(cls, calls: TowerCalls, resolved: ResolvedDeployment, pricer: Pricer) -> TowerTables:
+        largest, budget = resolved.largest_item(calls.tower), resolved.encoder_budget
+        most = budget * largest.tiles * largest.patches / largest.embeddings
+        nodes = spaced(1, max(most, 2.0), PATCH_NODES)
+        tiles = spaced(1, max(2.0, most // LEAST_PATCHES), TILE_NODES)
         each = spaced(1, max(2, largest.patches), EACH_NODES)
         n, s = (a.copy() for a in np.broadcast_arrays(tiles[:, None], each[None, :]))
         own = np.concatenate([np.zeros((1, N_CHANNELS)), pricer.price(calls.patches(nodes), nodes.shape)])
@@ -73,40 +73,54 @@ class TowerTables:
             host_s * calls.launches,
         )
 
+    @property
+    def name(self) -> TowerName:
+        """Return which of the model's towers it is."""
+        return self.calls.tower.name
+
+    @property
+    def tables(self) -> tuple[str, str]:
+        """Return the names of the two tables in terms."""
+        return f"{self.name}_patches", f"{self.name}_attention"
+
+    def counts(self, rows: BatchRows | StepLog) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the units, the patches and the pairs of each row. Each array has shape (rows,)."""
+        units, patches, pairs = (getattr(rows, f"{self.name}_{count}") for count in ("units", "patches", "pairs"))
+        return units, patches, pairs
+
     def terms(self, batches: BatchRows) -> list[Term]:
-        """Return the terms of the batches that encode images.
+        """Return the terms of the batches that encode items.
 
         The tiles of a step count as equal ones with the same patches and the same sum of squares.
         """
-        some = np.flatnonzero(batches.encoder_patches)
+        some = np.flatnonzero(self.counts(batches)[1])
         if not len(some):
             return []
-        rows = batches.only(some)
-        share = self.calls.busiest_share(rows.encoder_tiles)
-        each = rows.encoder_pairs / rows.encoder_patches
-        patches = rows.encoder_patches * share
-        return [
-            Term("tower_patches", some, (patches,)),
-            Term("tower_attention", some, (patches / each, each)),
-        ]
+        units, all_patches, pairs = (column[some] for column in self.counts(batches))
+        each = pairs / all_patches
+        patches = all_patches * self.calls.busiest_share(units)
+        of_patches, attention = self.tables
+        return [Term(of_patches, some, (patches,)), Term(attention, some, (patches / each, each))]
 
     def read(self, term: Term) -> FloatArray:
         """Return the channels of a term. Shape (rows of the term, N_CHANNELS)."""
-        table = self.patches if term.table == "tower_patches" else self.attention
+        table = self.patches if term.table == self.tables[0] else self.attention
         return table.at(*term.coordinates)
 
     def operators(self, term: Term) -> list[OperatorCall]:
         """Return the operators that a term's table was priced from, at the term's coordinates."""
-        if term.table == "tower_patches":
+        if term.table == self.tables[0]:
             return self.calls.patches(*term.coordinates)
         return self.calls.attention(*term.coordinates)
 
-    def seconds(self, encoding: Encoding) -> float:
-        """Return the seconds of a pass over these images; the result is cached."""
-        found = self._known.get(encoding)
+    def seconds(self, work: TowerWork) -> float:
+        """Return the seconds of a pass over these items; the result is cached."""
+        if not work.patches:
+            return 0.0
+        found = self._known.get(work)
         if found is None:
-            each = np.array([encoding.pairs / encoding.patches])
-            patches = encoding.patches * np.asarray(self.calls.busiest_share(np.array([float(encoding.tiles)])))
+            each = np.array([work.pairs / work.patches])
+            patches = work.patches * np.asarray(self.calls.busiest_share(np.array([float(work.units)])))
             channels = self.patches.at(patches) + self.attention.at(patches / each, each)
-            found = self._known[encoding] = max(float(channels[:, :N_CLASSES].sum()), self.launch_s)
+            found = self._known[work] = max(float(channels[:, :N_CLASSES].sum()), self.launch_s)
         return found

@@ -82,8 +82,8 @@ def check_batch(scheduler: Scheduler, rules: EngineRules, batch: Batch) -> None:
     encoding = batch.moves.encoding if batch.moves else None
     if encoding is not None:
         cache = scheduler.encoders
-        require(cache is not None, "images are encoded without an encoder cache")
-        require(batch.prefill_tokens > 0, "images are encoded in a step without prompt tokens")
+        require(cache is not None, "items are encoded without an encoder cache")
+        require(batch.prefill_tokens > 0, "items are encoded in a step without prompt tokens")
         if cache is not None:
             cache.check()
     require(1 <= batch.passes <= batch.tokens, f"{batch.passes} passes over {batch.tokens} tokens")

@@ -66,7 +66,7 @@ class StepLoop:
         self._timed = context.rules.queueing.max_delay_s > 0.0
         self._event_log, self._check = context.event_log, context.check
         rules = context.rules
-        self._noted = self._timed or self._event_log is not None or bool(rules.offload or rules.images)
+        self._noted = self._timed or self._event_log is not None or bool(rules.offload or rules.encoder_limits)
 
     @property
     def idle(self) -> bool:

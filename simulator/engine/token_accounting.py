@@ -90,6 +90,7 @@ class TokenAccounting:
                 results.gaps_s.append(now - request.last_token_s)
             else:
                 request.emitted = True
+                results.prefilled_s[request.index] = now
                 if self._streams:
                     results.first_token_s[request.index] = seen_s
         for request in batch.prefilled:
@@ -98,14 +99,15 @@ class TokenAccounting:
             else:
                 request.emitted = True
                 results.first_token_s[request.index] = seen_s
+                results.prefilled_s[request.index] = now
                 results.openings_s.append(first_s)
         for request in batch.parting:
             request.last_token_s = now
         if batch.finishing:
-            self._finish(batch.finishing, seen_s)
+            self._finish(batch.finishing, now, seen_s)
 
-    def _finish(self, finishing: tuple[Request, ...], seen_s: float) -> None:
-        """Finish requests whose last tokens have been output and reach their clients at seen_s."""
+    def _finish(self, finishing: tuple[Request, ...], now: float, seen_s: float) -> None:
+        """Finish requests whose last tokens have been computed by now and reach their clients at seen_s."""
         replica, last_tokens, release = self._replica, self._last_tokens, self._scheduler.release
         results = self._results
         self._outlet.end(len(finishing))
@@ -117,6 +119,7 @@ class TokenAccounting:
             index = request.index
             if not request.gone:
                 results.last_token_s[index] = seen_s
+                results.decoded_s[index] = now
                 if not self._streams:
                     results.first_token_s[index] = seen_s
                 results.status[index] = COMPLETED

@@ -149,10 +149,12 @@ class ShardedAttention(ShardedMixer):
         q, k, kv = self.query_width, self.key_width, self.kv_width
         written = kv * (ACT + stored_bytes(self.shard.kv_dtype))
         calls = [
-            gemm_call("qkv_proj", count, Gemm(tokens, q * (2 if a.output_gate else 1) + kv, hidden, dtype)),
+            gemm_call(
+                "qkv_proj", count, self.shard.product(tokens, q * (2 if a.output_gate else 1) + kv, hidden, dtype)
+            ),
             elementwise_call("rotary", count, "rotary", tokens, 2 * (q + k) * ACT),
             elementwise_call("kv_write", count, "kv_write", tokens, written),
-            gemm_call("o_proj", count, Gemm(tokens, hidden, self.output_width, dtype)),
+            gemm_call("o_proj", count, self.shard.product(tokens, hidden, self.output_width, dtype)),
         ]
         if a.qk_norm:
             calls.append(elementwise_call("qk_norm", count, "norm", tokens, 2 * (q + k) * ACT))
@@ -240,7 +242,7 @@ class ShardedMla(ShardedMixer):
         a, hidden, dtype = self.part, self.shard.model.hidden_size, self.shard.dtype("attention")
         if not a.index_topk_tokens:
             return []
-        query = Gemm(tokens, a.index_n_heads * a.index_head_dim, a.q_lora_rank or hidden, dtype)
+        query = self.shard.product(tokens, a.index_n_heads * a.index_head_dim, a.q_lora_rank or hidden, dtype)
         key = Gemm(tokens, a.index_head_dim + a.index_n_heads, hidden, "bf16")
         return [gemm_call("index_q", self.count, query), gemm_call("index_k", self.count, key)]
 
@@ -348,10 +350,10 @@ class ShardedLinearAttention(ShardedMixer):
         dtype = self.shard.dtype("linear_attention")
         value, conv = -(-a.value_size // self.shard.tp), -(-a.conv_size // self.shard.tp)
         return [
-            gemm_call("in_proj", count, Gemm(tokens, -(-a.input_size // self.shard.tp), hidden, dtype)),
+            gemm_call("in_proj", count, self.shard.product(tokens, -(-a.input_size // self.shard.tp), hidden, dtype)),
             elementwise_call("conv", count, "activation", tokens, 2 * conv * ACT),
             elementwise_call("gated_norm", count, "norm", tokens, 3 * value * ACT),
-            gemm_call("out_proj", count, Gemm(tokens, hidden, value, dtype)),
+            gemm_call("out_proj", count, self.shard.product(tokens, hidden, value, dtype)),
         ]
 
     def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes) -> Calls:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from calibration.operators.cost import CostSource
-from calibration.operators.operators import Gemm, Num
+from calibration.operators.operators import Gemm, Matmul, Num
 from calibration.operators.roofline import ACTIVATION_BYTES
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.speculation import EAGLE3_FEATURES, Method
@@ -39,7 +39,8 @@ class DraftCalls(StepCalls):
         shard, speculation = draft_shard(resolved, queries), resolved.speculation
         if shard is None or speculation is None:
             return None
-        return cls(shard, resolved.engine.fuses_norms, source.joins_decodes, speculation.method, first)
+        fuses_norms = resolved.engine.fuses_norms
+        return cls(shard, fuses_norms, source.joins_decodes, method=speculation.method, first=first)
 
     def rank(self, tokens: Num, graph: bool = True) -> list[OperatorCall]:
         """Return the operators that depend on the tokens of an attention rank, with the projection of head inputs."""
@@ -49,7 +50,7 @@ class DraftCalls(StepCalls):
         if self.method == "eagle3":
             # EAGLE-3's layer attends from the concatenated embedding and feature.
             for i, call in enumerate(calls):
-                if call.name == "qkv_proj" and isinstance(call.op, Gemm):
+                if call.name == "qkv_proj" and isinstance(call.op, Gemm | Matmul):
                     calls[i] = replace(call, op=replace(call.op, k=2 * self.shard.model.hidden_size))
             return [*calls, _joining_call(self.shard, tokens, EAGLE3_FEATURES)] if self.first else calls
         return calls
@@ -61,7 +62,7 @@ def _joining_call(shard: Shard, tokens: Num, vectors: int) -> OperatorCall:
     EAGLE and MTP project the embedding and the hidden state, EAGLE-3 the features of three layers of the target.
     """
     hidden = shard.model.hidden_size
-    return gemm_call("join_inputs", 1, Gemm(tokens, hidden, vectors * hidden, shard.plain_dtype))
+    return gemm_call("join_inputs", 1, shard.product(tokens, hidden, vectors * hidden, shard.plain_dtype))
 
 
 def draft_shard(resolved: ResolvedDeployment, queries: int = 1) -> Shard | None:

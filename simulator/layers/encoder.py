@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from calibration.operators.operators import DecodeAttention, Gemm, Num, PrefillAttention
+from calibration.operators.operators import DecodeAttention, Gemm, Matmul, Num, PrefillAttention
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from calibration.operators.roofline import stored_bytes
 from catalogs.arrays import FloatArray
@@ -56,7 +56,7 @@ def encoder_calls(shard: Shard, requests: FloatArray, prompt_tokens: FloatArray)
     for group in (g for g in model.groups if g.cross_attention):
         kv = crossed_attention(shard, group).kv_width
         written = kv * (ACT + stored_bytes(shard.kv_dtype))
-        projection = gemm_call("cross_kv_proj", group.count, _gemm(shard, tokens, kv, hidden))
+        projection = gemm_call("cross_kv_proj", group.count, _product(shard, tokens, kv, hidden))
         write = elementwise_call("cross_kv_write", group.count, "kv_write", tokens, written)
         yield from calls_of(group, (projection, write))
 
@@ -67,13 +67,13 @@ def _encoder_layer_calls(shard: Shard, group: LayerGroup, requests: FloatArray, 
     a, mlp = crossed_attention(shard, group), ShardedMlp(shard, group.count, group.dense_block)
     hidden, q, up = shard.model.hidden_size, a.query_width, 2 if mlp.part.gated else 1
     yield elementwise_call("encoder_norm", 2 * group.count, "norm", tokens, 4 * hidden * ACT)
-    yield gemm_call("encoder_qkv_proj", group.count, _gemm(shard, tokens, a.qkv_width, hidden))
+    yield gemm_call("encoder_qkv_proj", group.count, _product(shard, tokens, a.qkv_width, hidden))
     attends = _attention_to_all(a, requests, tokens, tokens / requests)
     yield OperatorCall("encoder_attention", "attention_prefill", group.count, attends)
-    yield gemm_call("encoder_o_proj", group.count, _gemm(shard, tokens, hidden, q))
-    yield gemm_call("encoder_up_proj", group.count, _gemm(shard, tokens, up * mlp.width, hidden))
+    yield gemm_call("encoder_o_proj", group.count, _product(shard, tokens, hidden, q))
+    yield gemm_call("encoder_up_proj", group.count, _product(shard, tokens, up * mlp.width, hidden))
     yield elementwise_call("encoder_activation", group.count, "activation", tokens, (up + 1) * mlp.width * ACT)
-    yield gemm_call("encoder_down_proj", group.count, _gemm(shard, tokens, hidden, mlp.width))
+    yield gemm_call("encoder_down_proj", group.count, _product(shard, tokens, hidden, mlp.width))
     yield from all_reduce_calls(shard, "encoder_all_reduce", 2 * group.count, tokens, graph=False)
 
 
@@ -81,8 +81,8 @@ def cross_token_calls(shard: Shard, group: LayerGroup, tokens: Num, graph: bool)
     """Yield the norm, query and output projection of every decoder token."""
     hidden, q = shard.model.hidden_size, crossed_attention(shard, group).query_width
     yield elementwise_call("cross_norm", group.count, "norm", tokens, 4 * hidden * ACT)
-    yield gemm_call("cross_q_proj", group.count, _gemm(shard, tokens, q, hidden))
-    yield gemm_call("cross_o_proj", group.count, _gemm(shard, tokens, hidden, q))
+    yield gemm_call("cross_q_proj", group.count, _product(shard, tokens, q, hidden))
+    yield gemm_call("cross_o_proj", group.count, _product(shard, tokens, hidden, q))
     yield from all_reduce_calls(shard, "cross_all_reduce", group.count, tokens, graph)
 
 
@@ -148,5 +148,5 @@ def _attention_to_all(a: ShardedAttention, requests: FloatArray, queries: FloatA
     return a.prefill_attention(requests, queries, queries * keys, None)
 
 
-def _gemm(shard: Shard, tokens: Num, n: int, k: int) -> Gemm:
-    return Gemm(tokens, n, k, shard.dtype("attention"))
+def _product(shard: Shard, tokens: Num, n: int, k: int) -> Gemm | Matmul:
+    return shard.product(tokens, n, k, shard.dtype("attention"))

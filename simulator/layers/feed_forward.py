@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.operators.operators import Collective, Gemm, GroupedGemm, Num
+from calibration.operators.operators import Collective, GroupedGemm, Num
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.models.layers import LayerGroup, Mlp, Moe
 from catalogs.models.mixers import Part
@@ -108,12 +108,13 @@ class ShardedMoe(ShardedFeedForward):
         moe, count, hidden, dtype = self.part, self.count, self._hidden, self.shard.dtype("shared_experts")
         scores = moe.n_experts * (ACT + 4) + moe.experts_per_token * 8  # 16-bit logits, fp32 scores, ids and weights
         calls = [
-            gemm_call("router", count, Gemm(tokens, moe.n_experts, hidden, self.shard.plain_dtype)),
+            gemm_call("router", count, self.shard.product(tokens, moe.n_experts, hidden, self.shard.plain_dtype)),
             elementwise_call("routing", count, "routing", tokens, scores),
         ]
         if moe.expert_hidden_size:
-            calls.append(gemm_call("latent_in", count, Gemm(tokens, moe.expert_hidden_size, hidden, dtype)))
-            calls.append(gemm_call("latent_out", count, Gemm(tokens, hidden, moe.expert_hidden_size, dtype)))
+            latent = moe.expert_hidden_size
+            calls.append(gemm_call("latent_in", count, self.shard.product(tokens, latent, hidden, dtype)))
+            calls.append(gemm_call("latent_out", count, self.shard.product(tokens, hidden, latent, dtype)))
         if moe.shared_intermediate_size:
             calls.append(elementwise_call("add_shared", count, "activation", tokens, 3 * hidden * ACT))
             block, most = Mlp(moe.shared_intermediate_size, moe.gated), self.shard.shared_overlap_tokens
@@ -200,9 +201,9 @@ def sharded_feed_forward(shard: Shard, group: LayerGroup) -> ShardedFeedForward 
 
 def _mlp_calls(shard: Shard, part: Part, count: int, block: Mlp, tokens: Num) -> list[OperatorCall]:
     hidden, width, dtype = shard.model.hidden_size, -(-block.intermediate_size // shard.tp), shard.dtype(part)
-    up = 2 if block.gated else 1
+    up, name = (2, "gate_up_proj") if block.gated else (1, "up_proj")
     return [
-        gemm_call("gate_up_proj" if block.gated else "up_proj", count, Gemm(tokens, up * width, hidden, dtype)),
+        gemm_call(name, count, shard.product(tokens, up * width, hidden, dtype)),
         elementwise_call("activation", count, "activation", tokens, (up + 1) * width * ACT),
-        gemm_call("down_proj", count, Gemm(tokens, hidden, width, dtype)),
+        gemm_call("down_proj", count, shard.product(tokens, hidden, width, dtype)),
     ]

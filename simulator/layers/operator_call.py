@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
-from calibration.operators.operators import Collective, Elementwise, Gemm, Num, Operator
+from calibration.operators.operators import Collective, Elementwise, Gemm, Matmul, Num, Operator
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from catalogs.models.layers import LayerGroup
 from simulator.layers.shard import Shard
@@ -31,6 +31,7 @@ class OperatorCall:
     routing: ExpertRouting | None = None  # set for an exchange with experts; its message is what one rank sends, once
     overlapped_rows: int = 0  # up to this many rows it overlaps with longer kernels, and only its bytes take time
     kernels: int = 1  # kernel launches of one execution outside CUDA graphs
+    quantised_before: bool = False  # the preceding kernel quantises the input of this matrix product
     layers: LayerGroup | None = None  # the layers that run it; None: it runs before or after all layers
 
 
@@ -42,7 +43,7 @@ def calls_of(layers: LayerGroup, calls: Iterable[OperatorCall]) -> Calls:
     return (replace(call, layers=layers) for call in calls)
 
 
-def gemm_call(name: str, count: int, op: Gemm) -> OperatorCall:
+def gemm_call(name: str, count: int, op: Gemm | Matmul) -> OperatorCall:
     """Return a matrix product, with the kernel that quantises its input where its type needs one."""
     return OperatorCall(name, "gemm", count, op, kernels=1 + (op.dtype in QUANTISED))
 

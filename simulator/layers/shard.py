@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from calibration.operators.roofline import MXFP4_BYTES, UNPACKED
+from calibration.operators.operators import Gemm, Matmul, Num
+from calibration.operators.roofline import MXFP4_BYTES
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.hardware.specs import Accelerator
@@ -26,7 +27,7 @@ class Shard:
     sorts_logits: bool = False  # whether the engine samples top_p from sorted logits
     queries: int = 1  # tokens that each decode brings into a step
     scored: int = 1  # number of those tokens that get logits
-    unpacked: bool = False  # products take the weights in the layout in which they were loaded (plain torch on a CPU)
+    plain_torch: bool = False  # on a CPU, products take the weights in the layout in which they were loaded
     accelerator: Accelerator | None = None  # None: further queries of a decode do not read the cache again
 
     @classmethod
@@ -109,7 +110,7 @@ class Shard:
     @property
     def plain_dtype(self) -> str:
         """Return the data type of weights that no format quantises: output projection and router."""
-        return self._laid_out("fp32" if self.weight_dtype == "fp32" else "bf16")
+        return "fp32" if self.weight_dtype == "fp32" else "bf16"
 
     def dtype(self, part: Part) -> str:
         """Return the data type of a part's matrix products, as the operator vocabulary names it."""
@@ -117,10 +118,13 @@ class Shard:
         name = stored.part_dtype(part).replace("fp16", "bf16")  # equally fast, and the type that the tables hold
         if name == "fp4" and stored.bytes_per_weight == MXFP4_BYTES:
             return "mxfp4_mxfp8" if self.mxfp8_activations else "mxfp4"
-        return "fp8_block" if name == "fp8" and stored.block_size else self._laid_out(name)
+        return "fp8_block" if name == "fp8" and stored.block_size else name
 
-    def _laid_out(self, dtype: str) -> str:
-        return dtype + UNPACKED if self.unpacked and dtype in ("bf16", "fp32") else dtype
+    def product(self, m: Num, n: int, k: int, dtype: str) -> Gemm | Matmul:
+        """Return the product of `m` tokens with n x k weights, as the engine runs it."""
+        if self.plain_torch and dtype in ("bf16", "fp32"):
+            return Matmul(m, n, k, 1, 1, dtype)
+        return Gemm(m, n, k, dtype)
 
     @property
     def windows(self) -> tuple[int, ...]:

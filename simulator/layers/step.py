@@ -7,15 +7,15 @@ layer's mixer (`simulator.layers.attention`) and feed-forward block (`simulator.
 layer contributes.
 
 There are no separate quantise kernels: an FP8 or FP4 `Gemm` takes a 16-bit input, and its measured rows include the
-quantisation of that input (the public tables time vLLM's whole linear layer). torch.compile would fuse the quantisation
-into the preceding norm or activation, so it is counted once, never twice. All-reduce and norm are separate because vLLM
-fuses them only by an option.
+quantisation of that input (the public tables time the engine's whole linear layer). Engines that quantise with one
+scale for the tensor within the preceding norm or activation (`fuses_quantisation`) do not run that kernel, so its time
+is taken off the product. All-reduce and norm are separate where the engine fuses them only by an option.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -41,6 +41,9 @@ from simulator.layers.shard import Shard
 
 _AFTER_ALL_REDUCE = frozenset({"input_norm", "post_norm", "final_norm"})
 
+#: Per-tensor FP8 products after a norm or an activation, which can quantise their input.
+_AFTER_NORM_OR_ACTIVATION = frozenset({"qkv_proj", "in_proj", "gate_up_proj", "up_proj", "down_proj"})
+
 _PROMPT_TOKENS = 1024  # arbitrary: the number of launches does not depend on it
 
 
@@ -60,6 +63,9 @@ class StepCalls:
         shard: The part of the model that one rank holds.
         fuses_norms: The engine's all-reduce kernel also adds the residual and normalises (TensorRT-LLM:
             AllReduceFusionOp.RESIDUAL_RMS_NORM).
+        fuses_quantisation: The engine's norms and activations write per-tensor FP8 (vLLM: torch.compile, with fusion
+            passes for both; TensorRT-LLM: AllReduceFusionOp.RESIDUAL_RMS_NORM_QUANT_FP8, and swiglu with the scale of
+            its output).
         joins_decodes: Returns, by head size and KV data type, whether decodes in a step with prompts run in the kernel
             of the prompts.
     """
@@ -67,11 +73,14 @@ class StepCalls:
     shard: Shard
     fuses_norms: bool = False
     joins_decodes: JoinsDecodes = never_joins
+    fuses_quantisation: bool = False
 
     @classmethod
     def of(cls, resolved: ResolvedDeployment, source: CostSource) -> StepCalls:
         """Return the operators of a deployment, with the kernels that `source` knows for its engine."""
-        return cls(Shard.of(resolved), resolved.engine.fuses_norms, source.joins_decodes)
+        engine = resolved.engine
+        native = engine.fuses_quantisation and "fp8" in resolved.hardware.accelerator.peak_flops
+        return cls(Shard.of(resolved), engine.fuses_norms, source.joins_decodes, native)
 
     def rank(self, tokens: Num, graph: bool = True) -> list[OperatorCall]:
         """Return the operators that depend on the tokens of an attention rank, in a CUDA graph or outside.
@@ -94,7 +103,12 @@ class StepCalls:
             send = Collective("send_recv", tokens * (2 * hidden * ACT), 2, graph)
             calls.append(OperatorCall("stage_send", "collective", shard.pp - 1, send, stride=shard.tp * shard.cp))
         fused = _AFTER_ALL_REDUCE if self.fuses_norms and graph and shard.tp > 1 else frozenset()
-        return [call for call in calls if call.name not in fused]
+        return [self._with_quantised_input(call) for call in calls if call.name not in fused]
+
+    def _with_quantised_input(self, call: OperatorCall) -> OperatorCall:
+        found = self.fuses_quantisation and call.name in _AFTER_NORM_OR_ACTIVATION
+        fused = found and isinstance(call.op, Gemm) and call.op.dtype == "fp8"
+        return replace(call, quantised_before=True) if fused else call
 
     def group(self, tokens: Num, graph: bool = True) -> list[OperatorCall]:
         """Return the routed experts over all tokens of an expert group, with the exchange before and after.
@@ -107,7 +121,7 @@ class StepCalls:
     def logits(self, sequences: Num) -> list[OperatorCall]:
         """Return the output projection and sampling of the sequences that get a token in this step."""
         shard, size = self.shard, self.shard.model.vocab_size
-        head = Gemm(sequences, shard.vocab, shard.model.hidden_size, shard.plain_dtype)
+        head = shard.product(sequences, shard.vocab, shard.model.hidden_size, shard.plain_dtype)
         calls = [gemm_call("lm_head", 1, head)]
         if shard.tp > 1:
             gather = Collective("all_gather", sequences * (size * ACT), shard.tp, graph=False)

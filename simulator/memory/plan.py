@@ -32,7 +32,7 @@ from simulator.layers.drafter import draft_shard, joining_bytes
 from simulator.layers.feed_forward import sharded_feed_forward
 from simulator.layers.shard import Shard
 from simulator.memory.adapters import lora_bytes
-from simulator.memory.vision import tower_memory
+from simulator.memory.towers import tower_memory
 
 #: Memory that the driver lists but keeps: torch sees 79.1-79.2 GiB of an H100's 81,559 MiB, 44.4 of an L40S's 46,068,
 #: 23.6 of an RTX 4090's 24,564. Engines take their share of the memory that torch sees.

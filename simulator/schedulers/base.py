@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from math import inf
 from typing import ClassVar
 
-from simulator.cache.encoder_cache import EncoderCache
+from simulator.cache.encoder_cache import EncoderCache, RequestEmbeddings
 from simulator.cache.kv_cache import KvCache
 from simulator.cache.lora_slots import AdapterSlots
 from simulator.cache.offload import HostCache, SwapSpace
@@ -52,7 +52,7 @@ class Scheduler(ABC):
         self.host: HostCache | None = None
         self.swap_space: SwapSpace | None = None
         self.slots: AdapterSlots | None = None
-        self.encoders: EncoderCache | None = None
+        self.encoders: EncoderCache | RequestEmbeddings | None = None
         self.kv = kv or KvCache(rules.kv_blocks, rules.block_size, rules.prefix_caching, rules.unit_blocks)
 
     @abstractmethod

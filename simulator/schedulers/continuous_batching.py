@@ -112,7 +112,7 @@ class ContinuousBatching(Scheduler):
             return NO_HITS
         units, own, queued = self.kv.match(request)
         size = self.rules.block_size
-        tokens = min((units * self.kv.unit_blocks + own) * size, (request.known_tokens - 1) // size * size)
+        tokens = min((self.kv.blocks_of(request, units) + own) * size, (request.known_tokens - 1) // size * size)
         return units, own, queued, tokens
 
     def _chunk_blocks(self, request: Request, tokens: int) -> int:
@@ -127,7 +127,7 @@ class ContinuousBatching(Scheduler):
         if request.keys or request.own_run is not None:
             kv.claim(request, units, own)
         request.computed_tokens = hit_tokens
-        blocks = -(-(hit_tokens + tokens) // kv.block_size) - (units * kv.unit_blocks + own)
+        blocks = -(-(hit_tokens + tokens) // kv.block_size) - (kv.blocks_of(request, units) + own)
         self._start_prompt(batch, request, tokens, blocks)
 
     def _start_prompt(self, batch: Batch, request: Request, tokens: int, blocks: int) -> None:

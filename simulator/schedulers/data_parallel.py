@@ -249,7 +249,8 @@ class RankCaches:
     def __init__(self, caches: Sequence[KvCache]) -> None:
         self._caches = caches
         self.total = sum(kv.total for kv in caches)
-        self.unit_blocks, self.unit_tokens = caches[0].unit_blocks, caches[0].unit_tokens
+        self.block_size, self.unit_blocks = caches[0].block_size, caches[0].unit_blocks
+        self.units_in, self.blocks_of = caches[0].units_in, caches[0].blocks_of
 
     @property
     def available(self) -> int:

@@ -13,6 +13,10 @@ This is what `update_slots` does between two calls of `llama_decode` (tools/serv
 - `post_decode`: sampling, streaming and release follow when the whole batch is done. Nothing is preempted, because the
   context of a slot is reserved.
 
+With `--split-mode layer` (pipeline_parallel) every GPU computes its layers of a batch in turn, so a step takes the sum
+of all stages and no second batch is in flight. llama.cpp can copy the inputs of a long prompt ahead
+(GGML_SCHED_MAX_COPIES), so that its physical batches follow each other through the GPUs; that is not simulated.
+
 Inside `llama_decode` the batch runs in physical batches of at most n_ubatch tokens. With a cache per slot (-np without
 --kv-unified) these are cut by `llama_batch_allocr::split_equal` (src/llama-batch.cpp): slots with consecutive numbers
 and an equal number of tokens of each. Three decodes in slots 4, 5 and 7 are two passes over the weights. A prompt in a

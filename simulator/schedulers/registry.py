@@ -15,7 +15,7 @@ from simulator.schedulers.llama_cpp import LlamaCpp
 from simulator.schedulers.orca import Orca
 from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.sarathi import Sarathi
-from simulator.schedulers.sglang import Sglang
+from simulator.schedulers.sglang import Sglang, SglangMedia
 from simulator.schedulers.speculative import SPECULATIVE
 from simulator.schedulers.static_batching import OneAtATime, StaticBatching
 from simulator.schedulers.transformers import TransformersCb
@@ -23,8 +23,8 @@ from simulator.schedulers.trtllm import MaxUtilization, TrtLlm
 from simulator.schedulers.vllm_v0 import SwappingV0, VllmV0
 from simulator.schedulers.vllm_v1 import VllmV1
 from simulator.schedulers.vllm_v1_encoder import EncoderDecoderV1
-from simulator.schedulers.vllm_v1_images import ImagesV1
 from simulator.schedulers.vllm_v1_lora import LoraV1
+from simulator.schedulers.vllm_v1_media import MediaV1
 from simulator.schedulers.vllm_v1_offload import OffloadingV1
 
 POLICIES: dict[str, type[ContinuousBatching]] = {
@@ -60,7 +60,9 @@ class SchedulerVariant:
 #: Variants by the field of `EngineRules` that requires them.
 VARIANTS: Final[dict[str, SchedulerVariant]] = {
     "encoder_tokens": SchedulerVariant("an encoder-decoder model", {"vllm-v1": EncoderDecoderV1}),
-    "images": SchedulerVariant("serving of images", {"vllm-v1": ImagesV1}),
+    "encoder_limits": SchedulerVariant(
+        "serving of images, videos and audio", {"vllm-v1": MediaV1, "sglang": SglangMedia}
+    ),
     "speculation": SchedulerVariant("speculative decoding", SPECULATIVE, in_lockstep=True),
     "lora": SchedulerVariant("LoRA", {"vllm-v1": LoraV1}),
     "offload": SchedulerVariant("KV offload", {"vllm-v1": OffloadingV1}),

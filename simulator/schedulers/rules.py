@@ -8,7 +8,7 @@ from typing import Final, Self
 from catalogs.deployments.layout import Limits
 from catalogs.deployments.queueing import FCFS, Queueing
 from catalogs.engines.profile import HostTimes, ReceiveIntervals
-from simulator.cache.encoder_cache import ImageRules
+from simulator.cache.encoder_cache import EncoderLimits
 from simulator.cache.lora_slots import LoraRules
 from simulator.cache.offload import OffloadRules, SwapRules
 from simulator.core.batch import Batch
@@ -40,7 +40,7 @@ class EngineRules(Limits):
     offload: OffloadRules | None = None  # KV blocks are also kept in host memory
     lora: LoraRules | None = None  # None: no LoRA adapters
     speculation: SpeculationRules | None = None  # None: one token per decode and step
-    images: ImageRules | None = None  # None: requests have no images
+    encoder_limits: EncoderLimits | None = None  # None: requests are text only
     encoder_tokens: int = 0  # positions of every request's encoder output, kept in blocks; 0: no encoder
     side_tokens: int = 0  # most tokens of a prompt, and of an output; 0: only their sum is limited
     swap: SwapRules | None = None  # preempted requests are moved to host memory; None: they are recomputed

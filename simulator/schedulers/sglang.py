@@ -19,7 +19,8 @@ from collections import deque
 from typing import Final
 
 from catalogs.engines.profile import ReceiveIntervals
-from simulator.core.batch import Batch
+from simulator.cache.encoder_cache import RequestEmbeddings
+from simulator.core.batch import Batch, Encoding
 from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import ContinuousBatching
 from simulator.schedulers.rules import EngineRules
@@ -277,6 +278,53 @@ class Sglang(ContinuousBatching):
         if self._interval is not None:
             return False  # the time of an arrival decides when it is read
         return not self._waiting or (self._full and not self._left)
+
+
+class SglangMedia(Sglang):
+    """SGLang for requests with images or videos (`_get_chunked_prefill_embedding` in srt/managers/mm_utils.py).
+
+    All items of a request are encoded at once, in the first step that computes a part of its prompt, whatever chunk the
+    step computes; there is no budget. A later chunk reads the embeddings from a cache, whose keys are all items of a
+    request together and which evicts the least recently used entry. Where they do not fit in the cache at all, every
+    chunk that begins before the end of the items encodes them again. Items whose tokens are in the radix cache are not
+    encoded.
+
+    Simplifications: the requests of a step are encoded in one pass, and images and videos of one request as one entry;
+    SGLang runs one pass for each request and each kind of item.
+
+    Raises:
+        ValueError: The rules state no limits of encoding.
+    """
+
+    pipelines = False
+    takes_over = False
+    hands_over = False
+
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(rules)
+        if rules.encoder_limits is None:
+            raise ValueError("a scheduler of images and videos needs the limits of encoding")
+        self.encoders = self._cache = RequestEmbeddings(rules.encoder_limits.cache)
+
+    def _prefill(self, batch: Batch, request: Request, tokens: int) -> None:
+        """Add `tokens` prompt tokens to the batch, and encode the items of the prompt if none of its steps has."""
+        if request.media and request.media[-1].end > request.computed_tokens:
+            self._encode(batch, request)
+        super()._prefill(batch, request, tokens)
+
+    def _encode(self, batch: Batch, request: Request) -> None:
+        cache, items = self._cache, request.media
+        first = request is not self._partial
+        key = tuple(item.content for item in items)
+        if cache.find(key):
+            cache.n_hits += len(items) * first
+            return
+        cache.insert(key, sum(item.layout.embeddings for item in items))
+        cache.n_encoded += len(items)
+        encoding = batch.moving().encoding or Encoding()
+        for item in items:
+            encoding = encoding.plus(item.layout)
+        batch.moving().encoding = encoding
 
 
 class ReceiveInterval:

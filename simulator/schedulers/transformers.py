@@ -101,7 +101,7 @@ class TransformersCb(ContinuousBatching):
                 return
             hits = units, own, queued, hit_tokens = self._hits(request)
             tokens = min(request.known_tokens - hit_tokens, budget)
-            held = units * self.kv.unit_blocks + own
+            held = self.kv.blocks_of(request, units) + own
             if -(-(hit_tokens + tokens) // self.rules.block_size) - held + queued > self.kv.available:
                 continue
             self._waiting.remove(request)

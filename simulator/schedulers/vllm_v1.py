@@ -120,7 +120,7 @@ class VllmV1(ContinuousBatching):
         size = self.rules.block_size
         hits = NO_HITS if not request.keys and request.own_run is None else self._hits(request)
         units, own, queued, hit_tokens = hits
-        hit_blocks = units * kv.unit_blocks + own
+        hit_blocks = kv.blocks_of(request, units) + own
         tokens = request.known_tokens - hit_tokens
         if tokens > budget:
             if not self.rules.chunked_prefill:

@@ -64,9 +64,9 @@ class OffloadingV1(VllmV1):
         if host is None or request.retired or request.brought_tokens or not request.keys:
             return False
         units, own, queued, _ = self._hits(request)
-        more = 0 if own else host.find(request.keys[: request.known_tokens // kv.unit_tokens], units)
-        held = units * kv.unit_blocks
-        tokens = min((units + more) * kv.unit_tokens, (request.known_tokens - 1) // size * size)
+        more = 0 if own else host.find(request.keys[: kv.units_in(request, request.known_tokens)], units)
+        held = kv.blocks_of(request, units)
+        tokens = min(kv.blocks_of(request, units + more) * size, (request.known_tokens - 1) // size * size)
         blocks = tokens // size - held
         if not more or blocks <= 0:
             return False

@@ -1,4 +1,4 @@
-"""The `verify` command of `calibrate`. It needs the simulator, so this package adds it to that command."""
+"""The commands of `calibrate` that need the simulator: `verify`, and those of the sub-packages below this one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,14 @@ from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, make_folder, write_atomically, write_json
 from catalogs.ui.entry_point import run_command
 from simulator.cli.main import option
+from simulator.endpoint.command import endpoint
 
 if TYPE_CHECKING:
     from calibration.serve.clients import Client
     from simulator.verify.engines import EngineSubject
     from simulator.verify.session import Verification, VerificationEffort
+
+app.command()(endpoint)
 
 _ENGINES = "vllm or llama.cpp, started and stopped by this command; transformers, in this process."
 
@@ -37,7 +40,9 @@ def verify(
     ] = None,
     python: Annotated[Path | None, option("PATH", "Python interpreter of vLLM's environment.")] = None,
     server: Annotated[Path | None, option("PATH", "The llama-server program of llama.cpp.")] = None,
-    endpoint: Annotated[str | None, option("URL", "A running OpenAI-compatible server, local or hosted.")] = None,
+    url: Annotated[
+        str | None, option("URL", "A running OpenAI-compatible server, local or hosted.", "--endpoint")
+    ] = None,
     deployment: Annotated[Path | None, option("FILE", "The deployment.yaml of the endpoint.")] = None,
     served: Annotated[str | None, option("NAME", "Model name at the endpoint; default: its first.")] = None,
     tokenizer: Annotated[str | None, option("NAME", "Tokenizer of the endpoint's model: a folder or hub name.")] = None,
@@ -57,20 +62,26 @@ def verify(
         bool | None,
         typer.Option(help="Let plan and simulate use the measured host times; default: yes, except for an endpoint."),
     ] = None,
+    artefact: Annotated[
+        Path | None, option("DIR", "Keep the comparison with its rows and logs in a new folder.")
+    ] = None,
     docs: Annotated[Path | None, option("FILE", "Insert the judged lines between the marks of this page.")] = None,
     json_file: Annotated[str | None, option("FILE", "Write JSON to FILE, or - for stdout.", "--json")] = None,
 ) -> None:
     """Serve a model with a real engine, replay requests with a real client, and compare with the simulation."""
+    given = dict(locals())
+    from calibration.artefacts.recording import check_new_folder
     from simulator.verify import screen
     from simulator.verify.session import verify as compare
 
     check_targets(json_file, docs)
+    check_new_folder(artefact)
     _check_engine(engine)
     effort = _effort(input_tokens, output_tokens, requests, repeats, tuple(rate or ()))
     n_threads = _threads(threads)
-    folder = _results_folder(out, engine if endpoint is None else "endpoint")
-    if endpoint is not None:
-        subject, client = _running(endpoint, deployment, served, tokenizer, key_env, python)
+    folder = _results_folder(out, engine if url is None else "endpoint")
+    if url is not None:
+        subject, client = _running(url, deployment, served, tokenizer, key_env, python)
     else:
         subject, client = _started(engine, model, dtype, n_threads, python, server, port)
     if docs is not None:
@@ -79,9 +90,13 @@ def verify(
     # The result is written first, so that a later failure does not lose the measurement.
     write_json(screen.document(found), str(folder / "verify.json"))
     # Times through a network are not host times, so those of an endpoint are installed only on request.
-    if endpoint is None if install is None else install:
+    if url is None if install is None else install:
         _install(found)
     _show(found, docs, json_file)
+    if artefact is not None:
+        from simulator.verify.recorded import record
+
+        record(artefact, found, folder, screen.document(found), given)
     if found.missed(found.judged):
         raise typer.Exit(1)
 

@@ -1,15 +1,19 @@
-"""Simulated against measured statistics, line by line, with the noise of the measurement next to the error."""
+"""Simulated against measured latencies: statistics with the noise of the measurement, and times by request length."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from calibration.accuracy.measured_run import METRICS, STATS, MeasuredRun
+from calibration.complexity.comparison import ComplexityComparison, compare
+from calibration.complexity.linear_fit import LatencyLaw, mean_law
+from calibration.complexity.records import LatencyRecords
+from simulator.analysis.complexity import latency_records
 from simulator.analysis.metrics import duration_s, latency_metrics
 from simulator.cluster.run import Run
 
@@ -87,3 +91,47 @@ def lines(trial: str, runs: Sequence[MeasuredRun], simulated: Mapping[str, Run],
         ComparisonLine(trial, metric, stat, float(np.mean(data)), float(np.ptp(data) / np.mean(data) / 2), own, bar)
         for metric, stat, data, own, bar in [*found, (THROUGHPUT, "mean", rates, own, None)]
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class LengthComparison:
+    """End-to-end times of one trial at equal complexity: simulated over measured, of all repeats together.
+
+    Attributes:
+        trial: The name of the trial.
+        way: The way of calibration.
+        ratios: The ratios by bin of lengths, and the ratio over all of them.
+        measured: The linear law of the measured times; None if there are too few requests.
+        simulated: The same of the simulated times.
+    """
+
+    trial: str
+    way: str
+    ratios: ComplexityComparison
+    measured: LatencyLaw | None
+    simulated: LatencyLaw | None
+
+    @property
+    def words(self) -> str:
+        """Return the comparison as a sentence."""
+        found = [each.ratio for each in self.ratios.bins if each.ratio is not None]
+        span = f", {min(found):.2f} to {max(found):.2f} in {len(found)} bins of length" if len(found) > 1 else ""
+        return f"{self.trial}, {self.way}: at equal length simulated end-to-end times are {self.ratios.ratio:.2f}{span}"
+
+    def block(self) -> dict[str, Any]:
+        """Return the comparison as a block of JSON."""
+        laws = {"measured": self.measured, "simulated": self.simulated}
+        fits = {name: None if law is None else law.block() for name, law in laws.items()}
+        return {"trial": self.trial, "way": self.way, **self.ratios.block(), "fit": fits}
+
+
+def by_length(trial: str, runs: Sequence[MeasuredRun], simulated: Mapping[str, Run]) -> list[LengthComparison]:
+    """Return the comparisons of a trial at equal complexity, one for each way of calibration."""
+    measured = LatencyRecords.pooled([LatencyRecords.measured(run) for run in runs])
+    found = []
+    for way, run in simulated.items():
+        records = latency_records(run)
+        if measured.n and records.n:
+            laws = mean_law(measured), mean_law(records)
+            found.append(LengthComparison(trial, way, compare(measured, records), *laws))
+    return found

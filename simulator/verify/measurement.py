@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.importers.iteration_log import read_iteration_log
+from calibration.machine_trace.folder import write_trace
+from calibration.machine_trace.sampler import MachineSampler
 from calibration.profile.machine.contention import ContentionSample, usage
 from calibration.serve.clients import TRIES, Client, IncompleteReplay, InProcessEngine
 from calibration.serve.probe import Probe, probe
@@ -40,21 +43,32 @@ class EngineUnderTest:
 
     def __init__(self, subject: EngineSubject, client: Client, out: Path, tell: Tell) -> None:
         self.subject, self._client, self._out, self._tell = subject, client, out, tell
+        self._sampler, self._requests = MachineSampler(self._pids), list[dict[str, float]]()
         self._server = EngineServer(subject.launch, out / "server.log") if subject.launch is not None else None
 
     def __enter__(self) -> EngineUnderTest:
+        self._sampler.__enter__()
         if self._server is not None:
             self._tell(f"starting {self._server.launch.name} on port {self._server.launch.port}")
             try:
                 self._server.start()
             except BaseException:
                 self._server.stop()
+                self._sampler.__exit__()
                 raise
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.stop()
+        self._sampler.__exit__()
+        write_trace(self._out / "machine", self._sampler.trace, self._requests)
+
+    def _pids(self) -> frozenset[int]:
+        """Return the processes of the engine; () for a server that the user runs, which may be elsewhere."""
+        if self._server is not None:
+            return self._server.pids
+        return frozenset({os.getpid()} if isinstance(self._client, InProcessEngine) else ())
 
     def probe(self, most_input_tokens: int, max_num_seqs: int) -> Probed:
         """Measure lone requests and bursts (see `calibration.serve.probe`)."""
@@ -79,12 +93,22 @@ class EngineUnderTest:
         others_cores = 0.0
         for k, (i, trial) in product(range(repeats), enumerate(trials)):
             self._tell(f"replaying {trial.name}, {k + 1} of {repeats}")
-            before = self._moment()
+            before, start_s = self._moment(), self._sampler.now_s()
             runs[trial.name].append(self._replay(trial, self._out / "runs" / f"trial-{i + 1}-{k + 1}"))
             others_cores = max(others_cores, self._others(before))
+            self._note(f"{trial.name}, repeat {k + 1}", runs[trial.name][-1], start_s)
             if self._server is not None:
                 self._server.check_alive()
         return runs, others_cores
+
+    def _note(self, name: str, run: MeasuredRun, start_s: float) -> None:
+        """Keep a replay as a phase of the trace, with its requests; a client ends when its last request has."""
+        end_s = self._sampler.now_s()
+        self._sampler.add_phase(name, start_s, end_s)
+        first_s = max(end_s - run.duration_s, start_s)
+        for arrival_s, e2e_s in zip(run.arrival_s.tolist(), run.e2e_s.tolist(), strict=True):
+            sent_s = first_s + arrival_s
+            self._requests.append({"start_s": sent_s, "end_s": sent_s + e2e_s, "latency_s": e2e_s})
 
     def _replay(self, trial: Trial, folder: Path) -> MeasuredRun:
         """Replay a trial once; if single requests fail, report which and why, and try again."""

@@ -33,6 +33,8 @@ def print_verification(found: Verification) -> None:
     for row in _blocks(found):
         table.add_row(*map(Text.from_markup, row))
     console.print(table)
+    for each in found.by_length:
+        console.print(f"{each.words} times the measured ones")
     for text in (*verdict(found), *(f"note: {text}" for text in found.compiled.notices)):
         console.print(text)
 
@@ -92,6 +94,7 @@ def document(found: Verification) -> dict[str, Any]:
         "ways": list(found.ways),
         "met": {way: not found.missed(way) for way in found.ways},
         "lines": [_line(line, found.ways) for line in found.lines],
+        "by_length": [each.block() for each in found.by_length],
         "notices": [*found.compiled.notices, *verdict(found)],
     }
 

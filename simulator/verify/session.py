@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from calibration.accuracy.measured_run import MeasuredRun
 from calibration.bundles.engine_calibration import EngineCalibration, MeasuredHost
 from calibration.profile.machine.contention import CONTENDED_CORES
 from calibration.serve.clients import Client
 from calibration.serve.probe import BURST_INPUT_TOKENS, OUTPUT_TOKENS
 from catalogs.errors import InputError
 from simulator.cluster.compiled import CompiledDeployment, compile_deployment, with_host
+from simulator.cluster.run import Run
 from simulator.cluster.simulate import engine_rules, run_rules
 from simulator.cluster.simulate import simulate as run
 from simulator.costs.measured_steps import MeasuredStepTimer
-from simulator.verify.comparison import BOTTOM_UP, ENGINE_LEVEL, STANDARD, STANDARDS, ComparisonLine, lines
+from simulator.verify.comparison import (
+    BOTTOM_UP,
+    ENGINE_LEVEL,
+    STANDARD,
+    STANDARDS,
+    ComparisonLine,
+    LengthComparison,
+    by_length,
+    lines,
+)
 from simulator.verify.engines import EngineSubject
 from simulator.verify.measurement import EngineUnderTest, Probed, Tell
 from simulator.verify.probe_fit import fit_host, fit_requests, fit_steps
@@ -47,6 +59,9 @@ class Verification:
     lines: tuple[ComparisonLine, ...]
     others_cores: float
     effort: VerificationEffort
+    measured: Mapping[str, Sequence[MeasuredRun]] = field(default_factory=dict)  # the repeats of each trial
+    simulated: Mapping[tuple[str, str], Run] = field(default_factory=dict)  # by trial and way of calibration
+    by_length: tuple[LengthComparison, ...] = ()
 
     @property
     def contended(self) -> bool:
@@ -84,11 +99,17 @@ def verify(subject: EngineSubject, client: Client, effort: VerificationEffort, o
         measured, others_cores = engine.replay(chosen, effort.repeats)
     bars = STANDARDS.get(subject.deployment.engine, STANDARD).bars
     found: list[ComparisonLine] = []
+    simulated: dict[tuple[str, str], Run] = {}
+    lengths: list[LengthComparison] = []
     for trial in chosen:
         runs = {way: simulate(trial.requests) for way, simulate in ways.items()}
         found += lines(trial.name, measured[trial.name], runs, bars)
+        lengths += by_length(trial.name, measured[trial.name], runs)
+        simulated |= {(trial.name, way): each for way, each in runs.items()}
     others = max(probed.others_cores, others_cores)
-    return Verification(subject, client.name, fitted, calibration, tuple(ways), tuple(found), others, effort)
+    judged = tuple(ways), tuple(found), others
+    rows = measured, simulated, tuple(lengths)
+    return Verification(subject, client.name, fitted, calibration, *judged, effort, *rows)
 
 
 def _most_input_tokens(compiled: CompiledDeployment, lengths: MeanLengths) -> int:

@@ -15,7 +15,9 @@ from planner.problem.request_keys import network_keys
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs/networks.md").read_text(encoding="utf-8")
-SCREEN = (ROOT / "planner/networks/screen.py").read_text(encoding="utf-8")
+SCREEN = "".join(
+    (ROOT / file).read_text(encoding="utf-8") for file in ("planner/networks/screen.py", "planner/sections/refusal.py")
+)
 
 
 def outputs(text: str) -> list[str]:

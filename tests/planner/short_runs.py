@@ -22,7 +22,7 @@ def shortened(most_requests: int = MOST_REQUESTS) -> Iterator[None]:
     """Simulate at most `most_requests` in every run of a search, of an answer and of a study."""
     usual = RunSizes.for_slos
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunSizes, "for_slos", lambda slos: usual(slos).at_most(most_requests))
+        patch.setattr(RunSizes, "for_slos", lambda slos, *shares: usual(slos, *shares).at_most(most_requests))
         patch.setattr(binding, "LEAST_REQUESTS", most_requests)
         patch.setattr(sensitivity, "SETTLED", most_requests)
         yield

@@ -21,7 +21,7 @@ import importlib
 from typing import Any, Final
 
 from calibration.operators.of_network import TORCH_ATTENTION, TORCH_ATTENTION_MASKED
-from calibration.profile.kernels.inputs import Unavailable, input_sets, random, writable_random
+from calibration.profile.kernels.inputs import ActivationSets, Unavailable, input_sets, random, writable_random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Call, Work
 from calibration.profile.session.shape import Shape
@@ -196,11 +196,19 @@ def without_causal_mask(shape: Shape, device: ProfiledDevice) -> Work:
     sequences, queries, keys = shape.ints("sequences", "query_tokens", "key_tokens")
     heads, head_dim = shape.ints("n_heads", "head_dim")
     dtype = device.sixteen_bit(str(shape["dtype"]))
-    input_sets(device, 2.0 * dtype.itemsize * sequences * heads * head_dim * (queries + keys))
-    q = random(device, (sequences, queries, heads, head_dim), dtype).transpose(1, 2)
-    k, v = (random(device, (sequences, keys, heads, head_dim), dtype).transpose(1, 2) for _ in range(2))
+    width = float(dtype.itemsize * sequences * heads * head_dim)
+    input_sets(device, 2.0 * width * (queries + keys))  # raises DoesNotFit for inputs that are too large
+    activations = ActivationSets(device)
+    first = activations.random((sequences, queries, heads, head_dim), dtype)
+    further = activations.random((2, sequences, keys, heads, head_dim), dtype)
     mask = None
     if kernel == TORCH_ATTENTION_MASKED:  # one bias for each head, shared by the sequences
         mask = random(device, (1, heads, queries, keys), dtype).expand(sequences, -1, -1, -1)
     attention = device.torch.nn.functional.scaled_dot_product_attention
-    return Work([lambda: attention(q, k, v, attn_mask=mask)], kernel)
+
+    def call() -> Call:
+        q, (k, v) = first().transpose(1, 2), further().transpose(2, 3)
+        return lambda: attention(q, k, v, attn_mask=mask)
+
+    calls = [call() for _ in activations.sets(width * (queries + 2 * keys))]
+    return Work(activations.keeping(calls, width * queries), kernel)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from calibration.operators.operators import numbers
-from calibration.profile.kernels.inputs import input_sets, random
+from calibration.profile.kernels.inputs import ActivationSets, input_sets, random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Call, Work
 from calibration.profile.session.shape import Shape
@@ -33,7 +33,8 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:
     images = batch * (inputs * prod(image) + outputs * prod(output))
     sets = input_sets(device, size * weights + size * images / 8)
     input_sets(device, size * images)  # this raises DoesNotFit for images that are too large
-    x, bias = random(device, (batch, inputs, *image), dtype), random(device, (outputs,), dtype)
+    activations = ActivationSets(device)
+    x, bias = activations.random((batch, inputs, *image), dtype), random(device, (outputs,), dtype)
     functional = torch.nn.functional
     dims = len(kernel)
     if transposed:
@@ -54,7 +55,8 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:
         options = {"stride": stride, "padding": padding, "groups": groups, "dilation": dilation}
 
     def convolution() -> Call:
-        w = random(device, size_of, dtype)
-        return lambda: call(x, w, bias, **options)
+        w, own = random(device, size_of, dtype), x()
+        return lambda: call(own, w, bias, **options)
 
-    return Work([convolution() for _ in sets], "torch convolution")
+    result_bytes = size * batch * outputs * prod(output)
+    return Work(activations.keeping([convolution() for _ in sets], result_bytes), "torch convolution")

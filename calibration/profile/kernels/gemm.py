@@ -2,15 +2,15 @@
 
 On a CPU, engines lay the weights out for oneDNN once, when they load the model. The measured product uses the same
 layout where torch has oneDNN. On a Zen 4 core a bf16 product with 4096 x 4096 weights is then faster by a factor of 1.8
-for one row and of 1.04 for 256 rows. Plain torch, as transformers runs it, keeps the layout of its linear layer: those
-are the dtypes that end in UNPACKED.
+for one row and of 1.04 for 256 rows. Plain torch, as transformers runs it, keeps the layout of its linear layer: that
+product is the family `matmul`.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from calibration.operators.roofline import UNPACKED, stored_bytes
+from calibration.operators.roofline import stored_bytes
 from calibration.profile.kernels.inputs import input_sets, random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Call, Work
@@ -29,8 +29,6 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:
         make, kernel = _int8, "torch._int_mm, input quantised"
     elif dtype == "fp8":
         make, kernel = _fp8, "torch._scaled_mm, input quantised"
-    elif dtype.endswith(UNPACKED):
-        make, kernel, dtype = _plain, "torch linear", dtype.removesuffix(UNPACKED)
     elif not device.is_cuda and device.torch.backends.mkldnn.is_available():
         make, kernel = _packed, "onednn, weights laid out before"
     else:

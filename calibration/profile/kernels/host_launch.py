@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from calibration.profile.kernels import generate
 from calibration.profile.kernels.inputs import random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Work
@@ -28,7 +29,13 @@ def shapes() -> list[Shape]:
 
 
 def work(shape: Shape, device: ProfiledDevice) -> Work:
-    """Return BLOCKS blocks as modules or as calls. The result is never captured: a graph has no launches."""
+    """Return BLOCKS blocks as modules or as calls, or a generation. It is never captured: a graph has no launches.
+
+    Raises:
+        Unavailable: If the shape is a generation, and the library that runs it is not installed.
+    """
+    if str(shape["kind"]).startswith(generate.GENERATE):
+        return generate.work(shape, device)
     make = _modules if shape["kind"] == "modules" else _calls
     return Work([make(device)], f"{KERNELS * BLOCKS} small kernels", KERNELS * BLOCKS, graph=False)
 

@@ -8,13 +8,19 @@ usual kernel of its kind.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
-from calibration.profile.kernels.inputs import Unavailable, input_sets, random, writable_random
+from calibration.profile.kernels.inputs import (
+    ActivationSets,
+    Unavailable,
+    input_sets,
+    into_memory,
+    random,
+    writable_random,
+)
 from calibration.profile.machine.device import TORCH_DTYPES, ProfiledDevice
 from calibration.profile.machine.timing import Call, Work
 from calibration.profile.session.shape import Shape
@@ -73,24 +79,11 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:
     input_sets(device, 2.0 * dtype.itemsize * (elements + read))  # raises DoesNotFit for tensors that are too large
     size = KernelSize(elements, read, width, dtype)
     maker = MAKERS.get(name.removesuffix("_")) or MAKERS.get(name) or _pointwise(name, device) or USUAL[kind]
-    call = maker(size, device)
+    sets = ActivationSets(device).sets(float(dtype.itemsize) * (read if name.endswith("_") else elements + read))
+    calls = [maker(size, device) for _ in sets]
     if not name.endswith("_"):
-        call = _into_memory(call, elements * dtype.itemsize, device)
-    return Work([call], f"torch {name}", graph=kind != "sort")
-
-
-def _into_memory(call: Call, result_bytes: int, device: ProfiledDevice) -> Call:
-    """Return a call that keeps its last results, so that each one is written to memory that has left the cache.
-
-    In a network, other kernels have run since that memory was last used.
-    """
-    kept: deque[object] = deque(maxlen=len(input_sets(device, float(result_bytes))))
-
-    def run() -> object:
-        kept.append(call())
-        return None
-
-    return run
+        calls = into_memory(calls, float(elements * dtype.itemsize), device)
+    return Work(calls, f"torch {name}", graph=kind != "sort")
 
 
 def rows_of(elements: int, width: int) -> tuple[int, int]:
@@ -264,6 +257,11 @@ def _interpolated(size: KernelSize, device: ProfiledDevice, mode: str) -> Call:
     return lambda: device.torch.nn.functional.interpolate(x, size=(side, side), mode=mode)
 
 
+def _gelu_tanh(size: KernelSize, device: ProfiledDevice) -> Call:
+    x = random(device, (size.elements,), size.dtype)
+    return lambda: device.torch.nn.functional.gelu(x, approximate="tanh")
+
+
 def _fill(size: KernelSize, device: ProfiledDevice) -> Call:
     return lambda: device.torch.zeros(size.elements, dtype=size.dtype, device=device.kind)
 
@@ -294,6 +292,7 @@ def _square(size: KernelSize, device: ProfiledDevice) -> Call:
 
 #: What makes the kernel of a name.
 MAKERS: Final[Mapping[str, Maker]] = {
+    "gelu_tanh": _gelu_tanh,
     "native_layer_norm": _layer_norm,
     "native_batch_norm": _batch_norm,
     "native_group_norm": _group_norm,

@@ -6,14 +6,12 @@ import datetime
 import importlib.metadata
 import json
 import os
-import platform
-import re
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from calibration.artefacts.environment import system_facts
 from calibration.profile.machine.device import ProfiledDevice
 from catalogs.errors import InputError
 from catalogs.hardware.local import read_cpu
@@ -53,7 +51,7 @@ def describe(hardware: str, device: ProfiledDevice, budget_s: float, seed: int) 
         "gpu": _gpu() if device.is_cuda else None,
         "cuda": device.torch.version.cuda,
         "torch_config": device.torch.__config__.show().splitlines()[0] if hasattr(device.torch, "__config__") else None,
-        **_system(),
+        **system_facts(),
         "libraries": {name: _version(name) for name in LIBRARIES},
     }
 
@@ -117,41 +115,6 @@ def _cpu(device: ProfiledDevice) -> dict[str, Any]:
         "flags": sorted(cpu.flags),
         "capability": device.torch.backends.cpu.get_cpu_capability(),
     }
-
-
-def _system() -> dict[str, Any]:
-    transparent = re.search(r"\[(.*?)\]", _text("/sys/kernel/mm/transparent_hugepage/enabled"))
-    reserved = sorted(Path("/sys/kernel/mm/hugepages").glob("hugepages-*/nr_hugepages"))
-    return {
-        "kernel": platform.release(),
-        "os": _os_name(),
-        "python": sys.version.split()[0],
-        "container": _container(),
-        "hugepages": {
-            "transparent": transparent[1] if transparent else None,
-            "reserved": {f.parent.name: f.read_text().strip() for f in reserved},
-        },
-        "governor": _text("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor").strip() or None,
-    }
-
-
-def _os_name() -> str | None:
-    with suppress(OSError):
-        return platform.freedesktop_os_release().get("PRETTY_NAME")
-    return None
-
-
-def _container() -> str | None:
-    if Path("/.dockerenv").exists():
-        return "docker"
-    groups = _text("/proc/1/cgroup")
-    return next((w for w in ("kubepods", "docker", "containerd", "podman", "lxc") if w in groups), None)
-
-
-def _text(path: str) -> str:
-    with suppress(OSError):
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    return ""
 
 
 def _version(name: str) -> str | None:

@@ -1,25 +1,28 @@
 """Shapes of networks that are not language models: the operators of the user's networks, and a grid over each family.
 
-A user's network is measured at its default job with the batches of the device, each distinct operator once; held-out
-shapes have other batches. The grid covers what other networks run, with fewer shapes.
+A user's network is measured at its default job with the batches of the device, each distinct operator once. Those that
+take a noticeable share of a pass come first, and held-out shapes have other batches. The grid covers what other
+networks run, with fewer shapes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import product
 from math import prod
 from typing import Any, Final
 
 import numpy as np
 
-from calibration.operators.of_network import TORCH_ATTENTION, converts_nothing, network_operator
+from calibration.operators.of_network import TORCH_ATTENTION, NetworkOperator, converts_nothing, network_operator
 from calibration.operators.operators import Convolution, NonCausalAttention, Streaming, extents
+from calibration.operators.roofline import roofline_s
 from calibration.profile.kernels import host_launch
 from calibration.profile.session.shape import FIT, HELD_OUT, Shape
 from calibration.profile.shapes.size_limits import SizeLimits
 from calibration.profile.shapes.sizes import between, with_held_out
+from catalogs.hardware.specs import Accelerator
 from catalogs.networks.network import NeuralNetwork
 from catalogs.units import DTYPE_BYTES
 
@@ -27,6 +30,12 @@ BATCH: Final = "batch"
 
 #: Held-out batches of each of the user's networks.
 HELD_OUT_BATCHES: Final = 2
+
+#: Operators with a smaller share of a pass are measured after all others.
+MINOR_SHARE: Final = 0.002
+
+#: The least time of a kernel, for shares of a pass.
+LAUNCH_S: Final = 5e-6
 
 #: (width, depth) of linear layers: from small encoders to large ones, square, wider and narrower.
 PRODUCTS: Final = ((256, 256), (768, 768), (3072, 768), (768, 3072), (1280, 5120), (2048, 2048))
@@ -67,33 +76,55 @@ KERNELS: Final = (
 ELEMENTS: Final = (2**10, 2**14, 2**18, 2**22)
 
 
+@dataclass(frozen=True, slots=True)
+class UserNetworkShapes:
+    """The shapes of the user's networks: those that take most of the time, and those that hardly count."""
+
+    major: list[Shape]
+    minor: list[Shape]
+
+
 def user_network_shapes(
-    networks: Sequence[NeuralNetwork], limits: SizeLimits, dtypes: Sequence[str], seed: int = 0
-) -> list[Shape]:
-    """Return the shapes of the user's networks in each dtype: fitted at the limits' batches, held out at others."""
+    networks: Sequence[NeuralNetwork],
+    limits: SizeLimits,
+    dtypes: Sequence[str],
+    accelerator: Accelerator,
+    seed: int = 0,
+) -> UserNetworkShapes:
+    """Return the shapes of the user's networks in each dtype: fitted at the limits' batches, held out at others.
+
+    An operator is minor where all its runs take less than MINOR_SHARE of a pass, by the roofline of `accelerator`.
+    """
     draw = np.random.default_rng(seed)
-    found: list[Shape] = host_launch.shapes() if networks else []
+    found = UserNetworkShapes(host_launch.shapes() if networks else [], [])
     for network, dtype in product(networks, dtypes):
         has_batch = any(size.name == BATCH for size in network.sizes)
-        batches = limits.network_batches if has_batch else (None,)
-        for batch in batches:
-            found += _operators(network, batch, dtype, FIT)
+        batches: list[tuple[int | None, str]] = (
+            [(n, FIT) for n in limits.network_batches] if has_batch else [(None, FIT)]
+        )
         others = sorted({*range(1, limits.network_batches[-1])} - {*limits.network_batches})
-        for batch in draw.choice(others, HELD_OUT_BATCHES, replace=False) if has_batch else ():
-            found += _operators(network, int(batch), dtype, HELD_OUT)
+        drawn = draw.choice(others, HELD_OUT_BATCHES, replace=False) if has_batch else ()
+        for batch, role in [*batches, *((int(n), HELD_OUT) for n in drawn)]:
+            seconds = _operator_s(network, batch, dtype, accelerator)
+            least_s = MINOR_SHARE * sum(seconds.values())
+            for op, took_s in seconds.items():
+                (found.major if took_s >= least_s else found.minor).append(_shape(op, role))
     return found
 
 
-def _operators(network: NeuralNetwork, batch: int | None, dtype: str, role: str) -> Iterator[Shape]:
-    """Yield a shape for each distinct operator of a network, in the order of its stages."""
+def _operator_s(
+    network: NeuralNetwork, batch: int | None, dtype: str, accelerator: Accelerator
+) -> dict[NetworkOperator, float]:
+    """Return about how long all runs of each distinct operator of a job take, in the order of the stages."""
     job = {} if batch is None else {BATCH: batch}
-    known: set[object] = set()
+    found: dict[NetworkOperator, float] = {}
     for stage in network.at(job, round(DTYPE_BYTES[dtype])):
         for sized in stage.operators:
             op = None if converts_nothing(sized) else network_operator(sized, dtype)
-            if op is not None and op not in known:
-                known.add(op)
-                yield _shape(op, role)
+            if op is not None:
+                each = float(roofline_s(op, accelerator)) + LAUNCH_S
+                found[op] = found.get(op, 0.0) + stage.runs * sized.times * each
+    return found
 
 
 def _shape(op: Any, role: str = FIT) -> Shape:

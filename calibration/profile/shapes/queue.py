@@ -13,7 +13,6 @@ from typing import Final
 
 import numpy as np
 
-from calibration.operators.roofline import UNPACKED
 from calibration.profile.kernels import host
 from calibration.profile.kernels.elementwise import BYTES_PER_WIDTH, OVER_VOCAB
 from calibration.profile.machine.device import ProfiledDevice
@@ -58,17 +57,25 @@ def candidates(sizes: Sizes, limits: SizeLimits, dtypes: Sequence[str], seed: in
     return deduplicated(found + with_held_out(_moes(experts, limits), held_out_moe))
 
 
-def user_model_shapes(sizes: Sizes, limits: SizeLimits, dtypes: Sequence[str], seed: int = 0) -> list[Shape]:
+def user_model_shapes(
+    sizes: Sizes, limits: SizeLimits, dtypes: Sequence[str], seed: int = 0, is_plain: bool = False
+) -> list[Shape]:
     """Return the shapes that the user's models run, on finer steps of batch than those of the catalog.
 
     Held-out shapes have random batch and context at the same sizes.
+
+    Args:
+        sizes: Sizes that the models run.
+        limits: Extent of the shapes on the device.
+        dtypes: Dtypes of matrix products.
+        seed: Seed of the held-out shapes.
+        is_plain: Whether plain torch runs the products, with the weights as they were loaded.
     """
     draw = np.random.default_rng(seed)
     products, kernels = list(sizes.products), list(sizes.kernels)
     rows = sorted({*limits.rows, *limits.own_rows})
-    found = [s for dtype in dtypes for s in _gemms(products, products, rows, dtype, sizes, limits, draw)]
-    stored = {dtype.removesuffix(UNPACKED) for dtype in dtypes}
-    for kv_dtype in [d for d in limits.kv_dtypes if d in stored] or limits.kv_dtypes[:1]:
+    found = [s for dtype in dtypes for s in _gemms(products, products, rows, dtype, sizes, limits, draw, is_plain)]
+    for kv_dtype in [d for d in limits.kv_dtypes if d in dtypes] or limits.kv_dtypes[:1]:
         found += user_model_attention(sizes, limits, kv_dtype, draw)
 
     def held_out_kernel(_: int) -> Shape:
@@ -96,18 +103,24 @@ def _gemms(
     sizes: Sizes,
     limits: SizeLimits,
     draw: np.random.Generator,
+    is_plain: bool = False,
 ) -> list[Shape]:
     """Return products of the sizes `fitted` at each number of rows, and held-out products of the sizes `others`."""
+
+    def product(m: int, n: int, k: int, role: str = FIT) -> Shape:
+        if is_plain:
+            return Shape.of("matmul", role, m=m, n=n, k=k, batch=1, shared=1, dtype=dtype)
+        return Shape.of("gemm", role, m=m, n=n, k=k, dtype=dtype)
 
     def most_rows(pair: Pair) -> int:
         return limits.sequences[-1] * 2 if pair in sizes.heads_of_vocab else limits.rows[-1]
 
     def held_out(_: int) -> Shape:
         n, k = pick(others, draw)
-        return Shape.of("gemm", HELD_OUT, m=between(1, most_rows((n, k)), draw), n=n, k=k, dtype=dtype)
+        return product(between(1, most_rows((n, k)), draw), n, k, HELD_OUT)
 
     fit = [(m, n, k) for n, k in fitted for m in rows if m <= most_rows((n, k))]
-    return with_held_out([Shape.of("gemm", m=m, n=n, k=k, dtype=dtype) for m, n, k in fit], held_out)
+    return with_held_out([product(*sizes) for sizes in fit], held_out)
 
 
 def _widths(sizes: Sizes, kind: str) -> list[int]:

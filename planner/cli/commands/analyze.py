@@ -28,8 +28,12 @@ def analyze(
     engine: Annotated[
         str | None, typer.Option(help="Serving engine (default: vllm where it serves the model).")
     ] = None,
-    images: Annotated[int, typer.Option(metavar="N", help="Images at the start of every prompt (prefill).")] = 0,
-    resolution: Annotated[str, typer.Option(metavar="WxH", help="Size of these images in pixels.")] = "1024x1024",
+    images: Annotated[
+        int, typer.Option(metavar="N", help="Images, videos or pieces of audio at the start of every prompt (prefill).")
+    ] = 0,
+    resolution: Annotated[
+        str, typer.Option(metavar="SIZE", help="Their size: 1024x1024, a video of 32 frames 640x360x32, audio 30s.")
+    ] = "1024x1024",
     published: Annotated[
         bool, typer.Option("--published", help="Print one decode step in the conventions of a published table.")
     ] = False,

@@ -15,8 +15,8 @@ def deploy(
     target: Annotated[
         str,
         typer.Option(
-            help="Target: vllm, compose, kubernetes, leaderworkerset, kserve, llm-d, ray-serve, triton, sglang or "
-            "llama.cpp."
+            help="Target: vllm, compose, kubernetes, leaderworkerset, kserve, llm-d, ray-serve, triton, sglang, "
+            "llama.cpp, or for embedding networks text-embeddings-inference."
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to create.")],

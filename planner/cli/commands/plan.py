@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from catalogs.ui.entry_point import Interrupted
 from catalogs.ui.shared_options import VersionFlag
 from planner.cli.derived_options import GivenRequest, takes_request
 from planner.cli.options import OUTPUT, write_result
+
+if TYPE_CHECKING:
+    from planner.problem.request import PlanRequest
 
 
 @takes_request("plan")
@@ -27,6 +30,10 @@ def plan(
     deployment_out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write the recommended deployment, for `simulate`.", rich_help_panel=OUTPUT),
+    ] = None,
+    agents: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Plan for N agents at work in a closed loop; --workload holds their sessions."),
     ] = None,
     version: VersionFlag = False,  # noqa: ARG001 - its callback prints it
 ) -> None:
@@ -45,6 +52,9 @@ def plan(
         plan_of_network(keys, json, html, deployment_out)
         return
     request = request_of_keys(keys)
+    if agents is not None:
+        plan_of_agents(request, agents, json, html, deployment_out)
+        return
     check_targets(json, deployment_out, request.search.journal, html)
     if html is not None:  # fail before the search, not after it
         from catalogs.ui.html_page import need_plotly
@@ -70,6 +80,33 @@ def plan(
         write_report(answer, html, None)
     if answer.interrupted:
         raise Interrupted(f": the best deployment found so far is recommended{kept_words(request)}")
+    raise typer.Exit(0 if answer.feasible else 1)
+
+
+def plan_of_agents(
+    request: PlanRequest, agents: int, json_to: str | None, html: Path | None, deployment_out: Path | None
+) -> None:
+    """Plan for a number of agents at work, and write the answer to the requested outputs."""
+    from catalogs.errors import InputError
+    from catalogs.io.output_files import check_targets, write_atomically
+
+    if html is not None:
+        raise InputError("a plan for agents has no page yet", str(html), "--json FILE")
+    if request.demand.given:
+        raise InputError("agents are a load of their own", agents, "--agents without --rate and --users")
+    check_targets(json_to, deployment_out)
+    from planner.agents.plan import plan_agents
+    from planner.agents.screen import show_agents
+
+    try:
+        answer = plan_agents(request, agents)
+    except KeyboardInterrupt:
+        raise Interrupted("") from None
+    if deployment_out is not None and answer.feasible:
+        from catalogs.io.yaml_loader import dump_yaml
+
+        write_atomically(deployment_out, [dump_yaml(answer.best.deployment)])
+    write_result(answer.document(), json_to, lambda: show_agents(answer))
     raise typer.Exit(0 if answer.feasible else 1)
 
 

@@ -12,10 +12,11 @@ from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows,
 from catalogs.ui.words import counted, digits, dollars, kilowatts, percent, seconds
 from planner.answer.hardware_ranking import HardwareRow
 from planner.answer.plan_schema import CalibrationBlock, CheckpointBlock, Memory, Plan, SloResult, difference_words
-from planner.answer.schema import GOALS, Answer, SearchSummary
+from planner.answer.schema import GOALS, Answer, Refusal, SearchSummary
 from planner.economics.money import CONTRACT_WORDS, Energy, Money, grid_words, offer_words
 from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
+from planner.sections.refusal import NO_REASON, refused_lines, ruled_out_lines
 from planner.sections.registry import section_lines
 from planner.sections.section import interval_words, level_words, verdict_words
 
@@ -290,32 +291,29 @@ def _searches_words(search: SearchSummary) -> str:
 def _refused(answer: Answer) -> Iterator[Line]:
     refusal = answer.infeasible
     yield _question(answer)
-    yield "", ""
-    yield "NO", "no reason recorded" if refusal is None else refusal.binding_constraint
-    for words in answer.request.slo_words:
-        yield "Objective", words
-    if refusal is not None and refusal.closest is not None:
-        closest = refusal.closest
-        yield "Closest", deployment_words(closest.deployment)
-        for row in closest.slo:
-            most = row.value_at_confidence_s
-            sure = f"{percent(answer.request.confidence)} confidence"
-            high = "no upper limit" if most is None else f"at most {seconds(most)}"
-            found = f"{seconds(row.value_s)}, {high} with {sure}; limit {seconds(row.limit_s)}"
-            yield "", f"{row.name} = {found}: {_missed_words(row)}"
-        for sentence in refusal.stages:
-            yield "Time", sentence
-        if closest.memory is not None:
-            yield "Memory", memory_bar(closest.memory)
-    changes = [] if refusal is None else refusal.what_would_meet_it
-    for i, change in enumerate(changes):
-        yield "" if i else "Would meet", f"{change.change} (checked by {change.verified_by})"
-    if not changes:
-        tried = "more of this hardware, similar hardware, narrower weights"
-        yield "Would meet", f"no change that was tried meets the objectives ({tried})"
-    for i, (reason, n) in enumerate([] if refusal is None else refusal.reasons.items()):
-        yield "" if i else "Candidates", f"{n} of {answer.search.n_space} {reason}"
+    yield from refused_lines(
+        NO_REASON if refusal is None else refusal.binding_constraint,
+        answer.request.slo_words,
+        () if refusal is None or refusal.closest is None else _closest(refusal.closest, refusal, answer),
+        () if refusal is None else refusal.what_would_meet_it,
+        "more of this hardware, similar hardware, narrower weights",
+    )
+    yield from ruled_out_lines({} if refusal is None else refusal.reasons, answer.search)
     yield _search_line(answer.search)
+
+
+def _closest(closest: Plan, refusal: Refusal, answer: Answer) -> Iterator[Line]:
+    yield "Closest", deployment_words(closest.deployment)
+    for row in closest.slo:
+        most = row.value_at_confidence_s
+        sure = f"{percent(answer.request.confidence)} confidence"
+        high = "no upper limit" if most is None else f"at most {seconds(most)}"
+        found = f"{seconds(row.value_s)}, {high} with {sure}; limit {seconds(row.limit_s)}"
+        yield "", f"{row.name} = {found}: {_missed_words(row)}"
+    for sentence in refusal.stages:
+        yield "Time", sentence
+    if closest.memory is not None:
+        yield "Memory", memory_bar(closest.memory)
 
 
 def _missed_words(row: SloResult) -> str:

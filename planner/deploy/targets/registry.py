@@ -95,13 +95,20 @@ TARGETS: Final[dict[str, DeployTarget]] = {
 }
 
 
+#: A target of answers for networks only (planner/networks/deploy.py).
+TEXT_EMBEDDINGS: Final = "text-embeddings-inference"
+
+
 def find_target(name: str) -> DeployTarget:
     """Return the target of a name.
 
     Raises:
-        InputError: The name is unknown.
+        InputError: The name is unknown, or the target does not serve language models.
     """
     folded = name.strip().lower()
+    if folded == TEXT_EMBEDDINGS:
+        rule = "this target serves embedding and reranking networks, and this answer is for a language model"
+        raise InputError(rule, name, "kubernetes")
     if folded not in TARGETS:
         near = nearest_name(folded, TARGETS) or "kubernetes"
         raise InputError(f"--target must be one of {', '.join(TARGETS)}", name, near)

@@ -18,6 +18,7 @@ from planner.economics.money import offer_words
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.request import PlanRequest
+from planner.problem.slo import split_slos
 from planner.report import answer_tables, latency_figures, machine_figures, money_figures
 from planner.report.certainty import coverage, stated_rows
 from planner.report.plots import PlotlyFigure
@@ -172,7 +173,7 @@ def way_out(request: PlanRequest, change: Suggestion) -> dict[str, Any]:
     """Return a change that would meet a refused request, with the keys of the question that it sets."""
     keys: dict[str, Any]
     if change.kind == "slo":
-        keys = {"slo": str(change.value).split(",")}
+        keys = {"slo": split_slos(str(change.value))}
     elif change.kind == "precision":
         keys = {"precisions": [change.value]}
     elif change.kind == REQUEST_LENGTH:

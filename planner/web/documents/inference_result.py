@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from calibration.serve.reply_statistics import TokenPrices, counting_notes, load_summary, statistics
+from calibration.serve.request_load import SentRequest
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import check_keys
 from catalogs.workloads.request_set import RequestSet
-from planner.economics.money import SECONDS_PER_HOUR
-from planner.web.inference import SentRequest, SentTask
+from planner.web.inference import SentTask
 
 if TYPE_CHECKING:
     from calibration.serve.streaming_client import GeneratedReply
-    from planner.web.endpoints import ListedEndpoint
 
 SCHEMA_VERSION: Final = 1
 
 #: Longest text of one request in the result, in characters.
 MOST_SHOWN_CHARACTERS: Final = 20_000
-
-_STATS: Final = ("mean", "p50", "p90", "p99")
 
 #: The latencies of a task that the simulator gives too.
 LATENCIES = ("ttft_s", "tpot_s", "itl_s", "e2e_s")
@@ -36,65 +34,28 @@ def measured_document(sent: SentTask) -> dict[str, Any]:
         "schema_version": SCHEMA_VERSION,
         "endpoint": sent.endpoint.public(sent.task.endpoint),
         "task": sent.task.model_dump(),
-        "summary": _summary(sent),
-        "requests": [_row(request, sent.endpoint) for request in sent.sent],
+        "summary": load_summary(sent.load, sent.endpoint.tariff),
+        "requests": [_row(request, sent.endpoint.tariff) for request in sent.load.sent],
         "notes": list(_notes(sent)),
     }
 
 
-def _summary(sent: SentTask) -> dict[str, Any]:
-    replies, seconds = sent.replies, sent.duration_s
-    columns = {name: [getattr(r, name) for r in replies] for name in ("ttft_s", "tpot_s", "e2e_s")}
-    tokens = sum(r.output_tokens for r in replies)
-    known = [usd for r in replies if (usd := _usd(r, sent.endpoint)) is not None]
-    machine = sent.endpoint.usd_per_hour
-    return {
-        "n": len(sent.sent),
-        "n_failed": len(sent.sent) - len(replies),
-        "duration_s": seconds,
-        "requests_per_s": len(replies) / seconds if seconds else None,
-        "output_tokens": tokens,
-        "output_tokens_per_s": tokens / seconds if seconds else None,
-        **{name: _statistics([x for x in column if x is not None]) for name, column in columns.items()},
-        "itl_s": _statistics([gap for r in replies for gap in r.itl_s]),
-        "usd": sum(known) if known else None,
-        "usd_of_machines": None if machine is None else machine * seconds / SECONDS_PER_HOUR,
-    }
-
-
-def _usd(reply: GeneratedReply, endpoint: ListedEndpoint) -> float | None:
-    prices = endpoint.usd_per_million_input_tokens, endpoint.usd_per_million_output_tokens
-    if prices == (None, None) or (prices[0] and reply.input_tokens is None):
-        return None
-    return ((prices[0] or 0.0) * (reply.input_tokens or 0) + (prices[1] or 0.0) * reply.output_tokens) / 1e6
-
-
-def _row(request: SentRequest, endpoint: ListedEndpoint) -> dict[str, Any]:
+def _row(request: SentRequest, tariff: TokenPrices) -> dict[str, Any]:
     row: dict[str, Any] = {"position": request.position, "sent_s": request.sent_s, "problem": request.problem}
     reply = request.reply
     if reply is None:
         return row
-    found = asdict(reply) | {"tpot_s": reply.tpot_s, "usd": _usd(reply, endpoint)}
+    found = asdict(reply) | {"tpot_s": reply.tpot_s, "usd": tariff.answer_usd(reply)}
     text = found.pop("text")
-    found["itl_s"] = _statistics(found["itl_s"])
+    found["itl_s"] = statistics(found["itl_s"])
     return row | found | {"text": text[:MOST_SHOWN_CHARACTERS], "text_is_cut": len(text) > MOST_SHOWN_CHARACTERS}
 
 
 def _notes(sent: SentTask) -> Iterator[str]:
-    if any(not r.counted_by_server for r in sent.replies):
-        yield "the server does not count tokens: each message with text counts as one output token"
-    if any(r.ttft_s is None for r in sent.replies):
-        yield "the reply is not streamed, so there is no time to first token"
-    if sent.endpoint.usd_per_hour is None and all(_usd(r, sent.endpoint) is None for r in sent.replies):
+    yield from counting_notes(sent.load.replies)
+    tariff = sent.endpoint.tariff
+    if tariff.usd_per_hour is None and all(tariff.answer_usd(r) is None for r in sent.load.replies):
         yield "the operator's list states no price for this endpoint"
-
-
-def _statistics(values: Sequence[float]) -> dict[str, float] | None:
-    """Return the mean and percentiles of values; None if there are none."""
-    if not values:
-        return None
-    array = np.asarray(values)
-    return {s: float(array.mean() if s == "mean" else np.percentile(array, float(s[1:]))) for s in _STATS}
 
 
 def task_document(sent: SentTask) -> dict[str, Any]:
@@ -109,7 +70,7 @@ def _simulated(sent: SentTask) -> tuple[dict[str, Any] | None, list[str]]:
     written = sent.endpoint.deployment
     if written is None:
         return None, ["the operator's list names no deployment for this endpoint, so nothing is simulated"]
-    lengths = [_lengths(sent, reply) for reply in sent.replies]
+    lengths = [_lengths(sent, reply) for reply in sent.load.replies]
     known = [pair for pair in lengths if pair is not None]
     if not known or len(known) < len(lengths):
         return None, ["the server does not state the lengths of all requests, so they are not simulated"]

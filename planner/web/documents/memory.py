@@ -7,7 +7,8 @@ from typing import Any
 
 from calibration.operators.roofline import ACTIVATION_BYTES
 from catalogs.models.layers import LayerGroup
-from catalogs.workloads.images import parse_resolution
+from catalogs.models.towers import Tower
+from catalogs.workloads.media_blocks import parse_item
 from planner.studies.step_analysis import PricedReplica, StepQuery
 from planner.web.documents.catalogs import group_words
 from planner.web.documents.shapes import LayerMemory
@@ -16,7 +17,7 @@ from simulator.layers.encoder import cross_layer_bytes
 from simulator.layers.feed_forward import sharded_feed_forward
 from simulator.layers.shard import Shard
 from simulator.memory.plan import layer_bytes, outer_bytes, sequence_bytes
-from simulator.memory.vision import layer_width
+from simulator.memory.towers import layer_width
 
 
 def layer_ids(groups: tuple[LayerGroup, ...], encoder_groups: tuple[LayerGroup, ...]) -> dict[LayerGroup, str]:
@@ -26,9 +27,14 @@ def layer_ids(groups: tuple[LayerGroup, ...], encoder_groups: tuple[LayerGroup, 
 
 
 def encoder_layers(shard: Shard, query: StepQuery) -> tuple[LayerGroup, ...]:
-    """Return the layers of the encoder that a step runs: that of an encoder-decoder, or the vision tower."""
-    vision = shard.model.vision
-    return shard.model.encoder_groups if vision is None or not query.images else vision.groups
+    """Return the layers of the encoder that a step runs: that of an encoder-decoder, or a tower."""
+    return shard.model.encoder_groups if not query.images else _tower(shard, query).groups
+
+
+def _tower(shard: Shard, query: StepQuery) -> Tower:
+    """Return the tower that encodes the items of a query."""
+    modality = parse_item(query.resolution).modality
+    return next(tower for tower in shard.model.towers if modality in tower.rules.modalities)
 
 
 def layer_memory(shard: Shard, query: StepQuery, tokens: int) -> list[LayerMemory]:
@@ -42,7 +48,7 @@ def layer_memory(shard: Shard, query: StepQuery, tokens: int) -> list[LayerMemor
     model, found = shard.model, list[LayerMemory]()
     for group, name in layer_ids(model.groups, encoder_layers(shard, query)).items():
         encoder = name.startswith("encoder")
-        if encoder and model.vision is not None:
+        if encoder and query.images:
             found.append(_tower_memory(shard, query, group, name))
             continue
         count = group.count * (1 if encoder else model.groups.count(group))
@@ -66,10 +72,9 @@ def layer_memory(shard: Shard, query: StepQuery, tokens: int) -> list[LayerMemor
 
 
 def _tower_memory(shard: Shard, query: StepQuery, group: LayerGroup, name: str) -> LayerMemory:
-    """Return the memory of a kind of layer of the vision tower; its activations are those of one prompt's images."""
-    tower = shard.model.vision
-    assert tower is not None
-    layout = tower.rule.layout(*parse_resolution(query.resolution))
+    """Return the memory of a kind of layer of a tower; its activations are those of one prompt's items."""
+    tower = _tower(shard, query)
+    layout = tower.rules.layout(parse_item(query.resolution))
     patches = query.images * layout.tiles * layout.patches
     width = 2 * tower.hidden_size + layer_width(group, shard.tp)
     norm = tower.hidden_size * (2 if tower.layer_norm else 1)

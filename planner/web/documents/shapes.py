@@ -20,8 +20,8 @@ STEP_HELP: Final = {
     "weight_dtype": "Data type of the weights; default: the model's own.",
     "kv_dtype": "Data type of the KV cache; default: the engine's.",
     "tensor_parallel": "Accelerators of the replica; default: all of the hardware.",
-    "images": "Images at the start of every prompt, for prefill.",
-    "resolution": "Size of these images in pixels, for example 1024x1024.",
+    "images": "Images, videos or pieces of audio at the start of every prompt, for prefill.",
+    "resolution": "Their size: pixels 1024x1024, a video of 32 frames 640x360x32, or audio 30s.",
 }
 
 # ---- catalogs

@@ -23,12 +23,13 @@ class PrefixRecord:
 
     def __init__(self) -> None:
         self._holders: dict[int, set[int]] = {}  # key: indices of replicas
-        self._kept: dict[int, OrderedDict[int, None]] = {}  # by replica: keys, the one forgotten next first
+        self._kept: dict[int, OrderedDict[int, int]] = {}  # by replica: blocks by key, the one forgotten next first
+        self._blocks: dict[int, int] = {}  # by replica: the sum of these blocks
         self.sent_tokens: dict[int, int] = {}  # by replica: prompt tokens that were new to it
 
     def keys_of(self, request: Request, replica: Replica) -> tuple[int, ...]:
         """Return the content keys of a request's prompt, without its output, which is not known yet."""
-        return request.keys[: request.input_tokens // replica.scheduler.kv.unit_tokens] if request.keys else ()
+        return request.keys[: replica.scheduler.kv.units_in(request, request.input_tokens)] if request.keys else ()
 
     def matches(self, keys: Sequence[int]) -> dict[int, int]:
         """Return the number of leading keys that each replica has, by index; replicas without any are omitted."""
@@ -47,19 +48,25 @@ class PrefixRecord:
     def add(self, keys: Sequence[int], request: Request, replica: Replica) -> None:
         """Record that a request with these keys is sent to a replica."""
         kept = self._kept.setdefault(replica.index, OrderedDict())
-        unit_tokens = replica.scheduler.kv.unit_tokens
-        new = request.input_tokens - len(keys) * unit_tokens
-        for key in reversed(keys):
+        kv, blocks = replica.scheduler.kv, self._blocks.get(replica.index, 0)
+        end = kv.blocks_of(request, len(keys))
+        new = request.input_tokens - end * kv.block_size
+        for unit in range(len(keys) - 1, -1, -1):
+            key, begin = keys[unit], kv.blocks_of(request, unit)
             if key in kept:
                 kept.move_to_end(key)
-                continue
-            kept[key] = None
-            self._holders.setdefault(key, set()).add(replica.index)
-            new += unit_tokens
+            else:
+                kept[key] = end - begin
+                self._holders.setdefault(key, set()).add(replica.index)
+                blocks += end - begin
+                new += (end - begin) * kv.block_size
+            end = begin
         self.sent_tokens[replica.index] = self.sent_tokens.get(replica.index, 0) + new
-        most = replica.scheduler.kv.total // replica.scheduler.kv.unit_blocks
-        while len(kept) > most:
-            self._forget(kept.popitem(last=False)[0], replica.index)
+        while blocks > kv.total:
+            gone, n = kept.popitem(last=False)
+            self._forget(gone, replica.index)
+            blocks -= n
+        self._blocks[replica.index] = blocks
 
     def keep_only(self, replicas: Sequence[Replica]) -> None:
         """Remove the records of all other replicas, which have ended."""
@@ -68,6 +75,7 @@ class PrefixRecord:
             for gone in [index for index in self._kept if index not in alive]:
                 for key in self._kept.pop(gone):
                     self._forget(key, gone)
+                del self._blocks[gone]
 
     def _forget(self, key: int, index: int) -> None:
         holders = self._holders[key]
@@ -113,8 +121,8 @@ class LongestPrefixRouter(PrefixRouter):
             return loads.index(fewest)
         found = self._record.matches(keys)
         lengths = [found.get(replica.index, 0) for replica in replicas]
-        longest = max(lengths)
-        matched_tokens = longest * replicas[0].scheduler.kv.unit_tokens
+        longest, kv = max(lengths), replicas[0].scheduler.kv
+        matched_tokens = kv.blocks_of(request, longest) * kv.block_size
         if longest and matched_tokens > options.cache_threshold * request.input_tokens:
             return lengths.index(longest)
         sent = [self._record.sent_tokens.get(replica.index, 0) for replica in replicas]
@@ -131,12 +139,14 @@ class ScoredRouter(PrefixRouter):
 
     _options: Scored
 
-    def _pick(self, request: Request, keys: Sequence[int], replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+    def _pick(self, request: Request, keys: Sequence[int], replicas: Sequence[Replica]) -> int:
         options, found, seen = self._options, self._record.matches(keys), self.view.of(replicas)
         waiting = [each.n_waiting for each in seen]
         shortest, spread = min(waiting), max(waiting) - min(waiting)
+        kv = replicas[0].scheduler.kv
+        whole = kv.blocks_of(request, len(keys))
         scores = [
-            options.prefix * (found.get(replica.index, 0) / len(keys) if keys else 0.0)
+            options.prefix * (kv.blocks_of(request, found.get(replica.index, 0)) / whole if whole else 0.0)
             + options.queue * (1.0 - (n - shortest) / spread if spread else 1.0)
             + options.kv * (1.0 - each.kv_used_fraction)
             for replica, each, n in zip(replicas, seen, waiting, strict=True)

@@ -240,10 +240,10 @@ def test_the_shipped_error_of_the_first_token_grows_with_waiting_and_no_other_do
         for level in (0.5, 0.75, 0.9, 0.98):
             factors = [found.log_factor(level, 0.05, share) for share in np.linspace(0, 1, 21)]
             assert factors == sorted(factors)
-    vllm = StatedError.of("vllm", 0.05, 0.25)
-    assert vllm.waits("ttft")
-    assert "25 % of it waiting" in in_words(vllm.block())
-    light, full = (StatedError.of("vllm", 0.05, share).interval("ttft") or (0.0, 0.0) for share in (0.25, 0.95))
+    sglang = StatedError.of("sglang", 0.05, 0.25)
+    assert sglang.waits("ttft")
+    assert "25 % of it waiting" in in_words(sglang.block())
+    light, full = (StatedError.of("sglang", 0.05, share).interval("ttft") or (0.0, 0.0) for share in (0.25, 0.95))
     assert full[0] < light[0] < light[1] < full[1]
 
 

@@ -56,13 +56,22 @@ def test_an_unseen_architecture_takes_its_nearest_neighbours_share() -> None:
     assert float(model.cost(replace(OP, n_experts=16, experts_per_token=1), H100)[1]) == 2.0  # far: transferred
 
 
-def test_fp8_checkpoints_use_block_scaled_kernels_where_measured() -> None:
-    tables = [rows_at(0.5, dtype="fp8_block"), rows_at(0.1, dtype="fp8"), rows_at(0.3, dtype="fp8", hidden_size=2048)]
+@pytest.mark.parametrize(
+    ("dtype", "hidden_size", "utilisation"),
+    [("fp8", 4096, 0.1), ("fp8_block", 4096, 0.5), ("fp8", 2048, 0.3), ("fp8_block", 2048, 0.3), ("fp8", 1024, 0.4)],
+)
+def test_fp8_experts_use_their_own_scaling_where_measured_and_the_other_elsewhere(
+    dtype: str, hidden_size: int, utilisation: float
+) -> None:
+    tables = [
+        rows_at(0.5, dtype="fp8_block", hidden_size=4096),
+        rows_at(0.1, dtype="fp8", hidden_size=4096),
+        rows_at(0.3, dtype="fp8", hidden_size=2048),
+        rows_at(0.4, dtype="fp8_block", hidden_size=1024),
+    ]
     model = GroupedGemmModel.fit(pd.concat(tables), H100)
-    asked = replace(OP, dtype="fp8")
-    assert float(roofline_s(asked, H100) / model.cost(asked, H100)[0]) == pytest.approx(0.5)
-    other = replace(asked, hidden_size=2048)
-    assert float(roofline_s(other, H100) / model.cost(other, H100)[0]) == pytest.approx(0.3)
+    asked = replace(OP, dtype=dtype, hidden_size=hidden_size)
+    assert float(roofline_s(asked, H100) / model.cost(asked, H100)[0]) == pytest.approx(utilisation)
 
 
 def test_parts_round_trip_and_vectors_equal_scalars() -> None:

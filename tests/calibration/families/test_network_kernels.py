@@ -112,3 +112,14 @@ def test_launches_on_a_cpu_cost_what_modules_add_to_calls() -> None:
     assert fitted.beyond_calls_s(on_host=True) == pytest.approx(5e-6)
     assert fitted.beyond_calls_s(on_host=False) == pytest.approx(9e-6)
     assert float(fitted.cost(HostLaunch("modules", 100), UNIT)[0]) == pytest.approx(9e-4)
+
+
+def test_a_decode_step_of_generate_has_a_part_for_each_layer_and_a_fixed_one() -> None:
+    kind = "generate ToyForConditionalGeneration"
+    table = pd.DataFrame({"kind": [kind, kind, "calls"], "kernels": [2, 6, 1], "seconds": [2e-3, 4e-3, 4e-6]})
+    fitted = HostLaunchModel.from_parts(*HostLaunchModel.fit(table.assign(source="test"), UNIT).to_parts())
+    assert fitted.generate_step_s("ToyForConditionalGeneration", 12) == pytest.approx(1e-3 + 12 * 0.5e-3)
+    assert fitted.generate_step_s("OtherForConditionalGeneration", 12) is None
+    for layers, seconds in ((2, 2e-3), (6, 4e-3)):
+        assert float(fitted.cost(HostLaunch(kind, layers), UNIT)[0]) == pytest.approx(seconds)
+    assert float(fitted.cost(HostLaunch("calls", 10), UNIT)[0]) == pytest.approx(4e-5)

@@ -185,29 +185,10 @@ def test_plain_torch_is_measured_in_its_own_layout_on_a_cpu() -> None:
 
     t5, small = load_model("t5-small"), SMALL
     cpu, gpu = SimpleNamespace(is_cuda=False), SimpleNamespace(is_cuda=True)
-    assert list(_by_engine([t5, small], ["fp32"], cpu)) == [([small], ["fp32"]), ([t5], ["fp32_unpacked"])]  # type: ignore[arg-type]
-    assert list(_by_engine([t5, small], ["bf16"], gpu)) == [([t5, small], ["bf16"])]  # type: ignore[arg-type]
-    shapes = user_model_shapes(user_model_sizes([t5], 16e9, (1,)), CPU, ["fp32_unpacked"])
-    assert {s["dtype"] for s in shapes if s.family == "gemm"} == {"fp32_unpacked"}
+    assert list(_by_engine([t5, small], cpu)) == [([small], False), ([t5], True)]  # type: ignore[arg-type]
+    assert list(_by_engine([t5, small], gpu)) == [([t5, small], False)]  # type: ignore[arg-type]
+    shapes = user_model_shapes(user_model_sizes([t5], 16e9, (1,)), CPU, ["fp32"], is_plain=True)
+    assert {s.family for s in shapes} >= {"matmul", "prefill_attention", "decode_attention", "elementwise"}
+    assert "gemm" not in {s.family for s in shapes}
+    assert {(s["dtype"], s["shared"]) for s in shapes if s.family == "matmul"} == {("fp32", 1)}
     assert {s["kv_dtype"] for s in shapes if "attention" in s.family} == {"fp32"}
-
-
-def test_a_product_of_plain_torch_is_fitted_by_itself_and_else_borrowed() -> None:
-    import pandas as pd
-
-    from calibration.families.gemm import GemmModel
-    from calibration.operators.cost import ROOFLINE
-    from calibration.operators.operators import Gemm
-
-    sizes = [(m, n, k) for m in (1, 2, 4, 8, 16) for n, k in ((512, 512), (2048, 512))]
-    packed = [{"m": m, "n": n, "k": k, "dtype": "fp32", "seconds": 1e-3} for m, n, k in sizes]
-    plain = [row | {"dtype": "fp32_unpacked", "seconds": 3e-3 if row["m"] == 2 else 2e-3} for row in packed]
-    borrowed, own = (GemmModel.fit(pd.DataFrame(rows), UNIT) for rows in (packed, packed + plain))
-    two, four = (Gemm(float(m), 2048.0, 512.0, "fp32_unpacked") for m in (2, 4))
-    seconds, origin = borrowed.cost(two, UNIT)
-    assert seconds == pytest.approx(1e-3)
-    assert origin == ROOFLINE
-    assert "not measured, fp32 utilisation" in (borrowed.notice(two, UNIT) or "")
-    # Two rows are slower than four: torch computes the rows that it is given, an engine would pad them.
-    assert [float(own.cost(op, UNIT)[0]) for op in (two, four)] == pytest.approx([3e-3, 2e-3])
-    assert own.notice(two, UNIT) is None

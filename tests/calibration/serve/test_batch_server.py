@@ -63,6 +63,19 @@ def test_batches_are_computed_in_order_and_each_request_gets_its_own_output() ->
     assert [f.result(0) for f in found] == [[1], [2, 2], [3, 3, 3]]
 
 
+def test_a_full_batch_does_not_wait_and_a_part_waits_for_the_rest() -> None:
+    """Two of three requests are there; the third arrives long before the delay ends, and the batch is computed then."""
+    generator = Echo()
+    batcher = BatchQueue(generator, 3, 100, max_delay_s=60.0)
+    for i in (1, 2):
+        batcher.submit(WaitingRequest([i], i))
+    threading.Thread(target=lambda: batcher.submit(WaitingRequest([3], 3)), daemon=True).start()
+    assert batcher.run_one() == 3
+    alone = BatchQueue(generator, 3, 100, max_delay_s=1e-3)
+    alone.submit(WaitingRequest([1], 1))
+    assert alone.run_one() == 1
+
+
 def test_a_batch_that_fails_fails_alone() -> None:
     batcher = BatchQueue(Echo(), 1, 100)
     bad, good = batcher.submit(WaitingRequest([-1], 1)), batcher.submit(WaitingRequest([4], 1))

@@ -7,16 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 
-#: The aim for each workload where no other process uses the machine.
-AIM = 0.15
-
-#: What holds for each workload while others use up to a fifth of it; their threads delay each product of two threads.
-CONTENDED = 0.40
+#: The largest relative error of a simulation.
+WITHIN = 0.15
 
 
 @pytest.mark.slow
@@ -26,6 +22,5 @@ def test_generation_is_predicted_from_three_minutes_of_calibration(tmp_path: Pat
     subprocess.run([*command, "--out", str(tmp_path)], check=True, cwd=ROOT)
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert len(rows) == 8
-    errors, others = (np.abs([row[key] for row in rows]) for key in ("error", "others_share"))
-    allowed = np.where(others < 0.02, AIM, CONTENDED)
-    assert (errors <= allowed).all(), [(row["model"], row["workload"], row["error"]) for row in rows]
+    missed = {(x["model"], x["workload"]): (x["error"], x["others_share"]) for x in rows if abs(x["error"]) > WITHIN}
+    assert not missed, "(error, share of the processors that others used)"

@@ -121,3 +121,22 @@ def test_a_kind_that_is_missing_is_one_of_those_there_are(command: str, capsys: 
     status, out, err = ran(capsys, command)
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert all(kind in err for kind in KINDS)
+
+
+@pytest.mark.parametrize(
+    ("header", "n", "source"),
+    [
+        ("arrival_s,input_tokens,output_tokens", 99, "fitted to trace t.csv"),
+        ("arrived_at,num_prefill_tokens,num_decode_tokens", 100, "fitted to Vidur trace t.csv"),
+    ],
+)
+def test_a_fit_to_few_requests_says_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, header: str, n: int, source: str
+) -> None:
+    trace, out = tmp_path / "t.csv", tmp_path / "w.yaml"
+    trace.write_text("\n".join([header, *(f"{i},{100 + i},{1 + i % 7}" for i in range(n))]), encoding="utf-8")
+    code, _, said = ran(capsys, "fit-workload", str(trace), "-o", str(out))
+    assert code == 0
+    assert (f"few requests ({n})" in said) == (n < 100)
+    assert f"source: {source}\n" in out.read_text(encoding="utf-8")
+    assert "the extreme lengths" in " ".join(ran(capsys, "fit-workload", "--help")[1].split())

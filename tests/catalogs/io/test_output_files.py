@@ -166,6 +166,10 @@ def test_several_writers_and_a_kill_leave_a_whole_file(tmp_path: Path) -> None:
 
 #: Functions that write a file in place: into a folder that is not yet at its place, to a device, a pipe or a log.
 IN_PLACE = {
+    "calibration/artefacts/recording.py:_write",
+    "calibration/artefacts/recording.py:add_input_text",
+    "calibration/artefacts/recording.py:add_table",
+    "calibration/artefacts/recording.py:finish",
     "calibration/bundles/archive.py:_write_archive",
     "calibration/bundles/archive.py:install_bundle",
     "calibration/profile/kernels/collective.py:_measured",

@@ -272,3 +272,8 @@ def test_the_command_traces_a_class_with_a_configuration(tmp_path: Path) -> None
     attention = next(op for op in operators(network, batch=2, tokens=5) if op.kind == "attention")
     assert (attention.times, attention.shape) == (3, AttentionShape(2, 2, 2, 5, 5, 4, 4))
     assert network.parameters == sum(op.weights * op.times for op in operators(network)) + (9 + 2 + 512) * 8
+
+
+def test_gelu_by_tanh_is_another_kernel_than_by_erf() -> None:
+    both = torch.nn.Sequential(torch.nn.GELU(), torch.nn.GELU(approximate="tanh"))
+    assert [op.operator for op in operators(traced(both, lambda batch: (batch, 8)), batch=2)] == ["gelu", "gelu_tanh"]

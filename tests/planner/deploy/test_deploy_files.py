@@ -501,6 +501,7 @@ def test_a_folder_is_whole_or_not_there(tmp_path: Path) -> None:
     ("args", "says"),
     [
         (["--target", "nomad"], "must be one of"),
+        (["--target", "text-embeddings-inference"], "this answer is for a language model"),
         (["--target", "vllm", "--out", "/nowhere/x"], "no such folder"),
         (["--target", "vllm", "--alternative", "9"], "alternatives"),
         (["--target", "vllm", "--out", "/etc/hostname"], "folder"),

@@ -158,7 +158,7 @@ def test_the_interval_is_that_of_the_share_of_the_statistic_that_waits() -> None
 
 
 def test_one_verdict_has_the_allowance_of_its_waiting_share() -> None:
-    full, error, slo = QueueToy().fluid_requests_per_s(candidate()), shipped("vllm"), parse_slo("ttft.mean=1s")
+    full, error, slo = QueueToy().fluid_requests_per_s(candidate()), shipped("sglang"), parse_slo("ttft.mean=1s")
     seen = QueueToy().observe(candidate(), Load(0.8 * full, 4000, 0))
     plain, sure = judge([seen], [slo]), judge([seen], [slo], allowance_for(0.9, error))
     factor = float(error.factors("ttft", np.array([0.9]), plain.waiting_share(slo))[0])

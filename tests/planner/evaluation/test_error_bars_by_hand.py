@@ -184,6 +184,14 @@ def test_a_quantile_is_the_least_value_that_holds_the_share() -> None:
     assert growing.quantile_s(0.51) == math.inf
 
 
+@pytest.mark.parametrize("noise", [0.0, 8.0])
+def test_a_quantile_beyond_four_months_has_no_end(noise: float) -> None:
+    """Such a value only shows that the deployment may not keep up, by interpolation or by noise with a heavy tail."""
+    beyond = PossibleValues(np.log([1.0, 2.0, 3.0, 4e8 if noise == 0 else 4.0]), noise, 2)
+    assert beyond.quantile_s(0.95) == math.inf
+    assert math.isfinite(beyond.quantile_s(0.5))
+
+
 def test_the_probability_is_the_share_of_errors_that_leave_the_limit_met() -> None:
     factors = Factors(np.array([1.0, 1.0, 3.0, 9.0]), np.array([1.0, 3.0, 1.0, 1.0]))
     curve = LatencyCurve((1.0, 4.0, 8.0), (0.5, 0.5, 0.5), (True, True, False))

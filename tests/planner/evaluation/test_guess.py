@@ -132,7 +132,7 @@ def test_a_new_calibration_is_not_answered_from_the_old_one(monkeypatch: pytest.
     """Closed forms are kept for the tables from which they were made."""
     first = sized(model="qwen3-32b", hardware="h100x2")
     other = load_bundle(parse_hardware("h200").accelerator)
-    monkeypatch.setattr(guesses, "load_bundle", lambda _: other)
+    monkeypatch.setattr(guesses, "load_bundle", lambda *_, **__: other)
     assert sized(model="qwen3-32b", hardware="h100x2").choice.forms is not first.choice.forms
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from planner.evaluation.evaluator import Load, Observation, RequestCounter, Verdict, judge
+from planner.evaluation.evaluator import ErrorAllowance, Load, Observation, RequestCounter, Verdict, judge, verdict_of
+from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo, parse_slo
-from tests.planner.queue_toy import candidate
+from tests.planner.queue_toy import QueueToy, candidate
 
 MEAN = parse_slo("ttft.mean=1s")
 
@@ -99,3 +103,58 @@ def test_a_run_is_counted_once() -> None:
     counter.add(plan, Observation(Load(1.0, 50, 0), {}, 40, 0.0, n_simulated=50))
     assert counter.n_requests == 50
     assert seen(0.5).n_simulated == 0
+
+
+# ---- longer runs
+
+
+class GrowingQueue(QueueToy):
+    """Short runs are unlucky: a latency of a tenth of the rate, and half of that in longer runs.
+
+    From 8 requests/s on it is undecided after a short run whether the system keeps up; a longer one shows that it does
+    up to 18 requests/s.
+    """
+
+    def observe(self, c: Candidate, load: Load) -> Observation:
+        self.loads.append((c, load))
+        rate = load.requests_per_s
+        n, value_s, growth = load.n_requests, rate / 10, 0.06 if rate >= 8 else 0.0
+        if load.patient and growth:
+            n, value_s, growth = 4 * n, rate / 20, 0.0 if rate <= 18 else 1.0
+        samples_s = {"ttft": np.full(4, value_s + 0.01 * load.seed)}
+        return Observation(load, samples_s, n, growth, n_simulated=n)
+
+
+def test_a_longer_run_decides_only_about_a_rate_whose_short_run_meets_the_objectives() -> None:
+    toy = GrowingQueue()
+    met = {rate: verdict_of(toy, candidate(), [Load(rate, 1000, 0)], [MEAN]).met for rate in (7.0, 9.0, 11.0, 15.0)}
+    assert met == {7.0: True, 9.0: True, 11.0: False, 15.0: False}
+    assert [load.requests_per_s for _, load in toy.loads if load.patient] == [9.0]
+
+
+def test_the_allowance_for_errors_decides_too_whether_a_run_is_extended() -> None:
+    """With slow steps the load is 1.2 times the rate: 8.5 requests/s are simulated as 10.2, and missed."""
+    toy, slow = GrowingQueue(), ErrorAllowance(speed=1.2)
+    for rate, met in ((8.0, True), (8.5, False)):
+        load = Load(rate * slow.speed, 1000, 0)
+        assert verdict_of(toy, candidate(), [load], [MEAN], slow).met is met
+    assert [load.requests_per_s for _, load in toy.loads if load.patient] == [pytest.approx(9.6)]
+
+
+@given(st.lists(st.floats(1, 30), min_size=2, max_size=8), st.integers(1, 4))
+def test_a_rate_above_a_missed_one_is_missed(rates: list[float], n_seeds: int) -> None:
+    toy = GrowingQueue()
+    met = [
+        verdict_of(toy, candidate(), [Load(rate, 1000, seed) for seed in range(n_seeds)], [MEAN]).met
+        for rate in sorted(rates)
+    ]
+    assert met == sorted(met, reverse=True)
+
+
+def test_a_run_that_is_not_extended_counts_once() -> None:
+    toy, counter = GrowingQueue(), RequestCounter()
+    for rate, n_requests in ((7.0, 1000), (9.0, 5000), (15.0, 1000)):
+        counter.restart()
+        for _ in range(2):
+            verdict_of(toy, candidate(), [Load(rate, 1000, 0)], [MEAN], seen=partial(counter.add, candidate()))
+        assert counter.n_requests == n_requests

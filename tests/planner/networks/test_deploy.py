@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.entry_point import run_command
 from planner.cli.main import app
 from planner.networks.deploy import pack_network
 from planner.networks.plan import plan_network
 from planner.networks.request import network_request
 from planner.networks.schema import NetworkAnswer
+from planner.networks.text_embeddings import image_of
 
 
 @pytest.fixture(scope="module")
@@ -90,3 +93,59 @@ def test_commands_for_language_models_refuse_the_answer_in_one_line(
     file.write_text(json.dumps(batched.document()))
     assert run_command("plan", app, ["explain", str(file)]) == 2
     assert "takes the answer for a language model, and this one is for a network" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def embedding() -> NetworkAnswer:
+    keys = {
+        "model": "bge-large",
+        "hardware": "l4x2",
+        "slo": "e2e.p90=200ms",
+        "rate": 60,
+        "modes": "compiled",
+        "precisions": "bf16",
+    }
+    return plan_network(network_request(keys | {"tariff.usd_per_hour": 2.0, "search.trials": 2}))
+
+
+def test_text_embeddings_have_the_batches_and_replicas_of_the_plan(embedding: NetworkAnswer) -> None:
+    assert embedding.best is not None
+    keys = embedding.best.deployment
+    package = pack_network(embedding, "text-embeddings-inference")
+    deployment, service = yaml.safe_load_all(package.files["kubernetes.yaml"])
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    options = dict(zip(container["args"][::2], container["args"][1::2], strict=True))
+    assert options == {
+        "--model-id": "BAAI/bge-large-en-v1.5",
+        "--dtype": "float16",
+        "--max-batch-tokens": str(keys["max_batch"] * 128),
+        "--max-batch-requests": str(keys["max_batch"]),
+    }
+    assert container["image"] == "ghcr.io/huggingface/text-embeddings-inference:89-1.9"
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": "1"}}
+    assert deployment["spec"]["replicas"] == keys["replicas"]
+    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"]
+    assert package.files["serve.sh"].count("docker run") == keys["replicas"]
+    assert any("float16" in note for note in package.notes)
+
+
+def test_text_embeddings_serve_no_other_network(batched: NetworkAnswer) -> None:
+    with pytest.raises(
+        InputError, match=r"this plan is for triton: got '--target text-.*nearest valid choice: --target triton$"
+    ):
+        pack_network(batched, "text-embeddings-inference")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "tag"),
+    [("t4", "turing-1.9"), ("a100-80gb", "1.9"), ("a10", "86-1.9"), ("b200", "100-1.9"), ("rtx5090", "120-1.9")],
+)
+def test_each_architecture_has_its_image(hardware: str, tag: str) -> None:
+    assert image_of(parse_hardware(hardware).accelerator).rpartition(":")[2] == tag
+
+
+def test_an_accelerator_without_an_image_is_refused() -> None:
+    with pytest.raises(InputError, match="has no image for this accelerator"):
+        image_of(parse_hardware("mi300x").accelerator)
+    with pytest.raises(InputError, match="has no image for this accelerator"):
+        image_of(parse_hardware("v100-16gb").accelerator)

@@ -24,6 +24,18 @@ def test_axes_have_units() -> None:
     ]
 
 
+def test_an_axis_takes_a_condition() -> None:
+    cost, axis = parse_axes("cost, e2e[in<1k,out<256].p99")
+    assert (cost.name, axis.name) == ("cost", "e2e[in<1k,out<256].p99")
+    assert axis.words == (
+        "end-to-end latency of requests with fewer than 1,000 input tokens and fewer than 256 output tokens, p99"
+    )
+    with pytest.raises(InputError, match="axis is"):
+        parse_axes("cost,lunch[in<1k].p99")
+    with pytest.raises(InputError, match="whole requests"):
+        parse_axes("cost,itl[in<1k].p99")
+
+
 def test_a_front_takes_keys_of_a_plan_only() -> None:
     assert set(FRONT_KEYS) <= set(request_keys())
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from catalogs.errors import InputError
 from planner.problem.latency_metrics import LATENCY_METRICS
+from planner.problem.length_condition import LengthCondition
 from planner.problem.slo import UNIT_S, Slo, parse_slos, statistic_s
 
 metrics = st.sampled_from(sorted(LATENCY_METRICS))
@@ -27,6 +28,97 @@ def test_what_is_written_is_what_is_meant(metric: str, stat: str, limit: tuple[i
 def test_the_full_text_parses_back_to_the_same_objective(metric: str, stat: str, limit_s: float) -> None:
     slo = Slo(metric, stat, limit_s)
     assert parse_slos([slo.text]) == (slo,)
+
+
+sides = st.tuples(st.none() | st.integers(1, 10**6), st.none() | st.integers(2, 10**6))
+
+
+def bounds(side: str, least: int | None, below: int | None) -> list[str]:
+    """Bounds of a length in one of their spellings; none if they leave no length."""
+    if least is not None and below is not None and below <= least:
+        return []
+    found = [f"{side}>={least}"] if least is not None else []
+    return found + ([f" {side} <= {below - 1}"] if below is not None else [])
+
+
+@given(st.sampled_from([m for m in sorted(LATENCY_METRICS) if LATENCY_METRICS[m].is_per_request]), stats, sides, sides)
+def test_conditions_hold_for_the_requests_that_they_name(
+    metric: str, stat: str, inputs: tuple[int | None, int | None], outputs: tuple[int | None, int | None]
+) -> None:
+    parts = bounds("in", *inputs) + bounds("OUT", *outputs)
+    if not parts:
+        return
+    (slo,) = parse_slos([f"{metric}[{','.join(reversed(parts))}].{stat}=2s"])
+    assert parse_slos([slo.text]) == (slo,)
+    assert parse_slos([f"ttft.p1=1s,{slo.text}"])[1] == slo
+    assert LengthCondition.parse(slo.latency.condition.text) == slo.latency.condition  # type: ignore[union-attr]
+    assert "with" in slo.words
+    condition = slo.latency.condition
+    assert condition is not None
+    for i in {1, 10**6, *(n + d for n in inputs if n for d in (-1, 0, 1))}:
+        for o in {1, 10**6, *(n + d for n in outputs if n for d in (-1, 0, 1))}:
+            held = all(
+                (least is None or tokens >= least) and (below is None or tokens < below)
+                for tokens, side, (least, below) in ((i, "in", inputs), (o, "out", outputs))
+                if bounds(side, least, below)
+            )
+            assert condition.holds(np.array([i]), np.array([o])).tolist() == [held]
+
+
+def test_a_condition_is_written_in_its_shortest_form_and_said_in_words() -> None:
+    (slo,) = parse_slos(["e2e[out<256, in<1K, in>=256].p99=5s"])
+    assert slo.name == "e2e[in>=256,in<1k,out<256].p99"
+    assert slo.words == (
+        "99 % of requests with 256 to 999 input tokens and fewer than 256 output tokens have an end-to-end latency of "
+        "at most 5 s"
+    )
+    assert parse_slos(["normalized[out>=100].mean=60ms"])[0].words == (
+        "the mean end-to-end latency per output token of requests with at least 100 output tokens is at most 60 ms"
+    )
+    both = parse_slos(["e2e[in<1k,out<256].p99=5s,e2e.p99=9s", "e2e[in>=1000].p99=9s"])
+    assert [slo.name for slo in both] == ["e2e[in<1k,out<256].p99", "e2e.p99", "e2e[in>=1k].p99"]
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("e2e[in<1k.p99=5s", "e2e"),
+        ("e2e[in=128].p99=5s", "in<128"),
+        ("e2e[tokens<5].p99=5s", "in<5"),
+        ("e2e[in<1.5].p99=5s", "in<1"),
+        ("e2e[in<1k,in<2k].p99=5s", "in<"),
+        ("e2e[in>=1k,in<100].p99=5s", "in<1001"),
+        ("e2e[out<1].p99=5s", "out<2"),
+        ("e2e[].p99=5s", "in<1k"),
+        ("e2e.p99[in<1k]=5s", "e2e[in<1k].p99=5s"),
+        ("[in<1k].p99=5s", "ttft[in<1k].p99=5s"),
+        ("p99[in<1k]=5s", "ttft[in<1k].p99=5s"),
+        ("e2e[in<1k][out<5].p99=5s", "ttft[in<1k]"),
+        ("itl[in<1k].p99=5s", "no condition"),
+        ("lunch[in<1k].p99=5s", "ttft"),
+    ],
+)
+def test_bad_conditions_name_the_nearest_good_one(text: str, nearest: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_slos([text])
+    assert nearest in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("e2e[in<1k,out<256.p99=20s", "e2e[in<1k,out<256].p99=20s"),
+        ("ttft.p99=1s,e2e[in<1k.mean=20s,tpot.p90=9ms", "ttft.p99=1s,e2e[in<1k].mean=20s,tpot.p90=9ms"),
+        ("e2e[in<1k.p99=5s,ttft[out<5.p9=1s", "e2e[in<1k].p99=5s,ttft[out<5].p9=1s"),
+        ("e2e[in<1k", "e2e[in<1k].p99=2s"),
+        ("e2e[[", "e2e[in<1k,out<256].p99=5s"),
+    ],
+)
+def test_a_missing_bracket_is_named(text: str, nearest: str) -> None:
+    with pytest.raises(InputError, match="] is missing") as caught:
+        parse_slos([text])
+    assert caught.value.nearest == nearest
 
 
 def test_a_bare_percentile_is_ttft_and_says_so() -> None:
@@ -74,7 +166,7 @@ def test_the_same_statistic_twice_is_refused() -> None:
         parse_slos(["p99=2s", "ttft.p99=3s"])
 
 
-@given(st.text(max_size=20))
+@given(st.text(max_size=20) | st.text("e2.p9=[]<>inout,15ks", max_size=24))
 def test_any_text_is_an_objective_or_one_line(text: str) -> None:
     try:
         slos = parse_slos([text])

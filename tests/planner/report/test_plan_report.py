@@ -279,7 +279,7 @@ def test_an_answer_of_another_kind_is_one_line(change: dict[str, Any], says: str
 def test_a_fault_of_the_request_keeps_its_message() -> None:
     changed = data()
     changed["request"]["slo"] = ["norm.p99=1s"]
-    said = r"^a\.json: an SLO metric is one of [a-z0-9, ]+: got 'norm'; nearest valid choice: \w+$"
+    said = r"^a\.json: an SLO metric is one of [a-z0-9_, ]+: got 'norm'; nearest valid choice: \w+$"
     with pytest.raises(InputError, match=said):
         parse_answer(changed, "a.json")
 

@@ -15,12 +15,12 @@ from calibration.bundles.bundle import load_bundle
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
-from catalogs.models.image_rules import ImageLayout
+from catalogs.models.media_items import MediaLayout
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
 from planner.cli.main import app
 from planner.studies import step_analysis
-from planner.studies.analyzed_steps import PromptImages, PromptLimits, decode_step, prefill_steps
+from planner.studies.analyzed_steps import PromptItems, PromptLimits, decode_step, prefill_steps
 from planner.studies.step_analysis import StepQuery, analyze, document
 from simulator.analysis.operators import FIXED, LINK, MEMORY, together
 from simulator.cluster.compiled import compile_deployment
@@ -67,7 +67,7 @@ def test_a_changed_calibration_is_priced_anew(monkeypatch: pytest.MonkeyPatch) -
     bare = replace(
         load_bundle(resolve(Deployment(model="llama3.1-8b", hardware="h100")).hardware.accelerator), models={}
     )
-    monkeypatch.setattr(step_analysis, "load_bundle", lambda _: bare)
+    monkeypatch.setattr(step_analysis, "load_bundle", lambda *_, **__: bare)
     after = analyze(asked()).time
     assert after.roofline_s == pytest.approx(before.roofline_s, rel=0.01)
     assert after.engine_s != pytest.approx(before.engine_s, rel=0.01)
@@ -239,7 +239,7 @@ def test_resolved_defaults_are_the_engines() -> None:
 
 def test_prompts_are_cut_where_the_encoder_budget_ends() -> None:
     """Three images of 10 tokens and 8 embeddings in a prompt of 40 tokens, and a budget of 16 embeddings a step."""
-    images = PromptImages(ImageLayout(10, 8, 1, 32), 3, 16)
+    images = PromptItems(MediaLayout(10, 8, 1, 32), 3, 16)
     cut = prefill_steps(1, 40, PromptLimits(100, seats=4), images)
     assert [(shape.tokens, _encoded(shape)) for shape in cut.shapes] == [(20, 2), (20, 1)]
     budget = prefill_steps(1, 40, PromptLimits(15, seats=4), images)
@@ -253,7 +253,7 @@ def test_prompts_are_cut_where_the_encoder_budget_ends() -> None:
 
 def _encoded(shape: BatchShape) -> int:
     moves = shape.moves if isinstance(shape, Batch) else None
-    return moves.encoding.images if moves is not None and moves.encoding is not None else 0
+    return moves.encoding.vision.items if moves is not None and moves.encoding is not None else 0
 
 
 def test_images_are_a_part_of_a_prompt_that_holds_them() -> None:
@@ -261,5 +261,5 @@ def test_images_are_a_part_of_a_prompt_that_holds_them() -> None:
         analyze(asked(model="qwen2.5-vl-7b", stage="prefill", images=1))
     with pytest.raises(InputError, match="images are encoded with prompts"):
         asked(model="qwen2.5-vl-7b", images=1)
-    with pytest.raises(InputError, match="no vision tower"):
+    with pytest.raises(InputError, match="knows no tower of this model"):
         analyze(asked(stage="prefill", images=1))

@@ -33,13 +33,14 @@ exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
 """
 
 
-def test_the_container_file_copies_what_exists_and_runs_as_a_plain_user() -> None:
-    text = (ROOT / "Containerfile").read_text(encoding="utf-8")
+@pytest.mark.parametrize("name", ["Containerfile", "Containerfile.matrix"])
+def test_the_container_file_copies_what_exists_and_runs_as_a_plain_user(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
     copied = [word for line in re.findall(r"^COPY (?!--)(.*)$", text, re.M) for word in line.split()[:-1]]
     assert {"catalogs", "calibration", "simulator", "planner", "pyproject.toml"} <= set(copied)
-    assert [name for name in copied if not (ROOT / name).exists()] == []
+    assert [path for path in copied if not (ROOT / path).exists()] == []
     kept = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
-    assert {f"!{name}" for name in copied} <= set(kept)
+    assert {f"!{path}" for path in copied} <= set(kept)
     assert re.findall(r"^USER (.*)$", text, re.M)[-1] == "10001:10001"
 
 

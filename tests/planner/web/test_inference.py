@@ -107,7 +107,7 @@ def test_a_cancelled_task_ends_and_keeps_what_it_has() -> None:
         task = InferenceTask(endpoint="e", prompt="Hello", requests=10)
         found = send_task(task, ListedEndpoint(url=server.url), cancelled=cancelled)
     assert time.monotonic() - began < 20.0
-    assert len(found.replies) == 2
+    assert len(found.load.replies) == 2
     assert len(begun) == 3
 
 

@@ -15,6 +15,7 @@ from catalogs.errors import InputError
 from catalogs.workloads.files import parse_workload_file
 from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.chrome_trace import write_chrome_trace
+from simulator.cache.kv_cache import KvCache
 from simulator.cache.offload import CacheTier, HostCache, OffloadRules, TierPort
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.run import Run
@@ -69,7 +70,7 @@ def test_copies_of_one_direction_queue() -> None:
 
 def test_what_the_disk_holds_comes_through_the_host() -> None:
     clock = Hands()
-    cache = HostCache(OffloadRules(2, 0.25, 4, 1.0), 1, 4, clock)
+    cache = HostCache(OffloadRules(2, 0.25, 4, 1.0), KvCache(100, 4, prefix_caching=True), clock)
     request = Request(0, 17, (10, 11, 12, 13))
     for at, tokens in ((0.0, 8), (10.0, 16)):  # two units each: the second pair pushes the first out of the host
         clock.now = at
@@ -90,17 +91,17 @@ def test_what_the_disk_holds_comes_through_the_host() -> None:
 
 def test_a_copy_is_a_hit_only_when_it_has_arrived() -> None:
     clock = Hands()
-    cache = HostCache(HOST, 1, 4, clock)
+    cache = HostCache(HOST, KvCache(100, 4, prefix_caching=True), clock)
     request = Request(0, 9, (1, 2))
     copy = cache.due(request, 9)
     assert copy is not None
-    assert copy == ((1, 2), 0)
+    assert copy == ((1, 2), 0, (1, 1))
     cache.store(copy)  # two blocks, 0.5 s
     for now, hits in ((0.0, 0), (0.499, 0), (0.5, 2)):
         clock.now = now
         assert cache.find((1, 2), 0) == hits
     assert cache.due(request, 9) is None  # never twice
-    assert cache.due(request, 17) == ((), 2)  # blocks beyond the known contents are the request's own
+    assert cache.due(request, 17) == ((), 2, ())  # blocks beyond the known contents are the request's own
 
 
 @BOTH
@@ -304,7 +305,7 @@ def test_a_request_that_hides_the_blocks_it_waits_for_is_caught(monkeypatch: pyt
 
 
 def test_a_tier_that_loses_blocks_is_caught() -> None:
-    cache = HostCache(HOST, 1, 4, Hands())
+    cache = HostCache(HOST, KvCache(100, 4, prefix_caching=True), Hands())
     cache.host.add(1, 3, 0.0)
     cache.host.free += 1
     with pytest.raises(InvariantViolation, match="host tier: 98 free"):

@@ -28,7 +28,8 @@ CLASSES = {
 }
 COLUMNS = (
     "request_id,arrival_s,input_tokens,output_tokens,cached_tokens,"
-    "ttft_s,tpot_s,e2e_s,queue_s,preemptions,replica,status"
+    "ttft_s,tpot_s,e2e_s,queue_s,preemptions,replica,status,"
+    "part_client_network_s,part_tokenise_s,part_queue_s,part_prefill_s,part_decode_s,part_detokenise_s"
 )
 
 
@@ -60,7 +61,7 @@ def test_outputs_are_the_contract(files: dict[str, Path], capsys: pytest.Capture
     document = json.loads(files["o.json"].read_text())
     assert set(document) == {
         *("schema_version", "deployment", "workload", "seed"),
-        *("metrics", "time_breakdown", "calibration", "notices"),
+        *("metrics", "time_breakdown", "calibration", "notices", "complexity"),
     }
     assert set(document["metrics"]) == METRICS
     assert set(document["time_breakdown"]) == CLASSES
@@ -79,6 +80,16 @@ def test_outputs_are_the_contract(files: dict[str, Path], capsys: pytest.Capture
 
 def check_consistency(document: dict[str, dict], rows: list[dict[str, str]]) -> None:
     metrics = document["metrics"]
+    for r in rows:
+        parts = [float(value) for name, value in r.items() if name.startswith("part_")]
+        assert sum(parts) == pytest.approx(float(r["e2e_s"]), rel=0, abs=1e-6)
+        assert min(parts) > -1e-9
+    by_length = document["complexity"]
+    assert sum(each["requests"] for each in by_length["by_bin"]) == by_length["requests"] == metrics["n_completed"]
+    assert by_length["e2e_s"]["p99"] == pytest.approx(metrics["e2e_s"]["p99"])
+    assert sum(part["share"] for part in by_length["parts"].values()) == pytest.approx(1.0)
+    per_token = [float(r["e2e_s"]) / int(r["output_tokens"]) for r in rows]
+    assert by_length["per_output_token_s"]["mean"] == pytest.approx(sum(per_token) / len(per_token))
     ttft = [float(r["ttft_s"]) for r in rows]
     assert metrics["ttft_s"]["mean"] == pytest.approx(sum(ttft) / len(ttft), rel=1e-12)
     for r in rows:
@@ -102,6 +113,62 @@ def check_consistency(document: dict[str, dict], rows: list[dict[str, str]]) -> 
     assert {"ttft", "tpot", "e2e", "coverage", "n", "source"} <= set(stated)
     assert -1.0 < stated["tpot"][0] < stated["tpot"][1]
     assert document["calibration"]["expected_error"] > document["calibration"]["operator_error"] > 0.0
+
+
+def test_a_run_is_compared_with_another_at_equal_complexity(
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With itself the ratio is 1 exactly; with twice the clients' rate the other run is slower in every sense."""
+    run = [files["d.yaml"], "--workload", files["w.yaml"], "--json", files["o.json"]]
+    assert simulate(*run, "--requests-out", files["o.csv"]) == 0
+    capsys.readouterr()
+    assert simulate(*run, "--compare", files["o.csv"], "--complexity") == 0
+    same = json.loads(files["o.json"].read_text())["comparison"]
+    assert (same["ratio"], same["raw_ratio"], same["covered"]) == (1.0, 1.0, 1.0)
+    assert {each["ratio"] for each in same["by_bin"]} <= {1.0, None}
+    shown = capsys.readouterr().out
+    for words in ("detokenise", "per input and output token", "end-to-end time = ", "p50 / p99, seconds", "o.csv"):
+        assert words in shown
+    starts = [line.strip() for line in shown.splitlines()]
+    assert sum(line.startswith("queue ") for line in starts) == 1  # from the arrival; the part counts from the router
+    assert sum(line.startswith("wait for the first step ") for line in starts) == 1
+    title = next(i for i, line in enumerate(starts) if line.startswith("p50 / p99, seconds"))
+    assert starts[title - 1].startswith("end-to-end time")
+    assert simulate(*run, "--compare", files["o.csv"], "--rate", "40") == 0
+    assert json.loads(files["o.json"].read_text())["comparison"]["ratio"] > 1.02
+    for bad, rule in (("arrival_s\n1\n", "no column"), (COLUMNS + "\n", "no completed request")):
+        files["o.csv"].write_text(bad)
+        assert simulate(*run, "--compare", files["o.csv"]) == 2
+        assert rule in capsys.readouterr().err
+
+
+def test_a_run_is_compared_with_the_result_of_a_load_client(files: dict[str, Path]) -> None:
+    """A client that measured twice the simulated times, as `vllm bench serve --save-detailed` writes them."""
+    run = [files["d.yaml"], "--workload", files["w.yaml"], "--json", files["o.json"]]
+    assert simulate(*run, "--requests-out", files["o.csv"]) == 0
+    rows = list(csv.DictReader(files["o.csv"].open()))
+    times = {name: [2.0 * float(row[name]) for row in rows] for name in ("arrival_s", "ttft_s", "e2e_s")}
+    outputs = [int(row["output_tokens"]) for row in rows]
+    zipped = list(zip(times["ttft_s"], times["e2e_s"], outputs, strict=True))
+    result = {
+        "model_id": "llama3.1-8b",
+        "duration": max(a + e for a, e in zip(times["arrival_s"], times["e2e_s"], strict=True)),
+        "completed": len(rows),
+        "request_throughput": 1.0,
+        "input_lens": [int(row["input_tokens"]) for row in rows],
+        "output_lens": outputs,
+        "ttfts": times["ttft_s"],
+        "itls": [[(e2e - ttft) / (n - 1)] * (n - 1) if n > 1 else [] for ttft, e2e, n in zipped],
+        "latencies": times["e2e_s"],
+        "start_times": times["arrival_s"],
+        "errors": [""] * len(rows),
+    }
+    client = files["o.csv"].with_suffix(".json")
+    client.write_text(json.dumps(result))
+    assert simulate(*run, "--compare", client) == 0
+    found = json.loads(files["o.json"].read_text())["comparison"]
+    assert found["ratio"] == pytest.approx(0.5, rel=1e-6)
+    assert found["fit_ratio"] == pytest.approx(0.5, rel=1e-6)
 
 
 def test_pools_add_up(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from catalogs.deployments.routing import PrefixAware, Scored, parse_router
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
+from simulator.cache.kv_cache import KvCache
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import Pool
 from simulator.cluster.routers.base import ReplicaView
@@ -33,22 +34,15 @@ def simulate(work: RequestSet, n: int = 2, router: object = "round_robin", **opt
 
 
 @dataclass
-class _Cache:
-    total: int = 100
-    unit_blocks: int = 1
-    unit_tokens: int = 4
-
-
-@dataclass
 class _Engine:
-    kv: _Cache
+    kv: KvCache
 
 
 class Fake:
     """A replica as a router sees one."""
 
     def __init__(self, index: int, **signals: float) -> None:
-        self.index, self.scheduler = index, _Engine(_Cache())
+        self.index, self.scheduler = index, _Engine(KvCache(100, 4, prefix_caching=True))
         self.outstanding = self.outstanding_tokens = self.n_waiting = 0
         self.kv_used_fraction = 0.0
         vars(self).update(signals)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from catalogs.engines.profile import ReceiveIntervals
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.cluster import RunOptions
-from simulator.cluster.run import Run
+from simulator.cluster.run import INSTANTS, Run
 from simulator.cluster.simulate import run_rules
 from simulator.schedulers import registry as schedulers
 from simulator.schedulers.rules import EngineRules
@@ -104,7 +104,7 @@ def simulate(world: World, **options: bool) -> Run:
 def assert_same(a: Run, b: Run, tolerance_s: float = 1e-9) -> None:
     for name in ("status", "replica", "preemptions", "cached_tokens"):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
-    for name in ("arrival_s", "started_s", "first_token_s", "last_token_s"):
+    for name in ("arrival_s", *INSTANTS):
         np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=0, atol=tolerance_s, err_msg=name)
     np.testing.assert_allclose(np.sort(a.gaps_s), np.sort(b.gaps_s), rtol=0, atol=tolerance_s)
     for x, y in zip(a.logs, b.logs, strict=True):

@@ -1,7 +1,8 @@
 """Six networks on this CPU: profiled in three minutes, run for real in torch at three batch sizes, and compared.
 
-It needs a machine that does nothing else for about eight minutes, and the extra `trace` (timm, transformers,
-diffusers). The page docs/accuracy-networks.md has the last published figures.
+It takes about eight minutes and needs the extra `trace` (timm, transformers, diffusers). Where other processes preempt
+the one thread, its processor time counts, but they share its caches and the memory: a machine that does nothing else
+gives the truer errors. The page docs/accuracy-networks.md has the last published figures.
 """
 
 from __future__ import annotations
@@ -18,9 +19,6 @@ ROOT = Path(__file__).resolve().parents[3]
 #: The largest relative error of a prediction.
 WITHIN = 0.15
 
-#: Share of the processors that other processes may use while a network is measured.
-QUIET = 0.10
-
 
 @pytest.mark.slow
 def test_six_networks_are_predicted_within_their_bound(tmp_path: Path) -> None:
@@ -30,7 +28,5 @@ def test_six_networks_are_predicted_within_their_bound(tmp_path: Path) -> None:
     subprocess.run(command, check=True)
     lines = json.loads((tmp_path / "compared.json").read_text())
     assert len(lines) == 18
-    disturbed = [x for x in lines if x["others_share"] > QUIET]
-    assert not disturbed, "other processes used the machine during the measurement: run the test alone"
-    missed = {(x["network"], x["batch"]): x["error"] for x in lines if abs(x["error"]) > WITHIN}
-    assert not missed
+    missed = {(x["network"], x["batch"]): (x["error"], x["others_share"]) for x in lines if abs(x["error"]) > WITHIN}
+    assert not missed, "(error, share of the processors that others used)"

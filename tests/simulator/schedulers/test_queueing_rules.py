@@ -322,7 +322,7 @@ def test_a_queue_from_file_to_file(tmp_path: Path) -> None:
         main([str(tmp_path / "d.yaml"), *asked])
     assert ended.value.code == 0
     table = [line.split(",") for line in out[1].read_text().splitlines()]
-    statuses = [row[-1] for row in table[1:]]
+    statuses = [row[table[0].index("status")] for row in table[1:]]
     gone, full = "timed out: its client gave up", "rejected: the queue was full"
     assert statuses == [gone, "completed", "completed", full]
     metrics = json.loads(out[0].read_text())["metrics"]

@@ -10,7 +10,7 @@ import pytest
 from catalogs.deployments.compatibility import INCOMPATIBLE, SUPPORTING_POLICIES
 from catalogs.engines.files import list_engines, load_engine
 from catalogs.errors import InputError
-from simulator.cache.encoder_cache import ImageRules
+from simulator.cache.encoder_cache import EncoderLimits
 from simulator.cache.lora_slots import LoraRules
 from simulator.cache.offload import OffloadRules, SwapRules
 from simulator.core.speculation import SpeculationRules
@@ -20,7 +20,7 @@ from tests.simulator.worlds import rules
 
 ASKED: dict[str, Any] = {
     "encoder_tokens": 8,
-    "images": ImageRules(8, 8),
+    "encoder_limits": EncoderLimits(8, 8),
     "speculation": SpeculationRules(2, (0.5,)),
     "lora": LoraRules(1, 1, 2),
     "offload": OffloadRules(8, 0.5),
@@ -29,7 +29,7 @@ ASKED: dict[str, Any] = {
 #: What deployment.yaml calls them (catalogs/deployments/compatibility.py).
 PART_OF = {
     "encoder_tokens": "encoder",
-    "images": "multimodal",
+    "encoder_limits": "multimodal",
     "speculation": "speculative",
     "lora": "lora",
     "offload": "kv_offload",

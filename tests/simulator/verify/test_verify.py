@@ -17,7 +17,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from simulator.cluster.compiled import HOST_NOTICE, _with_measured_host, compile_deployment
 from simulator.cluster.simulate import simulate
-from simulator.verify.comparison import STANDARD, THROUGHPUT, lines
+from simulator.verify.comparison import STANDARD, THROUGHPUT, by_length, lines
 from simulator.verify.trials import SHARES, MeanLengths, TrialSize, trials
 from tests.simulator.served_worlds import measured, synchronous_plant
 
@@ -46,6 +46,19 @@ def test_the_simulator_against_itself_has_no_error(plant, trial) -> None:
         assert abs(line.error("own")) <= tolerance
         assert line.noise == 0.0
         assert line.met("own") is not False
+
+
+def test_the_simulator_against_itself_at_equal_length_is_one(plant, trial) -> None:
+    truth, run = measured(plant, trial.requests), simulate(plant, trial.requests)
+    (same,) = by_length("t", [truth, truth], {"own": run})
+    assert same.ratios.ratio == pytest.approx(1.0, abs=1e-9)
+    assert same.measured is not None
+    assert same.simulated is not None
+    assert same.measured.output_token_s == pytest.approx(same.simulated.output_token_s)
+    assert same.words.startswith("t, own: at equal length simulated end-to-end times are 1.00, 1.00 to 1.00 in ")
+    (half,) = by_length("t", [_times(truth, 2.0)], {"own": run})
+    assert half.ratios.ratio == pytest.approx(0.5)
+    assert half.block()["ratio"] == half.ratios.ratio
 
 
 def test_error_noise_and_bar_by_hand(plant, trial) -> None:

@@ -30,7 +30,7 @@ def run(task: Task) -> JobResult:
     left_out = ("text", "text_is_cut", "itl_s")
     rows = [{k: v for k, v in row.items() if k not in left_out} for row in document["requests"]]
     complete = [{name: row.get(name) for name in _columns(rows)} for row in rows]
-    return JobResult(document, None, {"result.csv": csv_text(complete).encode()}, sent.interrupted)
+    return JobResult(document, None, {"result.csv": csv_text(complete).encode()}, sent.load.interrupted)
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[str]:

@@ -5,7 +5,7 @@ import { formHistory } from "/static/js/form_history.js";
 import { announce, debounced } from "/static/js/parts.js";
 import { hardwareChips } from "/static/js/question/hardware.js";
 import { modelField } from "/static/js/question/model.js";
-import { objectiveRows } from "/static/js/question/objectives.js";
+import { objectiveRows, splitObjectives } from "/static/js/question/objectives.js";
 import { asQuestion, asText, flat, severalValues } from "/static/js/question/spelling.js";
 import { lengthSlider, workloadField } from "/static/js/question/workload.js";
 import { urlState } from "/static/js/url_state.js";
@@ -79,7 +79,7 @@ const presetButtons = () => [...at("presets").querySelectorAll("button")];
 
 /** Return the objectives of each preset. */
 function presetObjectives() {
-  return presetButtons().map((button) => button.dataset.slo.split(","));
+  return presetButtons().map((button) => splitObjectives(button.dataset.slo));
 }
 
 /** Have the buttons of presets set a workload and its objectives, which users then change. */

@@ -1,4 +1,15 @@
-/** The rows of objectives: a latency, a statistic and a limit each. */
+/** The rows of objectives: a latency, a statistic, a limit and a condition on the lengths of requests each. */
+
+/** An objective: metric, condition, statistic, limit and unit. */
+const WRITTEN = /^(?:(\w+)(?:\[([^[\]]*)\])?\.)?(mean|p[\d.]+)\s*=\s*([\d.eE+-]+)\s*(s|ms|us|min|h)$/;
+
+/** Return the objectives that commas separate; conditions keep their commas. */
+export function splitObjectives(text) {
+  return text
+    .split(/,(?![^[\]]*\])/)
+    .map((part) => part.trim())
+    .filter(Boolean);
+}
 
 const at = (id) => document.getElementById(id);
 
@@ -6,15 +17,15 @@ const at = (id) => document.getElementById(id);
 export function objectiveRows(usual, changed) {
   const place = at("slo-rows");
   const add = (written = "") => {
-    const [, metric, stat, limit, unit] =
-      written.match(/^(?:(\w+)\.)?(mean|p[\d.]+)\s*=\s*([\d.eE+-]+)\s*(s|ms|us)$/) ?? [];
+    const [, metric, condition, stat, limit, unit] = written.match(WRITTEN) ?? [];
     const row = at("slo-row").content.firstElementChild.cloneNode(true);
-    const [metrics, stats, number, units] = row.querySelectorAll("select, input");
+    const [metrics, stats, number, units, lengths] = row.querySelectorAll("select, input");
     if (stat) {
       pick(metrics, metric ?? "ttft");
       pick(stats, stat);
       pick(units, unit);
       number.value = limit;
+      lengths.value = condition ?? "";
     }
     row.querySelector("button").addEventListener("click", () => {
       row.remove();
@@ -31,15 +42,16 @@ export function objectiveRows(usual, changed) {
     read: () =>
       [...place.children]
         .map((row) => {
-          const [metric, stat, limit, unit] = [...row.querySelectorAll("select, input")].map(
-            (control) => control.value,
+          const [metric, stat, limit, unit, lengths] = [...row.querySelectorAll("select, input")].map((control) =>
+            control.value.trim(),
           );
-          return limit === "" ? "" : `${metric}.${stat}=${limit}${unit}`;
+          const condition = lengths ? `[${lengths}]` : "";
+          return limit === "" ? "" : `${metric}${condition}.${stat}=${limit}${unit}`;
         })
         .filter(Boolean),
     write: (values) => {
       place.replaceChildren();
-      const given = values.flatMap((value) => value.split(",")).filter(Boolean);
+      const given = values.flatMap(splitObjectives);
       for (const written of given.length ? given : usual) add(written);
     },
   };

@@ -1,0 +1,64 @@
+"""The operator tables of engine releases, and the choice of the release that prices the steps of an engine.
+
+The folder of an accelerator holds its bundle, and bundles of other engine releases in HARDWARE/releases/ENGINE-VERSION.
+A release holds only what was timed in it; the bundle of the accelerator lends the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol, runtime_checkable
+
+from calibration.bundles.files import JSON_NAME, Release
+from calibration.families.base import FamilyModel
+
+#: Folder of the releases within the folder of an accelerator.
+RELEASES_FOLDER: Final = "releases"
+
+#: Minor releases of an engine up to the next major one, so that versions compare as numbers.
+MINORS: Final = 1000.0
+
+
+def minor(version: str) -> float:
+    """Return MAJOR.MINOR.PATCH in minor releases; NaN, which compares as not older, for any other text."""
+    found = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
+    if not found:
+        return float("nan")
+    return int(found[1]) * MINORS + int(found[2]) + int(found[3] or 0) / MINORS
+
+
+def releases_in(folder: Path) -> dict[Release, Path]:
+    """Return the folder of each release of an accelerator, given the `folder` of its bundle."""
+    found = {}
+    for file in sorted((folder / RELEASES_FOLDER).glob(f"*/{JSON_NAME}")):
+        engine, _, version = file.parent.name.partition("-")
+        found[Release(engine, version)] = file.parent
+    return found
+
+
+def nearest_release(known: Iterable[Release], wanted: Release) -> Release | None:
+    """Return the release of the wanted engine with the nearest version, the older of two; None without any."""
+    own = [r for r in known if r.engine == wanted.engine]
+    aim = minor(wanted.version)
+    return min(own, key=lambda r: (abs(minor(r.version) - aim), minor(r.version)), default=None)
+
+
+@runtime_checkable
+class Joinable(Protocol):
+    """A model that takes what it lacks from a model of the same kind and accelerator."""
+
+    def joined(self, lender: Any) -> FamilyModel:
+        """Return the model with the dtypes, stages or kinds that it lacks from the lender."""
+        ...
+
+
+def joined(own: Mapping[str, FamilyModel], lender: Mapping[str, FamilyModel]) -> dict[str, FamilyModel]:
+    """Return the models of a release, with what it lacks from the lender: families, dtypes, collectives."""
+    models = {**lender, **own}
+    for family in own.keys() & lender.keys():
+        mine, theirs = own[family], lender[family]
+        if isinstance(mine, Joinable) and type(mine) is type(theirs):
+            models[family] = mine.joined(theirs)
+    return models

@@ -1,0 +1,185 @@
+"""What to change in the system or in the engine, ranked by the gain that a trace allows for.
+
+A gain is an upper bound: the share of the engine's time that the cause took, as the signals state it. Each rule reads
+its signals only where the engine ran. To add a rule, write its function and enter it in RULES.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from calibration.machine_trace.readings import PAGE_BYTES
+from calibration.machine_trace.sampler import MachineTrace
+from catalogs.ui.words import percent
+
+#: Gains below this share are not worth a change.
+LEAST_GAIN: Final = 0.005
+
+#: An engine that moves fewer bytes per second does not use a disk.
+_LEAST_TRAFFIC: Final = 1e6
+
+#: Bytes touched by the measurement of a page fault.
+_TOUCHED_BYTES: Final = 64 * 2**20
+
+_HUGE_PAGE_BYTES: Final = 2 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A change with the share of the engine's time that it saves at most.
+
+    Attributes:
+        change: The change.
+        gain: Share of the engine's time, 0 to 1.
+        because: What the signals show.
+    """
+
+    change: str
+    gain: float
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class PageFaultCosts:
+    """Seconds of a page fault that finds memory, by the size of the page; None for a size that is not available."""
+
+    small_s: float
+    huge_s: float | None
+
+
+def page_fault_costs() -> PageFaultCosts:
+    """Measure the first touch of new memory on this machine, in pages of the usual size and in huge pages."""
+    small_s = _touch_s(huge=False) / (_TOUCHED_BYTES / PAGE_BYTES)
+    if not hasattr(mmap, "MADV_HUGEPAGE"):
+        return PageFaultCosts(small_s, None)
+    huge_s = _touch_s(huge=True) / (_TOUCHED_BYTES / _HUGE_PAGE_BYTES)
+    # without huge pages the second measurement takes as long for every byte as the first
+    given = huge_s / _HUGE_PAGE_BYTES < 0.8 * small_s / PAGE_BYTES
+    return PageFaultCosts(small_s, huge_s if given else None)
+
+
+def _touch_s(huge: bool) -> float:
+    """Return the shortest time to touch every page of new memory once."""
+    times = []
+    for _ in range(3):
+        with mmap.mmap(-1, _TOUCHED_BYTES) as memory:
+            if huge:
+                memory.madvise(mmap.MADV_HUGEPAGE)
+            elif hasattr(mmap, "MADV_NOHUGEPAGE"):
+                memory.madvise(mmap.MADV_NOHUGEPAGE)
+            view = np.frombuffer(memory, dtype=np.uint8)
+            began_s = time.perf_counter()
+            view[::PAGE_BYTES].sum()
+            view = np.empty(0, dtype=np.uint8)  # releases the memory before it is closed
+            times.append(time.perf_counter() - began_s)
+    return min(times)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTime:
+    """Means of the signals over the time in which the engine used a core.
+
+    `mean` returns 0 for a signal that the trace does not have.
+    """
+
+    trace: MachineTrace
+
+    def mean(self, name: str) -> float:
+        """Return the mean of a signal."""
+        signals = self.trace.signals()
+        if name not in signals:
+            return 0.0
+        values, engine = signals[name], signals.get("engine.cpu")
+        busy = np.isfinite(values) & (engine > 0.02 if engine is not None else True)
+        return float(values[busy].mean()) if busy.any() else 0.0
+
+    @property
+    def cores(self) -> float:
+        """Return the cores that the engine used and waited for."""
+        return self.mean("engine.cpu") + self.mean("engine.run_queue")
+
+
+Rule = Callable[[EngineTime, PageFaultCosts], Advice | None]
+
+
+def _competition(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
+    waits, others = engine.mean("engine.run_queue"), engine.mean("others.cpu")
+    if engine.cores <= 0 or others < 0.1:
+        return None
+    why = f"its threads wait for {waits:.2g} cores while other processes use {others:.2g}"
+    change = (
+        "pin the engine to cores of its own (taskset, cpuset, VLLM_CPU_OMP_THREADS_BIND), or stop the other processes"
+    )
+    return Advice(change, waits / engine.cores, why)
+
+
+def _threads(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
+    waits, others = engine.mean("engine.run_queue"), engine.mean("others.cpu")
+    if engine.cores <= 0 or others >= 0.1:
+        return None
+    why = f"its own threads wait for {waits:.2g} cores, and other processes use none"
+    change = "run fewer threads (OMP_NUM_THREADS, API processes) or give the engine more cores"
+    return Advice(change, waits / engine.cores, why)
+
+
+def _memory(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
+    share, major = engine.mean("psi.memory"), engine.mean("engine.major_faults")
+    why = f"tasks wait for memory in {percent(share, 1)} of the time; {major:.3g} page faults a second read a disk"
+    return Advice("free memory or add some: a smaller KV space, no swap, locked weights (mlock)", share, why)
+
+
+def _disk(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
+    share, read = engine.mean("psi.io"), engine.mean("engine.read") + engine.mean("engine.written")
+    if read < _LEAST_TRAFFIC and engine.mean("engine.major_faults") < 1.0:
+        return None  # other processes wait for the disk, and the engine does not use it
+    why = f"tasks wait for a disk in {percent(share, 1)} of the time; the engine moves {read / 1e6:.3g} MB/s"
+    return Advice("keep logs, swap and offloaded blocks off this disk, or use a faster one", share, why)
+
+
+def _huge_pages(engine: EngineTime, costs: PageFaultCosts) -> Advice | None:
+    faults = engine.mean("engine.faults")
+    if costs.huge_s is None or engine.cores <= 0:
+        return None
+    saved_s = costs.small_s - costs.huge_s * PAGE_BYTES / _HUGE_PAGE_BYTES
+    sizes = f"{costs.small_s * 1e6:.2g} us in small pages, measured here"
+    why = f"{faults:.3g} page faults a second at {sizes}"
+    change = "use huge pages (transparent_hugepage=always, or madvise with an allocator that asks for them)"
+    return Advice(change, faults * saved_s / engine.cores, why)
+
+
+def _steal(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
+    stolen, busy = engine.mean("cpu.steal"), engine.mean("cpu.busy")
+    why = f"the hypervisor takes {stolen:.2g} of {busy:.2g} busy cores"
+    return Advice("move to a machine whose cores are not shared", stolen / busy if busy > 0 else 0.0, why)
+
+
+def _clocks(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
+    signals = engine.trace.signals()
+    if "clock.mean" not in signals:
+        return None
+    mean, most = engine.mean("clock.mean"), float(np.nanmax(signals["clock.mean"]))
+    why = f"the mean clock is {mean:.4g} MHz, the highest that was seen {most:.4g} MHz"
+    return Advice("set the governor `performance`, and check power limit and cooling", 1 - mean / most, why)
+
+
+def _numa(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
+    misses, hits = engine.mean("numa.misses"), engine.mean("numa.hits")
+    why = f"{misses:.3g} of {hits + misses:.3g} pages a second come from another node"
+    change = "bind the engine and its memory to one NUMA node (numactl --cpunodebind --membind)"
+    return Advice(change, misses / (hits + misses) if misses > 0 else 0.0, why)
+
+
+RULES: Final[tuple[Rule, ...]] = (_competition, _threads, _memory, _disk, _huge_pages, _steal, _clocks, _numa)
+
+
+def advice(trace: MachineTrace, costs: PageFaultCosts) -> list[Advice]:
+    """Return the changes that are worth it, the largest gain first."""
+    engine = EngineTime(trace)
+    found = [each for rule in RULES if (each := rule(engine, costs)) is not None and each.gain >= LEAST_GAIN]
+    return sorted(found, key=lambda each: -each.gain)

@@ -1,0 +1,104 @@
+"""The screen of `plan matrix`: latency by batch of every row of cells, verdicts, and errors against measurements."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from catalogs.ui.terminal import open_console, show_lines, text_table
+from catalogs.ui.words import counted, human_s, percent
+from planner.matrix.comparison import ComparedGroup, ComparedValue, MatrixComparison
+from planner.matrix.row import MatrixRow
+from planner.matrix.study import MatrixResult
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+#: Values outside the stated interval that the screen lists.
+_FURTHEST = 5
+
+#: Rules of cells without figures that the screen lists.
+_RULES = 8
+
+
+def show_matrix(result: MatrixResult) -> None:
+    """Print a matrix."""
+    console = open_console()
+    if result.matrix is not None:
+        for origin in ("simulated", "measured"):
+            rows = [row for row in result.rows if row.origin == origin and row.layout != "as measured"]
+            if rows:
+                console.print(_table(result.matrix.batches, rows, origin))
+        _show_refusals([row for row in result.rows if row.layout != "as measured"])
+    if result.comparison is not None:
+        _show_comparison(result.comparison)
+    show_lines([("" if i else "Notices", notice) for i, notice in enumerate(result.notices)])
+
+
+def _table(batches: Sequence[int], rows: Sequence[MatrixRow], origin: str) -> Table:
+    """Return mean end-to-end latency by batch, one line for each combination of the other axes."""
+    lines: dict[tuple[str, ...], dict[int, MatrixRow]] = {}
+    for row in rows:
+        axes = (row.model, row.engine, row.hardware, row.workload, row.precision, row.layout, row.load)
+        lines.setdefault(axes, {})[row.batch] = row
+    names = ("model", "engine", "hardware", "workload", "precision", "layout", "load")
+    varied = [i for i in range(len(names)) if i < 2 or len({axes[i] for axes in lines}) > 1]
+    head = [*(names[i] for i in varied), *(f"{b}" for b in batches)]
+    body = [[*(axes[i] for i in varied), *(_cell(found.get(b)) for b in batches)] for axes, found in lines.items()]
+    return text_table(head, body, len(varied), f"mean end-to-end time of a request by batch, {origin}")
+
+
+def _cell(row: MatrixRow | None) -> str:
+    """Return the time of a cell, or the first word of its verdict."""
+    if row is None:
+        return ""
+    if row.verdict != "ok":
+        return {"does not fit": "no fit", "unsupported": "no"}[row.verdict]
+    mean = row.statistic("e2e_s", "mean")
+    return "none" if mean is None else human_s(mean)
+
+
+def _show_refusals(rows: Sequence[MatrixRow]) -> None:
+    """Print the number of cells by verdict, and the rules of those without figures."""
+    verdicts = Counter(row.verdict for row in rows)
+    show_lines([("Cells", ", ".join(f"{n} {verdict}" for verdict, n in verdicts.most_common()))])
+    rules = Counter((row.verdict, row.rule, row.nearest) for row in rows if row.verdict != "ok").most_common()
+    for (verdict, rule, nearest), n in rules[:_RULES]:
+        more = f"; nearest: {nearest}" if nearest else ""
+        show_lines([("", f"{counted(n, 'cell')}, {verdict}: {rule}{more}")])
+    if len(rules) > _RULES:
+        show_lines([("", f"{counted(len(rules) - _RULES, 'more rule')}: see --csv or --json")])
+
+
+def _show_comparison(found: MatrixComparison) -> None:
+    """Print the errors by accelerator and engine, and the values that lie furthest outside their interval."""
+    head = ("accelerator", "engine", "metric", "values", "median error", "bias", "in the stated interval")
+    body = [_group_cells(group) for group in (*found.groups, *found.together)]
+    open_console().print(text_table(head, body, 3, "predicted against measured"))
+    outside = found.outside
+    if outside:
+        share = f"{len(outside)} of {len(found.values)}"
+        show_lines([("Outside", f"{share} measured values lie outside the stated interval; the furthest:")])
+    for value in outside[:_FURTHEST]:
+        show_lines([("", _value_words(value))])
+    for rule, n in found.unpredicted:
+        show_lines([("Left out", f"{counted(n, 'row')}: {rule}")])
+
+
+def _value_words(value: ComparedValue) -> str:
+    """Return a compared value in words."""
+    stated = f"stated {human_s(value.low_s or 0.0)} to {human_s(value.high_s or 0.0)}"
+    return f"{value.cell}: measured {human_s(value.measured_s)}, predicted {human_s(value.predicted_s)}, {stated}"
+
+
+def _group_cells(group: ComparedGroup) -> Sequence[str]:
+    return (
+        group.hardware,
+        group.engine,
+        group.metric,
+        f"{group.n:,}",
+        percent(group.median_absolute_error, 1),
+        percent(group.bias, 1, signed=True),
+        "none stated" if group.covered is None else percent(group.covered),
+    )

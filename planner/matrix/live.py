@@ -1,0 +1,210 @@
+"""Cells measured on this machine: real engines and a real load client serve the requests of the same cells.
+
+One server is started for each model and engine. It is probed first, as `calibrate verify` does, and the steps and host
+times of the probe are what its cells are simulated with, so that a row of a cell states what this machine predicts for
+it before the cell is measured. The client then serves the requests of every cell: as many clients as its batch, each of
+which sends its next request after the answer to its last. The server takes as many sequences as the largest batch.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from calibration.accuracy.measured_run import MeasuredRun
+from calibration.complexity.records import LatencyRecords
+from calibration.complexity.summary import complexity_of
+from calibration.profile.machine.contention import CONTENDED_CORES
+from calibration.serve.probe import OUTPUT_TOKENS
+from calibration.serve.tiny_model import TINY_MODELS, write_tiny_model
+from catalogs.errors import InputError
+from catalogs.io.yaml_files import user_folder
+from catalogs.ui.shared_options import own_version
+from catalogs.workloads.request_set import RequestSet
+from catalogs.workloads.workload import in_closed_loop, load_workload
+from planner.matrix.cells import Cell
+from planner.matrix.evaluation import identity, refused
+from planner.matrix.row import CellVersions, MatrixRow
+from simulator.analysis.complexity import latency_records
+from simulator.analysis.metrics import latency_metrics, statistics
+from simulator.cluster.compiled import compile_deployment, with_host
+from simulator.cluster.run import Run
+from simulator.cluster.simulate import engine_rules, run_rules, simulate
+from simulator.costs.measured_steps import MeasuredStepTimer
+from simulator.verify.engines import SHORT_LIMITS, STARTERS, EngineChoice
+from simulator.verify.measurement import EngineUnderTest
+from simulator.verify.probe_fit import fit_host, fit_requests, fit_steps
+from simulator.verify.trials import Simulate, Trial
+
+#: Hardware of cells that can be measured.
+HERE: Final = "local"
+
+#: Longest prompt of a probe, tokens.
+_LONGEST_PROBE: Final = 512
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSettings:
+    """How cells are measured.
+
+    Attributes:
+        out: Folder for the logs of engines and clients.
+        threads: Threads of an engine on a CPU.
+        python: Interpreter of vLLM's environment; None searches for it.
+        server: The llama-server program; None searches for it.
+    """
+
+    out: Path
+    threads: int
+    python: Path | None = None
+    server: Path | None = None
+
+
+def is_live(cell: Cell) -> bool:
+    """Return whether a cell can be measured on this machine if its engine is installed."""
+    return cell.hardware == HERE and cell.open_share is None
+
+
+def measure(cells: Sequence[Cell], settings: LiveSettings, tell: Tell) -> Iterator[tuple[Cell, MatrixRow, MatrixRow]]:
+    """Yield each cell with its simulated and its measured row, engine by engine.
+
+    A cell whose engine is not installed, or cannot serve it, has two rows with the reason as their rule.
+    """
+    ordered = sorted(cells, key=lambda cell: (cell.model, cell.engine))
+    for (model, engine), group in groupby(ordered, key=lambda cell: (cell.model, cell.engine)):
+        members = list(group)
+        tell(f"measuring {model} on {engine}: {len(members)} cells")
+        try:
+            yield from _measure_engine(members, settings, tell)
+        except InputError as error:
+            for cell in members:
+                row = refused(cell, "unsupported", error)
+                yield cell, row, row.model_copy(update={"origin": "measured"})
+
+
+def _measure_engine(
+    cells: Sequence[Cell], settings: LiveSettings, tell: Tell
+) -> Iterator[tuple[Cell, MatrixRow, MatrixRow]]:
+    """Yield the rows of the cells of one model and engine.
+
+    Raises:
+        InputError: The engine is not installed, or it cannot be started or served.
+    """
+    first = cells[0]
+    if first.engine not in STARTERS:
+        raise InputError("this engine cannot be started here", first.engine, ", ".join(STARTERS))
+    seats, longest = max(2, *(cell.batch for cell in cells)), first.max_model_len or SHORT_LIMITS.max_model_len
+    blocks = -(-seats * longest // SHORT_LIMITS.block_size)
+    limits = replace(
+        SHORT_LIMITS, max_num_seqs=seats, max_model_len=longest, kv_blocks=blocks, threads=settings.threads
+    )
+    choice = EngineChoice(_folder_of(first.model), limits, settings.python, settings.server)
+    subject, client = STARTERS[first.engine](choice)
+    compiled = compile_deployment(subject.deployment, measured_host=False)
+    out = settings.out / f"{Path(first.model).name}-{first.engine}"
+    with EngineUnderTest(subject, client, out, tell) as engine:
+        probed = engine.probe(min(_LONGEST_PROBE, longest - OUTPUT_TOKENS), seats)
+        host = fit_host(probed.probe, compiled)
+        fitted = with_host(compiled, replace(compiled.resolved.engine.host, **host.model_dump(), measured=True))
+        steps = fit_steps(probed.probe, probed.log, limits.max_num_batched_tokens)
+        run: Simulate = partial(simulate, fitted)
+        if steps is not None:
+            timer = MeasuredStepTimer(steps)
+            path = fit_requests(probed.probe, fitted, timer)
+            own = with_host(fitted, replace(fitted.resolved.engine.host, **path.model_dump(), measured=True))
+            run = partial(run_rules, engine_rules(own), timer)
+        way = "whole steps of a probe" if steps is not None else "operators, and host times of a probe"
+        versions = CellVersions(product=own_version(), engine=f"{first.engine} {probed.engine_version}".strip())
+        for cell in cells:
+            requests = requests_of(cell, longest)
+            predicted = _simulated(cell, run(requests), versions, way)
+            replayed, others_cores = engine.replay([Trial(cell.name, requests)], 1)
+            yield cell, predicted, _measured(cell, replayed[cell.name][0], versions, others_cores)
+
+
+def requests_of(cell: Cell, longest: int) -> RequestSet:
+    """Return the requests of a cell's closed loop, cut to the longest sequence of the engine."""
+    drawn = in_closed_loop(load_workload(cell.workload), cell.batch).materialise(cell.seed, cell.requests)
+    inputs = np.minimum(drawn.input_tokens, longest // 2)
+    return replace(drawn, input_tokens=inputs, output_tokens=np.minimum(drawn.output_tokens, longest - inputs - 1))
+
+
+def _folder_of(model: str) -> Path:
+    """Return the folder of a model's weights; the small test models are written when they are first needed.
+
+    Raises:
+        InputError: There is no such folder.
+    """
+    shape = TINY_MODELS.get(model)
+    if shape is not None:
+        return write_tiny_model(user_folder("models") / model, shape)
+    folder = Path(model)
+    if not (folder / "config.json").is_file():
+        rule = "a model is measured from the folder of its weights"
+        raise InputError(rule, model, hint=f"give a Hugging Face folder, or {', '.join(TINY_MODELS)}")
+    return folder
+
+
+def _simulated(cell: Cell, run: Run, versions: CellVersions, way: str) -> MatrixRow:
+    metrics = latency_metrics(run)
+    return MatrixRow(
+        **identity(cell),
+        origin="simulated",
+        verdict="ok",
+        used=HERE,
+        n_accelerators=1,
+        metrics=metrics,
+        complexity=complexity_of(latency_records(run)).block(),
+        versions=versions,
+        notices=[f"simulated on this machine with {way}"],
+    )
+
+
+def _measured(cell: Cell, run: MeasuredRun, versions: CellVersions, others_cores: float) -> MatrixRow:
+    """Return the measured row of a cell, with the same keys as a simulated one where the client measures them."""
+    last_s = float(np.nanmax(run.arrival_s + run.e2e_s) - run.arrival_s.min())
+    metrics: dict[str, Any] = {
+        "n_completed": run.n,
+        "duration_s": last_s,
+        **{name: statistics(getattr(run, name)) for name in ("ttft_s", "tpot_s", "itl_s", "e2e_s")},
+        "requests_per_s": run.n / last_s,
+        "output_tokens_per_s": float(run.output_tokens.sum()) / last_s,
+        "input_tokens_per_s": float(run.input_tokens.sum()) / last_s,
+    }
+    machine = f"{platform.node()}, {platform.machine()}, {platform.system()} {platform.release()}"
+    notices = [f"measured by {run.client}"]
+    if others_cores > CONTENDED_CORES:
+        notices.append(f"other processes used {others_cores:.2g} cores while cells were measured: not a quiet machine")
+    return MatrixRow(
+        **identity(cell),
+        origin="measured",
+        verdict="ok",
+        used=HERE,
+        n_accelerators=1,
+        metrics=metrics,
+        complexity=complexity_of(LatencyRecords.measured(run)).block(),
+        versions=versions.model_copy(update={"measured_on": machine}),
+        notices=notices,
+    )
+
+
+@contextmanager
+def results_folder(csv: Path | None) -> Iterator[Path]:
+    """Yield the folder for the logs of engines: `runs` below that of --csv, or a temporary one."""
+    if csv is not None:
+        yield csv / "runs"
+        return
+    from tempfile import TemporaryDirectory
+
+    with TemporaryDirectory(prefix="plan-matrix-") as folder:
+        yield Path(folder)

@@ -1,0 +1,122 @@
+"""The files of a matrix: one row a cell as CSV, and a deployment file for every cell."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from catalogs.errors import InputError
+from catalogs.io.output_files import make_folder, write_atomically
+from planner.matrix.records import FILE_NAME
+from planner.matrix.row import MatrixRow
+from planner.matrix.study import MatrixResult
+
+#: Statistics of a latency in a row, in the order of the columns.
+STATS: Final = ("mean", "p50", "p90", "p95", "p99")
+
+LATENCIES: Final = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
+
+#: The table in the folder of `--csv`.
+TABLE_NAME: Final = "rows.csv"
+
+#: The folder of deployments beside it.
+DEPLOYMENTS: Final = "deployments"
+
+#: Columns that identify a cell and say what became of it.
+IDENTITY: Final = (
+    "cell",
+    "origin",
+    "model",
+    "engine",
+    "hardware",
+    "workload",
+    "batch",
+    "precision",
+    "layout",
+    "load",
+    "requests",
+    "seed",
+    "verdict",
+    "rule",
+    "nearest",
+    "used",
+    "n_accelerators",
+    "resolved_layout",
+    "weight_dtype",
+    "kv_dtype",
+    "requests_per_s",
+)
+
+#: Blocks of a row that become columns such as `cost.usd_per_hour`.
+_BLOCKS: Final = ("metrics", "complexity", "memory", "cost", "calibration", "stated_error", "versions")
+
+#: Keys of these blocks that are lists or texts of several lines, which a cell of a table does not hold.
+_LONGEST_TEXT: Final = 200
+
+
+def columns_of(row: MatrixRow) -> dict[str, Any]:
+    """Return the cells of a row's line in the table, by column."""
+    data = row.document()
+    found: dict[str, Any] = {name: data.get(name) for name in IDENTITY}
+    for block in _BLOCKS:
+        if isinstance(data.get(block), dict):
+            found |= _flat(data[block], block)
+    return found | {"command": row.command}
+
+
+def _flat(block: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the values of nested mappings by their dotted keys; lists of mappings are left to the JSON document."""
+    found: dict[str, Any] = {}
+    for key, value in block.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{name}.{key}")
+        elif isinstance(value, list):
+            if all(isinstance(item, int | float) for item in value):
+                found |= {f"{name}.{key}.{i}": item for i, item in enumerate(value)}
+        elif not isinstance(value, str) or len(value) <= _LONGEST_TEXT:
+            found[f"{name}.{key}"] = value
+    return found
+
+
+def table_text(result: MatrixResult) -> str:
+    """Return the table as CSV; every row has every column, empty where it has no value."""
+    lines = [columns_of(row) for row in result.rows]
+    names = list(dict.fromkeys(name for line in lines for name in line if name != "command"))
+    file = io.StringIO()
+    writer = csv.DictWriter(file, [*names, "command"], restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({k: repr(v) if isinstance(v, float) else v for k, v in line.items()} for line in lines)
+    return file.getvalue()
+
+
+def check_folder(folder: Path) -> None:
+    """Check, before long work, that a folder holds no rows of an earlier run.
+
+    Raises:
+        InputError: It does.
+    """
+    if any((folder / name).exists() for name in (TABLE_NAME, FILE_NAME, DEPLOYMENTS)):
+        hint = "go on with --resume, or give another folder to start anew"
+        raise InputError("this folder already contains the rows of a matrix", str(folder), hint=hint)
+
+
+def write_folder(result: MatrixResult, folder: Path) -> None:
+    """Write `rows.csv`, and `deployments/NNNN.json` of every cell that was simulated, into a folder.
+
+    Deployments of an earlier run that was resumed are removed where this one has no such cell.
+
+    Raises:
+        InputError: A file cannot be written.
+    """
+    deployments, is_first = make_folder(folder / DEPLOYMENTS), not (folder / TABLE_NAME).exists()
+    write_atomically(folder / TABLE_NAME, [table_text(result)])
+    texts = {f"{i:04d}.json": row.deployment for i, row in enumerate(result.rows, 1) if row.deployment is not None}
+    for name, deployment in texts.items():
+        write_atomically(deployments / name, [json.dumps(deployment, indent=1) + "\n"])
+    for path in deployments.glob("[0-9][0-9][0-9][0-9]*.json"):
+        if path.name not in texts and not is_first:
+            path.unlink()

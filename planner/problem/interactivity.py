@@ -1,0 +1,49 @@
+"""Interactivity, the output tokens per second of one user, as an objective.
+
+`interactivity.p90=30` means that 90 % of the requests receive at least 30 output tokens per second after their first.
+Interactivity is the inverse of the time per output token, so this is the objective `tpot.p90=33.3ms`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from catalogs.arrays import FloatArray
+from catalogs.errors import InputError
+
+#: The name in objectives.
+INTERACTIVITY: Final = "interactivity"
+
+_RATE = re.compile(r"(\d+\.?\d*|\.\d+)\s*(tok(ens)?/s|/s)?")
+
+#: Rates beyond which an objective is a mistake, tokens per second.
+_MOST_PER_S: Final = 1e6
+
+
+def tpot_limit_s(limit: str) -> float:
+    """Return the time per output token that an objective of interactivity allows, in seconds.
+
+    Raises:
+        InputError: The limit is not a number of tokens per second.
+    """
+    match = _RATE.fullmatch(limit.strip().lower())
+    rate = float(match[1]) if match else 0.0
+    if not 0 < rate <= _MOST_PER_S:
+        raise InputError("interactivity is a number of output tokens per second above zero", limit, "30")
+    return 1.0 / rate
+
+
+def interactivity(tpot_s: FloatArray, share: float) -> float | None:
+    """Return the output tokens per second that a share of the requests reach; None without requests.
+
+    Args:
+        tpot_s: Time per output token of each request, in seconds. Shape (n,).
+        share: The share, for example 0.9.
+    """
+    if not len(tpot_s):
+        return None
+    value_s = float(np.quantile(tpot_s, share, method="higher"))
+    return 1.0 / value_s if value_s > 0 else None

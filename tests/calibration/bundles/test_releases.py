@@ -1,0 +1,110 @@
+"""Operator tables of engine releases: which of them price an engine, and what is lent where a release was not timed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibration.bundles.bundle import load_bundle, shipped_folder
+from calibration.bundles.files import Release, read_bundle
+from calibration.bundles.releases import minor, nearest_release, releases_in
+from calibration.operators.operators import Collective, Gemm, GroupedGemm
+from catalogs.engines.files import load_engine
+from catalogs.hardware.catalog import parse_hardware
+
+SHIPPED = [
+    (folder.name, release)
+    for folder in sorted(shipped_folder().iterdir())
+    for release in (releases_in(folder) if folder.is_dir() else ())
+]
+
+
+@pytest.fixture(autouse=True)
+def without_user_bundles(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("calibration.bundles.bundle.user_folder", lambda: tmp_path)
+
+
+def test_the_nearest_version_of_the_same_engine_counts_and_the_older_of_two() -> None:
+    known = [Release("vllm", "0.14.0"), Release("vllm", "0.18.0"), Release("sglang", "0.5.14")]
+    for version, nearest in (
+        ("0.1", "0.14.0"),
+        ("0.15", "0.14.0"),
+        ("0.16", "0.14.0"),
+        ("0.17", "0.18.0"),
+        ("0.33", "0.18.0"),
+    ):
+        assert nearest_release(known, Release("vllm", version)) == Release("vllm", nearest)
+    assert nearest_release(known, Release("sglang", "0.4")) == Release("sglang", "0.5.14")
+    assert nearest_release(known, Release("trtllm", "1.2")) is None
+
+
+def test_versions_compare_as_numbers() -> None:
+    assert minor("0.9.2") < minor("0.10") < minor("0.10.1") < minor("1.0")
+    assert np.isnan(minor("nightly"))
+
+
+@pytest.mark.parametrize(("hardware", "release"), SHIPPED, ids=lambda x: str(x))
+def test_a_shipped_release_is_what_its_folder_says_and_has_held_out_errors(hardware: str, release: Release) -> None:
+    facts, _ = read_bundle(releases_in(shipped_folder() / hardware)[release])
+    assert (facts.hardware, facts.engine, facts.engine_version) == (hardware, release.engine, release.version)
+    assert all(record.held_out for record in facts.families.values())
+    assert any(f" {release.engine} {release.version}" in source.name for source in facts.sources)
+
+
+def test_releases_of_other_engines_are_shipped() -> None:
+    assert {("h100", "sglang"), ("h100", "trtllm"), ("b200", "sglang"), ("b200", "trtllm")} <= {
+        (hardware, release.engine) for hardware, release in SHIPPED
+    }
+
+
+@pytest.mark.parametrize(("hardware", "engine"), [("h100", "sglang"), ("h100", "trtllm"), ("h200", "trtllm")])
+def test_an_engine_is_priced_by_its_own_tables(hardware: str, engine: str) -> None:
+    unit = parse_hardware(hardware).accelerator
+    own, other = load_bundle(unit, engine=load_engine(engine)), load_bundle(unit, engine=load_engine("vllm"))
+    assert own.provenance["engine"] == engine
+    assert other.name == load_bundle(unit).name
+    op = Collective("all_reduce", 64e3, 4, graph=True)
+    assert float(own.cost(op).seconds) != float(other.cost(op).seconds)
+    assert own.shipped
+
+
+def test_what_a_release_lacks_is_lent_and_said() -> None:
+    """TensorRT-LLM's nvfp4 products are not used, and no engine's release has NCCL's all-gather."""
+    unit = parse_hardware("b200").accelerator
+    own, lender = load_bundle(unit, engine=load_engine("trtllm")), load_bundle(unit)
+    for op in (Gemm(64.0, 8192.0, 8192.0, "fp4"), Collective("all_gather", 1e6, 8)):
+        assert float(own.cost(op).seconds) == float(lender.cost(op).seconds)
+    assert own.lent["elementwise"] == f"vllm {lender.provenance['engine_version']}"
+    assert own.relative_error("elementwise") == lender.relative_error("elementwise")
+    assert own.relative_error("gemm") != lender.relative_error("gemm")
+
+
+def test_an_engine_without_tables_on_this_hardware_borrows_with_a_notice() -> None:
+    unit = parse_hardware("rtxpro6000").accelerator
+    found = load_bundle(unit, engine=load_engine("sglang"))
+    assert found.name == load_bundle(unit).name
+    assert any("no public operator tables of sglang on rtxpro6000" in n for n in found.notices)
+
+
+def test_a_bundle_that_is_named_is_used_for_any_engine() -> None:
+    unit = parse_hardware("h100").accelerator
+    named = load_bundle(unit, shipped_folder() / "h100", load_engine("trtllm"))
+    assert named.provenance["engine"] == "vllm"
+
+
+def test_a_transferred_release_keeps_its_notice_and_its_origin() -> None:
+    card = load_bundle(parse_hardware("h100-pcie").accelerator, engine=load_engine("trtllm"))
+    assert card.transferred
+    assert card.provenance["engine"] == "trtllm"
+    assert any("h100 applied to the roofline of h100-pcie" in n for n in card.notices)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm"])
+def test_more_tokens_never_take_less_time_with_lent_curves(engine: str) -> None:
+    bundle = load_bundle(parse_hardware("h200").accelerator, engine=load_engine(engine))
+    tokens = np.array([1.0, 4.0, 32.0, 256.0, 4096.0, 20000.0])
+    for dtype in ("bf16", "fp8", "fp8_block", "mxfp4", "int4"):
+        seconds = bundle.cost(GroupedGemm(tokens, 4096, 1536, 128, 8, 1, dtype)).seconds
+        assert np.all(np.diff(seconds) >= 0.0)

@@ -1,0 +1,78 @@
+"""Tables of several engines: one kernel for a shape, scales taken off, and MLA blocks composed from their parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from calibration.families.gemm import GemmModel
+from calibration.families.mla import REFERENCE_SHAPE
+from calibration.importers.aiconfigurator import LEAST_SHARE, as_run, with_static_scales
+from calibration.importers.mla_blocks import SMALL_KERNEL_S, SMALL_KERNELS, decode_blocks
+from calibration.operators.operators import Gemm
+from calibration.operators.roofline import roofline_s
+from catalogs.hardware.catalog import parse_hardware
+
+UNIT = parse_hardware("h100").accelerator
+
+
+def attention(kernel: str, attn: str, seconds: float, batch: int = 1, **more: object) -> dict[str, object]:
+    shape = {"batch_size": batch, "isl": 128, "num_heads": 8, "num_key_value_heads": 8, "head_dim": 128}
+    return shape | {"kernel_source": kernel, "attn_dtype": attn, "kv_cache_dtype": "fp8", "seconds": seconds} | more
+
+
+def test_of_several_kernels_the_one_timed_on_most_shapes_counts() -> None:
+    rows = pd.DataFrame([attention("rare", "fp8", 1.0), *(attention("usual", "fp8", 2.0, b) for b in (1, 2, 4))])
+    assert list(as_run(rows).seconds) == [2.0, 2.0, 2.0]
+
+
+def test_arithmetic_in_the_dtype_of_the_cache_counts_where_it_was_timed() -> None:
+    rows = pd.DataFrame(
+        [attention("k", "bfloat16", 2.0), attention("k", "fp8", 1.0), attention("k", "bfloat16", 3.0, 2)]
+    )
+    assert sorted(as_run(rows).seconds) == [1.0, 3.0]
+
+
+def test_low_latency_experts_come_before_those_timed_on_more_shapes() -> None:
+    shape = {"moe_dtype": "nvfp4", "num_tokens": 1, "hidden_size": 8, "distribution": "balanced"}
+    rows = pd.DataFrame(
+        [shape | {"kernel_source": k, "num_tokens": t, "seconds": s} for k, t, s in
+         (("cutlass", 1, 3.0), ("cutlass", 2, 4.0), ("cutlass", 4, 5.0), ("moe_min_latency", 1, 1.0))]
+    )  # fmt: skip
+    assert dict(zip(as_run(rows).num_tokens, as_run(rows).seconds, strict=True)) == {1: 1.0, 2: 4.0, 4: 5.0}
+
+
+def test_scales_come_off_per_tensor_fp8_alone_and_never_take_all_of_it() -> None:
+    rows = pd.DataFrame(
+        {"m": 1.0, "n": 64.0, "k": 64.0, "dtype": ["fp8", "fp8_block", "fp8"], "seconds": [10.0, 10.0, 3.0]}
+    )
+    scales = pd.DataFrame({"m": [1], "k": [64], "seconds": [7.0]})
+    assert list(with_static_scales(rows, scales).seconds) == pytest.approx([3.0, 10.0, 3.0 * LEAST_SHARE])
+    assert with_static_scales(rows, None) is rows
+
+
+def test_an_mla_block_is_the_sum_of_its_parts() -> None:
+    m, n, k = (a.ravel() for a in np.meshgrid([1.0, 8.0, 64.0], [1024.0, 4096.0, 8192.0], [1024.0, 4096.0, 8192.0]))
+    seconds = 2.0 * roofline_s(Gemm(m, n, k, "bf16"), UNIT)
+    products = pd.DataFrame({"m": m, "n": n, "k": k, "dtype": "bf16", "seconds": seconds, "source": "x"})
+    kernel = {"num_heads": 16, "batch_size": 8, "step": 1000, "kv_cache_dtype": "bf16", "seconds": 30e-6}
+    both = [
+        {"op_name": o, "num_heads": 16, "num_tokens": t, "seconds": 1e-6 * t}
+        for o in ("mla_gen_pre", "mla_gen_post")
+        for t in (4, 16)
+    ]
+    found = decode_blocks(
+        pd.DataFrame([kernel | {"source": "x", "kernel_source": "y"}]), pd.DataFrame(both), products, UNIT
+    )
+    model, s = GemmModel.fit(products, UNIT), REFERENCE_SHAPE
+    shapes = ((1536 + 512 + 64, 7168), (16 * 192, 1536), (7168, 16 * 128))
+    projections = sum(float(model.cost(Gemm(8.0, n, k, "bf16"), UNIT)[0]) for n, k in shapes)
+    (row,) = found.to_dict("records")
+    assert row["seconds"] == pytest.approx(30e-6 + 2 * 8e-6 + SMALL_KERNELS * SMALL_KERNEL_S + projections)
+    assert (row["stage"], row["n_heads"], row["context_tokens"], row["hidden_size"]) == (
+        "decode",
+        16,
+        8000.0,
+        s["hidden_size"],
+    )

@@ -1,0 +1,58 @@
+"""Settings that replace a default of the engine version, and where they are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from catalogs.deployments.engine_settings import DEFAULTS, KEYS
+from catalogs.deployments.resolve import resolve
+from catalogs.deployments.schema import Deployment
+from catalogs.errors import InputError
+from catalogs.launch.vllm import MXFP8_VARIABLE, vllm_arguments
+
+
+def engine_of(model: str = "gpt-oss-120b", hardware: str = "b200x2", **keys: Any) -> Any:
+    return resolve(Deployment(model=model, hardware=hardware, tensor_parallel=2, **keys))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm-0.11", "vllm-0.11-async"])
+def test_without_settings_the_engine_keeps_its_defaults(engine: str) -> None:
+    plain = engine_of(engine=engine)
+    assert plain.settings == DEFAULTS
+    assert plain.settings.given == []
+    explicit = engine_of(engine=engine, async_scheduling=plain.engine.async_scheduling)
+    assert explicit.engine == plain.engine
+
+
+def test_each_setting_changes_its_own_default() -> None:
+    assert engine_of(engine="vllm-0.11", async_scheduling=True).engine.async_scheduling
+    assert not engine_of(async_scheduling=False).engine.async_scheduling
+    assert engine_of(fused_allreduce=True).engine.fuses_norms
+    assert engine_of(activation_dtype="mxfp8").engine.mxfp8_activations
+    assert not engine_of(activation_dtype="bf16").engine.mxfp8_activations
+
+
+@pytest.mark.parametrize(
+    ("keys", "rule"),
+    [
+        ({"engine": "sglang", "fused_allreduce": True}, "fused_allreduce is a setting of vLLM"),
+        ({"engine": "trtllm", "async_scheduling": False}, "async_scheduling is a setting of vLLM"),
+        ({"model": "llama3.1-8b", "activation_dtype": "mxfp8"}, "activation_dtype is that of experts"),
+        ({"hardware": "h100x2", "activation_dtype": "mxfp8"}, "does not multiply 4-bit operands: activation_dtype"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(keys: dict[str, Any], rule: str) -> None:
+    with pytest.raises(InputError, match=rule):
+        engine_of(**keys)
+
+
+def test_the_start_command_has_the_flags_of_the_settings() -> None:
+    arguments = vllm_arguments(engine_of(async_scheduling=False, fused_allreduce=True, activation_dtype="mxfp8"))
+    assert ("--no-async-scheduling", None) in arguments.flags
+    assert ("--compilation-config", '{"pass_config": {"fuse_allreduce_rms": true}}') in arguments.flags
+    assert arguments.environment == {MXFP8_VARIABLE: "1"}
+    plain = vllm_arguments(engine_of())
+    assert not [name for name, _ in plain.flags if "scheduling" in name or "compilation" in name]
+    assert len(KEYS) == 3

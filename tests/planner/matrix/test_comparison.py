@@ -1,0 +1,121 @@
+"""Measured rows compared with predictions: planted tables whose errors are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from catalogs.errors import InputError
+from planner.matrix.comparison import compare, predict
+from planner.matrix.measured import MeasuredPoint, read_measured
+from planner.matrix.pools import LocalPool
+from planner.matrix.request_lengths import length_points, ratio, ratios
+from planner.matrix.row import MatrixRow
+from planner.matrix.study import MatrixRun, run_matrix
+
+HEAD = "gpu,n_gpus,engine,model,input_tokens,output_tokens,batch,latency_s,weight_dtype,kv_dtype,source\n"
+
+
+def table(tmp_path: Path, *lines: str) -> list[MeasuredPoint]:
+    path = tmp_path / "static.csv"
+    path.write_text(HEAD + "".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return read_measured(path)
+
+
+def test_errors_are_those_of_the_planted_table(tmp_path: Path) -> None:
+    line = "h100,1,TensorRT-LLM,llama-2-7b,128,32,{batch},{latency},,,planted"
+    points = table(tmp_path, *(line.format(batch=b, latency=1.0) for b in (1, 4)))
+    exact = [predict(point).metrics["duration_s"] for point in points]  # type: ignore[index]
+    points = table(
+        tmp_path,
+        line.format(batch=1, latency=exact[0]),
+        line.format(batch=4, latency=exact[1] / 3.0),
+        "h100,1,Unheard-of,llama-2-7b,128,32,1,1.0,,,planted",
+        "mi250,1,vLLM,llama-2-7b,128,32,1,1.0,,,planted",
+    )
+    result = run_matrix(None, [], points, MatrixRun(LocalPool(1)))
+    found = result.comparison
+    assert found is not None
+    errors = {value.cell: value.error for value in found.values}
+    assert list(errors.values()) == pytest.approx([0.0, 2.0])
+    assert [value.cell for value in found.outside] == [points[1].name]
+    assert [(group.n, group.covered) for group in found.groups] == [(2, 0.5)]
+    assert sum(n for _, n in found.unpredicted) == 2
+    assert [row.origin for row in result.rows] == ["simulated", "measured"] * 4
+    assert [row.verdict for row in result.rows][4::2] == ["unsupported", "unsupported"]
+    assert len({row.key for row in result.rows}) == 8
+
+
+def test_closed_loops_are_read_with_their_layout(tmp_path: Path) -> None:
+    path = tmp_path / "loop.csv"
+    path.write_text(
+        "system,backend,backend_version,model,precision,gpus,tensor_parallel,pipeline_parallel,"
+        "attention_data_parallel,expert_parallel,concurrency,input_tokens_max,output_tokens_max,ttft_mean_ms,"
+        "tpot_mean_ms,source,same_run_as\n"
+        "h200_sxm,vllm,0.15.1,Qwen/Qwen3-32B,fp8,2,2,1,1,false,4,64,16,50,10,x,\n"
+        "h200_sxm,vllm,0.15.1,Qwen/Qwen3-32B,fp8,2,2,1,1,false,4,64,16,50,10,x,other\n",
+        encoding="utf-8",
+    )
+    (point,) = read_measured(path)
+    assert point.deployment["engine"] == "vllm-0.15"
+    assert point.deployment["hardware"] == "h200x2"
+    assert point.values == {"ttft_s.mean": 0.05, "tpot_s.mean": 0.01}
+    found = compare([point], [predict(point)])
+    assert {value.metric for value in found.values} == {"ttft_s.mean", "tpot_s.mean"}
+
+
+def test_other_tables_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n", encoding="utf-8")
+    with pytest.raises(InputError, match="no known table"):
+        read_measured(path)
+    with pytest.raises(InputError, match="line 2 is not a measurement"):
+        table(tmp_path, "h100,1,vLLM,llama-2-7b,128,32,1,-1,,,planted")
+
+
+def part(least: int, n: int, mean_s: float) -> dict[str, object]:
+    stats = {"mean": mean_s, "p50": mean_s, "p95": 2 * mean_s}
+    ends = {"least": least, "below": 2 * least}
+    return {
+        "input_tokens": ends,
+        "output_tokens": ends,
+        "requests": n,
+        "mean_input_tokens": 1.5 * least,
+        "mean_output_tokens": 1.5 * least,
+        "e2e_s": stats,
+    }
+
+
+def row(engine: str, *parts: dict[str, object]) -> MatrixRow:
+    axes = {"model": "m", "hardware": "h", "workload": "w", "precision": "p", "layout": "l", "load": "closed"}
+    return MatrixRow(
+        cell=engine,
+        origin="simulated",
+        engine=engine,
+        batch=1,
+        requests=1,
+        seed=0,
+        verdict="ok",
+        complexity={"by_bin": list(parts)},
+        **axes,  # type: ignore[arg-type]
+    )
+
+
+def test_an_engine_compared_with_itself_has_the_ratio_one() -> None:
+    first, second = row("a", part(1, 3, 1.0), part(2, 1, 5.0)), row("b", part(1, 3, 2.0), part(2, 1, 10.0))
+    assert ratio(first, first) == 1.0
+    assert ratio(first, second) == 2.0
+    assert ratio(first, row("c", part(64, 1, 1.0))) is None
+    assert [(a.engine, b.engine, r) for a, b, r in ratios([first, second])] == [("a", "b", 2.0)]
+
+
+def test_lengths_do_not_count_in_a_ratio() -> None:
+    """The second engine has more long requests and the same times: its mean is larger, and the ratio is 1."""
+    first, second = row("a", part(1, 9, 1.0), part(2, 1, 5.0)), row("b", part(1, 1, 1.0), part(2, 9, 5.0))
+    assert ratio(first, second) == 1.0
+
+
+def test_points_of_a_ribbon_are_bins_of_output_length() -> None:
+    points = length_points(row("a", part(2, 1, 5.0), part(1, 3, 1.0)))
+    assert [(p["tokens"], p["mean"], p["p95"]) for p in points] == [(1.5, 1.0, 2.0), (3.0, 5.0, 10.0)]

@@ -1,0 +1,65 @@
+"""Cells measured with real engines: 24 cells of the preset `local`, where vLLM and llama.cpp are installed."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibration.accuracy.measured_run import MeasuredRun
+from planner.matrix.cells import cells_of
+from planner.matrix.comparison import compare_rows
+from planner.matrix.live import LiveSettings, _measured, measure, requests_of
+from planner.matrix.matrix_file import read_preset
+from planner.matrix.pools import LocalPool
+from planner.matrix.row import CellVersions
+from planner.matrix.study import MatrixRun, run_matrix
+
+VLLM = os.environ.get("CAPACITY_PLANNER_VLLM_PYTHON")
+LLAMA = os.environ.get("CAPACITY_PLANNER_LLAMA_SERVER")
+CELL = cells_of(read_preset("local"))[0]
+
+
+def test_requests_of_a_cell_fit_in_the_engine() -> None:
+    found = requests_of(replace(CELL, workload="sharegpt", batch=2, requests=50), 256)
+    assert found.concurrency == 2
+    assert int((found.input_tokens + found.output_tokens).max()) < 256
+
+
+def test_a_measured_row_has_the_statistics_of_its_requests() -> None:
+    ones, lengths = np.ones(4), np.full(4, 3.0)
+    run = MeasuredRun("client", "x", np.arange(4.0), lengths, lengths, ones, ones / 2, 2 * ones, ones[:0], 5.0, 0)
+    row = _measured(CELL, run, CellVersions(product="x", engine="vllm"), 0.0)
+    assert row.statistic("e2e_s", "mean") == 2.0
+    assert row.metrics is not None
+    assert row.metrics["duration_s"] == 5.0
+    assert row.metrics["output_tokens_per_s"] == pytest.approx(12 / 5)
+    found = compare_rows([(row, row)])
+    assert [value.error for value in found.values] == [0.0, 0.0, 0.0]
+
+
+def test_engines_that_are_not_installed_say_so(tmp_path: Path) -> None:
+    cells = [replace(CELL, engine="sglang", system="sglang"), replace(CELL, model="no-such-folder")]
+    missing = LiveSettings(tmp_path, 1, python=tmp_path / "python")
+    rows = [row for _, *pair in measure(cells, missing, lambda _: None) for row in pair]
+    assert {row.verdict for row in rows} == {"unsupported"}
+    assert all(row.rule for row in rows)
+    assert [row.origin for row in rows] == ["simulated", "measured"] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not VLLM, reason="CAPACITY_PLANNER_VLLM_PYTHON does not name the Python of vLLM")
+def test_simulated_means_are_those_of_real_engines(tmp_path: Path) -> None:
+    matrix = read_preset("local")
+    cells = [cell for cell in cells_of(matrix) if LLAMA or cell.engine != "llama.cpp"]
+    live = LiveSettings(tmp_path, 1, Path(VLLM or ""), Path(LLAMA) if LLAMA else None)
+    result = run_matrix(matrix, cells, (), MatrixRun(LocalPool(1)), live)
+    assert {row.origin for row in result.rows} == {"simulated", "measured"}
+    assert {row.verdict for row in result.rows} == {"ok"}
+    assert result.comparison is not None
+    errors = {group.metric: abs(group.bias) for group in result.comparison.together}
+    assert errors["e2e_s.mean"] <= 0.15
+    assert errors["tpot_s.mean"] <= 0.15
