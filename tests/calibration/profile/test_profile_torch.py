@@ -104,7 +104,7 @@ def test_run_installs_a_calibration_that_plan_finds(home: Path) -> None:
     done = RUN.invoke(app, ["run", "--budget", "25s", "--out", str(home / "p"), "--json", str(home / "o.json")])
     assert done.exit_code == 0, done.output
     answer = json.loads((home / "o.json").read_text())
-    assert answer["counts"]["ok"] > 5
+    assert answer["counts"]["ok"] > 10
     unit = parse_hardware("local").accelerator
     assert unit.memory_bandwidth_bytes_per_s == pytest.approx(answer["memory_bandwidth_bytes_per_s"])
     assert unit.memory_bandwidth_bytes_per_s != before.memory_bandwidth_bytes_per_s
