@@ -38,10 +38,14 @@ MOST_PLACEMENTS: Final = 3
 #: Requests of each agent in a run that compares placements.
 QUICK_TURNS: Final = 10
 
-#: The search for a capacity ends when its bounds differ by this factor, and looks at most this far above the request.
+#: The search for a capacity ends when its bounds differ by at most this factor.
 TOLERANCE: Final = 1.1
 
+#: The search for a capacity ends at this multiple of the requested agents.
 MOST_FACTOR: Final = 8
+
+#: Fields of a request that a plan for agents does not read; each must have its default.
+NOT_READ: Final = ("objective", "spare", "extensions", "accounting", "search")
 
 Progress = Callable[[str], None]
 
@@ -84,7 +88,7 @@ class Rated:
 
     Attributes:
         choice: The choice.
-        ratio: The highest ratio of an objective's value to its limit that is not exceeded with the confidence asked.
+        ratio: The highest ratio of an objective's value to its limit that is not exceeded with the required confidence.
         depth: How far the choice is from the simplest one.
         seen: The run, at the speed of this confidence.
     """
@@ -113,10 +117,17 @@ def plan_agents(request: PlanRequest, agents: int, progress: Progress = lambda _
     lowest price at which the objectives are met.
 
     Raises:
-        InputError: The workload has no sessions, a name is unknown, or nothing fits.
+        InputError: The workload has no sessions, a name is unknown, nothing fits, or the request has a field that a
+            plan for agents does not read.
     """
     if agents < 1:
         raise InputError("agents must be a whole number of at least 1", agents, "1")
+    for name in NOT_READ:
+        default = PlanRequest.model_fields[name].get_default(call_default_factory=True)
+        if getattr(request, name) != default:
+            raise InputError(
+                f"a plan for agents does not read `{name}`: it finds the lowest cost", getattr(request, name)
+            )
     began = time.monotonic()
     workload = request.read_workload()
     sessions_of(workload)

@@ -44,11 +44,14 @@ def plan(
     if context.invoked_subcommand is not None:
         return
     from catalogs.deployments.networks import is_network
+    from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets, write_atomically
     from planner.problem.scenario import request_of_keys
 
     keys = given.keys()
     if is_network(str(keys.get("model") or "")):
+        if agents is not None:
+            raise InputError("agents send requests to a language model, and this is another network", keys["model"])
         plan_of_network(keys, json, html, deployment_out)
         return
     request = request_of_keys(keys)

@@ -21,7 +21,7 @@ from planner.agents.screen import render
 from planner.agents.serving import measured, requests_of
 from planner.cli.main import app
 from planner.problem.interactivity import interactivity, tpot_limit_s
-from planner.problem.request import PlanRequest
+from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slo, parse_slos
 from planner.sections.full_answer import parse_answer
 from simulator.cluster.simulate import run_rules
@@ -75,6 +75,20 @@ def test_the_command_names_sessions_tier_hits_and_capacity(tmp_path: Path) -> No
     assert best.tier == "HBM"  # nothing is gained by further tiers: 3 agents fit
     assert len({other.words.rsplit(", ", 1)[-1] for other in answer.others}) > 1  # other token budgets
     assert load_deployment(tmp_path / "d.yaml").model == "llama3.1-8b"
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"), [({"objective": "energy"}, "objective"), ({"search": SearchOptions(trials=3)}, "search")]
+)
+def test_a_field_that_a_plan_for_agents_does_not_read_is_refused(changes: dict[str, object], field: str) -> None:
+    with pytest.raises(InputError, match=f"does not read `{field}`"):
+        plan_agents(request(**changes), 2)
+
+
+def test_agents_are_refused_for_a_network() -> None:
+    done = CliRunner().invoke(app, ["--model", "bert-base", "--hw", "l4", "--slo", "e2e.p99=1s", "--agents", "2"])
+    assert isinstance(done.exception, InputError)
+    assert "language model" in str(done.exception)
 
 
 def test_an_objective_that_nothing_meets_has_no_capacity() -> None:
