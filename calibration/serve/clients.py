@@ -126,12 +126,18 @@ class InProcessEngine(Protocol):
 class VllmBench:
     """`vllm bench serve` of a Python environment.
 
-    Prompts are random token ids, and outputs have the exact lengths of the requests. `python` is the interpreter of the
-    environment.
+    Prompts are random token ids, and outputs have the exact lengths of the requests.
+
+    Attributes:
+        python: The interpreter of the environment.
+        name: The client's name in results.
+        new_connections: Whether each request opens a connection of its own. A server that closes connections without
+            notice otherwise fails the request that is sent on one of them.
     """
 
     python: Path
     name: str = "vllm bench serve"
+    new_connections: bool = False
 
     def replay(self, requests: RequestSet, target: Endpoint, out: Path) -> MeasuredRun:
         """Send `requests` and return the measured run; see `Client.replay`."""
@@ -154,6 +160,8 @@ class VllmBench:
         options += ["--save-result", "--save-detailed", "--percentile-metrics", "ttft,tpot,itl,e2el"]
         if requests.concurrency is not None:
             options += ["--max-concurrency", str(requests.concurrency)]
+        if self.new_connections:
+            options += ["--header", "Connection=close"]
         return options
 
 

@@ -9,14 +9,11 @@ from typing import Any, Final
 from catalogs.ui.charts import COLOURS, logarithmic_axis, number_text, series_style
 from catalogs.ui.words import human_s
 from planner.matrix.request_lengths import length_points
-from planner.matrix.row import MatrixRow
+from planner.matrix.row import NO_FIGURE, MatrixRow
 from planner.report.plots import PlotlyFigure, Trace, draw, line
 
 #: Colours of a heat map from the least to the largest value; they also differ in lightness.
 _SCALE: Final = [[0.0, "#f2f7fb"], [0.5, "#7db3d8"], [1.0, "#0a4a7a"]]
-
-#: Words of a cell of a heat map that has no figure.
-_NO_FIGURE: Final = {"does not fit": "no fit", "unsupported": "no"}
 
 _WITHOUT_VALUE: Final = "#d5d9df"
 
@@ -64,7 +61,7 @@ def heat_map(
 def _cell_text(cell: MatrixRow | None, value: float | None, text: Callable[[float], str]) -> str:
     if cell is None:
         return ""
-    return _NO_FIGURE.get(cell.verdict, "none") if value is None else text(value)
+    return NO_FIGURE.get(cell.verdict, "none") if value is None else text(value)
 
 
 def scaling(rows: Sequence[MatrixRow]) -> PlotlyFigure:

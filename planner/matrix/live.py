@@ -23,6 +23,7 @@ from calibration.accuracy.measured_run import MeasuredRun
 from calibration.complexity.records import LatencyRecords
 from calibration.complexity.summary import complexity_of
 from calibration.profile.machine.contention import CONTENDED_CORES
+from calibration.serve.clients import IncompleteReplay
 from calibration.serve.probe import OUTPUT_TOKENS
 from calibration.serve.tiny_model import TINY_MODELS, write_tiny_model
 from catalogs.errors import InputError
@@ -128,7 +129,11 @@ def _measure_engine(
         for cell in cells:
             requests = requests_of(cell, longest)
             predicted = _simulated(cell, run(requests), versions, way)
-            replayed, others_cores = engine.replay([Trial(cell.name, requests)], 1)
+            try:
+                replayed, others_cores = engine.replay([Trial(cell.name, requests)], 1)
+            except IncompleteReplay as error:  # the engine may serve the other cells
+                yield cell, predicted, refused(cell, "failed", error).model_copy(update={"origin": "measured"})
+                continue
             yield cell, predicted, _measured(cell, replayed[cell.name][0], versions, others_cores)
 
 

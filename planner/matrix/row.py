@@ -11,9 +11,12 @@ from catalogs.io.json_block import JsonBlock
 SCHEMA_VERSION: Final = 1
 
 #: What became of a cell. A row always has one of these, and a rule wherever it is not "ok".
-Verdict = Literal["ok", "does not fit", "unsupported"]
+Verdict = Literal["ok", "does not fit", "unsupported", "failed"]
 
 Origin = Literal["simulated", "measured"]
+
+#: The words of a table or a heat map for a row that has no figures.
+NO_FIGURE: Final[dict[Verdict, str]] = {"does not fit": "no fit", "unsupported": "no", "failed": "failed"}
 
 
 class CellMemory(JsonBlock):

@@ -95,7 +95,7 @@ def llama_cpp(choice: EngineChoice) -> tuple[EngineSubject, Client]:
     program, python = engines.find_llama_server(choice.server), engines.find_vllm(choice.python)
     weights = write_gguf(choice.model, choice.model / "model.gguf")
     launch = engines.llama_cpp(program, weights, choice.port or free_port(), choice.limits)
-    return engine_subject("llama.cpp", choice, launch, keeps_log=False), VllmBench(python)
+    return engine_subject("llama.cpp", choice, launch, keeps_log=False), VllmBench(python, new_connections=True)
 
 
 def transformers(choice: EngineChoice) -> tuple[EngineSubject, Client]:

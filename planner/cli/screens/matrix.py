@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from catalogs.ui.terminal import open_console, show_lines, text_table
 from catalogs.ui.words import counted, human_s, percent
 from planner.matrix.comparison import ComparedGroup, ComparedValue, MatrixComparison
-from planner.matrix.row import MatrixRow
+from planner.matrix.row import NO_FIGURE, MatrixRow
 from planner.matrix.study import MatrixResult
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _cell(row: MatrixRow | None) -> str:
     if row is None:
         return ""
     if row.verdict != "ok":
-        return {"does not fit": "no fit", "unsupported": "no"}[row.verdict]
+        return NO_FIGURE[row.verdict]
     mean = row.statistic("e2e_s", "mean")
     return "none" if mean is None else human_s(mean)
 

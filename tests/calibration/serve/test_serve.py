@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from calibration.profile.machine.contention import ContentionSample, usage
-from calibration.serve.clients import Endpoint, run_client, trace_text
+from calibration.serve.clients import Endpoint, VllmBench, run_client, trace_text
 from calibration.serve.server import EngineServer, Launch, free_port
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
@@ -207,6 +207,13 @@ def test_a_trace_shares_nothing_and_says_every_length() -> None:
     assert (first["timestamp"], second["timestamp"]) == (0.0, 250.0)
     assert (len(first["hash_ids"]), len(second["hash_ids"])) == (2, 1)
     assert not set(first["hash_ids"]) & set(second["hash_ids"])
+
+
+def test_requests_open_connections_of_their_own_if_the_server_closes_idle_ones() -> None:
+    requests = RequestSet(np.zeros(1), np.array([16]), np.array([3]))
+    target = Endpoint("http://127.0.0.1:1", "m", "t")
+    kept, closed = (VllmBench(Path("python"), new_connections=new)._options(requests, target) for new in (False, True))
+    assert closed == [*kept, "--header", "Connection=close"]
 
 
 def test_bystanders_are_told_from_ourselves() -> None:
