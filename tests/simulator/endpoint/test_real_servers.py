@@ -63,7 +63,7 @@ def replayed(requests: RequestSet, target: Endpoint, out: Path) -> MeasuredRun:
     """Return the run of the other client, which some servers disconnect from time to time."""
     for attempt in range(TRIES):
         try:
-            return VllmBench(Path(VLLM or "")).replay(requests, target, out / str(attempt))
+            return VllmBench(Path(VLLM or ""), new_connections=True).replay(requests, target, out / str(attempt))
         except IncompleteReplay:
             if attempt == TRIES - 1:
                 raise
