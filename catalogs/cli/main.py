@@ -14,15 +14,12 @@ import typer
 
 from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.entry_point import run_command
-from catalogs.ui.shared_options import takes_version
+from catalogs.ui.shared_options import command_group, takes_version
 from catalogs.ui.terminal import PIPED_LIST, open_console
 
-app = typer.Typer(
+app = command_group(
     help="List and show models, networks, hardware, engines, workloads, prices and more; trace torch modules.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    add_completion=False,
-    pretty_exceptions_enable=False,
 )
 
 app.callback()(takes_version)

@@ -9,6 +9,7 @@ from catalogs.deployments.resolved import OffloadTiers
 from catalogs.deployments.schema import Deployment, Lora, Multimodal
 from catalogs.engines.profile import EngineProfile, RankDispatch
 from catalogs.errors import InputError
+from catalogs.hardware.host_copies import copy_rates
 from catalogs.models.image_rules import NativeResolution
 from catalogs.models.spec import ModelSpec
 from catalogs.units import GIB
@@ -38,12 +39,21 @@ def resolve_offload(deployment: Deployment, hardware: Hardware, replicas: int) -
         rule = "KV offload needs a GPU: the KV cache of a CPU is in host memory already"
         raise InputError(rule, hardware.text, "kv_offload: null")
     check_host_memory("kv_offload.host_gib", requested.host_gib, hardware, replicas)
-    rate = requested.host_gib_per_s
+    rate, back = requested.host_gib_per_s, requested.to_host_gib_per_s
+    if requested.host_pages is not None and (rate, back) != (None, None):
+        rule = "kv_offload takes the rates of host_pages or given rates, not both"
+        raise InputError(rule, f"host_pages: {requested.host_pages}", "host_pages: null")
+    to_host, to_device = copy_rates(hardware.node, requested.host_pages)
+    if rate is not None:
+        to_host = to_device = rate * GIB
+    if back is not None:
+        to_host = back * GIB
     return OffloadTiers(
         requested.host_gib * GIB,
         requested.disk_gib * GIB,
-        hardware.node.host_bytes_per_s if rate is None else rate * GIB,
+        to_device,
         DISK_BYTES_PER_S if requested.disk_gib_per_s is None else requested.disk_gib_per_s * GIB,
+        None if to_host == to_device else to_host,
     )
 
 

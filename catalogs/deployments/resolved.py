@@ -25,16 +25,19 @@ class OffloadTiers:
 
     host_bytes: float
     disk_bytes: float
-    host_bytes_per_s: float  # per accelerator, one direction
+    host_bytes_per_s: float  # per accelerator, from the host
     disk_bytes_per_s: float  # per replica, one direction
+    to_host_bytes_per_s: float | None = None  # per accelerator; None: as host_bytes_per_s
 
     @property
     def as_written(self) -> dict[str, float]:
         """Return the tiers under the keys of deployment.yaml."""
+        back = self.to_host_bytes_per_s
         return {
             "host_gib": self.host_bytes / GIB,
             "disk_gib": self.disk_bytes / GIB,
             "host_gib_per_s": self.host_bytes_per_s / GIB,
+            **({} if back is None else {"to_host_gib_per_s": back / GIB}),
             "disk_gib_per_s": self.disk_bytes_per_s / GIB,
         }
 

@@ -12,6 +12,7 @@ from catalogs.deployments.layout import ROLES, All2All, Role
 from catalogs.deployments.speculation import Speculative
 from catalogs.engines.profile import KvTransfer, RankDispatch
 from catalogs.errors import InputError, nearest_name
+from catalogs.hardware.host_copies import PageSize
 from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
 from catalogs.models.media_items import Modality
 
@@ -40,12 +41,16 @@ def check_staleness(value_s: float) -> float:
 class KvOffload(StrictYamlBlock):
     """The `kv_offload` block of deployment.yaml: host memory and disk as further tiers for KV blocks.
 
-    Sizes are per replica, as with `--kv-offloading-size`. Rates that are null are those of the node.
+    Sizes are per replica, as with `--kv-offloading-size`. Rates that are null are those of the node; copies to the host
+    are as fast as those from it unless `to_host_gib_per_s` is given. `host_pages` takes the rates that were measured on
+    this machine for host memory with pages of that size.
     """
 
     host_gib: Annotated[float, Field(gt=0, le=MOST_GIB)]
     disk_gib: Annotated[float, Field(ge=0, le=MOST_GIB)] = 0.0
     host_gib_per_s: PositiveFloat | None = None  # per accelerator, one direction
+    to_host_gib_per_s: PositiveFloat | None = None  # null: as host_gib_per_s
+    host_pages: PageSize | None = None
     disk_gib_per_s: PositiveFloat | None = None  # per replica, one direction
 
 

@@ -49,6 +49,16 @@ class RoutedPeers:
 
 
 @dataclass(frozen=True, slots=True)
+class HostCopyRate:
+    """The rate of copies between an accelerator and host memory with pages of one size, as measured on a machine."""
+
+    pages: str  # "4KB", "2MB", "1GB"
+    to_device: bool
+    bytes_per_s: float | None  # None: not measured
+    reason: str = ""  # why it was not measured
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """Accelerators that share a host: up to `max_accelerators`, joined by a link."""
 
@@ -66,6 +76,7 @@ class Node:
     pair_bytes_per_s: float = 0.0  # bridge between two neighbours, one direction; 0: none
     linked_accelerators: int = 0  # accelerators joined by a link that spans nodes; 0: those of one node
     cards: int = 0  # network cards shared by all accelerators of a node; 0: one each
+    host_copies: tuple[HostCopyRate, ...] = ()  # as measured on this machine; () elsewhere
 
 
 @dataclass(frozen=True, slots=True)

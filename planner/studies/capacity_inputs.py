@@ -130,9 +130,11 @@ def _limit(name: str) -> Change:
 def _host_link(compiled: CompiledDeployment, factor: float) -> CompiledDeployment:
     resolved, offload = compiled.resolved, compiled.resolved.offload
     node = resolved.hardware.node
-    node = replace(node, host_bytes_per_s=node.host_bytes_per_s * factor)
+    copies = tuple(replace(c, bytes_per_s=c.bytes_per_s and c.bytes_per_s * factor) for c in node.host_copies)
+    node = replace(node, host_bytes_per_s=node.host_bytes_per_s * factor, host_copies=copies)
     if offload is not None:
-        rates = {name: getattr(offload, name) * factor for name in ("host_bytes_per_s", "disk_bytes_per_s")}
+        names = ("host_bytes_per_s", "to_host_bytes_per_s", "disk_bytes_per_s")
+        rates = {name: rate * factor for name in names if (rate := getattr(offload, name)) is not None}
         offload = replace(offload, **rates)
     hardware = replace(resolved.hardware, node=node)
     return replace(compiled, resolved=replace(resolved, hardware=hardware, offload=offload))

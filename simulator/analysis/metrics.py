@@ -15,6 +15,7 @@ import numpy as np
 from calibration.accuracy.stated_error import StatedError, waiting_share
 from catalogs.arrays import FloatArray
 from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.statistics import QUANTILES, statistics
 from catalogs.ui.words import percent
 from simulator.analysis.energy import PoolEnergy, pool_uses, power_and_energy
 from simulator.cluster.run import Run
@@ -22,8 +23,6 @@ from simulator.core.step_log import StepLog
 from simulator.costs.pricing import N_CLASSES
 from simulator.costs.totals import StepTotals, priced, speculative_seconds
 from simulator.schedulers.registry import POLICIES
-
-QUANTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
 FRACTIONS = ("measured_fraction", "interpolated_fraction", "roofline_fraction")
 
@@ -189,19 +188,6 @@ def _media_metrics(run: Run) -> dict[str, float]:
         "cache_hit_fraction": hits / whole if whole else 0.0,
         "encoder_s": seconds,
     }
-
-
-def statistics(values: FloatArray) -> dict[str, float | None]:
-    """Return the mean and percentiles (linear interpolation) of all values but NaN; None if there are none.
-
-    Args:
-        values: Shape (n,).
-    """
-    values = values[~np.isnan(values)]
-    if not len(values):
-        return dict.fromkeys(("mean", *QUANTILES))
-    points = np.percentile(values, list(QUANTILES.values()))
-    return {"mean": float(values.mean()), **dict(zip(QUANTILES, map(float, points), strict=True))}
 
 
 def prefill_waits(logs: Sequence[StepLog]) -> FloatArray:

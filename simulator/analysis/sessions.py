@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from catalogs.arrays import FloatArray
-from simulator.analysis.metrics import statistics
+from catalogs.statistics import statistics
 from simulator.analysis.prefix_hits import PrefixHits
 from simulator.cluster.run import Run
 

@@ -36,12 +36,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OffloadRules:
-    """Sizes of the tiers in KV blocks of the replica, and the seconds of copying each block in one direction."""
+    """Sizes of the tiers in KV blocks of the replica, and the seconds of copying each block in one direction.
+
+    `to_host_s_per_block` of None means that copies to the host take as long as those from it.
+    """
 
     host_blocks: int
     host_s_per_block: float
     disk_blocks: int = 0
     disk_s_per_block: float = 0.0
+    to_host_s_per_block: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -169,7 +173,8 @@ class HostCache:
 
     def __init__(self, rules: OffloadRules, kv: KvCache, clock: Clock) -> None:
         self.host, self.disk = CacheTier(rules.host_blocks), CacheTier(rules.disk_blocks)
-        self.to_host, self.to_device = TierPort(rules.host_s_per_block), TierPort(rules.host_s_per_block)
+        back_s = rules.host_s_per_block if rules.to_host_s_per_block is None else rules.to_host_s_per_block
+        self.to_host, self.to_device = TierPort(back_s), TierPort(rules.host_s_per_block)
         self.to_disk, self.from_disk = TierPort(rules.disk_s_per_block), TierPort(rules.disk_s_per_block)
         self.fetches = array("d")
         self._reading: dict[Request, list[CachedBlocks]] = {}

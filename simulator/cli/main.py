@@ -23,6 +23,7 @@ from catalogs.ui.shared_options import (
     OUTPUT_TOKENS_HELP,
     WORKLOAD_HELP,
     VersionFlag,
+    command_group,
 )
 
 if TYPE_CHECKING:
@@ -35,9 +36,7 @@ if TYPE_CHECKING:
 #: Number of requests from which a run may use all cores.
 LONG_RUN: Final = 50_000
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
-)
+app = command_group()
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:

@@ -8,11 +8,12 @@ from rich.console import Console
 from rich.table import Table
 
 from calibration.accuracy.stated_error import in_words
+from catalogs.statistics import QUANTILES
 from catalogs.ui.terminal import open_console, text_table
 from catalogs.ui.words import counted, digits, percent
 from catalogs.workloads.length_statistics import LengthStatistics, TokenStatistics
 from simulator.analysis.explain import PERCENTILES
-from simulator.analysis.metrics import QUANTILES, speculative_line
+from simulator.analysis.metrics import speculative_line
 from simulator.analysis.request_phases import PHASE_WORDS
 from simulator.cli.complexity_screen import print_comparison, print_complexity
 

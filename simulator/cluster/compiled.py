@@ -17,6 +17,7 @@ from catalogs.deployments.resolved import OffloadTiers, ResolvedDeployment
 from catalogs.deployments.schema import Deployment, Disaggregation
 from catalogs.engines.profile import HostTimes, KvTransfer
 from catalogs.errors import InputError
+from catalogs.hardware.host_copies import copy_rates
 from catalogs.units import GIGA
 from catalogs.workloads.workload import Workload
 from simulator.cache.offload import OffloadRules, SwapRules
@@ -154,10 +155,12 @@ def fleet_of(compiled: tuple[CompiledDeployment, ...], split: Disaggregation | N
 def swap_rules(resolved: ResolvedDeployment, memory: MemoryPlan) -> SwapRules:
     """Return the swap space of one replica.
 
-    All accelerators move their parts of a block at the same time, each over its own link to the host.
+    All accelerators move their parts of a block at the same time, each over its own link to the host. A block that goes
+    to the host comes back, so each move takes the mean of both directions.
     """
     part_bytes = memory.kv_bytes_per_token * memory.block_size
-    return SwapRules(int(resolved.swap_bytes / part_bytes), part_bytes / resolved.hardware.node.host_bytes_per_s)
+    to_host, to_device = copy_rates(resolved.hardware.node, None)
+    return SwapRules(int(resolved.swap_bytes / part_bytes), (part_bytes / to_host + part_bytes / to_device) / 2)
 
 
 def offload_rules(tiers: OffloadTiers, memory: MemoryPlan) -> OffloadRules:
@@ -172,6 +175,7 @@ def offload_rules(tiers: OffloadTiers, memory: MemoryPlan) -> OffloadRules:
         part_bytes / tiers.host_bytes_per_s,
         int(tiers.disk_bytes / block_bytes),
         block_bytes / tiers.disk_bytes_per_s,
+        None if tiers.to_host_bytes_per_s is None else part_bytes / tiers.to_host_bytes_per_s,
     )
 
 
