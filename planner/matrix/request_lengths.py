@@ -22,10 +22,8 @@ def ratio(first: MatrixRow, second: MatrixRow) -> float | None:
     """Return the time of the second row over that of the first; None where no bin has requests of both."""
     sides = _bins(first), _bins(second)
     shared = [key for key in sides[0] if key in sides[1]]
-    counts, means_s = (
-        [np.array([value(side[key]) for key in shared], dtype=np.float64) for side in sides]
-        for value in (lambda part: part["requests"], lambda part: part["e2e_s"]["mean"])
-    )
+    counts = [np.array([side[key]["requests"] for key in shared], dtype=np.float64) for side in sides]
+    means_s = [np.array([side[key]["e2e_s"]["mean"] for key in shared], dtype=np.float64) for side in sides]
     times_s = standardised_means((counts[0], counts[1]), (means_s[0], means_s[1]))
     return None if times_s is None or not times_s[0] else times_s[1] / times_s[0]
 

@@ -88,7 +88,7 @@ class _Export:
         if not work:
             raise InputError("this export of Nsight Systems has no kernels", str(self._path))
         metrics = tuple(self._metrics())
-        ends = [each.end_s for each in (*calls, *work, *ranges)]
+        ends = [c.end_s for c in calls] + [w.end_s for w in work] + [r.end_s for r in ranges]
         notes = []
         if not calls:
             hint = "torch.autograd.profiler.emit_nvtx(record_shapes=True)"

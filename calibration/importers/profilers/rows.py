@@ -104,9 +104,9 @@ def family_rows(trace: ProfilerTrace) -> tuple[dict[str, pd.DataFrame], dict[str
         found[key].append(times.whole_s[i])
         kernels.setdefault(key, names or call.name)
     tables: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for (family, columns), seconds in found.items():
+    for key, seconds in found.items():
         values = {"seconds": float(np.median(seconds)), "source": f"{trace.profiler} {trace.source}"}
-        tables[family].append({"kernel": kernels[family, columns], **dict(columns), **values})
+        tables[key[0]].append({"kernel": kernels[key], **dict(key[1]), **values})
     return {family: pd.DataFrame(rows) for family, rows in sorted(tables.items())}, dict(left_out)
 
 

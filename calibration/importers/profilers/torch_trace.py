@@ -69,7 +69,7 @@ def read_torch_trace(path: Path) -> ProfilerTrace:
     calls = tuple(_call(event, base_us, path) for event in operators)
     work = tuple(_device_work(kept, operators, calls, base_us, path))
     ranges = tuple(NamedRange(str(e.get("name", "")), *_span(e, base_us, path)) for e in named)
-    ends = [each.end_s for each in (*calls, *work, *ranges)]
+    ends = [c.end_s for c in calls] + [w.end_s for w in work] + [r.end_s for r in ranges]
     notes = []
     if calls and not any(call.sizes for call in calls):
         notes.append("the calls have no sizes: profile with record_shapes=True for operator rows")

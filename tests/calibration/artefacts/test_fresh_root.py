@@ -28,6 +28,7 @@ done
 mount --bind "$PACKAGES" "$FRESH/opt/packages" && mount -o remount,ro,bind "$FRESH/opt/packages"
 mount -t proc proc "$FRESH/proc"
 mount -t tmpfs -o mode=1777 tmpfs "$FRESH/tmp"
+mount -t tmpfs -o mode=1777 tmpfs "$FRESH/dev/shm"
 for each in null zero urandom; do touch "$FRESH/dev/$each" && mount --bind "/dev/$each" "$FRESH/dev/$each"; done
 exec chroot --userspec=10001:10001 "$FRESH" /usr/bin/env -i HOME=/data PATH=/usr/bin:/bin \
     PYTHONPATH=/opt/source:/opt/packages PYTHONDONTWRITEBYTECODE=1 "$@"
@@ -51,7 +52,7 @@ def may_make_namespaces() -> bool:
 
 def fresh_root(folder: Path) -> Path:
     """Return a root with the parts of this program that its container file copies, and nothing else of this machine."""
-    for name in ("proc", "dev", "tmp", "data", "opt/source", "opt/packages", "etc"):
+    for name in ("proc", "dev/shm", "tmp", "data", "opt/source", "opt/packages", "etc"):
         (folder / name).mkdir(parents=True)
     for name in ("bin", "sbin", "lib", "lib64"):
         if os.path.islink(f"/{name}"):
