@@ -129,10 +129,10 @@ def _profiler(file: Path, hw: str | None, out: Path | None) -> Imported:
     counts = f"{len(trace.calls):,} operator calls, {len(trace.work):,} kernels and copies"
     lines = [f"{file.name} ({trace.profiler}): {counts}, {trace.duration_s:.4g} s, accelerators at work {busy_s:.4g} s"]
     total_s = float(operators["own_seconds"].sum()) or 1.0
-    for row in operators.head(_SHOWN).itertuples():
-        name = f"{row.operator or row.kernels} {row.sizes}".strip()
-        share = f"{percent(row.own_seconds / total_s, 1)} of the time"
-        lines.append(f"  {name[:80]}: {row.calls:,} x {row.seconds * 1e6:,.4g} us, {share}")
+    for row in operators.head(_SHOWN).to_dict("records"):
+        name = f"{row['operator'] or row['kernels']} {row['sizes']}".strip()
+        share = f"{percent(row['own_seconds'] / total_s, 1)} of the time"
+        lines.append(f"  {name[:80]}: {row['calls']:,} x {row['seconds'] * 1e6:,.4g} us, {share}")
     for family, rows in tables.items():
         families[family] = {**families.get(family, {}), "rows": len(rows)}
         lines.append(f"  rows of {family}: {len(rows):,}")

@@ -19,7 +19,7 @@ from calibration.machine_trace.sampler import MachineSampler, MachineTrace, Phas
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically
 from catalogs.ui import html_page
-from catalogs.ui.html_page import Page, PageSection
+from catalogs.ui.html_page import Markup, Page, PageSection
 from catalogs.ui.words import percent
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _slow(found: dict[str, Any]) -> PageSection:
     return PageSection("While p99 happened", (words, _compared(found["while_slow"])))
 
 
-def _compared(signals: list[dict[str, Any]]) -> str:
+def _compared(signals: list[dict[str, Any]]) -> Markup:
     rows = [
         [
             each["signal"],

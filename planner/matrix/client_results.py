@@ -117,8 +117,8 @@ def _point(result: MeasuredRun | MeasuredSummary, served: Deployment) -> Measure
         found = {f"{m}_s.mean": result.value_s(m, "mean") for m in _METRICS}
     else:
         order = np.argsort(result.arrival_s, kind="stable")
-        lengths = (getattr(result, name)[order].astype(np.int64) for name in ("input_tokens", "output_tokens"))
-        workload = fit_workload(Trace(None, *lengths, None, 16, result.client), own_arrivals=False)
+        lengths = [getattr(result, name)[order].astype(np.int64) for name in ("input_tokens", "output_tokens")]
+        workload = fit_workload(Trace(None, lengths[0], lengths[1], None, 16, result.client), own_arrivals=False)
         found = {f"{m}_s.mean": float(result.stat(m, "mean")) for m in _METRICS}
     values = {name: value for name, value in found.items() if value is not None and np.isfinite(value) and value > 0}
     offered = result.offered
