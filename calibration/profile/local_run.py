@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.bundles.bundle import user_folder
-from calibration.profile.kernels import collective, drift_reference, generate, machine_rates
+from calibration.profile.kernels import collective, drift_reference, generate, host, machine_rates
 from calibration.profile.machine.allocator import keep_freed_memory
 from calibration.profile.machine.counters import open_counters, since, traffic
 from calibration.profile.machine.device import ProfiledDevice, open_device
@@ -181,7 +181,7 @@ def prepare(options: ProfileOptions) -> tuple[ProfiledDevice, Accelerator, Profi
     usual_shapes = candidates(sizes, limits, device.dtypes, options.seed)
     grid = network_grid(limits, computed, options.seed)
     shapes = deduplicated([*own, *of_networks.minor, *usual_shapes, *grid, *extra_shapes(sizes, limits, device)])
-    machine = machine_rates.shapes(device)
+    machine = machine_rates.shapes(device) + host.page_shapes(device)
     ranks = collective.shapes(device) if collective.unavailable_reason(device, options.budget_s) is None else []
     at_once = partial(collective.rows, ranks, device) if ranks else None
     first = frozenset(s.key for s in own)

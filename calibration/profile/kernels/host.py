@@ -47,18 +47,18 @@ MADV_HUGEPAGE: Final = 14
 MADV_NOHUGEPAGE: Final = 15
 
 
-def shapes(device: ProfiledDevice) -> list[Shape]:
-    """Return the shapes of the host.
-
-    They are text and HTTP work, and copies between host pages; on a GPU the copies are between host pages and the
-    device, in both directions.
-    """
+def shapes() -> list[Shape]:
+    """Return the shapes of the host's work on text and HTTP requests."""
     found = [Shape.of("host", CHECKS, kind=k, tokens=t) for k in ("tokenise", "detokenise") for t in TOKENS]
-    found.append(Shape.of("host", CHECKS, kind="http round trip", tokens=1))
+    return [*found, Shape.of("host", CHECKS, kind="http round trip", tokens=1)]
+
+
+def page_shapes(device: ProfiledDevice) -> list[Shape]:
+    """Return copies between host pages; on a GPU they are between host pages and the device, in both directions."""
     ways = (TO_DEVICE, TO_HOST) if device.is_cuda else (ON_HOST,)
     copies = [(pages, size) for pages in PAGES for size in COPY_BYTES if "1 GB" not in pages or size == COPY_BYTES[-1]]
     kinds = [(f"{way}, {pages} pages", size) for way in ways for pages, size in copies]
-    return found + [Shape.of("pages", CHECKS, kind=kind, message_bytes=int(size)) for kind, size in kinds]
+    return [Shape.of("pages", CHECKS, kind=kind, message_bytes=int(size)) for kind, size in kinds]
 
 
 def work(shape: Shape, device: ProfiledDevice) -> Work:  # noqa: ARG001 (the signature of all families)
