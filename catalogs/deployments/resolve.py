@@ -171,7 +171,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
         api_server_count=features.resolve_api_servers(requested, names.hardware, layout),
         swap_bytes=features.resolve_swap_bytes(deployment, names.hardware, replicas, layout),
         settings=settings,
-        notices=engine_notices + own + weight_notices + kv_notices + layout_notices,
+        notices=engine_notices + settings.notices + own + weight_notices + kv_notices + layout_notices,
     )
 
 

@@ -15,6 +15,13 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
 from catalogs.models.media_items import Modality
 
+#: Which steps run in CUDA graphs, by vLLM's names (config/compilation.py, CUDAGraphMode).
+CudaGraphMode = Literal["none", "piecewise", "full", "full_decode_only", "full_and_piecewise"]
+
+#: Families of kernels for experts and for attention.
+MoeBackend = Literal["triton", "marlin", "cutlass", "deepgemm", "flashinfer", "trtllm"]
+AttentionBackend = Literal["fa2", "fa3", "fa4", "flashinfer", "trtllm", "triton", "cudnn", "sdpa", "sage"]
+
 #: Keys that belong to the whole deployment and cannot be set for one pool.
 SHARED_KEYS: Final = ("disaggregation", "pools", "router", "router_staleness_s", "faults", "retries")
 
@@ -137,6 +144,12 @@ class Deployment(StrictYamlBlock):
     async_scheduling: bool | None = None  # --async-scheduling; null: the default of the engine version
     activation_dtype: Literal["bf16", "mxfp8"] | None = None  # inputs of experts in MXFP4; null: the engine's default
     fused_allreduce: bool | None = None  # the all-reduce also normalises, in CUDA graphs; null: the engine's default
+    enforce_eager: bool | None = None  # neither torch.compile nor CUDA graphs; null: the engine's default
+    cudagraph_mode: CudaGraphMode | None = None  # which steps run in CUDA graphs; null: the engine's default
+    cudagraph_capture_sizes: list[PositiveInt] | None = None  # tokens of the captured batches; null: the engine's
+    max_cudagraph_capture_size: PositiveInt | None = None  # the largest captured batch; null: the engine's default
+    moe_backend: MoeBackend | None = None  # kernels of experts; null: the engine's choice
+    attention_backend: AttentionBackend | None = None  # kernels of attention; null: the engine's choice
     sampling: Literal["random", "top_p", "greedy"] = "random"  # sampling in requests; random: temperature only
     kv_offload: KvOffload | None = None  # KV blocks are also kept in host memory and on disk
     preemption: Literal["recompute", "swap"] | None = None

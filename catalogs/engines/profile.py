@@ -21,6 +21,7 @@ from pydantic import (
     validate_call,
 )
 
+from catalogs.engines.flags import flags_of
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import times
 from catalogs.units import GIB, MIB
@@ -198,7 +199,8 @@ class EngineProfile:
     fuses_quantisation: bool = False  # norms and activations write per-tensor FP8 for the product that follows
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
     shared_experts_beside_tokens: NonNegativeInt = 0  # up to this size, shared experts overlap the routed ones
-    flags: dict[str, str] = field(default_factory=dict)  # deployment key -> command-line flag
+    #: Flag of each key of deployment.yaml; in files, also the name of a table (catalogs/engines/flags.py).
+    flags: Annotated[dict[str, str], BeforeValidator(flags_of)] = field(default_factory=dict)
     #: What gpu_memory_utilization is a fraction of. "profiled": all memory, for weights, activations of a start-up run
     #: and KV (vLLM). "static": all memory, for weights and KV only (SGLang). "free": the memory that weights and
     #: activations leave, for KV (TensorRT-LLM). "slots": all memory, of which KV takes exactly max_num_seqs contexts of

@@ -53,6 +53,39 @@ class ContainerDevice:
         return cls("nvidia", "nvidia.com/gpu", *_LABELS.get(whole, (None, None)))
 
 
+#: Other names of accelerators in labels of nodes: GKE's accelerators, and short names of node providers.
+_OTHER_LABELS: Final[dict[str, str]] = {
+    "nvidia-tesla-t4": "t4",
+    "nvidia-l4": "l4",
+    "nvidia-tesla-a100": "a100-40gb",
+    "nvidia-a100-80gb": "a100-80gb",
+    "nvidia-h100-80gb": "h100",
+    "nvidia-h100-mega-80gb": "h100",
+    "nvidia-h200-141gb": "h200",
+    "nvidia-b200": "b200",
+    "nvidia-gb200": "gb200",
+    "nvidia-gb300": "gb300",
+    "nvidia-b300": "b300",
+    "h100_nvlink_80gb": "h100",
+    "a100_nvlink_80gb": "a100-80gb",
+    "h100": "h100",
+    "h200": "h200",
+    "b200": "b200",
+    "gb200": "gb200",
+    "l40s": "l40s",
+    "a10g": "a10g",
+    "t4": "t4",
+    "l4": "l4",
+}
+
+
+def accelerator_of_product(label: str) -> str:
+    """Return the accelerator of the catalog that a label of a node names, or "" for an unknown label."""
+    folded = label.lower().removesuffix("-shared")
+    known = {product.lower(): name for name, (product, _) in _LABELS.items() if product is not None}
+    return known.get(folded) or _OTHER_LABELS.get(folded, "")
+
+
 #: Repositories with one tag per vLLM release (docs.vllm.ai, deployment with Docker).
 _VLLM: Final[dict[Maker, str]] = {
     "nvidia": "vllm/vllm-openai",

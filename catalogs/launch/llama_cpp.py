@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
 from catalogs.launch.arguments import Arguments, weights_at
 
@@ -24,17 +25,17 @@ def llama_cpp_arguments(resolved: ResolvedDeployment) -> Arguments:
     Raises:
         InputError: GGUF has no type for the dtype of the weights.
     """
-    r, limits = resolved, resolved.limits
-    kv = _GGML_TYPES.get(r.kv_dtype, r.kv_dtype)
+    r, limits, table = resolved, resolved.limits, flag_table("llama.cpp")
+    flags, kv = table.by_key, table.name_of("kv_dtype", r.kv_dtype)
     found: list[tuple[str, str | None]] = [
         ("-m", f"/models/{gguf_name(r)}"),
         ("--alias", weights_at(r.model)),
-        ("-np", str(limits.max_num_seqs)),
+        (flags["max_num_seqs"], str(limits.max_num_seqs)),
         ("-c", str(limits.max_num_seqs * limits.max_model_len)),
-        ("-b", str(limits.max_num_batched_tokens)),
+        (flags["max_num_batched_tokens"], str(limits.max_num_batched_tokens)),
         ("-ub", str(min(r.engine.physical_batch_tokens, limits.max_num_batched_tokens))),
         ("--no-kv-unified", None),
-        ("--cache-type-k", kv),
+        (flags["kv_dtype"], kv),
         ("--cache-type-v", kv),
         ("--no-cache-prompt", None),
         ("--cache-ram", "0"),

@@ -23,6 +23,8 @@ DEFAULT_WORKLOAD: Final = "azure-conv"
 
 WORKLOAD_HELP: Final = f"Workload: a name (with mean tokens in/out: {WORKLOAD_NAMES}), trace file or YAML file."
 
+FROM_COMMAND_HELP: Final = "The command that starts the engine, for example 'vllm serve MODEL -tp 8'."
+
 INPUT_TOKENS_HELP: Final = "Prompt length of every request, constant; replaces the input lengths of the workload."
 
 OUTPUT_TOKENS_HELP: Final = "Output length of every request, constant; replaces the output lengths of the workload."

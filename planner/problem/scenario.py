@@ -11,12 +11,13 @@ from typing import Any, Final
 
 import yaml
 
+from catalogs.deployments.key_texts import parse_value
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.json_files import read_json
 from catalogs.io.yaml_files import read_yaml
 from catalogs.ui.shared_options import DEFAULT_WORKLOAD
 from planner.problem.load_curve import peak_of
-from planner.problem.overrides import PLAN_ELSEWHERE, parse_keys, parse_value, settable
+from planner.problem.overrides import PLAN_ELSEWHERE, parse_keys, settable
 from planner.problem.request import PlanRequest
 from planner.problem.request_keys import RequestKey, network_keys, plan_keys, request_keys
 from planner.problem.slo import parse_slos

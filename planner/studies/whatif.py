@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from catalogs.deployments.key_texts import with_keys
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import resolve_pools
 from catalogs.deployments.resolved import ResolvedDeployment
@@ -25,7 +26,6 @@ from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import WHOLE, Candidate, DeploymentOverrides, Split
 from planner.problem.demand import RequiredRates
 from planner.problem.hardware_choice import is_one
-from planner.problem.overrides import with_keys
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest

@@ -205,7 +205,7 @@ def from_query(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _parsed(name: str, text: str, key: RequestKey | None) -> object:
-    from planner.problem.overrides import parse_value
+    from catalogs.deployments.key_texts import parse_value
 
     try:
         return parse_value(text)
