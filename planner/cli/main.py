@@ -18,6 +18,7 @@ from planner.cli.commands.deploy import deploy
 from planner.cli.commands.drift import drift
 from planner.cli.commands.explain import explain
 from planner.cli.commands.front import front
+from planner.cli.commands.improve import improve
 from planner.cli.commands.keys import keys
 from planner.cli.commands.matrix import matrix
 from planner.cli.commands.plan import plan
@@ -38,7 +39,7 @@ app = typer.Typer(
 )
 
 app.callback(invoke_without_command=True)(plan)
-for command in (analyze, report, explain, front, keys, matrix, deploy, compare, drift, spares, verify, whatif):
+for command in (analyze, report, explain, front, improve, keys, matrix, deploy, compare, drift, spares, verify, whatif):
     app.command()(command)
 
 

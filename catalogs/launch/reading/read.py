@@ -51,11 +51,13 @@ class ReadLaunch:
         keys: The keys of deployment.yaml.
         notes: What the reader says about each flag, in the order of the text.
         programs: The programs that were read.
+        kept: The words of flags without an effect on a step, for another command of the same server; () for several.
     """
 
     keys: dict[str, Any]
     notes: tuple[Note, ...]
     programs: tuple[str, ...]
+    kept: tuple[str, ...] = ()
 
     @property
     def deployment(self) -> Deployment:
@@ -139,6 +141,7 @@ class _Server:
     role: str
     replicas: int
     accelerators: int  # of each replica
+    kept: tuple[str, ...]
 
 
 def _combined(
@@ -155,7 +158,8 @@ def _combined(
     keys = {"model": keys.pop("model"), "engine": keys.pop("engine"), **keys}
     if isinstance(keys["hardware"], str):
         _check_hardware(str(keys["hardware"]), servers, keys)
-    read = ReadLaunch(keys, (), tuple(dict.fromkeys(s.line.program for s in servers)))
+    kept = servers[0].kept if len(servers) == 1 else ()
+    read = ReadLaunch(keys, (), tuple(dict.fromkeys(s.line.program for s in servers)), kept)
     keys = _completed(read.deployment, dict(keys), servers, notes)
     read = replace(read, keys=keys, notes=tuple(dict.fromkeys(notes)))
     resolve_pools(read.deployment)
@@ -204,7 +208,7 @@ def _server(line: LaunchLine, notes: list[Note], several: bool) -> _Server:
     accelerators = 1
     for size in sizes:
         accelerators *= int(keys.get(size, 1))
-    return _Server(line, keys, reading.role, replicas, accelerators)
+    return _Server(line, keys, reading.role, replicas, accelerators, tuple(reading.kept))
 
 
 def _without_unset(line: LaunchLine, notes: list[Note]) -> LaunchLine:

@@ -32,6 +32,7 @@ class Reading:
         objects: The merged JSON values of flags, by their name.
         others: The words that belong to no flag.
         method: The method of quantisation that a flag names.
+        kept: The words of flags without an effect on a step.
     """
 
     line: LaunchLine
@@ -44,6 +45,7 @@ class Reading:
     objects: dict[str, dict[str, Any]] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
     method: str = ""
+    kept: list[str] = field(default_factory=list)
 
     @classmethod
     def of(cls, line: LaunchLine, table: FlagTable, words: Iterable[str]) -> Reading:
@@ -129,6 +131,8 @@ class Reading:
         written[flag.name] = given.text
         if flag.row is None:
             self.say(flag.kind, given.text, flag.why)  # type: ignore[arg-type]
+            if flag.kind == "no effect":
+                self.kept += [given.written, *given.values]
             return
         if flag.row.trap:
             self.say("trap", given.text, flag.row.trap)
