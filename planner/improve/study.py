@@ -150,10 +150,8 @@ def improve(
         command_notes=[] if plan is None else plan.command_notes,
         saves=None if now is None or then is None else savings(now, then, request.given),
         confidence=None if then is None else then.probability_met,
-        infeasible=None if answer.infeasible is None else answer.infeasible.binding_constraint,
-        what_would_meet_it=[]
-        if answer.infeasible is None
-        else [s.change for s in answer.infeasible.what_would_meet_it],
+        infeasible=None if refusal is None else refusal.binding_constraint,
+        what_would_meet_it=[] if refusal is None else [s.change for s in refusal.what_would_meet_it],
         other_hardware=hardware,
         seconds=time.perf_counter() - started,
     )
