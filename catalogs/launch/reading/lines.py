@@ -61,6 +61,7 @@ class LaunchLine:
         nodes: Nodes of each server.
         role: The role that the manifest states, or "".
         accelerator: The kind of accelerator that the manifest selects, or "".
+        model: The model that the user names in place of that of the command, or "".
     """
 
     engine: str
@@ -76,6 +77,7 @@ class LaunchLine:
     nodes: int = 1
     role: str = ""
     accelerator: str = ""
+    model: str = ""
 
     @property
     def version(self) -> str | None:

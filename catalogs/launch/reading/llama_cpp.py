@@ -43,7 +43,7 @@ def read_llama_cpp(line: LaunchLine, accelerators: int | None = None) -> Reading
         name = path.value.rpartition("/")[2]
     names = () if alias is None else (alias.value,)
     model = reading.model(name, (hub or path).text, names)  # type: ignore[union-attr]
-    if alias is not None and _same_model(alias.value, model):
+    if alias is not None and not reading.line.model and _same_model(alias.value, model):
         reading.keys["model"] = alias.value
     _cache(reading)
     _context(reading)

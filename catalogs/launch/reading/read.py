@@ -148,10 +148,12 @@ def _combined(
     lines: Sequence[LaunchLine], hardware: str | None, settings: Sequence[str], service: str | None
 ) -> ReadLaunch:
     notes: list[Note] = []
+    changed = parse_settings(settings, _check_key)
+    named = str(changed.get("model", ""))
+    lines = [replace(line, model=named) for line in lines]
     chosen = [line for line in _chosen(lines, service) if not _is_further_node(line, notes)]
     servers = [_server(line, notes, len(lines) > 1) for line in chosen or lines[:1]]
     keys = _joined(servers)
-    changed = parse_settings(settings, _check_key)
     if hardware is None and "hardware" not in changed:
         hardware = _stated_hardware(servers)
     keys = with_keys({"hardware": hardware, **keys}, changed)

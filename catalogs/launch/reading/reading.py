@@ -82,7 +82,7 @@ class Reading:
         Raises:
             InputError: The catalog does not know the model.
         """
-        found = find_model(written, other_names)
+        found = find_model(self.line.model or written, other_names)
         self.notes += found.notes
         self.state("model", found.name, flag)
         if found.weight_dtype is not None:

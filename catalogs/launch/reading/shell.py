@@ -6,6 +6,8 @@ stay as they are written.
 
 from __future__ import annotations
 
+import ast
+import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -108,6 +110,10 @@ class _Reader:
     _documents: list[str] = field(default_factory=list)  # ends of here-documents that follow this line
     _target: str = ""
     _branches: list[_Branch] = field(default_factory=list)
+    _tests: bool = False  # whether the commands up to `then` belong to a condition
+    _joiner: str = ""  # what stands before the present command: && or ||
+    _appends: bool = False
+    _nothing: bool = False  # whether an array without words was expanded
 
     def run(self) -> None:
         while self.at < len(self.text):
@@ -136,13 +142,19 @@ class _Reader:
             end = self._closing("`", at + 1)
             self._add(text[at : end + 1])
             self.at = end + 1
+        elif c in "<>&|()" and self._in_test:
+            self._end_word()
+            self._add(text[at : at + 2] if text[at : at + 2] in ("&&", "||") else c)
+            self.at += len(self._word or "")
+            self._end_word()
         elif c in "<>":
             self._redirect()
         elif c == "(" and self._word is not None and self._word.endswith("="):
             self._array()
         elif c in _ENDS:
             self._end_command()
-            self.at += 1
+            self._joiner = text[at : at + 2] if text[at : at + 2] in ("&&", "||") else ""
+            self.at += len(self._joiner) or 1
             if c == "\n":
                 self._read_documents()
         else:
@@ -170,7 +182,8 @@ class _Reader:
         return end
 
     def _quoted(self) -> None:
-        start = self.at
+        start, began = self.at, self._word is not None
+        self._nothing = False
         self._add("", quoted=True)
         self.at += 1
         while True:
@@ -179,6 +192,8 @@ class _Reader:
             c = self.text[self.at]
             if c == '"':
                 self.at += 1
+                if self._nothing and not began and self._word == "":  # "${EMPTY[@]}" is no word
+                    self._word = None
                 return
             if c == "$":
                 self._variable(quoted=True)
@@ -194,7 +209,7 @@ class _Reader:
         if text.startswith("$(", at):
             end = self._bracket(at + 1, "(", ")")
             inner = text[at : end + 1]
-            self._add(_sum(inner, self.variables) or inner, quoted)
+            self._add(_sum(inner, self.variables) or re.sub(r"[\"'\\]", "", inner), quoted)
             self.at = end + 1
             return
         if text.startswith("${", at):
@@ -233,29 +248,41 @@ class _Reader:
                 if i:
                     self._end_word()
                 self._add(word, quoted=True)
+            self._nothing = not words
             return
         found = re.match(r"(\w+)(?:(:?[-=+])(.*))?$", inside, re.S)
         if not found:
             self._add("${" + inside + "}", quoted)
             return
-        name, operator, other = found[1], found[2] or "", found[3] or ""
+        name, sign, other = found[1], found[2] or "", found[3] or ""
         value = self.variables.get(name)
-        missing = value is None or (operator.startswith(":") and not value)
-        if operator.endswith("+"):
+        missing = value is None or (sign.startswith(":") and not value)
+        if sign.endswith("+"):
             value = None if missing else _expanded(other, self.variables)
             value = value or ""
-        elif missing and operator:
+        elif missing and sign:
             value = _expanded(other, self.variables)
         if value is None:
             self._add("${" + name + "}", quoted)
-        elif quoted:
+        elif quoted or self._assigns:
             self._add(value, quoted)
         else:
             self._split(value)
 
+    @property
+    def _in_test(self) -> bool:
+        """Return whether a `[[` is open, in which && and || join tests."""
+        return "[[" in self._words and "]]" not in self._words and self._word != "]]"
+
+    @property
+    def _assigns(self) -> bool:
+        """Return whether the present word is an assignment, whose value is one word."""
+        before = all(w in _SETTERS or _ASSIGNMENT.match(w) for w in self._words)
+        return before and self._bare and _ASSIGNMENT.match(self._word or "") is not None
+
     def _split(self, value: str) -> None:
         """Add an expansion without quotes, whose spaces separate words."""
-        words = value.split()
+        words = value.split() if "$(" not in value else [value]
         if not words:
             return
         if value[:1].isspace():
@@ -279,6 +306,7 @@ class _Reader:
         target = re.compile(r"(?:>>|>&|>\||<<<|>|<)[ \t]*(\S*)").match(self.text, self.at)
         assert target is not None
         self._target = target[1].strip("'\"") or self._target
+        self._appends = target[0].startswith(">>")
         self.at = target.end()
 
     def _read_documents(self) -> None:
@@ -286,9 +314,12 @@ class _Reader:
             closing = re.compile(rf"^[ \t]*{re.escape(end)}[ \t]*$", re.M).search(self.text, self.at)
             stop = len(self.text) if closing is None else closing.start()
             name = _expanded(self._target, self.variables).rpartition("/")[2]
-            self.script.files[name] = _expanded(self.text[self.at : stop], self.variables)
+            text = _expanded(self.text[self.at : stop], self.variables)
+            if self._active is not False:
+                kept = self.script.files.get(name, "") if self._appends else ""
+                self.script.files[name] = kept + text.lstrip("\n") + ("" if text.endswith("\n") else "\n")
             self.at = stop if closing is None else closing.end()
-        self._documents, self._target = [], ""
+        self._documents, self._target, self._appends = [], "", False
 
     def _array(self) -> None:
         end = self._bracket(self.at, "(", ")")
@@ -324,7 +355,11 @@ class _Reader:
         if words and words[0] == "tee":
             self._target = words[-1]
         while words and literal[0] and words[0] in _PREFIXES:
+            self._tests &= words[0] != "then"
             words, literal = words[1:], literal[1:]
+        if words and self._tests and literal[0] and words[0] not in ("if", "elif"):
+            self._further_test(words)
+            return
         if words and literal[0] and self._branch(words):
             return
         if words and words[0] == "else":
@@ -349,12 +384,24 @@ class _Reader:
         environment = {name: self.variables[name] for name in self.exported if name in self.variables}
         self.script.commands.append(ShellCommand(tuple(words), environment | own))
 
+    def _further_test(self, words: list[str]) -> None:
+        """Join another test to the condition of the branch that begins."""
+        last, holds = self._branches[-1], _condition(words)
+        first = last.active
+        if self._joiner == "||":
+            joined = True if True in (first, holds) else None if None in (first, holds) else False
+        else:
+            joined = False if False in (first, holds) else None if None in (first, holds) else True
+        last.done = (last.done and first is not True) or joined is True
+        last.active = joined
+
     def _branch(self, words: list[str]) -> bool:
         """Follow `if`, `elif`, `else`, `fi`, `case` and `esac`; return whether the command is one of them alone."""
         head = words[0]
         if head == "if":
             taken = _condition(words[1:])
             self._branches.append(_Branch(taken, taken is True))
+            self._tests = True
         elif head in ("case", "for", "while"):
             self._branches.append(_Branch(None))
         elif head in ("fi", "esac", "done"):
@@ -367,6 +414,7 @@ class _Reader:
             taken = True if head == "else" else _condition(words[1:])
             last.active = False if last.done else taken
             last.done |= taken is True
+            self._tests = head == "elif" and not last.done
             return head == "elif"
         else:
             return False
@@ -384,40 +432,75 @@ def _expanded(text: str, variables: Mapping[str, str]) -> str:
     return re.sub(r"\$\{(\w+)(?::?-([^}]*))?\}|\$([A-Za-z_]\w*)", value, text).strip("'\"")
 
 
+#: Operations of `$((...))`; a quotient is rounded towards zero, as in a shell.
+_OPERATIONS: Final[Mapping[type[ast.AST], Callable[..., int]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Mod: lambda a, b: a - b * int(a / b),
+    ast.FloorDiv: lambda a, b: int(a / b),
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+
+
 def _sum(text: str, variables: Mapping[str, str]) -> str | None:
-    """Return the value of `$((A * 8))`, of known integers and the operations + - * /; None for anything else."""
+    """Return the value of `$((A * 8))`, of known integers with comparisons and `a ? b : c`; None for anything else."""
     inside = re.fullmatch(r"\$\(\((.*)\)\)", text, re.S)
     if not inside:
         return None
     plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda m: variables.get(m[1], m[0]), inside[1])
-    parts = re.findall(r"\d+|[-+*/]", plain)
-    if not parts or "".join(parts) != plain.replace(" ", "") or len(parts) % 2 == 0:
+    choice = re.fullmatch(r"([^?]+)\?([^:?]+):([^:?]+)", plain, re.S)
+    if choice:
+        plain = f"({choice[2]}) if ({choice[1]}) else ({choice[3]})"
+    try:
+        return str(int(_evaluated(ast.parse(plain.replace("/", "//").strip(), mode="eval").body)))
+    except (SyntaxError, ValueError, ZeroDivisionError, KeyError):
         return None
-    numbers, signs = list(map(int, parts[::2])), parts[1::2]
-    while signs:
-        i = next((i for i, sign in enumerate(signs) if sign in "*/"), 0)
-        a, b = numbers[i], numbers[i + 1]
-        if signs[i] == "/" and b == 0:
-            return None
-        numbers[i : i + 2] = [{"+": a + b, "-": a - b, "*": a * b, "/": a // b if b else 0}[signs[i]]]
-        del signs[i]
-    return str(numbers[0])
+
+
+def _evaluated(node: ast.expr) -> int:
+    """Return the value of an integer expression.
+
+    Raises:
+        ValueError: The expression has something else than integers and the operations of a shell.
+    """
+    if isinstance(node, ast.Constant) and isinstance(node.value, int):
+        return node.value
+    if isinstance(node, ast.BinOp):
+        return _OPERATIONS[type(node.op)](_evaluated(node.left), _evaluated(node.right))
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_evaluated(node.operand)
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        return _OPERATIONS[type(node.ops[0])](_evaluated(node.left), _evaluated(node.comparators[0]))
+    if isinstance(node, ast.IfExp):
+        return _evaluated(node.body if _evaluated(node.test) else node.orelse)
+    raise ValueError(ast.dump(node))
 
 
 def _condition(words: list[str]) -> bool | None:
     """Return whether a test in `[` or `[[` holds; None where it is another command or something in it is unknown."""
     if len(words) < 3 or words[0] not in ("[", "[[") or words[-1] not in ("]", "]]"):
         return None
-    inner = words[1:-1]
+    for joiner, decides in (("||", True), ("&&", False)):
+        if joiner in words:
+            at = words.index(joiner)
+            sides = [_condition([*words[:at], "]]"]), _condition(["[[", *words[at + 1 :]])]
+            return decides if decides in sides else None if None in sides else not decides
+    inner = [_UNSET.sub("", word) for word in words[1:-1]]  # an unset variable is empty
     if any("$" in word or "`" in word for word in inner):
         return None
     if len(inner) == 2 and inner[0] in ("-z", "-n"):
         return (not inner[1]) == (inner[0] == "-z")
     if len(inner) != 3:
         return None
-    a, operator, b = inner
-    if operator in ("=", "==", "!="):
-        return None if "*" in b else (a == b) == (operator != "!=")
-    if operator in _COMPARE and a.lstrip("-").isdigit() and b.lstrip("-").isdigit():
-        return _COMPARE[operator](int(a), int(b))
+    a, sign, b = inner
+    if sign in ("=", "==", "!="):
+        return None if "*" in b else (a == b) == (sign != "!=")
+    if sign in _COMPARE and a.lstrip("-").isdigit() and b.lstrip("-").isdigit():
+        return _COMPARE[sign](int(a), int(b))
     return None

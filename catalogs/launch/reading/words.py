@@ -118,7 +118,7 @@ class _Words:
         if level and "-O" in self.table.flags and not level[1].startswith("."):
             return GivenFlag(self.table.flags["-O"], word, (level[1],))
         name, equals, value = word.partition("=")
-        name, *path = name.split(".") if self.table.dotted and name.startswith("--") else [name]
+        name, *path = name.split(".") if self.table.dotted else [name]
         if self.table.underscores and name.startswith("--"):
             name = "--" + name[2:].replace("_", "-")
         flag, negated = self._find(name)
