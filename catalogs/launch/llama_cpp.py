@@ -43,10 +43,12 @@ def llama_cpp_arguments(resolved: ResolvedDeployment) -> Arguments:
     ]
     if r.hardware.accelerator.kind == "gpu":
         found.append(("-ngl", "all"))
-        if r.layout.tensor_parallel > 1:
-            found.append(("--split-mode", "tensor"))
-        elif r.layout.pipeline_parallel > 1:
-            found.append(("--split-mode", "layer"))
+        mode = "tensor" if r.layout.tensor_parallel > 1 else "layer"
+        count = r.accelerators_per_replica
+        if count > 1:  # by default the server spreads the model over every device that it sees
+            found += [("--split-mode", mode), ("--tensor-split", ",".join(["1"] * count))]
+        elif r.hardware.n_accelerators > 1:
+            found.append(("--split-mode", "none"))
     return Arguments(("llama-server",), tuple(found), (_gguf_note(r),), model=weights_at(r.model))
 
 

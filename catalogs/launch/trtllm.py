@@ -55,6 +55,8 @@ def trtllm_arguments(resolved: ResolvedDeployment) -> Arguments:
         notes.append("enable_attention_dp leaves attention whole on every rank: it is not split over tensor ranks")
     if checkpoint is not None:
         notes += checkpoint_notes(r.model, checkpoint)
+    elif r.weight_dtype != r.model.weight_dtype:
+        notes.append(f"needs a {r.weight_dtype} checkpoint of {at}: use its name in place of the model")
     if r.model.encodes_prompt:
         share = "the share of prompt tokens in all tokens of a request"
         notes.append(f"cross_kv_cache_fraction {CROSS_SHARE:g} is TensorRT-LLM's starting point; better is {share}")

@@ -18,12 +18,8 @@ _SLOTS: Final = 4
 _PHYSICAL_TOKENS: Final = 512
 
 
-def read_llama_cpp(line: LaunchLine, accelerators: int | None = None) -> Reading:
-    """Return the reading of a command of llama.cpp.
-
-    Args:
-        line: The command.
-        accelerators: The accelerators of the machine, over which --split-mode spreads the model; None: unknown.
+def read_llama_cpp(line: LaunchLine) -> Reading:
+    """Return the reading of a command of llama.cpp, which spreads a model over all accelerators that it sees.
 
     Raises:
         InputError: The command names no model of the catalog, or a value is invalid.
@@ -47,7 +43,7 @@ def read_llama_cpp(line: LaunchLine, accelerators: int | None = None) -> Reading
         reading.keys["model"] = alias.value
     _cache(reading)
     _context(reading)
-    _split(reading, accelerators)
+    _split(reading)
     for flag in ("--cpu-moe", "--n-cpu-moe", "--no-kv-offload", "--model-draft", "--no-cont-batching", "--embedding"):
         if flag in special:
             reading.say("not simulated", special[flag].text, "the whole model decodes on the accelerators")
@@ -93,7 +89,7 @@ def _context(reading: Reading) -> None:
         reading.say("read", physical.text, "the micro-batch that is simulated")
 
 
-def _split(reading: Reading, accelerators: int | None) -> None:
+def _split(reading: Reading) -> None:
     special = reading.special
     layers = special.get("-ngl")
     if (
@@ -105,7 +101,7 @@ def _split(reading: Reading, accelerators: int | None) -> None:
     elif layers is not None:
         reading.say("read", layers.text, "the whole model is on the accelerators")
     mode, shares = special.get("--split-mode"), special.get("--tensor-split")
-    count = len(shares.value.split(",")) if shares is not None else accelerators or reading.line.gpus or 1
+    count = len(shares.value.split(",")) if shares is not None else reading.line.gpus or 1
     named = "layer" if mode is None else mode.value
     if count > 1 and named != "none":
         key = "tensor_parallel" if named in ("tensor", "row") else "pipeline_parallel"

@@ -150,7 +150,8 @@ def _combined(
     notes: list[Note] = []
     changed = parse_settings(settings, _check_key)
     named = str(changed.get("model", ""))
-    lines = [replace(line, model=named) for line in lines]
+    seen = parse_hardware(hardware).n_accelerators if hardware is not None and len(lines) == 1 else None
+    lines = [replace(line, model=named, gpus=seen if line.gpus is None else line.gpus) for line in lines]
     chosen = [line for line in _chosen(lines, service) if not _is_further_node(line, notes)]
     servers = [_server(line, notes, len(lines) > 1) for line in chosen or lines[:1]]
     keys = _joined(servers)
