@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from catalogs.deployments.key_texts import with_keys
@@ -84,23 +84,48 @@ def what_if(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
     Raises:
         InputError: The changed deployment is invalid, or the answer was made with another calibration.
     """
-    request = _request(answer, plan, changes)
     caution = _calibration_note(answer)
+    return _compared(answer.request, plan, changes, caution, _effort(answer, plan))
+
+
+def what_if_today(deployment: Deployment, request: PlanRequest, changes: Changes) -> WhatIf:
+    """Simulate a deployment that runs today, and the same with changes.
+
+    Args:
+        deployment: The deployment as it is written.
+        request: The objectives and the load, on the hardware of the deployment.
+        changes: The changes.
+
+    Raises:
+        InputError: One of the deployments is invalid, or the present one cannot start.
+    """
+    today = WrittenDeployment.of(deployment, request, request.model)
+    reason = today.unstartable()
+    if reason is not None:
+        raise InputError(f"the present deployment cannot start: {reason}", deployment.model)
+    keys = {"engine": deployment.engine, **changes.keys}  # a plan names its engine without the version
+    plan = today.entry(None, OTHER).plan
+    return _compared(today.request, plan, replace(changes, keys=keys), "", OTHER)
+
+
+def _compared(base: PlanRequest, plan: Plan, changes: Changes, caution: str, effort: SeedBudget) -> WhatIf:
+    """Return the changed plan compared with a plan that was made for the request `base`."""
+    request = _request(base, plan, changes)
     written = _written(plan, changes)
     found = WrittenDeployment.of(written, request, str(changes.keys.get("model", request.model)))
     request, evaluator, candidate = found.request, found.evaluator, found.candidate
     block = found.block
     planned, now = plan.requests_per_s or 0.0, evaluator.request.requests_per_s or 0.0
     differs = [("requests/s", digits(planned), digits(now))] if digits(planned) != digits(now) else []
-    if answer.request.workload != request.workload:
-        differs.append(("workload", answer.request.workload, request.workload))
+    if base.workload != request.workload:
+        differs.append(("workload", base.workload, request.workload))
     differs += deployment_differs(plan.deployment, block)
     reason = found.unstartable()
     if reason is not None:
         return WhatIf(PlanComparison(tuple(differs), ()), (reason,), None)
-    same = (changes.hardware, changes.workload) == (None, None) and not changes.keys
+    same = (changes.hardware, changes.workload) == (None, None) and not changes.keys.keys() - {"engine"}
     start_per_s = plan.capacity_requests_per_s if same else None  # the rate alone does not change the capacity
-    changed = found.entry(start_per_s, _effort(answer, plan)).plan
+    changed = found.entry(start_per_s, effort).plan
     billed = _billed(changed, candidate, request)
     notes = (*filter(None, [caution]), *_notes(plan, changed, evaluator.request), *billed)
     comparison = PlanComparison(tuple(differs), tuple(figures(plan, changed)), notes)
@@ -124,8 +149,7 @@ def _written(plan: Plan, changes: Changes) -> Deployment:
     return check_pools(validate_as(Deployment, keys, "the changed deployment"))
 
 
-def _request(answer: Answer, plan: Plan, changes: Changes) -> PlanRequest:
-    request = answer.request
+def _request(request: PlanRequest, plan: Plan, changes: Changes) -> PlanRequest:
     same = changes.hardware is None or changes.hardware == plan.deployment["hardware"]
     tariff = request.tariff if same else request.tariff.replace(usd_per_hour=None)
     if same and tariff.usd_per_hour is not None and plan.usd_per_hour is not None:

@@ -174,7 +174,8 @@ def _container(words: Sequence[str], environment: Mapping[str, str]) -> Iterator
             i += 1
             value = words[i] if i < len(words) else ""
         if name in ("-e", "--env") and "=" in value:
-            own |= [value.partition("=")[::2]]  # type: ignore[arg-type]
+            name, _, text = value.partition("=")
+            own[name] = text
         elif name == "--gpus":
             gpus = _devices(value)
         elif name == "--entrypoint":

@@ -59,9 +59,9 @@ def manifest_lines(documents: list[Any]) -> list[LaunchLine]:
 
 
 def _object(found: dict[str, Any]) -> Iterator[LaunchLine]:
-    kind, spec = found.get("kind"), found.get("spec") or {}
+    kind, spec = str(found.get("kind", "")), found.get("spec") or {}
     name = str((found.get("metadata") or {}).get("name", ""))
-    if kind is None and isinstance(found.get("services"), dict):
+    if not kind and isinstance(found.get("services"), dict):
         for service, block in found["services"].items():
             yield from _service(str(service), block or {})
     elif kind == "DynamoGraphDeployment":
@@ -133,10 +133,8 @@ def _container(words: list[str], environment: Mapping[str, str], image: str) -> 
     expanded = [re.sub(r"\$\((\w+)\)", lambda m: environment.get(m[1], m[0]), word) for word in words]
     found = started_by(expanded, environment, image)
     if not found and len(expanded) == 1 and " " in expanded[0]:  # a whole command line in one word
-        script = read_script(expanded[0], environment)
-        found = [
-            line for c in script.commands for line in started_by(c.words, environment | dict(c.environment), image)
-        ]
+        for command in read_script(expanded[0], environment).commands:
+            found += started_by(command.words, {**environment, **command.environment}, image)
     if not found and server_of(image) and not expanded:
         found = started_by(("--model", environment.get("MODEL", "")), environment, image)
     yield from (replace(line, image=image or line.image) for line in found)
