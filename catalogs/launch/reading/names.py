@@ -130,8 +130,8 @@ def engine_of_version(family: str, version: str | None, source: str = "") -> tup
     wanted = int(found[1]), int(found[2])
     if family == "vllm" and wanted < _V1_SINCE:
         return "vllm-v0", _other_version("vllm-v0", version, source)
-    known = {name: _numbers(load_engine(name).version) for name in _versions(family)}
-    known = {name: numbers for name, numbers in known.items() if numbers is not None}
+    numbers = {name: _numbers(load_engine(name).version) for name in _versions(family)}
+    known = {name: pair for name, pair in numbers.items() if pair is not None}
     if not known or family == "llama.cpp":
         return family, ()
     nearest = min(known, key=lambda name: (abs(known[name][0] - wanted[0]), abs(known[name][1] - wanted[1]), name))

@@ -6,36 +6,23 @@ stay as they are written.
 
 from __future__ import annotations
 
-import ast
-import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from catalogs.errors import InputError
+from catalogs.launch.reading.expressions import UNSET, condition_holds, expanded, integer_sum
 
 _NAME: Final = re.compile(r"[A-Za-z_]\w*")
 
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)(\+?)=", re.ASCII)
-
-_UNSET: Final = re.compile(r"\$\{(\w+)\}")
 
 _PREFIXES: Final = ("then", "do", "time", "!", "{", "}")
 
 _SETTERS: Final = ("export", "declare", "local", "readonly", "typeset")
 
 _ENDS: Final = ";&|\n()"
-
-#: Comparisons of `[` and `[[`, by their operator.
-_COMPARE: Final[Mapping[str, Callable[[float, float], bool]]] = {
-    "-eq": lambda a, b: a == b,
-    "-ne": lambda a, b: a != b,
-    "-gt": lambda a, b: a > b,
-    "-ge": lambda a, b: a >= b,
-    "-lt": lambda a, b: a < b,
-    "-le": lambda a, b: a <= b,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +50,7 @@ class Script:
 
 def unset_variables(word: str) -> list[str]:
     """Return the names of the variables in a word that the text does not set."""
-    return _UNSET.findall(word)
+    return UNSET.findall(word)
 
 
 def read_script(text: str, variables: Mapping[str, str] | None = None) -> Script:
@@ -209,7 +196,7 @@ class _Reader:
         if text.startswith("$(", at):
             end = self._bracket(at + 1, "(", ")")
             inner = text[at : end + 1]
-            self._add(_sum(inner, self.variables) or re.sub(r"[\"'\\]", "", inner), quoted)
+            self._add(integer_sum(inner, self.variables) or re.sub(r"[\"'\\]", "", inner), quoted)
             self.at = end + 1
             return
         if text.startswith("${", at):
@@ -258,10 +245,10 @@ class _Reader:
         value = self.variables.get(name)
         missing = value is None or (sign.startswith(":") and not value)
         if sign.endswith("+"):
-            value = None if missing else _expanded(other, self.variables)
+            value = None if missing else expanded(other, self.variables)
             value = value or ""
         elif missing and sign:
-            value = _expanded(other, self.variables)
+            value = expanded(other, self.variables)
         if value is None:
             self._add("${" + name + "}", quoted)
         elif quoted or self._assigns:
@@ -313,8 +300,8 @@ class _Reader:
         for end in self._documents:
             closing = re.compile(rf"^[ \t]*{re.escape(end)}[ \t]*$", re.M).search(self.text, self.at)
             stop = len(self.text) if closing is None else closing.start()
-            name = _expanded(self._target, self.variables).rpartition("/")[2]
-            text = _expanded(self.text[self.at : stop], self.variables)
+            name = expanded(self._target, self.variables).rpartition("/")[2]
+            text = expanded(self.text[self.at : stop], self.variables)
             if self._active is not False:
                 kept = self.script.files.get(name, "") if self._appends else ""
                 self.script.files[name] = kept + text.lstrip("\n") + ("" if text.endswith("\n") else "\n")
@@ -386,7 +373,7 @@ class _Reader:
 
     def _further_test(self, words: list[str]) -> None:
         """Join another test to the condition of the branch that begins."""
-        last, holds = self._branches[-1], _condition(words)
+        last, holds = self._branches[-1], condition_holds(words)
         first = last.active
         if self._joiner == "||":
             joined = True if True in (first, holds) else None if None in (first, holds) else False
@@ -399,7 +386,7 @@ class _Reader:
         """Follow `if`, `elif`, `else`, `fi`, `case` and `esac`; return whether the command is one of them alone."""
         head = words[0]
         if head == "if":
-            taken = _condition(words[1:])
+            taken = condition_holds(words[1:])
             self._branches.append(_Branch(taken, taken is True))
             self._tests = True
         elif head in ("case", "for", "while"):
@@ -411,7 +398,7 @@ class _Reader:
             last = self._branches[-1]
             if last.active is None:
                 return head == "elif"
-            taken = True if head == "else" else _condition(words[1:])
+            taken = True if head == "else" else condition_holds(words[1:])
             last.active = False if last.done else taken
             last.done |= taken is True
             self._tests = head == "elif" and not last.done
@@ -419,88 +406,3 @@ class _Reader:
         else:
             return False
         return True
-
-
-def _expanded(text: str, variables: Mapping[str, str]) -> str:
-    """Return a text with the variables that are set; the others stay."""
-
-    def value(match: re.Match[str]) -> str:
-        name = match[1] or match[3]
-        known = variables.get(name)
-        return known if known is not None else match[0] if match[2] is None else match[2]
-
-    return re.sub(r"\$\{(\w+)(?::?-([^}]*))?\}|\$([A-Za-z_]\w*)", value, text).strip("'\"")
-
-
-#: Operations of `$((...))`; a quotient is rounded towards zero, as in a shell.
-_OPERATIONS: Final[Mapping[type[ast.AST], Callable[..., int]]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Mod: lambda a, b: a - b * int(a / b),
-    ast.FloorDiv: lambda a, b: int(a / b),
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}
-
-
-def _sum(text: str, variables: Mapping[str, str]) -> str | None:
-    """Return the value of `$((A * 8))`, of known integers with comparisons and `a ? b : c`; None for anything else."""
-    inside = re.fullmatch(r"\$\(\((.*)\)\)", text, re.S)
-    if not inside:
-        return None
-    plain = re.sub(r"\$?\{?([A-Za-z_]\w*)\}?", lambda m: variables.get(m[1], m[0]), inside[1])
-    choice = re.fullmatch(r"([^?]+)\?([^:?]+):([^:?]+)", plain, re.S)
-    if choice:
-        plain = f"({choice[2]}) if ({choice[1]}) else ({choice[3]})"
-    try:
-        return str(int(_evaluated(ast.parse(plain.replace("/", "//").strip(), mode="eval").body)))
-    except (SyntaxError, ValueError, ZeroDivisionError, KeyError):
-        return None
-
-
-def _evaluated(node: ast.expr) -> int:
-    """Return the value of an integer expression.
-
-    Raises:
-        ValueError: The expression has something else than integers and the operations of a shell.
-    """
-    if isinstance(node, ast.Constant) and isinstance(node.value, int):
-        return node.value
-    if isinstance(node, ast.BinOp):
-        return _OPERATIONS[type(node.op)](_evaluated(node.left), _evaluated(node.right))
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_evaluated(node.operand)
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        return _OPERATIONS[type(node.ops[0])](_evaluated(node.left), _evaluated(node.comparators[0]))
-    if isinstance(node, ast.IfExp):
-        return _evaluated(node.body if _evaluated(node.test) else node.orelse)
-    raise ValueError(ast.dump(node))
-
-
-def _condition(words: list[str]) -> bool | None:
-    """Return whether a test in `[` or `[[` holds; None where it is another command or something in it is unknown."""
-    if len(words) < 3 or words[0] not in ("[", "[[") or words[-1] not in ("]", "]]"):
-        return None
-    for joiner, decides in (("||", True), ("&&", False)):
-        if joiner in words:
-            at = words.index(joiner)
-            sides = [_condition([*words[:at], "]]"]), _condition(["[[", *words[at + 1 :]])]
-            return decides if decides in sides else None if None in sides else not decides
-    inner = [_UNSET.sub("", word) for word in words[1:-1]]  # an unset variable is empty
-    if any("$" in word or "`" in word for word in inner):
-        return None
-    if len(inner) == 2 and inner[0] in ("-z", "-n"):
-        return (not inner[1]) == (inner[0] == "-z")
-    if len(inner) != 3:
-        return None
-    a, sign, b = inner
-    if sign in ("=", "==", "!="):
-        return None if "*" in b else (a == b) == (sign != "!=")
-    if sign in _COMPARE and a.lstrip("-").isdigit() and b.lstrip("-").isdigit():
-        return _COMPARE[sign](int(a), int(b))
-    return None

@@ -167,9 +167,9 @@ def _graphs(reading: Reading, graphs: dict[str, Any]) -> None:
 
 def _kernels(reading: Reading, options: dict[str, Any]) -> None:
     experts = options.pop("moe_config", None) or {}
-    pairs = ((experts.get("backend"), MOE_BACKENDS, "moe_backend"),)
+    pairs = [(experts.get("backend"), MOE_BACKENDS, "moe_backend")]
     if not options.get("max_input_len"):
-        pairs += ((options.pop("attn_backend", None), ATTENTION_BACKENDS, "attention_backend"),)
+        pairs.append((options.pop("attn_backend", None), ATTENTION_BACKENDS, "attention_backend"))
     for named, names, key in pairs:
         known = {name.lower(): value for value, name in names.items()}
         if named is not None and str(named).lower() in known:

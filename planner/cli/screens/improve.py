@@ -136,9 +136,9 @@ def _remarks(found: Improvement) -> Iterator[Line]:
             yield "Elsewhere", f"{other.hardware}: {other.reason or 'no plan'}"
         else:
             yield "Elsewhere", f"{other.figures.words}: {_figures(other.figures)}"
-    important = [note for note in found.notes if note["kind"] in WORTH_READING]
-    for note in important[:MOST_NOTES]:
-        head = f"{note['flag']}: " if note["flag"] else ""
-        yield "Read", f"{note['kind']}: {head}{note['text']}"
+    important = [row for row in found.notes if row["kind"] in WORTH_READING]
+    for row in important[:MOST_NOTES]:
+        head = f"{row['flag']}: " if row["flag"] else ""
+        yield "Read", f"{row['kind']}: {head}{row['text']}"
     if len(important) > MOST_NOTES:
         yield "Read", f"{len(important) - MOST_NOTES} more notes: --json FILE has all"
