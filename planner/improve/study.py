@@ -23,7 +23,7 @@ from planner.answer.schema import Answer
 from planner.improve.changes import KEPT, Change, changes_between, flag_changes
 from planner.improve.document import SCHEMA_VERSION, ChangeRow, Figures, Improvement, OtherHardware, savings
 from planner.pipeline import plan as search_plan
-from planner.problem.request import PlanRequest
+from planner.problem.request import CONTEXT, DISAGGREGATED, PIPELINES, PlanRequest
 from planner.search.candidate_tester import TIE
 from planner.studies.written_deployment import WrittenDeployment
 
@@ -31,6 +31,14 @@ from planner.studies.written_deployment import WrittenDeployment
 Report = Callable[[str], None]
 
 _WHERE: Final = "the deployment of the command"
+
+#: Kinds of candidate that a search considers only where the present deployment is one of them.
+_EXTENSIONS: Final = {
+    "disaggregation": DISAGGREGATED,
+    "pipeline_parallel": PIPELINES,
+    "context_parallel": CONTEXT,
+    "decode_context_parallel": CONTEXT,
+}
 
 
 @dataclass(slots=True)
@@ -162,7 +170,8 @@ def request_for(read: ReadLaunch, values: Mapping[str, Any]) -> dict[str, Any]:
     keys = read.keys
     fixed = {key: keys[key] for key in KEPT if keys.get(key) is not None}
     own = {"model": keys["model"], "engine": keys["engine"], "hardware": keys["hardware"], "fixed": fixed}
-    return {**values, **own}
+    also = list(dict.fromkeys(kind for key, kind in _EXTENSIONS.items() if keys.get(key, 1) not in (1, None)))
+    return {**values, **own, **({"also": also} if also else {})}
 
 
 def _changed(
@@ -181,8 +190,10 @@ def _changed(
     for change in changes:
         improver.report(f"{change.what} alone")
         alone[change.what] = improver.entry(with_keys(base, change.after))
-    made, keys = _in_turn(improver, base, today, changes, alone)
+    made, keys = _in_turn(improver, base, changes, alone)
     final = improver.entry(keys, BEST) if made else today
+    if not improver.better(final, today):  # with more seeds, the gain is no more than a tie
+        made, keys, final = [], base, today
     rows = [_row(improver, change, base, alone[change.what], change in made) for change in changes]
     rows.sort(key=lambda row: not row.recommended)
     return rows, final, keys
@@ -191,7 +202,6 @@ def _changed(
 def _in_turn(
     improver: Improver,
     base: Mapping[str, Any],
-    today: EvaluatedPlan | str,
     changes: Sequence[Change],
     alone: Mapping[str, EvaluatedPlan | str],
 ) -> tuple[list[Change], Mapping[str, Any]]:
@@ -200,7 +210,7 @@ def _in_turn(
     Where a chain of single changes stays behind all of them together, all of them are kept.
     """
     made: list[Change] = []
-    keys, present = base, today
+    keys, present = base, improver.entry(base)
     for change in sorted(changes, key=lambda c: improver.rank(alone[c.what])):
         wider = with_keys(keys, change.after)
         improver.report(f"with {change.what}")
