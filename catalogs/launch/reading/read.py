@@ -337,7 +337,7 @@ def _completed(
 
 
 def _polls_seldom(servers: Sequence[_Server]) -> bool:
-    words = [word for server in servers for word in server.line.words]
+    words = [part for server in servers for word in server.line.words for part in word.split("=", 1)]
     return any(w == "--scheduler-recv-interval" and b != "1" for w, b in pairwise(words))
 
 
