@@ -50,6 +50,11 @@ class NetworkPackage:
         return {"target": self.target, "files": sorted(self.files), "notes": list(self.notes)}
 
 
+def usual_target(plan: NetworkPlan) -> str:
+    """Return the target that starts the engine of a plan."""
+    return _TARGETS[str(plan.deployment["engine"])][0]
+
+
 def pack_network(answer: NetworkAnswer, target: str, alternative: int = 0) -> NetworkPackage:
     """Return the files that start a plan of a network.
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from catalogs.arrays import FloatArray
 from catalogs.deployments.networks import NetworkDeployment
-from catalogs.workloads.jobs import JobWorkload
+from catalogs.workloads.jobs import JobSet, JobWorkload
 from planner.evaluation.confidence import LEVELS, SEEDS, Confidence, confidence_at_levels
 from planner.evaluation.evaluator import RunSizes
 from planner.networks.candidate import JobCandidate
@@ -130,13 +130,17 @@ class JobEvaluator:
         request: The request.
         service: Prices of its job.
         n_simulated: Jobs simulated so far.
+        most_jobs: Most jobs of a run.
+        burstiness: The power of every gap between arrivals, with the same mean gap; below 1, bursts are milder.
     """
 
     request: NetworkRequest
     service: JobService
     n_simulated: int = 0
+    most_jobs: int = _MOST_JOBS
+    burstiness: float = 1.0
     _compiled: dict[JobCandidate, CompiledJobs] = field(default_factory=dict, repr=False)
-    _seen: dict[tuple[JobCandidate, float, float, int], JobObservation] = field(default_factory=dict, repr=False)
+    _seen: dict[tuple[JobCandidate, float, float, int, int], JobObservation] = field(default_factory=dict, repr=False)
 
     @property
     def n_candidates(self) -> int:
@@ -164,18 +168,30 @@ class JobEvaluator:
             found = tuple(self.observe(candidate, jobs_per_s, slow, first + i) for i in range(seeds))
         return JobVerdict(jobs_per_s, slow, self.request.objectives, found, load)
 
-    def observe(self, candidate: JobCandidate, jobs_per_s: float, slowdown: float, seed: int) -> JobObservation:
+    def observe(
+        self, candidate: JobCandidate, jobs_per_s: float, slowdown: float, seed: int, most_jobs: int | None = None
+    ) -> JobObservation:
         """Return the steady part of one run; equal runs are simulated once."""
-        key = candidate, jobs_per_s, slowdown, seed
+        n_jobs = min(self.n_jobs(candidate), most_jobs or self.most_jobs)
+        key = candidate, jobs_per_s, slowdown, seed, n_jobs
         if key not in self._seen:
             delay_s = candidate.queue_delay_s / slowdown
             compiled = self._compile(candidate)
             deployment = compiled.deployment.model_copy(update={"queue_delay_s": delay_s})
             scaled = replace(compiled, deployment=deployment)
-            jobs = JobWorkload().draw(seed, self.n_jobs(candidate), jobs_per_s * slowdown)
+            jobs = self._drawn(seed, n_jobs, jobs_per_s * slowdown)
             self._seen[key] = JobObservation.of(simulate_jobs(scaled, jobs), scaled)
             self.n_simulated += jobs.n
         return self._seen[key]
+
+    def _drawn(self, seed: int, n_jobs: int, jobs_per_s: float) -> JobSet:
+        """Return the jobs of a run, with milder or stronger bursts where they are asked for."""
+        jobs = JobWorkload().draw(seed, n_jobs, jobs_per_s)
+        if self.burstiness == 1.0:
+            return jobs
+        gaps_s = np.diff(jobs.arrival_s, prepend=0.0)
+        powers = gaps_s**self.burstiness
+        return replace(jobs, arrival_s=np.cumsum(powers * (gaps_s.sum() / powers.sum())))
 
     def n_jobs(self, candidate: JobCandidate) -> int:
         """Return the jobs of a run: enough for the highest percentile, and for many batches of every replica."""
@@ -190,7 +206,7 @@ class JobEvaluator:
 
     def _compile(self, candidate: JobCandidate) -> CompiledJobs:
         if candidate not in self._compiled:
-            self._compiled[candidate] = compile_jobs(self.deployment(candidate))
+            self._compiled[candidate] = replace(compile_jobs(self.deployment(candidate)), change=self.service.change)
         return self._compiled[candidate]
 
     def certainty(self, candidate: JobCandidate, jobs_per_s: float) -> Mapping[Slo, Confidence]:

@@ -18,13 +18,26 @@ from planner.evaluation.confidence import SEEDS, Confidence
 from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate, price_of
 from planner.networks.evaluation import JobVerdict, met_surely
-from planner.networks.schema import JobMemory, JobMetrics, NetworkPlan, PriceError, StageRow, UnitEnergy
+from planner.networks.schema import (
+    JobMemory,
+    JobMetrics,
+    LoadPoint,
+    NetworkPlan,
+    PriceError,
+    StageRow,
+    UnitEnergy,
+)
 from planner.networks.service import error_factor
 from planner.problem.slo import STATS, Slo, statistic_s
 from simulator.networks.factors import interval_factor
 
 #: Above this share of the rate of full batches, a plan is limited by them and not by waiting.
 _FULL: Final = 0.97
+
+#: Loads of the curve of a plan, as shares of its capacity, and the jobs of each run.
+_LOADS: Final = (0.05, 0.25, 0.5, 0.7, 0.85, 0.95, 1.0)
+
+_CURVE_JOBS: Final = 2_000
 
 #: Steps in which a rate is lowered until it holds with several seeds, and the most of them.
 _STEP: Final = 0.98
@@ -106,8 +119,27 @@ class PlanBuilder:
             memory=self._memory(candidate),
             stages=self._stages(candidate),
             error=self._error(candidate),
+            curve=[] if capacity is None else self._curve(candidate, capacity, cost.usd_per_hour),
             notices=self._notices(candidate),
         )
+
+    def _curve(self, candidate: JobCandidate, capacity: float, usd_per_hour: float | None) -> list[LoadPoint]:
+        """Return a plan under loads up to its capacity, at the predicted speed."""
+        evaluator, items = self.assessor.evaluator, self.assessor.evaluator.service.job.items
+        found = []
+        for share in _LOADS:
+            rate = share * capacity
+            seen = evaluator.observe(candidate, rate, 1.0, self.assessor.request.seed, _CURVE_JOBS)
+            units_per_hour = rate * items * SECONDS_PER_HOUR
+            found.append(
+                LoadPoint(
+                    requests_per_s=rate,
+                    e2e_s=_stats(seen.e2e_s),
+                    usd_per_unit=None if usd_per_hour is None else usd_per_hour / units_per_hour,
+                    wh_per_unit=1e3 * seen.joules_per_job / items / JOULES_PER_KWH * DEFAULT_PUE,
+                )
+            )
+        return found
 
     def _limited_by(
         self, candidate: JobCandidate, capacity: float | None, bars: Mapping[Slo, Confidence]
@@ -153,6 +185,10 @@ class PlanBuilder:
                 host_bound=stage.host_s > stage.device_s,
                 measured_fraction=stage.measured,
                 interpolated_fraction=stage.interpolated,
+                compute_s=stage.runs * stage.compute_s,
+                memory_s=stage.runs * stage.memory_s,
+                fixed_s=stage.runs * stage.fixed_s,
+                host_s=stage.runs * stage.host_s,
             )
             for stage in price.stages
         ]

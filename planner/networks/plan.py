@@ -208,14 +208,29 @@ def plan_network(request: NetworkRequest, progress: Progress | None = None) -> N
     )
 
 
-def _fewest(request: NetworkRequest) -> SizedCandidate | None:
-    """Return the best candidate of a changed request; None if there is none or it cannot be planned."""
+@dataclass(frozen=True, slots=True)
+class PricedCandidate:
+    """The best candidate of a request, and its price; None if no price is known."""
+
+    sized: SizedCandidate
+    usd_per_hour: float | None
+
+
+def best_of(request: NetworkRequest) -> PricedCandidate | None:
+    """Return the best candidate of a request with its price; None if there is none or it cannot be planned."""
     try:
         planner = NetworkPlanner.of(request)
         planner.run()
+        best = next(iter(planner.winners()), None)
+        return None if best is None else PricedCandidate(best, planner.assessor.usd_per_hour(best.candidate))
     except InputError:
         return None
-    return next(iter(planner.winners()), None)
+
+
+def _fewest(request: NetworkRequest) -> SizedCandidate | None:
+    """Return the best candidate of a changed request; None if there is none or it cannot be planned."""
+    found = best_of(request)
+    return None if found is None else found.sized
 
 
 def _job_block(job: PlannedJob) -> JobBlock:

@@ -81,7 +81,11 @@ class JobMemory(JsonBlock):
 
 
 class StageRow(JsonBlock):
-    """One stage of a job on one replica: how often it runs, the seconds of all runs, and where its time is known."""
+    """One stage of a job on one replica: how often it runs, the seconds of all runs, and where its time is known.
+
+    `compute_s` and `memory_s` are the seconds of kernels that are bound by arithmetic and by bytes, `fixed_s` those of
+    short kernels, and `host_s` the seconds of launches on the host. All of them are of all runs.
+    """
 
     name: str
     runs: int
@@ -90,6 +94,10 @@ class StageRow(JsonBlock):
     host_bound: bool
     measured_fraction: float
     interpolated_fraction: float
+    compute_s: float = 0.0
+    memory_s: float = 0.0
+    fixed_s: float = 0.0
+    host_s: float = 0.0
 
 
 class PriceError(JsonBlock):
@@ -104,8 +112,20 @@ class PriceError(JsonBlock):
     bundle: str
 
 
+class LoadPoint(JsonBlock):
+    """A plan under another load, at the predicted speed: one short run with the seed of the request."""
+
+    requests_per_s: float
+    e2e_s: Stats
+    usd_per_unit: float | None
+    wh_per_unit: float
+
+
 class NetworkPlan(JsonBlock):
-    """One plan of an answer: a deployment that `simulate` reads, and its figures at `requests_per_s` jobs/s."""
+    """One plan of an answer: a deployment that `simulate` reads, and its figures at `requests_per_s` jobs/s.
+
+    `curve` holds the plan from a light load to its capacity.
+    """
 
     deployment: dict[str, Any]
     words: str
@@ -121,7 +141,13 @@ class NetworkPlan(JsonBlock):
     memory: JobMemory
     stages: list[StageRow]
     error: PriceError
+    curve: list[LoadPoint] = Field(default_factory=list)
     notices: list[str] = Field(default_factory=list)
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Return the price of the plan; None if it is unknown."""
+        return None if self.cost is None else self.cost.usd_per_hour
 
 
 class NetworkHardwareRow(JsonBlock):

@@ -39,19 +39,20 @@ def render(answer: NetworkAnswer, width: int = PIPED) -> str:
     return "\n".join(rows)
 
 
-def _question(answer: NetworkAnswer) -> Line:
+def question_words(answer: NetworkAnswer) -> str:
+    """Return the request in words: the network, the hardware, the job, the load, and what is optimised."""
     request, job = answer.request, answer.job
     if request.requests_per_s is not None:
         rate = f"{digits(request.requests_per_s)} jobs/s"
     else:
         rate = "a light load" if request.objective == "latency" else "highest rate that holds"
     goal = GOALS.get(request.objective, f"lowest {request.objective}")
-    return "Request", f"{job.network} ({job.family}) on {request.hardware}, job {job.words}, {rate}, {goal}"
+    return f"{job.network} ({job.family}) on {request.hardware}, job {job.words}, {rate}, {goal}"
 
 
 def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
     request, unit = answer.request, answer.job.unit
-    yield _question(answer)
+    yield "Request", question_words(answer)
     yield "", ""
     yield "Recommended", best.words
     for words, row in zip(request.slo_words, best.slo, strict=True):
@@ -63,7 +64,7 @@ def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
     yield "Energy", _energy_words(best.energy, unit)
     yield from _machine(best)
     for other in answer.alternatives:
-        yield "Alternative", f"{other.words}: {_difference(other, unit)}"
+        yield "Alternative", f"{other.words}: {difference_words(other, unit)}"
     for i, kind in enumerate(answer.hardware):
         yield "" if i else "Hardware", _hardware_words(kind, unit)
     for notice in (*answer.search.left_out, *best.notices[:4]):
@@ -141,7 +142,8 @@ def _hardware_words(row: NetworkHardwareRow, unit: str) -> str:
     return f"{row.hardware}: no plan, {row.why}"
 
 
-def _difference(other: NetworkPlan, unit: str) -> str:
+def difference_words(other: NetworkPlan, unit: str) -> str:
+    """Return the capacity, the cost and the energy of an alternative."""
     found = []
     if other.capacity_requests_per_s is not None:
         found.append(f"capacity {digits(other.capacity_requests_per_s)} jobs/s")
@@ -160,7 +162,7 @@ def _search(answer: NetworkAnswer) -> Line:
 
 def _refused(answer: NetworkAnswer) -> Iterator[Line]:
     refusal, search = answer.infeasible, answer.search
-    yield _question(answer)
+    yield "Request", question_words(answer)
     yield from refused_lines(
         NO_REASON if refusal is None else refusal.binding_constraint,
         answer.request.slo_words,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import exp, log
 from statistics import NormalDist
@@ -34,9 +35,11 @@ class JobService:
 
     Attributes:
         job: The job.
+        change: Changes every price, as a counterfactual does; None: the prices as they are.
     """
 
     job: PlannedJob
+    change: Callable[[JobPrice], JobPrice] | None = None
     _prices: dict[tuple[Setup, int], JobPrice] = field(default_factory=dict, repr=False, compare=False)
     _bundles: dict[str, Bundle] = field(default_factory=dict, repr=False, compare=False)
 
@@ -78,7 +81,8 @@ class JobService:
             sizes = dict(self.job.sizes)
             if BATCH in self.job.all_sizes:
                 sizes[BATCH] = jobs * self.job.items
-            self._prices[key] = price_job(self.job.network, self.bundle(setup), setup.hardware, setup.execution, sizes)
+            found = price_job(self.job.network, self.bundle(setup), setup.hardware, setup.execution, sizes)
+            self._prices[key] = found if self.change is None else self.change(found)
         return self._prices[key]
 
     def seconds(self, setup: Setup, jobs: int = 1) -> float:

@@ -13,6 +13,7 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
+from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import validate_as
 from catalogs.ui.words import counted, digits, human_s, sure_percent
 from planner.answer.evaluate import BEST, OTHER, PlanEvaluator, SeedBudget
@@ -66,7 +67,7 @@ class WhatIf:
 
     comparison: PlanComparison
     breaks: tuple[str, ...]
-    plan: Plan | None
+    plan: JsonBlock | None
 
     def document(self) -> dict[str, Any]:
         """Return the document of `plan whatif --json`."""

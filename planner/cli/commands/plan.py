@@ -139,7 +139,7 @@ def plan_of_network(keys: dict[str, Any], json_to: str | None, html: Path | None
         write_atomically(deployment_out, [dump_yaml(answer.best.deployment)])
     write_result(answer.document(), json_to, lambda: show_network(answer))
     if html is not None:
-        from planner.networks.page import write_page
+        from planner.networks.report.page import write_page
 
         write_page(answer, html)
     if answer.search.interrupted:

@@ -8,7 +8,7 @@ from typing import Final
 
 from catalogs.ui.charts import number_text
 from catalogs.ui.terminal import LABEL, Line, open_console, show_lines, text_table
-from catalogs.ui.words import dollars, duration_text, grams, joules, percent, rate, seconds
+from catalogs.ui.words import digits, dollars, duration_text, grams, joules, percent, rate, seconds
 from planner.deploy.package import Package
 from planner.report.evidence import growth_row
 from planner.search.pareto_search import ParetoAnswer, best_balance_words, footnotes, shown, shown_unit
@@ -23,7 +23,15 @@ from planner.studies.whatif import WhatIf
 #: Maximum length of a value in a table of differences, in characters.
 _CELL: Final = 26
 
-_TEXT: Final = {"rate": rate, "seconds": seconds, "usd": dollars, "joules": joules, "grams": grams, "share": percent}
+_TEXT: Final = {
+    "rate": rate,
+    "jobs": lambda per_s: f"{digits(per_s)} jobs/s",
+    "seconds": seconds,
+    "usd": dollars,
+    "joules": joules,
+    "grams": grams,
+    "share": percent,
+}
 
 
 def show_comparison(c: PlanComparison, names: tuple[str, str]) -> None:

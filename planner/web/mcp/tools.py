@@ -24,7 +24,7 @@ from catalogs.io.yaml_loader import dump_yaml
 _BRIEF: Final = ("feasible", "best", "infeasible", "prices", "assumptions", "reproduce", "search")
 
 #: Parts of a plan that are left out unless the whole answer is wanted: curves and distributions.
-_LARGE_PARTS: Final = ("curve", "latency_cdf", "metrics", "time_breakdown")
+_LARGE_PARTS: Final = ("curve", "stages", "latency_cdf", "metrics", "time_breakdown")
 
 
 class RunningCommand:
@@ -122,10 +122,10 @@ def _number(description: str, kind: str = "number", **more: Any) -> dict[str, An
 
 def _question_keys() -> dict[str, Any]:
     """Return the keys of a question that one chooses by hand, with their help texts."""
-    from planner.problem.request_keys import request_keys
+    from planner.problem.request_keys import plan_keys
 
     found: dict[str, Any] = {}
-    for key in request_keys().values():
+    for key in plan_keys().values():
         if key.run_only or (key.option is None and "." in key.name):
             continue
         found[key.name] = {"type": key.kind, "description": key.description}
@@ -191,10 +191,12 @@ def _simulate(arguments: dict[str, Any], running: RunningCommand) -> dict[str, A
 
 
 def _guess(arguments: dict[str, Any], _: RunningCommand) -> dict[str, Any]:
-    from planner.problem.scenario import request_of_keys
-    from planner.web.documents.guess import guess_document
+    from planner.networks.request import NetworkRequest
+    from planner.web.documents.guess import guess_document, network_guess_document
+    from planner.web.questions import any_request
 
-    return dict(guess_document(request_of_keys(arguments)))
+    request = any_request(arguments)
+    return dict(network_guess_document(request) if isinstance(request, NetworkRequest) else guess_document(request))
 
 
 def _analyze(arguments: dict[str, Any], _: RunningCommand) -> dict[str, Any]:
@@ -224,7 +226,8 @@ TOOLS: Final = (
     Tool(
         "plan",
         "Plan a deployment",
-        "Find the cheapest deployment of a language model that meets latency objectives, by simulation of calibrated "
+        "Find the cheapest deployment of a language model, or of a network such as an image or video model, an encoder "
+        "or a detector, that meets latency objectives, by simulation of calibrated "
         "candidates. Returns the deployment, its cost, latencies with probabilities, and the command that starts it; "
         "or what would meet the objectives. Takes seconds to minutes.",
         _plan_properties,

@@ -59,7 +59,12 @@ class KnownEvaluator(JobEvaluator):
         if candidate not in self.known:
             found = compile_jobs(self.deployment(candidate))
             self.known[candidate] = KnownJobs(
-                found.deployment, found.networks, found.hardware, found.bundle, found.execution, {}, self.seconds_of
+                found.deployment,
+                found.networks,
+                found.hardware,
+                found.bundle,
+                found.execution,
+                seconds_of=self.seconds_of,
             )
         return self.known[candidate]
 

@@ -52,6 +52,7 @@ function recommended(view, files) {
       ? fold("Hardware to choose from", () => [textTable(view.hardware, "Hardware"), list(view.left_out)])
       : null,
     ...others.filter((f) => f.name === "curve" || f.name === "distribution").map(folded),
+    ...(view.tables ?? []).map((part) => fold(part.title, () => textTable(part.table, part.title))),
     fold("Memory and time", () =>
       others.filter((f) => ["memory", "time"].includes(f.name)).map((f) => figure(f, true)),
     ),
@@ -64,6 +65,7 @@ function recommended(view, files) {
     view.sections.length ? fold("Users, ownership, power and quality", () => pairs(view.sections)) : null,
     fold("How sure is this?", () => [
       ...others.filter((f) => f.name === "evidence").map((f) => figure(f)),
+      view.errors ? textTable(view.errors, "Published error of the prices") : null,
       view.stated?.length
         ? table({
             head: ["Statistic", "Runs compared", "True value relative to the simulated one"],
