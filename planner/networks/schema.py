@@ -15,16 +15,24 @@ from planner.networks.request import NetworkRequest
 SCHEMA_VERSION: Final = 1
 
 
+class JobPart(JsonBlock):
+    """One of several jobs: its share of all jobs, and its sizes."""
+
+    share: float
+    sizes: dict[str, int]
+
+
 class JobBlock(JsonBlock):
     """The job of a plan: its sizes, and what it yields.
 
     Attributes:
         network: The network.
         family: What it does.
-        sizes: Every size of the job.
+        sizes: Every size of the job, the first one of several.
         words: The sizes in words.
         unit: What a job yields, such as "image"; figures per unit count these.
         units_per_job: How many one job yields.
+        parts: The different jobs; empty where all jobs are equal.
     """
 
     network: str
@@ -33,6 +41,7 @@ class JobBlock(JsonBlock):
     words: str
     unit: str
     units_per_job: int
+    parts: list[JobPart] = Field(default_factory=list)
 
 
 class JobMetrics(JsonBlock):

@@ -42,7 +42,10 @@ def render(answer: NetworkAnswer, width: int = PIPED) -> str:
 def question_words(answer: NetworkAnswer) -> str:
     """Return the request in words: the network, the hardware, the job, the load, and what is optimised."""
     request, job = answer.request, answer.job
-    if request.requests_per_s is not None:
+    if request.users is not None:
+        think = f" with a think time of {seconds(request.think_s)}" if request.think_s else ""
+        rate = f"{counted(request.users, 'user')}{think}"
+    elif request.requests_per_s is not None:
         rate = f"{digits(request.requests_per_s)} jobs/s"
     else:
         rate = "a light load" if request.objective == "latency" else "highest rate that holds"
@@ -76,12 +79,13 @@ def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
 def _capacity(answer: NetworkAnswer, plan: NetworkPlan) -> Iterator[Line]:
     unit = answer.job.unit
     sure = percent(answer.request.confidence)
+    label = "" if plan.capacity_requests_per_s is not None else "Load"
     if plan.capacity_requests_per_s is not None:
         why = f" ({plan.limited_by})" if plan.limited_by else ""
         yield "Capacity", f"{digits(plan.capacity_requests_per_s)} jobs/s with {sure} confidence{why}"
     each = f"{plan.units_per_hour:,.4g}" if plan.units_per_hour < 1000 else f"{plan.units_per_hour:,.0f}"
     rate = digits(plan.requests_per_s)
-    yield "", f"{each} {unit}s per hour at {rate} jobs/s; latency, cost and energy refer to this rate"
+    yield label, f"{each} {unit}s per hour at {rate} jobs/s; latency, cost and energy refer to this rate"
 
 
 def _money(plan: NetworkPlan, unit: str) -> Iterator[Line]:

@@ -140,6 +140,18 @@ RequiredRate = Annotated[
     key("Required requests per second (default: the highest sustainable rate).", LOAD, "--rate", alias="rate"),
 ]
 
+Users = Annotated[Whole | None, key("Required number of concurrent users; replaces --rate.", LOAD, "--users")]
+
+ThinkTime = Annotated[
+    Number,
+    key(
+        "Think time of a user between an answer and the next request, seconds.",
+        LOAD,
+        metavar="S",
+        former="--think-time",
+    ),
+]
+
 RequiredConfidence = Annotated[
     Number, key("Probability with which each objective must be met, from 0.5 to 0.98.", option="--confidence")
 ]
@@ -271,16 +283,8 @@ class PlanRequest(RequestModel):
             value_of="workload",
         ),
     ] = False
-    users: Annotated[Whole | None, key("Required number of concurrent users; replaces --rate.", LOAD, "--users")] = None
-    think_s: Annotated[
-        Number,
-        key(
-            "Think time of a user between an answer and the next request, seconds.",
-            LOAD,
-            metavar="S",
-            former="--think-time",
-        ),
-    ] = 0.0
+    users: Users = None
+    think_s: ThinkTime = 0.0
     spare: Annotated[
         InstanceOf[FailureTolerance],
         *_SPARE,

@@ -169,14 +169,14 @@ def refuse_unknown(request: PlanRequest | NetworkRequest) -> None:
     """
     from catalogs.models.catalog import load_model
     from catalogs.networks.files import load_network
-    from planner.networks.job import read_job
+    from planner.networks.mix import read_jobs
     from planner.networks.request import NetworkRequest
     from planner.problem.hardware_choice import is_any, named_hardware
 
     if not is_any(request.hardware):
         named_hardware(request.hardware)
     if isinstance(request, NetworkRequest):
-        read_job(load_network(request.model), request.job, request.steps)
+        read_jobs(load_network(request.model), request.job, request.steps)
         return
     if not is_hugging_face_id(request.model):
         load_model(request.model)

@@ -104,7 +104,7 @@ def _split(words: str) -> tuple[str, str]:
 
 def _capacity(plan: NetworkPlan) -> str:
     if plan.capacity_requests_per_s is None:
-        return "The highest rate that holds was not searched."
+        return "The highest rate that holds is searched for a rate of jobs, not for users."
     limit = f": {plan.limited_by}" if plan.limited_by else ""
     return f"The plan holds {digits(plan.capacity_requests_per_s)} jobs/s at the confidence{limit}."
 

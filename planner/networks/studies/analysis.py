@@ -16,6 +16,7 @@ from catalogs.ui.charts import time_text
 from catalogs.ui.words import digits, gigabytes, percent
 from planner.networks.candidate import Setup
 from planner.networks.job import BATCH, read_job
+from planner.networks.mix import JobMix
 from planner.networks.request import MODES
 from planner.networks.service import JobService
 from simulator.analysis.operators import BOUND_WORDS, COMPUTE, FIXED, MEMORY, OperatorRow, operator_document
@@ -75,7 +76,7 @@ def analyze_job(query: JobQuery) -> JobAnalysis:
         raise InputError("batch is a whole number of at least 1", query.batch, "1")
     if query.mode not in MODES:
         raise InputError("an execution of a network", query.mode, nearest_name(query.mode, MODES) or ", ".join(MODES))
-    service = JobService(read_job(load_network(query.model), query.job, query.steps))
+    service = JobService(JobMix.one(read_job(load_network(query.model), query.job, query.steps)))
     hardware = parse_hardware(query.hardware)
     known = hardware.accelerator.peak_flops
     precision = query.precision or next((p for p in ("bf16", "fp16", "fp32") if p in known), "fp32")

@@ -75,6 +75,8 @@ def _why(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[str]:
     goal = _GOALS[request.objective]
     if request.objective == "cost" and request.requests_per_s is not None:
         goal = f"is the cheapest that holds {digits(request.requests_per_s)} jobs/s"
+    if request.objective == "cost" and request.users is not None:
+        goal = f"is the cheapest that holds {counted(request.users, 'user')}"
     yield (
         f"Of {counted(search.n_space, 'deployment')}, {search.n_bounded_out:,} cannot meet the objectives or gain "
         f"nothing (bounds) and {search.n_simulated:,} were simulated; this one {goal}."
@@ -109,7 +111,9 @@ def why_not(best: NetworkPlan, other: NetworkPlan, unit: str) -> str:
 
 def _binds(plan: NetworkPlan, binding: Binding | None) -> str:
     first = f"{plan.limited_by}; " if plan.limited_by else ""
-    unknown = "what binds is not known: the plan misses an objective under a light load with the seed of the search"
+    unknown = "what binds is known for a rate of jobs only"
+    if plan.capacity_requests_per_s is not None:
+        unknown = "what binds is not known: the plan misses an objective under a light load with the seed of the search"
     return first + (unknown if binding is None else binding.words)
 
 

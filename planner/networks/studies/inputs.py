@@ -17,7 +17,6 @@ from planner.evaluation.capacity import find_capacity
 from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate
 from planner.networks.evaluation import JobEvaluator, JobVerdict
-from planner.networks.service import JobService
 from planner.studies.binding import IMPROVEMENT, RESOLUTION, Binding, CapacityGain, gain_of, ranked
 from planner.studies.capacity_inputs import ARRIVALS, COMPUTE, FIXED, HOST, LINK, MEMORY
 from simulator.networks.job import JobPrice, Resource
@@ -53,15 +52,13 @@ def network_inputs(evaluator: JobEvaluator, candidate: JobCandidate) -> Iterator
         def change(price: JobPrice) -> JobPrice:
             return price.improved(resource, factor)
 
-        service = JobService(evaluator.service.job, change)
-        return JobEvaluator(evaluator.request, service, most_jobs=evaluator.most_jobs), candidate
+        return evaluator.with_(service=replace(evaluator.service, change=change, _prices={})), candidate
 
     def larger(factor: float) -> tuple[JobEvaluator, JobCandidate]:
         return evaluator, replace(candidate, max_batch=round(factor * candidate.max_batch))
 
     def smoother(factor: float) -> tuple[JobEvaluator, JobCandidate]:
-        service, most = evaluator.service, evaluator.most_jobs
-        return JobEvaluator(evaluator.request, service, most_jobs=most, burstiness=1.0 / factor), candidate
+        return evaluator.with_(burstiness=1.0 / factor), candidate
 
     for resource, name, advice in _RESOURCES:
         if resource != "link" or candidate.setup.ranks > 1:
@@ -83,8 +80,7 @@ def find_network_binding(
         capacity_per_s: Its capacity, with which the search begins.
         tell: Called with a description of each simulation before it starts.
     """
-    service = assessor.evaluator.service
-    plain = JobEvaluator(assessor.request, service, most_jobs=_MOST_JOBS)
+    plain = assessor.evaluator.with_(most_jobs=_MOST_JOBS)
     tell("the capacity of the plan itself")
     floor = plain.verdict(candidate, JobAssessor(assessor.request, plain).light_per_s(candidate))
     if not floor.met:

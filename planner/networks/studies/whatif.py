@@ -17,8 +17,9 @@ from planner.economics.money import offer_words
 from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate, Setup
 from planner.networks.evaluation import JobEvaluator
-from planner.networks.job import BATCH, read_job
+from planner.networks.job import BATCH
 from planner.networks.measure import PlanBuilder
+from planner.networks.mix import read_jobs
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 from planner.networks.service import JobService
@@ -36,7 +37,7 @@ ELSEWHERE: Final = {"hardware": "--hw", "job": "--job", "model": "plan --model"}
 #: Keys of a deployment that a plan of a network simulates; the others keep their defaults.
 _SIMULATED: Final = (
     "replicas", "mode", "precision", "ulysses", "ring", "guidance", "shard_weights", "offload", "max_batch",
-    "queue_delay_s",
+    "queue_delay_s", "instances",
 )  # fmt: skip
 
 
@@ -66,6 +67,10 @@ def what_if_network(answer: NetworkAnswer, plan: NetworkPlan, changes: NetworkCh
         InputError: A change is invalid, or the answer was made with another calibration.
     """
     notes: list[str] = []
+    if answer.request.users is not None and changes.requests_per_s is not None:
+        raise InputError(
+            "the plan is for users, who send jobs after each other", changes.requests_per_s, "plan --users N"
+        )
     written = _written(answer, plan, changes, notes)
     request = _request(answer, plan, changes, written)
     candidate = candidate_of(written)
@@ -86,7 +91,9 @@ def what_if_network(answer: NetworkAnswer, plan: NetworkPlan, changes: NetworkCh
         notes.append(f"no known price for {written.hardware}")
     notes += [notice for notice in changed.notices if notice not in plan.notices]
     found = tuple(figures(plan, changed, answer.job.unit, builder.assessor.evaluator.service.job.unit))
-    return WhatIf(PlanComparison(tuple(differs), found, tuple(notes)), tuple(_breaks(changed)), changed)
+    return WhatIf(
+        PlanComparison(tuple(differs), found, tuple(notes)), tuple(_breaks(changed, request.users is not None)), changed
+    )
 
 
 def parse_changes(settings: Sequence[str]) -> dict[str, Any]:
@@ -124,7 +131,7 @@ def check_change(key: str) -> None:
 def builder_of(request: NetworkRequest, service: JobService | None = None) -> PlanBuilder:
     """Return what builds plans of a request, with the prices of a service if one is given."""
     if service is None:
-        service = JobService(read_job(load_network(request.model), request.job, request.steps))
+        service = JobService(read_jobs(load_network(request.model), request.job, request.steps))
     return PlanBuilder(JobAssessor(request, JobEvaluator(request, service)))
 
 
@@ -141,7 +148,8 @@ def candidate_of(deployment: NetworkDeployment) -> JobCandidate:
     items = compiled.network.sizes_of(deployment.job).get(BATCH, 1)
     if deployment.max_batch % items:
         raise InputError(f"max_batch counts items, and a job has {items}", deployment.max_batch, str(items))
-    return JobCandidate(setup, deployment.replicas, deployment.max_batch // items, deployment.queue_delay_s)
+    batch, delay_s = deployment.max_batch // items, deployment.queue_delay_s
+    return JobCandidate(setup, deployment.replicas, batch, delay_s, deployment.instances)
 
 
 def _written(answer: NetworkAnswer, plan: NetworkPlan, changes: NetworkChanges, notes: list[str]) -> NetworkDeployment:
@@ -158,7 +166,7 @@ def _written(answer: NetworkAnswer, plan: NetworkPlan, changes: NetworkChanges, 
         text = changes.job if changes.job is not None else answer.request.job
         steps = changes.steps if changes.steps is not None else answer.request.steps
         items = int(keys["job"].get(BATCH, 1))
-        keys["job"] = dict(read_job(load_network(answer.request.model), text, steps).sizes)
+        keys["job"] = dict(read_jobs(load_network(answer.request.model), text, steps).first.sizes)
         if "max_batch" not in changes.keys:
             keys["max_batch"] = keys["max_batch"] // items * int(keys["job"].get(BATCH, 1))
     if changes.hardware is not None:
@@ -185,7 +193,7 @@ def _request(
         tariff = tariff.replace(usd_per_hour=plan.usd_per_hour)  # the price of the chosen part of the hardware
     return request.replace(
         hardware=written.hardware,
-        requests_per_s=changes.requests_per_s or plan.requests_per_s,
+        requests_per_s=None if request.users is not None else changes.requests_per_s or plan.requests_per_s,
         job=changes.job if changes.job is not None else request.job,
         steps=changes.steps if changes.steps is not None else request.steps,
         max_usd_per_hour=None,
@@ -202,7 +210,7 @@ def check_calibration(answer: NetworkAnswer, plan: NetworkPlan, builder: PlanBui
     Raises:
         InputError: The seconds of a lone job differ from those in the answer.
     """
-    service = JobService(read_job(load_network(answer.request.model), answer.request.job, answer.request.steps))
+    service = JobService(read_jobs(load_network(answer.request.model), answer.request.job, answer.request.steps))
     here_s = service.seconds(candidate_of(as_network_deployment(plan.deployment, "the plan")).setup)
     if abs(here_s / plan.metrics.service_s - 1.0) > 1e-6:
         rule = "the answer was made with another calibration or version: plan again"
@@ -215,18 +223,18 @@ def _cannot_start(builder: PlanBuilder, candidate: JobCandidate, jobs_per_s: flo
     """Return why a candidate cannot serve a rate at all; empty if it can."""
     evaluator = builder.assessor.evaluator
     setup = candidate.setup
-    if not evaluator.service.fits(setup, candidate.max_batch):
-        need = evaluator.service.memory_bytes(setup, candidate.max_batch)
+    if not evaluator.service.fits(setup, candidate.max_batch, candidate.instances):
+        need = evaluator.service.memory_bytes(setup, candidate.max_batch, candidate.instances)
         unit = setup.hardware.accelerator
         words = f"a batch of {candidate.max_batch} needs {gigabytes(need)} of {gigabytes(unit.memory_bytes)}"
         return f"{words} ({unit.name})"
     most = evaluator.fluid_per_s(candidate)
-    if jobs_per_s >= most:
+    if builder.assessor.request.users is None and jobs_per_s >= most:
         return f"full batches serve {digits(most)} jobs/s, not {digits(jobs_per_s)}: the queue grows"
     return ""
 
 
-def _breaks(changed: NetworkPlan) -> Iterator[str]:
+def _breaks(changed: NetworkPlan, of_users: bool) -> Iterator[str]:
     """Yield a sentence for each objective that is missed at the simulated rate."""
     rate, capacity = changed.requests_per_s, changed.capacity_requests_per_s
     for row in changed.slo:
@@ -236,8 +244,8 @@ def _breaks(changed: NetworkPlan) -> Iterator[str]:
         found = f"{row.name} is {value}, limit {human_s(row.limit_s)}, at {digits(rate)} jobs/s"
         late = row.value_s is None or row.value_s > row.limit_s
         yield found if late else f"{found}: met with only {sure_percent(row.probability_met)} confidence"
-    if capacity is None:
+    if capacity is None and not of_users:
         yield "no rate meets every objective"
-    elif capacity < rate:
+    elif capacity is not None and capacity < rate:
         limit = f" ({changed.limited_by})" if changed.limited_by else ""
         yield f"it holds {digits(capacity)} jobs/s, not {digits(rate)}{limit}"
