@@ -10,7 +10,7 @@ from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate
 from planner.networks.plan import NetworkPlanner
 from planner.networks.request import NetworkRequest
-from planner.networks.space import Space, make_space
+from planner.networks.space import make_space
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,12 @@ def guess_network(request: NetworkRequest) -> NetworkGuess:
     ranked = sorted((c for c in space.left if planner.assessor.most_replicas(c)), key=lambda c: c.distance)
     if not ranked:
         return NetworkGuess(several[0].text, None, lone_s, 0.0, None, False, why, tuple(notes))
-    return _ranked(request, planner.assessor, space, ranked, (several[0].text, lone_s, why, tuple(notes)))
+    return _ranked(request, planner.assessor, ranked, (several[0].text, lone_s, why, tuple(notes)))
 
 
 def _ranked(
     request: NetworkRequest,
     assessor: JobAssessor,
-    space: Space,
     ranked: list[JobCandidate],
     known: tuple[str, float | None, str | None, tuple[str, ...]],
 ) -> NetworkGuess:
@@ -73,7 +72,9 @@ def _ranked(
     rate = request.requests_per_s
     used = most if rate is None or not held else best.with_replicas(assessor.least_replicas(best))
     per_s = evaluator.fluid_per_s(most) / evaluator.slowdown(most)
-    if why is None and lone_s is not None and space.floor is not None:
-        sure = percent(request.confidence)
-        why = f"one job alone takes {seconds(lone_s)} at {sure} confidence"
+    if held and lone_s is not None:
+        least_s = min(slo.limit_s for slo in request.objectives)
+        why = f"one job alone takes {percent(lone_s / least_s)} of the limit of {seconds(least_s)}"
+    elif not held:
+        why = "full batches on all of it serve fewer jobs than required, or none is within the budget"
     return NetworkGuess(hardware, used, lone_s, per_s, assessor.usd_per_hour(used), bool(held), why, notes)

@@ -83,9 +83,14 @@ def _capacity(answer: NetworkAnswer, plan: NetworkPlan) -> Iterator[Line]:
     if plan.capacity_requests_per_s is not None:
         why = f" ({plan.limited_by})" if plan.limited_by else ""
         yield "Capacity", f"{digits(plan.capacity_requests_per_s)} jobs/s with {sure} confidence{why}"
-    each = f"{plan.units_per_hour:,.4g}" if plan.units_per_hour < 1000 else f"{plan.units_per_hour:,.0f}"
     rate = digits(plan.requests_per_s)
-    yield label, f"{each} {unit}s per hour at {rate} jobs/s; latency, cost and energy refer to this rate"
+    yield label, f"{hourly_words(plan, unit)} at {rate} jobs/s; latency, cost and energy refer to this rate"
+
+
+def hourly_words(plan: NetworkPlan, unit: str) -> str:
+    """Return how many units a plan yields in an hour."""
+    n = plan.units_per_hour
+    return f"{f'{n:,.0f}' if n >= 1000 else f'{n:.4g}'} {unit}s per hour"
 
 
 def _money(plan: NetworkPlan, unit: str) -> Iterator[Line]:

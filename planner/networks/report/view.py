@@ -14,7 +14,7 @@ from planner.economics.money import offer_words
 from planner.networks.deploy import usual_target
 from planner.networks.report import figures, tables
 from planner.networks.schema import NetworkAnswer, NetworkPlan, NetworkRefusal
-from planner.networks.screen import difference_words, per_units, question_words, render
+from planner.networks.screen import difference_words, hourly_words, per_units, question_words, render
 from planner.report.plots import PlotlyFigure
 from planner.sections.refusal import capital, refused_view
 
@@ -91,7 +91,7 @@ def _cards(answer: NetworkAnswer, plan: NetworkPlan) -> Iterator[tuple[str, str,
     yield f"Carbon per {unit}", *_split(tables.carbon_words(plan, unit))
     capacity = plan.capacity_requests_per_s
     most = "" if capacity is None else f"; capacity {digits(capacity)} jobs/s"
-    yield "Rate", f"{digits(plan.requests_per_s)} jobs/s", f"{plan.units_per_hour:,.4g} {unit}s per hour{most}"
+    yield "Rate", f"{digits(plan.requests_per_s)} jobs/s", f"{hourly_words(plan, unit)}{most}"
     least = min((row.probability_met for row in plan.slo), default=None)
     yield "Confidence", sure_percent(least), "in each objective"
 

@@ -91,7 +91,7 @@ def test_commands_for_language_models_refuse_the_answer_in_one_line(
 ) -> None:
     file = tmp_path / "answer.json"
     file.write_text(json.dumps(batched.document()))
-    assert run_command("plan", app, ["explain", str(file)]) == 2
+    assert run_command("plan", app, ["spares", str(file), "--mtbf", "30d", "--restart", "10min"]) == 2
     assert "takes the answer for a language model, and this one is for a network" in capsys.readouterr().err
 
 

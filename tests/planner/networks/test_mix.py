@@ -137,7 +137,7 @@ def test_a_plan_for_users_states_what_they_send() -> None:
     mean_s = best.metrics.e2e_s.mean
     assert mean_s is not None
     assert best.requests_per_s == pytest.approx(6 / (0.1 + mean_s), rel=0.03)  # Little's law
-    tight = {"users": 40, "think_s": 0.0, "slo": "e2e.p90=30ms", "tariff.usd_per_hour": 1.0}
+    tight = {"users": 40, "think_s": 0.0, "slo": "e2e.p90=10ms", "tariff.usd_per_hour": 1.0}
     refused = plan_network(network_request(keys | tight))
     no = refused.infeasible
     assert no is not None
