@@ -130,7 +130,6 @@ SHORT = {
     "planner/problem/reproduction.py": "the schema of a block",
     "planner/web/mcp/command.py": "the command, apart from the protocol that it serves",
     "planner/web/scripts.py": "shared by all pages",
-    "planner/networks/reproduction.py": "the written form of a request",
     "simulator/cli/other_run.py": "imported only for a comparison",
     "simulator/core/invariants.py": "public types",
     "simulator/costs/compile.py": "the choice among the cost models, above all of them",

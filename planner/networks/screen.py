@@ -12,7 +12,7 @@ from planner.answer.plan_schema import SloResult
 from planner.answer.schema import GOALS
 from planner.economics.money import offer_words
 from planner.networks.deploy import NetworkPackage
-from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan, UnitEnergy
+from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan
 from planner.sections.refusal import NO_REASON, refused_lines, ruled_out_lines
 from planner.sections.section import interval_words, level_words, verdict_words
 
@@ -64,7 +64,7 @@ def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
         yield "", f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict_words(row.met, row.probability_met)}"
     yield from _capacity(answer, best)
     yield from _money(best, unit)
-    yield "Energy", _energy_words(best.energy, unit)
+    yield "Energy", _energy_line(best, unit)
     yield from _machine(best)
     for other in answer.alternatives:
         yield "Alternative", f"{other.words}: {difference_words(other, unit)}"
@@ -103,12 +103,21 @@ def _money(plan: NetworkPlan, unit: str) -> Iterator[Line]:
     yield "", offer_words(cost)
 
 
-def _energy_words(energy: UnitEnergy, unit: str) -> str:
+def _energy_line(plan: NetworkPlan, unit: str) -> str:
+    energy = plan.energy
     grid = f"grid {energy.grid_region} ({energy.grid_reason})"
-    return (
-        f"{kilowatts(energy.w_mean)}; {per_units(energy.wh_per_unit, unit, lambda wh: f'{digits(wh)} Wh')}, "
-        f"{per_units(energy.gco2e_per_unit, unit, lambda g: f'{digits(g)} gCO2e')} (PUE {energy.pue:g}; {grid})"
-    )
+    per_unit = f"{energy_words(plan, unit)}, {carbon_words(plan, unit)}"
+    return f"{kilowatts(energy.w_mean)}; {per_unit} (PUE {energy.pue:g}; {grid})"
+
+
+def energy_words(plan: NetworkPlan, unit: str) -> str:
+    """Return the energy of a unit."""
+    return per_units(plan.energy.wh_per_unit, unit, lambda wh: f"{digits(wh)} Wh")
+
+
+def carbon_words(plan: NetworkPlan, unit: str) -> str:
+    """Return the carbon of a unit."""
+    return per_units(plan.energy.gco2e_per_unit, unit, lambda grams: f"{digits(grams)} gCO2e")
 
 
 def per_units(value: float | None, unit: str, write: Callable[[float], str]) -> str:
@@ -158,7 +167,7 @@ def difference_words(other: NetworkPlan, unit: str) -> str:
         found.append(f"capacity {digits(other.capacity_requests_per_s)} jobs/s")
     if other.cost is not None and other.cost.usd_per_hour is not None:
         found.append(f"{dollars(other.cost.usd_per_hour)}/h, {per_units(other.usd_per_unit, unit, dollars)}")
-    return ", ".join([*found, per_units(other.energy.wh_per_unit, unit, lambda wh: f"{digits(wh)} Wh")])
+    return ", ".join([*found, energy_words(other, unit)])
 
 
 def _search(answer: NetworkAnswer) -> Line:

@@ -7,7 +7,7 @@ from typing import Any
 from catalogs.economics.electricity import list_grids, load_grid
 from catalogs.ui.words import digits, dollars, gigabytes, kilowatts, percent, plan_name, seconds, sure_percent
 from planner.networks.schema import NetworkAnswer, NetworkPlan
-from planner.networks.screen import per_units
+from planner.networks.screen import carbon_words, energy_words, per_units
 from planner.report.answer_tables import TextTable
 from planner.report.material import REGIONS
 from planner.sections.section import interval_words
@@ -96,16 +96,6 @@ def _plan(i: int, plan: NetworkPlan, unit: str) -> tuple[str, ...]:
         energy_words(plan, unit),
         carbon_words(plan, unit),
     )
-
-
-def energy_words(plan: NetworkPlan, unit: str) -> str:
-    """Return the energy of a unit."""
-    return per_units(plan.energy.wh_per_unit, unit, lambda wh: f"{digits(wh)} Wh")
-
-
-def carbon_words(plan: NetworkPlan, unit: str) -> str:
-    """Return the carbon of a unit."""
-    return per_units(plan.energy.gco2e_per_unit, unit, lambda grams: f"{digits(grams)} gCO2e")
 
 
 def carbon(plan: NetworkPlan, unit: str) -> TextTable:

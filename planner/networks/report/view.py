@@ -14,7 +14,15 @@ from planner.economics.money import offer_words
 from planner.networks.deploy import usual_target
 from planner.networks.report import figures, tables
 from planner.networks.schema import NetworkAnswer, NetworkPlan, NetworkRefusal
-from planner.networks.screen import difference_words, hourly_words, per_units, question_words, render
+from planner.networks.screen import (
+    carbon_words,
+    difference_words,
+    energy_words,
+    hourly_words,
+    per_units,
+    question_words,
+    render,
+)
 from planner.report.plots import PlotlyFigure
 from planner.sections.refusal import capital, refused_view
 
@@ -87,8 +95,8 @@ def _cards(answer: NetworkAnswer, plan: NetworkPlan) -> Iterator[tuple[str, str,
         month = "" if plan.cost.usd_per_month is None else f"${plan.cost.usd_per_month:,.0f} a month"
         yield "Cost", f"{dollars(plan.usd_per_hour)}/h", month
         yield f"Cost per {unit}", *_split(per_units(plan.usd_per_unit, unit, dollars))
-    yield f"Energy per {unit}", *_split(tables.energy_words(plan, unit))
-    yield f"Carbon per {unit}", *_split(tables.carbon_words(plan, unit))
+    yield f"Energy per {unit}", *_split(energy_words(plan, unit))
+    yield f"Carbon per {unit}", *_split(carbon_words(plan, unit))
     capacity = plan.capacity_requests_per_s
     most = "" if capacity is None else f"; capacity {digits(capacity)} jobs/s"
     yield "Rate", f"{digits(plan.requests_per_s)} jobs/s", f"{hourly_words(plan, unit)}{most}"

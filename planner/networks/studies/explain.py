@@ -11,9 +11,8 @@ from catalogs.hardware.specs import Hardware
 from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import counted, digits, dollars, human_s, percent, seconds
 from planner.networks.plan import best_of
-from planner.networks.report.tables import energy_words
 from planner.networks.schema import NetworkAnswer, NetworkPlan
-from planner.networks.screen import per_units
+from planner.networks.screen import energy_words, per_units
 from planner.networks.studies.inputs import find_network_binding
 from planner.networks.studies.whatif import builder_of, candidate_of, check_calibration
 from planner.studies.binding import Binding

@@ -172,6 +172,7 @@ def test_a_plan_of_a_network_is_a_job_like_any_other(client: httpx.Client) -> No
     assert "no such key" in refused.json()["detail"]
 
 
+@pytest.mark.slow
 def test_the_form_shows_the_fields_of_the_kind_of_model(browser: Browser, server: RunningServer) -> None:
     flat = {name: value for name, value in KEYS.items() if name != "tariff"} | {"tariff.usd_per_hour": 4.0}
     with watched(browser, server.url) as found:

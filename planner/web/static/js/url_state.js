@@ -1,9 +1,9 @@
 /**
  * The state of a form in the address of the page, so that a link brings back every control.
  *
- * A control takes part if it has a name and is not disabled. Values that equal the default in the HTML are left out. Names with several
- * values, such as rows that users add, are read and written by a list of the page; a list whose name ends in a dot
- * stands for all names that begin so, and reads and writes pairs of name and value.
+ * A control takes part if it has a name and is not disabled. Values that equal the default in the HTML are left out.
+ * Names with several values, such as rows that users add, are read and written by a list of the page; a list whose name
+ * ends in a dot stands for all names that begin so, and reads and writes pairs of name and value.
  */
 
 /**

@@ -25,10 +25,11 @@ export function networkNamed(text, networks, models) {
  * Show the controls of one kind of model. Those of the other kind are hidden and disabled, so they take no part.
  *
  * @param {HTMLFormElement} form The form.
- * @param {{read: () => string[], write: (values: string[]) => void, only: (metric: string) => void}} slo The objectives.
+ * @param {{read: () => string[], write: (values: string[]) => void, only: (metric: string) => void}} slo The rows of
+ *   objectives.
  * @param {string[]} usual Objectives of a language model to begin with.
- * @returns {(network: object | undefined) => boolean} What shows the controls of a network, or those of language models;
- *   it returns whether the kind or the network has changed.
+ * @returns {(network: object | undefined) => boolean} What shows the controls of a network, or those of language
+ *   models; it returns whether the kind or the network has changed.
  */
 export function kindOfModel(form, slo, usual) {
   let shown = null; // the network of the form; undefined for a language model, null before the first call

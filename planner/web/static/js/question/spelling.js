@@ -77,7 +77,11 @@ export function severalValues(form) {
       };
     } else if (kind === "keys" && control.name === "fixed") {
       found["fixed."] = {
-        read: () => Object.entries(control.disabled ? {} : keys(control.value)).map(([name, value]) => [`fixed.${name}`, asText(value)]),
+        read: () =>
+          Object.entries(control.disabled ? {} : keys(control.value)).map(([name, value]) => [
+            `fixed.${name}`,
+            asText(value),
+          ]),
         write: (pairs) => {
           control.value = pairs.map(([name, value]) => `${name.slice("fixed.".length)}=${value}`).join("\n");
         },
