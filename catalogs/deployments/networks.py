@@ -178,14 +178,14 @@ def load_any_deployment(path: Path) -> Deployment | NetworkDeployment:
     if isinstance(model, str):
         if is_network(model):
             return as_network_deployment(data, where)
-        _refuse_misspelled_network(model)
+        refuse_misspelled_network(model)
         for key in data:
             if key not in Deployment.model_fields and key in NetworkDeployment.model_fields:
                 raise InputError(f"{where}: {model} is no network, and this key is of networks", key)
     return deployment_of_keys(data, where)  # a pipe can be read only once
 
 
-def _refuse_misspelled_network(model: str) -> None:
+def refuse_misspelled_network(model: str) -> None:
     """Refuse a name that is more like that of a network than like that of any language model.
 
     Raises:

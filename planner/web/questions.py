@@ -154,8 +154,11 @@ def any_request(keys: Mapping[str, Any]) -> PlanRequest | NetworkRequest:
         from planner.networks.request import network_request
 
         return network_request(keys)
+    from catalogs.deployments.networks import refuse_misspelled_network
     from planner.problem.scenario import request_of_keys
 
+    if keys.get("model") and not is_hugging_face_id(str(keys["model"])):
+        refuse_misspelled_network(str(keys["model"]))
     return request_of_keys(keys)
 
 

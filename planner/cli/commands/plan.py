@@ -43,7 +43,7 @@ def plan(
     """
     if context.invoked_subcommand is not None:
         return
-    from catalogs.deployments.networks import is_network
+    from catalogs.deployments.networks import is_network, refuse_misspelled_network
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets, write_atomically
     from planner.problem.scenario import request_of_keys
@@ -54,6 +54,8 @@ def plan(
             raise InputError("agents send requests to a language model, and this is another network", keys["model"])
         plan_of_network(keys, json, html, deployment_out)
         return
+    if keys.get("model") and "/" not in str(keys["model"]):  # an id of Hugging Face, or a path, names no entry here
+        refuse_misspelled_network(str(keys["model"]))
     request = request_of_keys(keys)
     if agents is not None:
         plan_of_agents(request, agents, json, html, deployment_out)

@@ -77,7 +77,13 @@ def what_if_network(answer: NetworkAnswer, plan: NetworkPlan, changes: NetworkCh
     require_price(candidate.setup.hardware, request.tariff)
     builder = builder_of(request)
     check_calibration(answer, plan, builder)
-    differs = list(deployment_differs(plan.deployment, written.model_dump(mode="json")))
+    changed_job = builder.assessor.evaluator.service.mix.words
+    differs = [("job", answer.job.words, changed_job)] if answer.job.words != changed_job else []
+    differs += [
+        row
+        for row in deployment_differs(plan.deployment, written.model_dump(mode="json"))
+        if not row[0].startswith("job.")
+    ]
     planned, rate = plan.requests_per_s, changes.requests_per_s or plan.requests_per_s
     if digits(planned) != digits(rate):
         differs.insert(0, ("jobs/s", digits(planned), digits(rate)))

@@ -111,3 +111,11 @@ def test_a_wrong_option_ends_the_command_with_2(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == (
         "plan: width is 256 or more in steps of 32: got 1000; nearest valid choice: --job 992x1024\n"
     )
+
+
+def test_a_misspelled_network_is_not_taken_for_a_language_model(capsys: pytest.CaptureFixture[str]) -> None:
+    for typed, meant in (("sam2.1-larg", "sam2.1-large"), ("wan2.1-t2v-14", "wan2.1-t2v-14b")):
+        assert run_command("plan", app, ["--model", typed, "--slo", "e2e.p99=1s", "--hw", "l4"]) == 2
+        assert meant in capsys.readouterr().err
+    assert run_command("plan", app, ["--model", "llama3.1-8", "--slo", "e2e.p99=1s", "--hw", "l4"]) == 2
+    assert "llama3.1-8b" in capsys.readouterr().err
