@@ -156,8 +156,8 @@ def _shared(text: str) -> list[tuple[str, float]]:
 def _of_workload(network: NeuralNetwork, workload: JobWorkload, steps: int | None) -> JobMix:
     """Return the jobs of a workload file or a trace."""
     if isinstance(workload.arrivals, ClosedLoopArrivals | AllAtOnce) and workload.trace is None:
-        kind = type(workload.arrivals).__name__
-        raise InputError(f"{workload.name} has no rate of arrivals to plan for", kind, "--users N")
+        arrivals = type(workload.arrivals).__name__
+        raise InputError(f"{workload.name} has no rate of arrivals to plan for", arrivals, "--users N")
     if len(workload.kinds) > MOST_KINDS:
         rule = f"a plan prices at most {MOST_KINDS} different jobs"
         raise InputError(rule, len(workload.kinds), hint="round the sizes of the trace")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from catalogs.deployments.networks import is_network
 from catalogs.errors import InputError, nearest_name
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.request import PlanRequest
@@ -107,6 +108,8 @@ def front_request(keys: dict[str, Any], axes: tuple[ParetoAxis, ...]) -> tuple[P
     Raises:
         InputError: A key is invalid, or plan front does not take it.
     """
+    if is_network(str(keys.get("model") or "")):
+        raise InputError("a front is of language models, and this is another network", keys["model"], "plan --model")
     for name in keys:
         if name not in FRONT_KEYS:
             raise InputError("plan front has no such key", name, nearest_name(name, FRONT_KEYS))

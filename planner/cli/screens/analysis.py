@@ -49,8 +49,8 @@ def _job(console: Console, document: dict[str, Any]) -> None:
     """Print one job of a network."""
     for line in job_headlines(document):
         console.print(line)
-    head = ("stage", "runs", "time", "share", "kernels", "host", "waits for")
-    console.print(_table(head, stage_rows(document)))
+    stages = ("stage", "runs", "time", "share", "kernels", "host", "waits for")
+    console.print(_table(stages, stage_rows(document)))
     head = ("operator", "n", "FLOP", "bytes", "FLOP/B", "bound", "roofline", "time", "share")
     console.print(_table(head, _operator_rows(document)))
     console.print(_table(("jobs together", "time", "jobs/s", "memory", "fits"), batch_rows(document)))

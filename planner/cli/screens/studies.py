@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from catalogs.ui.charts import number_text
 from catalogs.ui.terminal import LABEL, Line, open_console, show_lines, text_table
-from catalogs.ui.words import digits, dollars, duration_text, grams, joules, percent, rate, seconds
+from catalogs.ui.words import dollars, duration_text, grams, joules, percent, rate, seconds
 from planner.deploy.package import Package
 from planner.report.evidence import growth_row
 from planner.search.pareto_search import ParetoAnswer, best_balance_words, footnotes, shown, shown_unit
@@ -25,7 +26,7 @@ _CELL: Final = 26
 
 _TEXT: Final = {
     "rate": rate,
-    "jobs": lambda per_s: f"{digits(per_s)} jobs/s",
+    "jobs": partial(rate, unit="jobs/s"),
     "seconds": seconds,
     "usd": dollars,
     "joules": joules,

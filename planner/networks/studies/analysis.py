@@ -175,7 +175,7 @@ def _formats(found: JobAnalysis) -> Iterator[dict[str, Any]]:
         if precision == "tf32" and found.setup.hardware.accelerator.kind != "gpu":
             continue
         for mode in MODES:
-            setup = Setup(found.setup.hardware, precision, mode)  # type: ignore[arg-type]  # one of the modes
+            setup = Setup(found.setup.hardware, precision, mode)
             seconds = found.service.seconds(setup, found.query.batch)
             yield {"precision": precision, "mode": mode, "seconds": seconds}
 

@@ -76,9 +76,9 @@ def _latencies(a: NetworkPlan, b: NetworkPlan) -> Iterator[Figure]:
             row.value_s if row is not None else plan.metrics.e2e_s.at(stat) if stat in STATS else None
             for plan, row in zip((a, b), found, strict=True)
         ]
-        yield Figure(name, "seconds", *values)
+        yield Figure(name, "seconds", values[0], values[1])
         sure = [None if row is None else row.probability_met for row in found]
-        yield Figure(f"confidence in {name}", "share", *sure, lower_is_better=False)
+        yield Figure(f"confidence in {name}", "share", sure[0], sure[1], False)
 
 
 def _notes(a: NetworkAnswer, b: NetworkAnswer, one: NetworkPlan | None, two: NetworkPlan | None) -> Iterator[str]:

@@ -147,6 +147,20 @@ def parent_answer(task: Task) -> Answer | NetworkAnswer:
     return any_answer(json.loads(task.parent), "the plan")
 
 
+def language_answer(task: Task) -> Answer:
+    """Return the answer of the plan of a language model that a task is about.
+
+    Raises:
+        InputError: The plan was deleted meanwhile, or is one of a network.
+    """
+    from planner.networks.schema import NetworkAnswer
+
+    found = parent_answer(task)
+    if isinstance(found, NetworkAnswer):
+        raise InputError("this takes the plan of a language model, and this one is of a network", found.request.model)
+    return found
+
+
 def json_bytes(document: object) -> bytes:
     """Return JSON data as text in UTF-8; numbers that are not finite become null."""
     return json.dumps(finite(document), allow_nan=False).encode()

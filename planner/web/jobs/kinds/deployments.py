@@ -61,7 +61,8 @@ def run(task: Task) -> JobResult:
 
     answer, source = parent_answer(task), Path("answer.json")
     source.write_bytes(task.parent or b"")
-    target, image, alternative = (task.question.get(name) for name in ("target", "image", "alternative"))
+    target, image = task.question.get("target"), task.question.get("image")
+    alternative: int = task.question["alternative"]
     package: Package | NetworkPackage
     if isinstance(answer, NetworkAnswer):
         if image is not None:
