@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,7 @@ from planner.studies.whatif import WhatIf
 #: Maximum length of a value in a table of differences, in characters.
 _CELL: Final = 26
 
-_TEXT: Final = {
+_TEXT: Final[Mapping[str, Callable[[float | None], str]]] = {
     "rate": rate,
     "jobs": partial(rate, unit="jobs/s"),
     "seconds": seconds,
