@@ -20,6 +20,7 @@ from catalogs.errors import InputError
 PARTS: Final[Mapping[str, str]] = {
     "client_network": "client and network",  # fixed times on the way to the engine and back
     "tokenise": "tokenise",  # and the wait for the API server's processes
+    "encode": "encoder pool",  # encoding on a replica of an encoder pool, and the transfer of the embeddings
     # from the router, whereas queue_s counts from the arrival; with all waits after the loss of a replica
     "queue": "wait for the first step",
     "prefill": "prefill",  # until the step that computes the first token ends

@@ -73,8 +73,12 @@ def resolve_multimodal(deployment: Deployment, model: ModelSpec, engine: EngineP
         rule = f"multimodal.modalities of {model.name} are some of {', '.join(model.modalities)}"
         raise InputError(rule, missing[0] if missing else "[]", f"[{model.modalities[0]}]")
     unserved = [modality for modality in model.modalities if modality not in engine.modalities]
+    served = engine.audio_architectures
+    if served is not None and "audio" in model.modalities and model.architecture not in served:
+        unserved = ["audio"]
     if wanted is not None and unserved:
-        raise InputError(f"{engine.name} serves no model that reads {unserved[0]}", model.name, "engine: vllm")
+        rule = f"{engine.name} serves no {model.architecture}, which reads {unserved[0]}"
+        raise InputError(rule, model.name, "engine: vllm")
     return wanted
 
 

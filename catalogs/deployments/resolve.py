@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from catalogs.deployments import encoder_decoders, features, parallelism
+from catalogs.deployments import encoder_decoders, encoder_pools, features, parallelism
 from catalogs.deployments.autoscaling import Autoscaling, parse_autoscaling
 from catalogs.deployments.compatibility import FeatureContext, check_compatibility
 from catalogs.deployments.drafting import resolve_speculation
@@ -32,7 +32,7 @@ def resolve(deployment: Deployment) -> ResolvedDeployment:
     Raises:
         InputError: A rule is broken, or the deployment has several pools.
     """
-    for key in ("disaggregation", "pools"):
+    for key in ("disaggregation", "encoder_pool", "pools"):
         if getattr(deployment, key) is not None:
             raise InputError("only one kind of replica is supported here", key, f"{key}: null")
     return resolve_pools(deployment)[0]
@@ -51,6 +51,8 @@ def resolve_pools(deployment: Deployment, names: CatalogLookup | None = None) ->
     pools = tuple(
         replace(_resolve_pool(part.written, names), role=part.role, site=part.site) for part in deployment.slices
     )
+    if deployment.encoder_pool is not None:
+        pools = encoder_pools.with_encoders(pools)
     shared = [pool for pool in pools if not pool.site]
     requested = sum(pool.most_replicas * pool.layout.accelerators for pool in shared)
     if shared and requested > shared[0].hardware.n_accelerators:
@@ -108,7 +110,7 @@ class CatalogLookup:
 def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDeployment, ...]:
     """Check that prefill and decode pools of a model store KV in the same format."""
     for model in dict.fromkeys(pool.model.name for pool in pools):
-        disaggregated = [pool for pool in pools if pool.model.name == model and pool.role != "both"]
+        disaggregated = [pool for pool in pools if pool.model.name == model and pool.role in ("prefill", "decode")]
         dtypes = list(dict.fromkeys(pool.kv_dtype for pool in disaggregated))
         if len(dtypes) > 1:
             raise InputError("prefill and decode pools must use the same kv_dtype", " and ".join(dtypes), dtypes[0])
@@ -116,9 +118,6 @@ def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDepl
         if len(drafters) > 1:
             requested = "speculative in only one of them"
             raise InputError("prefill and decode pools must use the same drafter", requested, hint="set it for both")
-        if any(pool.multimodal is not None for pool in disaggregated):
-            rule = "images are not simulated with prefill and decode pools, nor with a pool of encoders"
-            raise InputError(rule, model, hint="leave out disaggregation")
         if disaggregated:
             encoder_decoders.check_disaggregation(disaggregated[0].model)
     return pools

@@ -62,6 +62,7 @@ class ResolvedDeployment:
     lora: Lora | None = None
     swap_bytes: float = 0.0  # per accelerator, for preempted requests; 0: they are recomputed
     multimodal: Multimodal | None = None  # None: the towers of the model are not run
+    encodes_elsewhere: bool = False  # the replicas of an encoder pool run the towers; this one gets their embeddings
     speculation: Speculation | None = None
     rank_dispatch: RankDispatch | None = None  # None: a replica has one rank
     api_server_count: int = 1  # API server processes of each replica
@@ -126,6 +127,16 @@ class ResolvedDeployment:
             each = max(tower.embedding_values for tower in self.towers) * DTYPE_BYTES["bf16"]
             return self.multimodal.encoder_cache_tokens or int(self.engine.embedding_cache_bytes / each)
         return max(self.multimodal.encoder_cache_tokens or self.encoder_budget, self._largest)
+
+    @property
+    def runs_towers(self) -> bool:
+        """Return whether the replicas of the deployment encode items themselves."""
+        return bool(self.towers) and not self.encodes_elsewhere
+
+    @property
+    def runs_language_model(self) -> bool:
+        """Return whether the replicas of the deployment hold the language model; those of an encoder pool do not."""
+        return self.role != "encode"
 
     @property
     def _largest(self) -> int:

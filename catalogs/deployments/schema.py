@@ -16,7 +16,15 @@ from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
 from catalogs.models.media_items import Modality
 
 #: Keys that belong to the whole deployment and cannot be set for one pool.
-SHARED_KEYS: Final = ("disaggregation", "pools", "router", "router_staleness_s", "faults", "retries")
+SHARED_KEYS: Final = (
+    "disaggregation",
+    "encoder_pool",
+    "pools",
+    "router",
+    "router_staleness_s",
+    "faults",
+    "retries",
+)
 
 
 #: Largest memory or disk of a node (1,000 TiB), so that sizes in bytes stay exact.
@@ -98,6 +106,33 @@ class Disaggregation(StrictYamlBlock):
     max_prefill_queue: PositiveInt | None = None  # at this queue length per prefill replica, all prompts are
 
 
+#: The keys of deployment.yaml in which the replicas of an encoder pool may differ. They have one layout of their own:
+#: nothing that concerns the language model, its KV cache or its parallelism applies to them.
+ENCODE_KEYS: Final = (
+    "hardware",
+    "tensor_parallel",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "gpu_memory_utilization",
+    "multimodal",
+)
+
+#: The keys of the deployment that its encoder replicas take over.
+_KEPT_BY_ENCODERS: Final = ("model", "engine", "hardware", "weight_dtype", "max_model_len", "multimodal")
+
+
+class EncoderPool(StrictYamlBlock):
+    """The `encoder_pool` block: replicas that run only the towers, before all other replicas.
+
+    `encode` holds the keys of deployment.yaml in which they differ (`ENCODE_KEYS`). With its own `hardware` key the
+    pool is placed there; otherwise it shares that of the deployment. By default each replica is one accelerator.
+    """
+
+    replicas: PositiveInt
+    encode: dict[str, object] = Field(default_factory=dict)
+    transfer_gb_per_s: PositiveFloat | None = None  # null: rate of the link or network
+
+
 class PoolDeployment(NamedTuple):
     """One pool of a deployment, written as a deployment."""
 
@@ -125,6 +160,7 @@ class Deployment(StrictYamlBlock):
     )
     rank_dispatch: RankDispatch | None = None  # how requests reach data-parallel ranks; null: the engine's default
     disaggregation: Disaggregation | None = None
+    encoder_pool: EncoderPool | None = None  # null: the replicas that compute prompts encode their items themselves
     weight_dtype: str | None = None
     kv_dtype: str | None = None
     max_num_seqs: PositiveInt | None = None
@@ -171,6 +207,8 @@ class Deployment(StrictYamlBlock):
         Raises:
             InputError: A pool has a key that it cannot have.
         """
+        if self.encoder_pool is not None:
+            return self._with_encoders(self.encoder_pool)
         disaggregation = self.disaggregation
         if self.pools is not None and disaggregation is not None:
             raise InputError("pools and disaggregation cannot be combined", hint="give a pool role: prefill")
@@ -184,6 +222,21 @@ class Deployment(StrictYamlBlock):
             self._half("prefill", disaggregation.prefill, disaggregation.prefill_replicas),
             self._half("decode", disaggregation.decode, disaggregation.decode_replicas),
         )
+
+    def _with_encoders(self, pool: EncoderPool) -> tuple[PoolDeployment, ...]:
+        """Return the pool of encoders, and behind it the pools of a deployment without one."""
+        where = "encoder_pool.encode"
+        if self.pools is not None:
+            raise InputError("pools and encoder_pool cannot be combined", hint="use disaggregation or replicas")
+        for key in pool.encode:
+            if key not in ENCODE_KEYS:
+                rule = f"the replicas of an encoder pool cannot set this key: {where}"
+                raise InputError(rule, key, nearest_name(key, ENCODE_KEYS) or ", ".join(ENCODE_KEYS))
+        served = self if self.multimodal is not None else self.model_copy(update={"multimodal": Multimodal()})
+        keys = {key: value for key, value in served.model_dump().items() if key in _KEPT_BY_ENCODERS}
+        encode = validate_as(Deployment, keys | pool.encode | {"replicas": pool.replicas}, where)
+        first = PoolDeployment("encode", encode, "encode" if encode.hardware != self.hardware else "")
+        return (first, *served.model_copy(update={"encoder_pool": None}).slices)
 
     def _half(self, role: Role, own: dict[str, object], replicas: int) -> PoolDeployment:
         where = f"disaggregation.{role}"

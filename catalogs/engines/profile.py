@@ -130,6 +130,21 @@ class StaticReserve:
         return round(1.0 - reserved / memory_bytes, 3)
 
 
+@dataclass(frozen=True, slots=True)
+class EncoderServer:
+    """How the engine runs a server that only encodes images, videos and audio (an encoder pool).
+
+    Attributes:
+        most_requests: The most requests of one pass; null: as many as the limits of a step hold.
+        tensor_parallel: Whether several ranks can share such a server.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    most_requests: PositiveInt | None = None
+    tensor_parallel: bool = False
+
+
 #: Which first token a client receives under disaggregation. "prefill": that of the prefill replica, at once; "arrival":
 #: the same when its blocks have arrived; "decode": one that the decode replica computes from the last prompt token.
 FirstToken = Literal["prefill", "arrival", "decode"]
@@ -232,9 +247,12 @@ class EngineProfile:
     encoder_decoders: tuple[str, ...] = ()
     #: Kinds of items besides text that the engine serves, where a model reads them.
     modalities: tuple[Literal["image", "video", "audio"], ...] = ("image", "video", "audio")
+    #: Architectures that read audio and that the engine serves; None: all of them.
+    audio_architectures: tuple[str, ...] | None = None
     #: Size of the cache of embeddings, which whole requests fill without a budget (SGLang). None: the cache follows the
     #: token budget of a step (vLLM).
     embedding_cache_mib: PositiveInt | None = None
+    encoder_server: EncoderServer | None = None  # None: the engine has no server that only encodes
     reserves_for_towers: bool = False  # the default fraction of memory is smaller with a vision tower
     #: The engine with the public operator tables that price the steps of this one, in its version if there are any.
     operator_tables: str = "vllm"

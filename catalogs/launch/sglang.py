@@ -56,7 +56,7 @@ def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
             f"for more, the plan assumes {rule.receiving.busy_steps}"
         )
     found += _media(r)
-    if r.role != "both":  # NIXL uses NVLink inside a node; the default, Mooncake, needs network cards
+    if r.role in ("prefill", "decode"):  # NIXL uses NVLink inside a node; the default, Mooncake, needs network cards
         found += [("--disaggregation-mode", r.role), ("--disaggregation-transfer-backend", "nixl")]
     found.append(("--enable-metrics", None))
     return Arguments(PROGRAM, tuple(found), tuple(notes), model=at)
@@ -69,7 +69,11 @@ def _media(r: ResolvedDeployment) -> list[tuple[str, str | None]]:
     found: list[tuple[str, str | None]] = []
     if r.model.architecture in TEXT_BY_DEFAULT:
         found.append(("--enable-multimodal", None))
-    if r.multimodal.encoder_parallel == "data":
+    if r.role == "encode" or (r.encodes_elsewhere and r.role != "decode"):
+        # `--encoder-urls` of the language servers follows with the addresses of the encoders.
+        found.append(("--encoder-only" if r.role == "encode" else "--language-only", None))
+        found.append(("--encoder-transfer-backend", "mooncake"))
+    if r.multimodal.encoder_parallel == "data" and not r.encodes_elsewhere:
         found.append(("--mm-enable-dp-encoder", None))
     return found
 

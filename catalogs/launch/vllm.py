@@ -29,6 +29,10 @@ _DEFAULT_ALL2ALL: Final = Layout().all2all_backend
 _KV_ROLES: Final = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 
+#: The encoder-cache role of a server in a deployment with an encoder pool (vllm/config/ec_transfer.py). A decode server
+#: behind prefill servers moves no embeddings.
+_EC_ROLES: Final = {"encode": "ec_producer", "prefill": "ec_consumer", "both": "ec_consumer"}
+
 #: Architectures whose repositories hold weights and configuration in Mistral's own format (vLLM's recipe for Voxtral).
 MISTRAL_FORMAT: Final = ("VoxtralForConditionalGeneration",)
 
@@ -51,9 +55,14 @@ def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
     found += _settings(r.settings)
     if r.multimodal is not None and r.multimodal.encoder_parallel != "weights":
         found.append(("--mm-encoder-tp-mode", r.multimodal.encoder_parallel))
-    if refused := [modality for modality in r.model.modalities if modality not in r.modalities]:
-        # As planned: no budget and no memory for their largest items.
+    # As planned: no budget and no memory for their largest items. Behind an encoder pool no tower is loaded at all.
+    refused = [m for m in r.model.modalities if m not in r.modalities or r.encodes_elsewhere]
+    if refused:
         found.append(("--limit-mm-per-prompt", json.dumps(dict.fromkeys(refused, 0))))
+    if r.role == "encode":
+        found.append(("--enforce-eager", None))
+    elif r.encodes_elsewhere:
+        found.append(("--enable-mm-embeds", None))
     if r.model.architecture in MISTRAL_FORMAT:
         found += [(f"--{part}", "mistral") for part in ("tokenizer-mode", "config-format", "load-format")]
     if r.speculation is not None:
@@ -61,6 +70,9 @@ def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
     if r.role in _KV_ROLES:
         connector = {"kv_connector": "NixlConnector", "kv_role": _KV_ROLES[r.role]}
         found.append(("--kv-transfer-config", json.dumps(connector)))
+    if (r.encodes_elsewhere or r.role == "encode") and r.role in _EC_ROLES:
+        connector = {"ec_connector": "ECMooncakeConnector", "ec_role": _EC_ROLES[r.role]}
+        found += [("--enable-request-id-headers", None), ("--ec-transfer-config", json.dumps(connector))]
     at, _ = served_weights(r)
     environment = {MXFP8_VARIABLE: "1"} if r.settings.activation_dtype == "mxfp8" else {}
     return Arguments(("vllm", "serve", at), tuple(found), tuple(notes), environment, model=at)

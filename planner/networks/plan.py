@@ -61,7 +61,7 @@ class NetworkPlanner:
             InputError: The network, or a size of the job, is invalid.
         """
         job = read_job(load_network(request.model), request.job, request.steps)
-        evaluator = JobEvaluator(request, JobService(job))
+        evaluator = JobEvaluator(request, JobService(job, request.engine))
         return cls(request, job, PlanBuilder(JobAssessor(request, evaluator)))
 
     @property

@@ -34,6 +34,9 @@ from simulator.networks.execution import ACTIVATION_BYTES
 
 OBJECTIVES: Final = ("cost", "energy", "carbon", "throughput", "latency")
 
+#: What serves the jobs; see `catalogs.deployments.networks.NetworkEngine`.
+ENGINES: Final = ("triton", "sglang-diffusion", "vllm")
+
 #: What launches the operators of a network; see `simulator.networks.execution.Mode`.
 MODES: Final = ("eager", "compiled", "tensorrt")
 
@@ -87,6 +90,10 @@ class NetworkRequest(RequestModel):
         Texts,
         key("Executions of a network to consider: eager, compiled, tensorrt (default: the first two).", CHOICE),
     ] = ()
+    engine: Annotated[
+        str | None,
+        key("Server of a network: triton, sglang-diffusion or vllm (for texts).", CHOICE, "--engine"),
+    ] = None
     max_batch: Annotated[
         Whole | None, key("Most jobs of a network that are executed together (default: chosen by the plan).", CHOICE)
     ] = None
@@ -109,6 +116,8 @@ class NetworkRequest(RequestModel):
             refuse_if(not 0 < rate < math.inf, "a rate is a number of jobs per second above zero", rate, "1")
         for name, count in (("steps", self.steps), ("max_batch", self.max_batch)):
             refuse_if(count is not None and count < 1, f"{name} must be a whole number of at least 1", count, "1")
+        if self.engine is not None:
+            need_one_of("an engine of networks", self.engine, ENGINES)
         for precision in self.precisions:
             need_one_of("a precision of networks", precision, tuple(ACTIVATION_BYTES))
         for mode in self.modes:

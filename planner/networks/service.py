@@ -8,10 +8,17 @@ from statistics import NormalDist
 from typing import Final
 
 from calibration.bundles.bundle import Bundle, load_bundle
+from catalogs.errors import InputError
 from planner.networks.candidate import Setup
 from planner.networks.job import BATCH, STEPS, PlannedJob
 from simulator.networks.factors import IntervalClass, interval_factor, load_factors, seconds_class
 from simulator.networks.job import JobPrice, price_job
+
+#: The engine whose pooling runner serves networks with one output for each text.
+POOLING: Final = "vllm"
+
+#: The families of such networks.
+POOLED_FAMILIES: Final = ("text embedding", "text reranking")
 
 #: Level of the published intervals of errors (docs/accuracy-networks.md), which are two-sided.
 PUBLISHED_LEVEL: Final = 0.9
@@ -34,11 +41,32 @@ class JobService:
 
     Attributes:
         job: The job.
+        requested: The engine that the request names; None: the usual one.
+
+    Raises:
+        InputError: The engine does not serve such jobs.
     """
 
     job: PlannedJob
+    requested: str | None = None
     _prices: dict[tuple[Setup, int], JobPrice] = field(default_factory=dict, repr=False, compare=False)
     _bundles: dict[str, Bundle] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        family, usual = self.job.network.family, self._usual
+        if self.requested in (None, usual) or (self.requested == POOLING and family in POOLED_FAMILIES):
+            return
+        others = f", {POOLING}" if family in POOLED_FAMILIES else ""
+        raise InputError(f"{self.requested} does not serve networks of {family}", self.requested, f"{usual}{others}")
+
+    @property
+    def _usual(self) -> str:
+        return "sglang-diffusion" if self.repeats else "triton"
+
+    @property
+    def waits(self) -> bool:
+        """Return whether the engine can let a job wait for others."""
+        return self.engine != POOLING
 
     @property
     def repeats(self) -> bool:
@@ -47,8 +75,8 @@ class JobService:
 
     @property
     def engine(self) -> str:
-        """Return the engine that serves such jobs: SGLang-Diffusion for denoising, otherwise Triton."""
-        return "sglang-diffusion" if self.repeats else "triton"
+        """Return the requested engine, or the usual one: SGLang-Diffusion for denoising, otherwise Triton."""
+        return self.requested or self._usual
 
     def bundle(self, setup: Setup) -> Bundle:
         """Return the calibration of the accelerator of a setup.

@@ -170,7 +170,8 @@ def _add(space: Space, request: NetworkRequest, service: JobService, plain: Setu
             space.discard("no gain", 1.0, "a larger batch serves no more jobs per second")
             continue
         best = batch / batch_s
-        delays = {_rounded(share * (limit_s - batch_s * slow)) for share in _DELAY_SHARES if batch > 1 or not share}
+        shares = _DELAY_SHARES if batch > 1 and service.waits else (0.0,)
+        delays = {_rounded(share * (limit_s - batch_s * slow)) for share in shares}
         space.left += [JobCandidate(setup, setup.most_replicas, batch, delay) for delay in sorted(delays)]
 
 

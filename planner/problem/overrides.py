@@ -127,7 +127,10 @@ class Overrides:
         """
         for key in values:
             check_key(key, PLAN_ELSEWHERE)
-        validate_as(Deployment, {"model": "", "hardware": "", **values}, "fixed")
+        written = validate_as(Deployment, {"model": "", "hardware": "", **values}, "fixed")
+        if written.encoder_pool is not None and "hardware" in written.encoder_pool.encode:
+            rule = "plan places the encoder pool on the hardware of the other replicas"
+            raise InputError(rule, "encoder_pool.encode.hardware", "simulate DEPLOYMENT.yaml")
         return cls(dict(values))
 
     @classmethod

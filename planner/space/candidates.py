@@ -81,7 +81,7 @@ def _each(
         batches: Pairs (max_num_seqs, max_num_batched_tokens).
     """
     rest = request.further_keys
-    return [
+    found = [
         Candidate(
             hardware=hardware,
             replicas=replicas,
@@ -98,6 +98,16 @@ def _each(
         for kv in caches
         for s, t in batches
     ]
+    return [c for each in found if (c := _beside_encoders(each)).replicas > 0]
+
+
+def _beside_encoders(candidate: Candidate) -> Candidate:
+    """Return the candidate with as many replicas as fit beside the encoder pool that the request fixes, if any."""
+    taken = candidate.encoder_accelerators
+    if not taken:
+        return candidate
+    left = (candidate.hardware.n_accelerators - taken) // candidate.layout.accelerators
+    return replace(candidate, replicas=max(min(candidate.replicas, left), 0))
 
 
 def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int]]:
@@ -188,6 +198,10 @@ def distance_from_defaults(candidate: Candidate, names: CatalogLookup) -> tuple[
         int(candidate.weight_dtype != names.model.weight_dtype),
         int(candidate.kv_dtype == "fp8"),
         int(candidate.max_num_seqs != seqs) + int(candidate.max_num_batched_tokens != tokens),
-        int(candidate.layout.expert_parallel) + 2 * bool(candidate.split) + 4 * candidate.drafts,
+        int(candidate.layout.expert_parallel)
+        + 2 * bool(candidate.split)
+        + 4 * candidate.drafts
+        + 8 * bool(candidate.encoders[0])
+        + int(candidate.whole_towers),
         candidate.api_servers - candidate.layout.data_parallel,
     )

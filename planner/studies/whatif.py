@@ -22,7 +22,7 @@ from planner.economics.money import offer_words
 from planner.evaluation.evaluator import RunSizes
 from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.simulated import SimulatedEvaluator
-from planner.problem.candidate import WHOLE, Candidate, DeploymentOverrides, Split
+from planner.problem.candidate import ENCODER_POOL, WHOLE, Candidate, DeploymentOverrides, Split
 from planner.problem.demand import RequiredRates
 from planner.problem.hardware_choice import is_one
 from planner.problem.overrides import with_keys
@@ -201,9 +201,14 @@ def _calibration_note(answer: Answer) -> str:
 
 
 def _candidate(written: Deployment, pools: Sequence[ResolvedDeployment]) -> Candidate:
-    """Return the candidate of a written deployment with one kind of replica, or with prefill and decode replicas."""
+    """Return the candidate of a written deployment with one kind of replica, or with prefill and decode replicas.
+
+    Both may be behind an encoder pool.
+    """
     parts, resolved = [part.written.model_dump() for part in written.slices], pools[-1]
-    split = WHOLE
+    split, encoders = WHOLE, written.encoder_pool
+    if encoders is not None:
+        parts, pools = parts[1:], pools[1:]
     if len(pools) > 1:
         own = {k: v for k, v in parts[0].items() if k not in _NOT_OVERRIDDEN and v != parts[1][k]}
         values = [_chosen(pool) for pool in pools]
@@ -211,13 +216,14 @@ def _candidate(written: Deployment, pools: Sequence[ResolvedDeployment]) -> Cand
         kept = written.disaggregation.model_dump(exclude=_OF_SPLIT) if written.disaggregation else {}
         rest = {k: v for k, v in kept.items() if v is not None} | ({"prefill": own} if own else {})
         split = Split(pools[0].replicas, pools[0].layout, DeploymentOverrides(rest))
+    pool = {} if encoders is None else {ENCODER_POOL: encoders.model_dump(exclude_defaults=True)}
     return Candidate(
         hardware=resolved.hardware.without_notices(),
         replicas=resolved.replicas,
         layout=resolved.layout,
         **_chosen(resolved),
         split=split,
-        rest=DeploymentOverrides({k: v for k, v in parts[-1].items() if k not in _NOT_OVERRIDDEN}),
+        rest=DeploymentOverrides({k: v for k, v in parts[-1].items() if k not in _NOT_OVERRIDDEN} | pool),
     )
 
 

@@ -136,7 +136,8 @@ def latency_metrics(run: Run) -> dict[str, Any]:
     done, duration = run.completed, duration_s(run)
     per_s = 1.0 / duration if duration > 0.0 else 0.0
     policies = [POLICIES[pool.rules.policy] for pool in run.pools]
-    streaming = (replica for replica in run.replicas if policies[replica.pool].streams)
+    streams = [policies[i].streams and pool.role != "encode" for i, pool in enumerate(run.pools)]
+    streaming = (replica for replica in run.replicas if streams[replica.pool])
     streamed = [part for replica in streaming for log in replica.logs for part in log.parts]
     waits = np.concatenate([prefill_waits(streamed), np.insert(run.waits_s, 2, 1.0, axis=1)])
     started = ~np.isnan(run.started_s)
@@ -170,7 +171,21 @@ def latency_metrics(run: Run) -> dict[str, Any]:
     found |= {name: n for name, n in counts.items() if n}
     if len(run.handovers):
         found["kv_transfer_s"] = statistics(run.handovers[:, 4] - run.handovers[:, 3])
+    if any(pool.role == "encode" for pool in run.pools):
+        found["encoder_pool"] = _encoder_metrics(run)
     return found
+
+
+def _encoder_metrics(run: Run) -> dict[str, Any]:
+    """Return how long requests waited at the encoder pool, were encoded, and how long their embeddings travelled."""
+    _, _, _, reached_s, began_s, encoded_s, arrived_s, embeddings = run.encodings.T
+    return {
+        "n_requests": len(run.encodings),
+        "n_embeddings": int(embeddings.sum()),
+        "wait_s": statistics(began_s - reached_s),
+        "encode_s": statistics(encoded_s - began_s),
+        "transfer_s": statistics(arrived_s - encoded_s),
+    }
 
 
 def _media_metrics(run: Run) -> dict[str, float]:
@@ -377,10 +392,12 @@ def _counts(run: Run, first_s: float, last_s: float) -> dict[str, float]:
 
 
 def _pool_metrics(run: Run, number: int, duration_s: float) -> dict[str, Any]:
-    """Return the metrics of the requests that ended in a pool."""
+    """Return the metrics of the requests that ended in a pool, or that an encoder pool has encoded."""
     members = np.array([r.pool == number for r in run.replicas] + [False])  # the last entry is for replica -1 (none)
     done = run.completed & members[run.replica]
     n_completed = int(done.sum())
+    if run.pools[number].role == "encode":
+        n_completed = int(members[run.encodings[:, 1].astype(np.int64)].sum())
     latencies = {name: statistics(getattr(run, name)[done]) for name in ("ttft_s", "tpot_s", "e2e_s")}
     per_s = n_completed / duration_s if duration_s > 0.0 else 0.0
     return {"n_completed": n_completed, "requests_per_s": per_s, **latencies}

@@ -62,8 +62,20 @@ def _pools(deployment: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Return (name, block) of each pool; the name is empty for a single pool."""
     if deployment.get("pools"):
         return [(f"pool {i} ({pool['role']})", pool) for i, pool in enumerate(deployment["pools"])]
-    disaggregated = deployment["disaggregation"]
-    return [(name, disaggregated[name]) for name in ("prefill", "decode")] if disaggregated else [("", deployment)]
+    encoders, split = deployment.get("encoder_pool"), deployment["disaggregation"]
+    first = [("encode", encoders["encode"])] if encoders else []
+    if split:
+        return [*first, *((name, split[name]) for name in ("prefill", "decode"))]
+    return [*first, ("language model" if first else "", deployment)]
+
+
+def _encoders_line(encoders: dict[str, Any]) -> str:
+    """Return the times of requests at the encoder pool in one line."""
+    wait, encode, transfer = (1e3 * (encoders[name]["mean"] or 0.0) for name in ("wait_s", "encode_s", "transfer_s"))
+    return (
+        f"encoder pool: {counted(encoders['n_requests'], 'request')} encoded; on average {wait:,.1f} ms of waiting, "
+        f"{encode:,.1f} ms of encoding, and {transfer:,.2f} ms until the embeddings arrived"
+    )
 
 
 def _fleet(metrics: dict[str, Any]) -> list[str]:
@@ -157,6 +169,8 @@ def _features(metrics: dict[str, Any]) -> list[str]:
             f"images, videos and audio: {media['n_encoded']:,} encoded in {media['encoder_s']:.2f} s of the "
             f"accelerators' time, {media['n_cache_hits']:,} found in the encoder cache"
         )
+    if encoders := metrics.get("encoder_pool"):
+        lines.append(_encoders_line(encoders))
     if lora := metrics.get("lora"):
         lines.append(
             f"LoRA: {counted(lora['brought_to_device'], 'adapter')} loaded, {lora['read_from_disk']} of them from disk"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -124,6 +124,8 @@ def pool_of(compiled: CompiledDeployment, model: int = 0, requests: RequestSet |
     if requests is not None:
         blocks = even_blocks(resolved, compiled.memory, requests) * resolved.layout.data_parallel
         rules = replace(rules, kv_blocks=blocks)
+    if not resolved.runs_language_model:
+        rules = encoder_server_rules(rules, resolved)
     return Pool(rules, compiled.cost, resolved.replicas, resolved.role, model, compiled)
 
 
@@ -173,7 +175,27 @@ def encoder_limits(resolved: ResolvedDeployment) -> EncoderLimits | None:
     if not resolved.towers:
         return None
     rejects = resolved.engine.embedding_cache_bytes is None
-    return EncoderLimits(resolved.encoder_budget, resolved.encoder_cache_tokens, rejects)
+    where: Literal["here", "elsewhere", "only here"] = "here" if resolved.runs_towers else "elsewhere"
+    if not resolved.runs_language_model:
+        where = "only here"
+    return EncoderLimits(resolved.encoder_budget, resolved.encoder_cache_tokens, rejects, where)
+
+
+def encoder_server_rules(rules: EngineRules, resolved: ResolvedDeployment) -> EngineRules:
+    """Return the rules of a replica of an encoder pool.
+
+    If the engine's encoder server is a loop that takes a number of requests at a time (SGLang), this number is the only
+    limit of a step, and no step is prepared while another one runs.
+    """
+    server = resolved.engine.encoder_server
+    if server is None or server.most_requests is None:
+        return rules
+    return replace(
+        rules,
+        max_num_seqs=server.most_requests,
+        max_num_batched_tokens=server.most_requests * rules.max_model_len,
+        lag=0,
+    )
 
 
 def check_media(requests: RequestSet, rules: Sequence[EngineRules]) -> None:

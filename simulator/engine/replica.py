@@ -103,6 +103,8 @@ class Replica:
         """
         leaves = self._hand_over is not None and self._hand_over(self.index, request)
         self.n_leaving += leaves
+        if leaves:
+            self.fruitless = 0  # an encoder replica outputs no tokens
         return leaves
 
     def receive(self, request: Request) -> None:
