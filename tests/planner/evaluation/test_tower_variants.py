@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from catalogs.errors import InputError
@@ -22,7 +24,7 @@ IMAGES = (
 
 
 def asked(workload: str = IMAGES, **more: object) -> PlanRequest:
-    keys = {"hardware": "h100x4", "model": "qwen2.5-vl-7b", "precisions": ("native",)} | more
+    keys = {"hardware": "h100x2", "model": "qwen2.5-vl-7b", "precisions": ("native",)} | more
     return PlanRequest(
         slos=parse_slos(["ttft.p99=5s"]),
         workload=workload,
@@ -37,76 +39,95 @@ def evaluator_of(request: PlanRequest) -> SimulatedEvaluator:
     return found.of(candidate) if hasattr(found, "of") else found
 
 
-EVALUATOR = evaluator_of(asked())
-SPACE = EVALUATOR.space()
-POOLED = [c for c in SPACE if c.encoders[0]]
-PLAIN = [c for c in SPACE if not c.encoders[0] and not c.whole_towers]
+@dataclass(frozen=True)
+class Found:
+    """The candidates of a request for two accelerators."""
+
+    evaluator: SimulatedEvaluator
+    space: list[Candidate]
+
+    @property
+    def pooled(self) -> list[Candidate]:
+        return [c for c in self.space if c.encoders[0]]
+
+    @property
+    def plain(self) -> list[Candidate]:
+        return [c for c in self.space if not c.encoders[0] and not c.whole_towers]
+
+    def beside(self, candidate: Candidate) -> Candidate:
+        """The candidate without a pool on the same hardware."""
+        same = ("hardware", "layout", "kv_dtype", "weight_dtype", "max_num_seqs", "max_num_batched_tokens")
+        return next(c for c in self.plain if all(getattr(c, key) == getattr(candidate, key) for key in same))
 
 
-def test_a_few_more_candidates_are_tried_where_images_weigh() -> None:
-    own = limits(EVALUATOR.names, EVALUATOR.request.fixed)[0]
-    usual = [c for c in PLAIN if (c.max_num_seqs, c.max_num_batched_tokens) == own]
-    whole = [c for c in SPACE if c.whole_towers]
-    assert 0 < len(POOLED) <= len(usual)
+@pytest.fixture(scope="module")
+def found() -> Found:
+    evaluator = evaluator_of(asked())
+    return Found(evaluator, evaluator.space())
+
+
+def test_a_few_more_candidates_are_tried_where_images_weigh(found: Found) -> None:
+    own = limits(found.evaluator.names, found.evaluator.request.fixed)[0]
+    usual = [c for c in found.plain if (c.max_num_seqs, c.max_num_batched_tokens) == own]
+    whole = [c for c in found.space if c.whole_towers]
+    assert 0 < len(found.pooled) <= len(usual)
     assert 0 < len(whole) <= len(usual)
     assert all(c.layout.tensor_parallel > 1 for c in whole)
-    assert all((c.max_num_seqs, c.max_num_batched_tokens) == own for c in (*POOLED, *whole))
-    assert all(c.accelerators <= c.hardware.n_accelerators for c in POOLED)
-    assert len(set(SPACE)) == len(SPACE)
+    assert all((c.max_num_seqs, c.max_num_batched_tokens) == own for c in (*found.pooled, *whole))
+    assert all(c.accelerators <= c.hardware.n_accelerators for c in found.pooled)
+    assert len(set(found.space)) == len(found.space)
 
 
 def test_text_and_one_accelerator_have_none() -> None:
-    for request in (asked("lmsys-turns"), asked(hardware="h100"), asked(engine="vllm-0.11")):
-        assert not any(c.encoders[0] for c in evaluator_of(request).space())
-    assert not any(c.whole_towers for c in evaluator_of(asked("lmsys-turns")).space())
+    for request in (asked("lmsys-turns"), asked(hardware="h100")):
+        assert not any(c.encoders[0] or c.whole_towers for c in evaluator_of(request).space())
 
 
-def test_a_candidate_with_a_pool_has_its_encoders_first() -> None:
-    candidate = next(c for c in POOLED if c.layout.tensor_parallel == 1 and c.hardware.n_accelerators == 4)
+def test_a_candidate_with_a_pool_has_its_encoders_first(found: Found) -> None:
+    candidate = next(c for c in found.pooled if c.layout.tensor_parallel == 1 and c.hardware.n_accelerators == 2)
     (role, encoders), (behind, language) = candidate.pools
     assert (role, behind) == ("encode", "both")
-    assert encoders.replicas + language.replicas == candidate.accelerators == 4
+    assert encoders.replicas + language.replicas == candidate.accelerators == 2
     assert candidate.words.startswith(f"{encoders.replicas} encoder")
-    compiled = [EVALUATOR.deployments.compiled(pool) for _, pool in candidate.pools]
+    compiled = [found.evaluator.deployments.compiled(pool) for _, pool in candidate.pools]
     assert [each.resolved.role for each in compiled] == ["encode", "both"]
     assert compiled[1].resolved.encodes_elsewhere
     assert compiled[0].memory.weights_bytes + compiled[1].memory.weights_bytes == pytest.approx(
-        EVALUATOR.deployments.compiled(PLAIN[0]).memory.weights_bytes
+        found.evaluator.deployments.compiled(found.beside(candidate)).memory.weights_bytes
     )
-    block = EVALUATOR.facts(candidate).deployment
+    block = found.evaluator.facts(candidate).deployment
     assert "encoder" in deployment_words(block)
 
 
-def test_the_number_of_encoders_carries_the_most() -> None:
+def test_the_number_of_encoders_carries_the_most(found: Found) -> None:
     """Each pool is at least as good by its closed form as any other number of encoders on the same hardware."""
-    for candidate in POOLED:
+    for candidate in found.pooled:
         total, each = candidate.hardware.n_accelerators, candidate.layout.accelerators
-        plain = next(c for c in PLAIN if (c.hardware, c.layout) == (candidate.hardware, candidate.layout))
-        others = [plain.with_encoders(n) for n in range(1, total - each + 1)]
-        rates = [EVALUATOR.fluid_requests_per_s(other) for other in others]
-        assert EVALUATOR.fluid_requests_per_s(candidate) == pytest.approx(max(rates), rel=1e-6)
+        others = [found.beside(candidate).with_encoders(n) for n in range(1, total - each + 1)]
+        rates = [found.evaluator.fluid_requests_per_s(other) for other in others]
+        assert found.evaluator.fluid_requests_per_s(candidate) == pytest.approx(max(rates), rel=1e-6)
 
 
-def test_closed_forms_of_a_pool() -> None:
-    candidate = POOLED[0]
-    found = EVALUATOR.closed_forms.queueing(candidate)
-    assert isinstance(found, EncoderPoolQueueing)
-    assert found.saturation_per_s == min(found.language.saturation_per_s, found.encoders / found.encode_s)
-    light = 0.01 * found.saturation_per_s
-    first_s, behind_s = found.latency_s(light, "ttft"), found.language.latency_s(light, "ttft")
-    assert first_s - behind_s == pytest.approx(found.encode_s, rel=0.1)
-    assert found.latency_s(light, "tpot") == found.language.latency_s(light, "tpot")
-    assert EVALUATOR.guess_w(candidate, light) > 0
+def test_closed_forms_of_a_pool(found: Found) -> None:
+    candidate = found.pooled[0]
+    model = found.evaluator.closed_forms.queueing(candidate)
+    assert isinstance(model, EncoderPoolQueueing)
+    assert model.saturation_per_s == min(model.language.saturation_per_s, model.encoders / model.encode_s)
+    light = 0.01 * model.saturation_per_s
+    first_s, behind_s = model.latency_s(light, "ttft"), model.language.latency_s(light, "ttft")
+    assert first_s - behind_s == pytest.approx(model.encode_s, rel=0.1)
+    assert model.latency_s(light, "tpot") == model.language.latency_s(light, "tpot")
+    assert found.evaluator.guess_w(candidate, light) > 0
 
 
-def test_a_run_of_a_pool_holds_its_light_load() -> None:
+def test_a_run_of_a_pool_holds_its_light_load(found: Found) -> None:
     """At a light load the simulated first token is about the estimated one, and every request passes the encoders."""
-    candidate = next(c for c in POOLED if c.replicas + c.encoders[0] == 4 and c.layout.tensor_parallel == 1)
-    rate = EVALUATOR.light_requests_per_s(candidate)
-    seen = EVALUATOR.observe(candidate, Load(rate, 60, 0))
+    candidate = next(c for c in found.pooled if c.replicas + c.encoders[0] == 2 and c.layout.tensor_parallel == 1)
+    rate = found.evaluator.light_requests_per_s(candidate)
+    seen = found.evaluator.observe(candidate, Load(rate, 60, 0))
     mean_s = float(seen.samples_s["ttft"].mean())
-    assert mean_s == pytest.approx(EVALUATOR.guess_s(candidate, rate, "ttft"), rel=0.35)
-    assert EVALUATOR.detail(candidate, Load(rate, 60, 0)).metrics["encoder_pool"]["n_requests"] > 0
+    assert mean_s == pytest.approx(found.evaluator.guess_s(candidate, rate, "ttft"), rel=0.35)
+    assert found.evaluator.detail(candidate, Load(rate, 60, 0)).metrics["encoder_pool"]["n_requests"] > 0
 
 
 def test_a_fixed_pool_is_part_of_every_candidate_and_of_the_answer() -> None:
@@ -130,8 +151,8 @@ def test_a_pool_elsewhere_is_refused_in_one_line() -> None:
         Overrides.of({"encoder_pool": {"replicas": 1, "encode": {"hardware": "l40s"}}})
 
 
-def test_candidates_without_a_pool_are_as_before() -> None:
-    plain = PLAIN[0]
+def test_candidates_without_a_pool_are_as_before(found: Found) -> None:
+    plain = found.plain[0]
     assert plain.pools == ((plain.pools[0].role, plain),)
     assert plain.encoders[0] == 0
     assert isinstance(plain, Candidate)
