@@ -12,6 +12,7 @@ the encoder servers; here all items of a request go to one of them.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.errors import InputError
@@ -41,13 +42,24 @@ def check_encoders(encoders: ResolvedDeployment) -> None:
         InputError: The engine has no server that only encodes, or its replicas cannot have this layout.
     """
     engine, ranks = encoders.engine, encoders.layout.tensor_parallel
-    # A server of prompts and decodes whose engine encodes itself is the only other arrangement.
     if engine.encoder_server is None:
         rule = f"{engine.name} {engine.version} has no server that only encodes, or it is not simulated"
         raise InputError(rule, "encoder_pool", "engine: vllm, sglang")
     if ranks > 1 and not engine.encoder_server.tensor_parallel:
         rule = f"each encoder replica of {engine.name} is one accelerator"
         raise InputError(rule, f"encoder_pool.encode.tensor_parallel: {ranks}", "1")
+
+
+#: Where the items of a replica's requests are encoded: by it, by the replicas of an encoder pool, or by it as
+#: one of them, which does nothing else.
+EncodingPlace = Literal["here", "elsewhere", "only here"]
+
+
+def encoding_place(resolved: ResolvedDeployment) -> EncodingPlace:
+    """Return where the items of the requests of a replica are encoded."""
+    if not resolved.runs_language_model:
+        return "only here"
+    return "elsewhere" if resolved.encodes_elsewhere else "here"
 
 
 def embedding_bytes(encoders: ResolvedDeployment) -> float:

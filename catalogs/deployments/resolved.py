@@ -161,7 +161,7 @@ class ResolvedDeployment:
         values |= {"queue": self.queueing.model_dump(mode="json")}
         if self.swap_bytes:
             values |= {"preemption": "swap", "swap_space_gib": self.swap_bytes / GIB}
-        values |= {"multimodal": self.multimodal.model_dump() if self.multimodal else None}
+        values |= {"multimodal": self.multimodal.model_dump(mode="json") if self.multimodal else None}
         values |= {"lora": self.lora.model_dump() if self.lora else None}
         values |= {"speculative": self.speculation.as_written if self.speculation else None}
         values |= {"kv_offload": self.offload.as_written if self.offload else None}

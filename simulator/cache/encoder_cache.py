@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
-from typing import Literal
 
+from catalogs.deployments.encoder_pools import EncodingPlace
 from simulator.core.invariants import require
 from simulator.core.request import Request
 
@@ -23,14 +23,13 @@ class EncoderLimits:
         budget: Most embeddings that are computed in a step.
         cache: Embeddings that the encoder cache holds.
         rejects: Whether requests with a larger item are rejected (vLLM), and not encoded without the cache (SGLang).
-        where: Where the items of the replica's requests are encoded: by it, by the replicas of an encoder pool, which
-            send it the embeddings, or by it while it does nothing else, as a replica of an encoder pool.
+        where: Where the items of the replica's requests are encoded.
     """
 
     budget: int
     cache: int
     rejects: bool = True
-    where: Literal["here", "elsewhere", "only here"] = "here"
+    where: EncodingPlace = "here"
 
     @property
     def largest_item(self) -> float:

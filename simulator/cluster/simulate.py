@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
+from catalogs.deployments.encoder_pools import encoding_place
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError, nearest_name
@@ -175,10 +176,8 @@ def encoder_limits(resolved: ResolvedDeployment) -> EncoderLimits | None:
     if not resolved.towers:
         return None
     rejects = resolved.engine.embedding_cache_bytes is None
-    where: Literal["here", "elsewhere", "only here"] = "here" if resolved.runs_towers else "elsewhere"
-    if not resolved.runs_language_model:
-        where = "only here"
-    return EncoderLimits(resolved.encoder_budget, resolved.encoder_cache_tokens, rejects, where)
+    place = encoding_place(resolved)
+    return EncoderLimits(resolved.encoder_budget, resolved.encoder_cache_tokens, rejects, place)
 
 
 def encoder_server_rules(rules: EngineRules, resolved: ResolvedDeployment) -> EngineRules:

@@ -344,7 +344,7 @@ class SglangEncoder(ContinuousBatching):
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
-        self.encoders = RequestEmbeddings(0)  # counts items and keeps none
+        self.encoders = self._items = RequestEmbeddings(0)  # counts items and keeps none
 
     def schedule(self) -> Batch | None:
         """Return the batch of the next pass, or None if no request waits."""
@@ -361,7 +361,7 @@ class SglangEncoder(ContinuousBatching):
     def _with_items(self, encoding: Encoding, request: Request) -> Encoding:
         for item in request.media:
             encoding = encoding.plus(item.layout)
-        self.encoders.n_encoded += len(request.media)
+        self._items.n_encoded += len(request.media)
         return encoding
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import pytest
@@ -141,7 +142,7 @@ def test_a_fixed_pool_is_part_of_every_candidate_and_of_the_answer() -> None:
     assert block["encoder_pool"]["replicas"] == 1
 
     class _Plan:
-        deployment = block
+        deployment = json.loads(json.dumps(block))  # as an answer file holds it
 
     assert found_again(_Plan(), space, request) == space[0]  # type: ignore[arg-type]
 
