@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from catalogs.deployments.compatibility import FeatureContext, feature_with_one_scheduler
@@ -26,7 +27,8 @@ def resolve_offload(deployment: Deployment, hardware: Hardware, replicas: int) -
     """Return the host and disk tiers of the KV offload that a deployment requests, or None where it requests none.
 
     Raises:
-        InputError: The hardware does not support offload, prefix caching is off, or host memory is too small.
+        InputError: The hardware does not support offload, prefix caching is off, host memory is too small, or the rate
+            of a pool is given without one.
     """
     requested = deployment.kv_offload
     if requested is None:
@@ -38,13 +40,19 @@ def resolve_offload(deployment: Deployment, hardware: Hardware, replicas: int) -
         rule = "KV offload needs a GPU: the KV cache of a CPU is in host memory already"
         raise InputError(rule, hardware.text, "kv_offload: null")
     check_host_memory("kv_offload.host_gib", requested.host_gib, hardware, replicas)
-    rate = requested.host_gib_per_s
-    return OffloadTiers(
+    rate, between = requested.host_gib_per_s, requested.pool_gib_per_s
+    if between is not None and not requested.shared:
+        raise InputError("kv_offload.pool_gib_per_s needs a pool that replicas share", between, "shared: true")
+    tiers = OffloadTiers(
         requested.host_gib * GIB,
         requested.disk_gib * GIB,
         hardware.node.host_bytes_per_s if rate is None else rate * GIB,
         DISK_BYTES_PER_S if requested.disk_gib_per_s is None else requested.disk_gib_per_s * GIB,
     )
+    if not requested.shared:
+        return tiers
+    network = hardware.node.network_bytes_per_s if between is None else between * GIB
+    return replace(tiers, shared=True, pool_bytes_per_s=network)
 
 
 def check_host_memory(key: str, gib: float, hardware: Hardware, replicas: int) -> None:

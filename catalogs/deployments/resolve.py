@@ -56,6 +56,9 @@ def resolve_pools(deployment: Deployment, names: CatalogLookup | None = None) ->
     if shared and requested > shared[0].hardware.n_accelerators:
         most = shared[0].hardware.n_accelerators
         raise InputError(f"the pools together must fit in the {most} of {deployment.hardware}", requested, str(most))
+    if deployment.faults and any(pool.offload is not None and pool.offload.shared for pool in pools):
+        rule = "a KV pool that replicas share is not simulated together with faults, which would take parts of it away"
+        raise InputError(rule, "kv_offload.shared: true", "kv_offload.shared: false")
     return _check_handover(pools)
 
 

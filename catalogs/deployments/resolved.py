@@ -27,16 +27,19 @@ class OffloadTiers:
     disk_bytes: float
     host_bytes_per_s: float  # per accelerator, one direction
     disk_bytes_per_s: float  # per replica, one direction
+    shared: bool = False  # the tiers of all replicas are one pool
+    pool_bytes_per_s: float = 0.0  # per accelerator, one direction, to the part of the pool on other nodes; 0: no pool
 
     @property
     def as_written(self) -> dict[str, float]:
         """Return the tiers under the keys of deployment.yaml."""
-        return {
+        own = {
             "host_gib": self.host_bytes / GIB,
             "disk_gib": self.disk_bytes / GIB,
             "host_gib_per_s": self.host_bytes_per_s / GIB,
             "disk_gib_per_s": self.disk_bytes_per_s / GIB,
         }
+        return own | {"shared": True, "pool_gib_per_s": self.pool_bytes_per_s / GIB} if self.shared else own
 
 
 @dataclass(frozen=True, slots=True)

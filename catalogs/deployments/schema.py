@@ -40,13 +40,17 @@ def check_staleness(value_s: float) -> float:
 class KvOffload(StrictYamlBlock):
     """The `kv_offload` block of deployment.yaml: host memory and disk as further tiers for KV blocks.
 
-    Sizes are per replica, as with `--kv-offloading-size`. Rates that are null are those of the node.
+    Sizes are per replica, as with `--kv-offloading-size`. Rates that are null are those of the node. With `shared`, the
+    sizes of all replicas are one pool, in which each replica finds what the others have computed, as with LMCache and
+    Mooncake Store; blocks are spread evenly over the nodes.
     """
 
     host_gib: Annotated[float, Field(gt=0, le=MOST_GIB)]
     disk_gib: Annotated[float, Field(ge=0, le=MOST_GIB)] = 0.0
     host_gib_per_s: PositiveFloat | None = None  # per accelerator, one direction
     disk_gib_per_s: PositiveFloat | None = None  # per replica, one direction
+    shared: bool = False  # one pool for all replicas, prefill and decode replicas included
+    pool_gib_per_s: PositiveFloat | None = None  # per accelerator, one direction, to the pool's part on other nodes
 
 
 class Lora(StrictYamlBlock):

@@ -16,6 +16,7 @@ from catalogs.deployments.routing import RouterOptions
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 from simulator.cache.lora_slots import check_adapters
+from simulator.cache.offload import OffloadTierPair
 from simulator.cluster.clients import ClientTimeouts, ClosedLoopClients, Frontend, RetryTracker
 from simulator.cluster.compiled import Pool
 from simulator.cluster.kv_transfer import DisaggregationPolicy, InstantTransfer, KvTransfer, LinkTraffic, TransferLinks
@@ -60,6 +61,24 @@ class RunOptions:
     processes: int = 1  # number of processes that share independent replicas (simulator/cluster/parallel.py)
 
 
+def kv_pools(pools: Sequence[Pool]) -> dict[int, OffloadTierPair]:
+    """Return the KV pool of each model whose replicas share one.
+
+    Raises:
+        InputError: They share it, and their blocks are not of one size.
+    """
+    found: dict[int, OffloadTierPair] = {}
+    for model in {pool.model for pool in pools}:
+        sharing = [pool for pool in pools if pool.model == model and pool.rules.offload and pool.rules.offload.shared]
+        sizes = {pool.rules.block_size for pool in sharing}
+        if len(sizes) > 1:
+            raise InputError("replicas that share a KV pool need the same block_size", max(sizes), str(min(sizes)))
+        tiers = OffloadTierPair.pooled((pool.rules.offload, pool.replicas) for pool in sharing if pool.rules.offload)
+        if tiers is not None:
+            found[model] = tiers
+    return found
+
+
 class Cluster:
     """One simulated run: create it, call `run` once, and read `results` and the logs of the replicas.
 
@@ -77,6 +96,7 @@ class Cluster:
         self.transfer: InstantTransfer | LinkTraffic = (
             options.transfer.start(self.clock, options.check_laws) if options.transfer else InstantTransfer(self.clock)
         )
+        self._kv_pools = kv_pools(pools)
         self.pools = [self._open(pool) for pool in pools]
         self.replicas: list[Replica] = []  # in order of creation, including those that have ended
         self.on_new_replica: list[Callable[[Replica], None]] = []  # called with every new replica
@@ -133,6 +153,7 @@ class Cluster:
             fast_forward=self.options.fast_forward,
             check=check_schedule if self.options.check_laws else None,
             event_log=self.options.journal,
+            kv_pool=self._kv_pools.get(pool.model) if pool.rules.offload and pool.rules.offload.shared else None,
         )
         return RunningPool.of(pool, context, self.requests, keys)
 

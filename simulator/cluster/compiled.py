@@ -13,7 +13,7 @@ from calibration.bundles import engine_calibration
 from calibration.bundles.bundle import Bundle, load_bundle
 from catalogs.deployments.layout import Role
 from catalogs.deployments.resolve import resolve, resolve_pools
-from catalogs.deployments.resolved import OffloadTiers, ResolvedDeployment
+from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment, Disaggregation
 from catalogs.engines.profile import HostTimes, KvTransfer
 from catalogs.errors import InputError
@@ -160,18 +160,26 @@ def swap_rules(resolved: ResolvedDeployment, memory: MemoryPlan) -> SwapRules:
     return SwapRules(int(resolved.swap_bytes / part_bytes), part_bytes / resolved.hardware.node.host_bytes_per_s)
 
 
-def offload_rules(tiers: OffloadTiers, memory: MemoryPlan) -> OffloadRules:
-    """Return the host and disk tiers of one replica.
+def offload_rules(resolved: ResolvedDeployment, memory: MemoryPlan) -> OffloadRules | None:
+    """Return the host and disk tiers of one replica; None if the deployment has none.
 
-    A block is spread over all accelerators, and all of them copy their parts at the same time.
+    A block is spread over all accelerators, and all of them copy their parts at the same time. The blocks of a pool
+    that replicas share are spread evenly over the nodes, and pass the network unless they are on the replica's own.
+    Copies over the network and over the link to the host overlap, so that the slower of the two determines the time.
     """
+    tiers = resolved.offload
+    if tiers is None:
+        return None
     part_bytes = memory.kv_bytes_per_token * memory.block_size
     block_bytes = part_bytes * memory.accelerators
+    elsewhere = 1.0 - 1.0 / resolved.hardware.n_nodes
+    network_s = part_bytes / tiers.pool_bytes_per_s * elsewhere if tiers.shared else 0.0
     return OffloadRules(
         int(tiers.host_bytes / block_bytes),
-        part_bytes / tiers.host_bytes_per_s,
+        max(part_bytes / tiers.host_bytes_per_s, network_s),
         int(tiers.disk_bytes / block_bytes),
-        block_bytes / tiers.disk_bytes_per_s,
+        max(block_bytes / tiers.disk_bytes_per_s, network_s),
+        tiers.shared,
     )
 
 
