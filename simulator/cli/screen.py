@@ -127,6 +127,8 @@ def _sessions_line(sessions: dict[str, Any]) -> str:
     rate, whole = sessions["interactivity_tokens_per_s"], sessions["session_s"]["p50"]
     half = "-" if whole is None else f"{whole:,.0f} s"
     parts = [f"sessions: {sessions['n_completed']} of {sessions['n_sessions']} completed, half of them in {half}"]
+    if sessions["task_s"]["p50"] is not None:
+        parts.append(f"half of the tasks in {sessions['task_s']['p50']:,.0f} s")
     if rate["p90"] is not None:
         parts.append(f"{rate['p90']:.0f} output tokens/s or more for 90 % of requests")
     if sessions["hit_rate"] is not None:
