@@ -17,6 +17,7 @@ from catalogs.errors import InputError
 from planner.problem.latency_metric import LatencyMetric
 from planner.problem.length_condition import LengthCondition
 from planner.problem.normalized_latency import NORMALIZED, NORMALIZED_TOTAL
+from planner.problem.session_time import SESSION, TASK
 
 TTFT: Final = LatencyMetric(
     name="ttft",
@@ -124,4 +125,4 @@ class LatencyMetrics(Mapping[str, LatencyMetric]):
 
 
 #: Every latency metric by its name, in the order of answers, reports and error messages.
-LATENCY_METRICS: Final = LatencyMetrics(TTFT, TPOT, ITL, E2E, NORMALIZED, NORMALIZED_TOTAL)
+LATENCY_METRICS: Final = LatencyMetrics(TTFT, TPOT, ITL, E2E, NORMALIZED, NORMALIZED_TOTAL, SESSION, TASK)

@@ -14,7 +14,11 @@ router = APIRouter(prefix=f"{PREFIX}/answers", tags=["answers"])
 @router.post("/view", summary="An answer in words, tables and figures")
 def view(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the words, tables and figures of an answer, as the plan page shows them."""
+    from planner.agents.answer import is_agents_answer, parse_agents_answer
     from planner.sections.full_answer import parse_answer
+    from planner.web.documents.agents_answer import agents_document
     from planner.web.documents.answers import answer_document
 
+    if is_agents_answer(answer):
+        return agents_document(parse_agents_answer(answer, "the answer"))
     return answer_document(parse_answer(answer, "the answer"))

@@ -21,7 +21,9 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_loader import dump_yaml
 
 #: Keys of an answer that are returned unless the whole answer is wanted.
-_BRIEF: Final = ("feasible", "best", "infeasible", "prices", "assumptions", "reproduce", "search")
+_BRIEF: Final = (
+    "feasible", "best", "infeasible", "prices", "assumptions", "reproduce", "search", "capacity_agents", "notices",
+)  # fmt: skip
 
 #: Parts of a plan that are left out unless the whole answer is wanted: curves and distributions.
 _LARGE_PARTS: Final = ("curve", "latency_cdf", "metrics", "time_breakdown")
@@ -175,7 +177,7 @@ def _nested(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _brief_answer(answer: dict[str, Any]) -> dict[str, Any]:
     brief = {key: answer[key] for key in _BRIEF if answer.get(key) not in (None, [])}
-    plans = [answer["best"], *answer["alternatives"]] if answer.get("best") else []
+    plans = [answer["best"], *answer.get("alternatives", [])] if answer.get("best") else []
     shown = [{key: value for key, value in plan.items() if key not in _LARGE_PARTS} for plan in plans]
     return brief | ({"best": shown[0], "alternatives": shown[1:]} if shown else {})
 

@@ -31,12 +31,32 @@ def run(task: Task) -> JobResult:
     from planner.report.material import ReportData
     from planner.report.write import csv_text, tables_of
 
+    keys = scenario_keys(task.question, "the question")
+    if keys.get("agents") is not None:
+        return _run_agents(task, keys)
     search = {"search.study": "study.journal", "search.workers": task.cores}
-    request = request_of_keys(scenario_keys(task.question, "the question") | search)
+    request = request_of_keys(keys | search)
     answer = plan(request, SearchReport(task, request).report)
     tables = tables_of(ReportData(answer, None, []))
     table = {"result.csv": csv_text(tables["plans"]).encode()} if "plans" in tables else {}
     return JobResult(answer.document(), answer.feasible, table, answer.interrupted)
+
+
+def _run_agents(task: Task, keys: dict[str, Any]) -> JobResult:
+    """Plan for a number of agents."""
+    from planner.agents.plan import plan_agents
+    from planner.problem.scenario import request_of_keys
+    from planner.search.workers import ProcessPool
+
+    steps = 0
+
+    def progress(words: str) -> None:
+        nonlocal steps
+        steps += 1
+        task.report(steps, None, words, None)
+
+    answer = plan_agents(request_of_keys(keys), progress, ProcessPool(task.cores))
+    return JobResult(answer.document(), answer.feasible)
 
 
 class SearchReport:

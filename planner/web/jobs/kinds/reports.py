@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,11 +36,17 @@ def run(task: Task) -> JobResult:
     from dataclasses import replace
 
     from catalogs.ui.html_page import need_plotly, render
+    from planner.agents.answer import is_agents_answer, parse_agents_answer
+    from planner.agents.page import agents_page
     from planner.report.material import gather
     from planner.report.page import answer_page
     from planner.report.write import write_tables
 
     need_plotly()
+    data = None if task.parent is None else json.loads(task.parent)
+    if is_agents_answer(data):
+        page = render(agents_page(parse_agents_answer(data, "the plan"))).encode()
+        return JobResult({"tables": [], "page_bytes": len(page)}, None, {PAGE: page})
     steps = 0
 
     def progress(words: str) -> None:

@@ -1,0 +1,103 @@
+"""The search for the cheapest deployment that meets the objectives under the load of agents.
+
+The placements of a price are simulated briefly, with device memory alone and with host memory. The best of them is then
+simulated for longer with every KV tier and router, and with other token budgets of a step. The search ends at the
+lowest price at which the objectives are met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from catalogs.workloads.workload import Workload
+from planner.agents.choices import Choice, PricedChoices, priced_choices
+from planner.agents.rating import Judge, Rated
+
+#: Requests of each agent in a run that compares placements.
+QUICK_TURNS: Final = 10
+
+#: A placement whose short run misses the objectives by at most this factor is simulated with every variant.
+PROMISING: Final = 1.5
+
+#: If a short run of the most promising placement of a price misses by more than this factor, the next price is tried.
+HOPELESS: Final = 5.0
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The end of a search.
+
+    Attributes:
+        rated: The variants of the best placement, the best first; empty if no placement fits.
+        n_placements: Legal placements that fit.
+        n_simulated: Placements that were simulated.
+    """
+
+    rated: list[Rated]
+    n_placements: int
+    n_simulated: int
+
+    @property
+    def meets(self) -> bool:
+        """Return whether the best variant meets the objectives in its run."""
+        return bool(self.rated) and self.rated[0].meets
+
+
+def find(judge: Judge, workload: Workload, agents: int, progress: Progress) -> Found:
+    """Return the cheapest placement that meets the objectives with its variants, or the one that comes closest.
+
+    Raises:
+        InputError: A name of the request is unknown.
+    """
+    groups = priced_choices(judge.request, workload, agents)
+    tried: list[Rated] = []
+    found: list[list[Rated]] = []
+    for group in groups:
+        progress(f"{len(group.choices)} of {group.n_all} placements at ${group.usd_per_hour:,.2f} per hour")
+        quick = _quick(judge, group, agents, group is groups[-1])
+        tried += quick
+        best = min(quick, default=None)
+        if best is None or (best.ratio > PROMISING and (group is not groups[-1] or best is not min(tried))):
+            continue
+        found.append(_variants(judge, best.choice, agents))
+        if found[-1][0].meets:
+            break
+    if tried and not found:
+        found.append(_variants(judge, min(tried).choice, agents))
+    rated = min(found, key=lambda each: each[0], default=[])
+    return Found(rated, sum(group.n_all for group in groups), len({each.choice.candidate for each in tried}))
+
+
+def _quick(judge: Judge, group: PricedChoices, agents: int, is_last: bool) -> list[Rated]:
+    """Return the placements of a price, rated by short runs, on device memory alone and with host memory.
+
+    Where the most promising one misses the objectives by more than the factor HOPELESS, the others are not simulated,
+    except at the last price. Separate prefill replicas find the outputs of decode replicas in a shared pool only.
+    """
+    if not is_last and group.choices:
+        first = judge.rate([(group.choices[0].tiers()[0], 0)], agents, QUICK_TURNS)
+        if first[0].ratio > HOPELESS:
+            return first
+    choices = [
+        (tiered, depth)
+        for choice in group.choices
+        for depth, tiered in enumerate(choice.tiers())
+        if depth in ((0, 2) if choice.candidate.split else (0, 1))
+    ]
+    return judge.rate(choices, agents, QUICK_TURNS)
+
+
+def _variants(judge: Judge, choice: Choice, agents: int) -> list[Rated]:
+    """Return a placement with every tier and router, and the best of them with other token budgets, the best first.
+
+    A simpler deployment comes first where another one is not better by a hundredth.
+    """
+    variants = [(routed, depth) for depth, tiered in enumerate(choice.tiers()) for routed in tiered.routers()]
+    found = judge.rate(variants, agents)
+    best = min(found)
+    budgets = [(other, best.depth + 1) for other in best.choice.budgets(judge.request)]
+    return sorted([*found, *judge.rate(budgets, agents)])
