@@ -128,7 +128,6 @@ SHORT = {
     "planner/main.py": "the entry point",
     "planner/problem/interactivity.py": "a second spelling of one objective",
     "planner/problem/reproduction.py": "the schema of a block",
-    "planner/problem/session_time.py": "two metrics of one kind",
     "planner/web/mcp/command.py": "the command, apart from the protocol that it serves",
     "planner/web/scripts.py": "shared by all pages",
     "planner/networks/answer_file.py": "read by commands, above the schema",

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
-from catalogs.arrays import FloatArray
 from catalogs.workloads.request_set import RequestSet
-from catalogs.workloads.sessions.texts import TextTree
+from planner.agents.load import new_tokens
 from planner.problem.candidate import Candidate
 from planner.problem.latency_metrics import TPOT, TTFT
 from simulator.core.batch import BatchShape
@@ -30,15 +29,6 @@ MOST_SHARE: Final = 0.95
 
 #: Rounds of the fixed point, which is damped by half.
 _ROUNDS: Final = 12
-
-
-def new_tokens(requests: RequestSet) -> FloatArray:
-    """Return the tokens of each prompt that no earlier text of its session contains. Shape (n,)."""
-    texts, inputs = requests.block_hashes, requests.input_tokens
-    if not isinstance(texts, TextTree):
-        return inputs.astype(np.float64)
-    kept = np.where(texts.parent[texts.text] >= 0, texts.kept_tokens[texts.text], 0)
-    return np.maximum(inputs - kept, 1).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from catalogs.arrays import BoolArray
+from catalogs.arrays import BoolArray, FloatArray
 from catalogs.errors import InputError
 from catalogs.workloads.arrivals import ClosedLoopArrivals
 from catalogs.workloads.request_set import RequestSet
@@ -69,6 +69,15 @@ def measured(run: Run, agents: int, n_first: int = 0) -> BoolArray:
         found = run.arrived.copy()
         found[begun] = False
     return np.asarray(found & run.arrived)
+
+
+def new_tokens(requests: RequestSet) -> FloatArray:
+    """Return the tokens of each prompt that no earlier text of its session contains. Shape (n,)."""
+    texts, inputs = requests.block_hashes, requests.input_tokens
+    if not isinstance(texts, TextTree):
+        return inputs.astype(np.float64)
+    kept = np.where(texts.parent[texts.text] >= 0, texts.kept_tokens[texts.text], 0)
+    return np.maximum(inputs - kept, 1).astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True)

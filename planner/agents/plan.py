@@ -15,10 +15,9 @@ from planner.agents.rating import FullRuns, Judge, Rated, Runs
 from planner.agents.refusal import AgentsRefuser
 from planner.agents.search import Progress, find
 from planner.problem.candidate import deployment_words
-from planner.problem.latency_metrics import E2E, TPOT, TTFT
+from planner.problem.latency_metrics import E2E, SESSION, TASK, TPOT, TTFT
 from planner.problem.request import DISAGGREGATED, PlanRequest
 from planner.problem.scenario import command_of
-from planner.problem.session_time import SESSION, TASK
 from planner.problem.slo import statistic_s
 from planner.problem.tariff import least_price
 from planner.search.workers import ProcessPool, usable_cores

@@ -22,7 +22,7 @@ from planner.evaluation.deployments import CandidateDeployments
 from planner.evaluation.evaluator import Load, Observation, pooled_waiting_share
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window
 from planner.problem.candidate import Candidate, DeploymentOverrides
-from planner.problem.session_time import OF_SESSIONS
+from planner.problem.latency_metrics import OF_SESSIONS
 from planner.problem.slo import Slo
 from simulator.analysis.prefix_hits import PrefixHits
 from simulator.cluster.cluster import RunOptions

@@ -15,8 +15,8 @@ import numpy as np
 
 from catalogs.arrays import BoolArray, FloatArray, IntArray
 from catalogs.workloads.sessions.agents import AgentSessions
-from planner.agents.estimate import new_tokens
-from planner.problem.session_time import SESSION, TASK
+from planner.agents.load import new_tokens
+from planner.problem.latency_metrics import SESSION, TASK
 from simulator.cluster.run import Run
 
 #: Requests of the drawn sessions together.

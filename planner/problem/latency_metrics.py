@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
+from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
-from planner.problem.latency_metric import LatencyMetric
+from planner.problem.latency_metric import LatencyMetric, RunWindow
 from planner.problem.length_condition import LengthCondition
 from planner.problem.normalized_latency import NORMALIZED, NORMALIZED_TOTAL
-from planner.problem.session_time import SESSION, TASK
 
 TTFT: Final = LatencyMetric(
     name="ttft",
@@ -85,6 +85,44 @@ E2E: Final = LatencyMetric(
     histograms=("vllm:e2e_request_latency_seconds",),
     in_every_answer=True,
 )
+
+
+def _grouped_s(window: RunWindow, groups: IntArray | None) -> FloatArray:
+    """Return the seconds of each session or task of a run that is completed; empty without such. Shape (groups,)."""
+    from simulator.analysis.sessions import grouped_times  # imported here: an objective is stated without a simulator
+
+    run = window.run
+    return np.empty(0) if groups is None or run.requests.graph is None else grouped_times(run, groups)[0]
+
+
+#: From the first request of a session to the end of its last, with the times of tools and humans in between. Its error
+#: is that of the end-to-end latency: if steps take a factor longer, requests do, and tools and humans do not.
+SESSION: Final = LatencyMetric(
+    name="session",
+    words="session time",
+    title="time of a session",
+    pools=("prefill", "decode"),
+    samples=lambda window: _grouped_s(window, window.run.requests.sessions),
+    floor=lambda least: np.zeros(len(least.prefill_s)),
+    floor_words="the {stat} of session time in an empty system is {floor}",
+    guess=lambda expected, _: expected.first_token_s(None),
+    stated_error="e2e",
+    samples_called="session times",
+)
+
+#: What an agent does from one request of a human to the next, without the time of the human.
+TASK: Final = replace(
+    SESSION,
+    name="task",
+    words="task time",
+    title="time of a task",
+    samples=lambda window: _grouped_s(window, window.run.requests.tasks),
+    floor_words="the {stat} of task time in an empty system is {floor}",
+    samples_called="task times",
+)
+
+#: The metrics that need agents: a load of sessions whose requests wait for each other.
+OF_SESSIONS: Final = (SESSION.name, TASK.name)
 
 
 class LatencyMetrics(Mapping[str, LatencyMetric]):

@@ -46,8 +46,8 @@ from planner.problem.key_definition import (
     read_by,
     refuse_if,
 )
+from planner.problem.latency_metrics import OF_SESSIONS
 from planner.problem.overrides import NOT_FIXED, Overrides
-from planner.problem.session_time import OF_SESSIONS
 from planner.problem.slo import Slo, parse_slos
 from planner.problem.tariff import Tariff
 

@@ -9,8 +9,8 @@ import pytest
 
 from catalogs.workloads.workload import load_workload
 from planner.agents.choices import open_serving, priced_choices
-from planner.agents.estimate import AgentLoad, estimated_ratio, new_tokens
-from planner.agents.load import requests_of
+from planner.agents.estimate import AgentLoad, estimated_ratio
+from planner.agents.load import new_tokens, requests_of
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from tests.planner.agents.small_runs import SESSIONS
