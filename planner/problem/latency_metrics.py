@@ -15,7 +15,7 @@ import numpy as np
 
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
-from planner.problem.latency_metric import LatencyMetric, RunWindow
+from planner.problem.latency_metric import LatencyMetric, RunWindow, not_reported
 from planner.problem.length_condition import LengthCondition
 from planner.problem.normalized_latency import NORMALIZED, NORMALIZED_TOTAL
 
@@ -97,17 +97,18 @@ def _grouped_s(window: RunWindow, groups: IntArray | None) -> FloatArray:
 
 #: From the first request of a session to the end of its last, with the times of tools and humans in between. Its error
 #: is that of the end-to-end latency: if steps take a factor longer, requests do, and tools and humans do not.
-SESSION: Final = LatencyMetric(
+#: A session has at least one request, so the floor and the guess are those of a request.
+SESSION: Final = replace(
+    E2E,
     name="session",
     words="session time",
     title="time of a session",
-    pools=("prefill", "decode"),
     samples=lambda window: _grouped_s(window, window.run.requests.sessions),
-    floor=lambda least: np.zeros(len(least.prefill_s)),
     floor_words="the {stat} of session time in an empty system is {floor}",
-    guess=lambda expected, _: expected.first_token_s(None),
-    stated_error="e2e",
+    measured=not_reported,
+    histograms=(),
     samples_called="session times",
+    in_every_answer=False,
 )
 
 #: What an agent does from one request of a human to the next, without the time of the human.
