@@ -32,14 +32,17 @@ def capacity(judge: Judge, choice: Choice, agents: int, met: bool) -> int:
     n = _estimated(judge, choice, low, min(failed, most))
     if n <= low:
         n = _above(low)
-    step = TOLERANCE
+    step, bounded = TOLERANCE, met
     while failed - low > 1 and (failed > low * TOLERANCE or failed > most):
         if judge.full(choice, n).met:
-            low = n
+            low, bounded = n, True
         else:
             failed = n
         if failed > most:
             n = min(most, _above(low, step))
+            step *= step
+        elif not bounded:  # nothing is known to be met: what is met may be just below
+            n = max(1, min(failed - 1, round(failed / step)))
             step *= step
         else:
             n = min(max(round((max(low, 1) * failed) ** 0.5), low + 1), failed - 1)

@@ -119,7 +119,7 @@ class AgentsRefuser:
         try:
             request = self.judge.request.replace(hardware=hardware.text, max_usd_per_hour=None)
             judge = replace(self.judge, request=request)
-            found = find(judge, self.workload, self.agents, self.progress)
+            found = find(judge, self.workload, self.agents, self.progress, whole=True)
         except InputError:
             return None
         if not found.meets:

@@ -47,13 +47,20 @@ class Found:
         return bool(self.rated) and self.rated[0].meets
 
 
-def find(judge: Judge, workload: Workload, agents: int, progress: Progress) -> Found:
+def find(judge: Judge, workload: Workload, agents: int, progress: Progress, whole: bool = False) -> Found:
     """Return the cheapest placement that meets the objectives with its variants, or the one that comes closest.
+
+    Args:
+        judge: Rates the choices.
+        workload: The sessions.
+        agents: Agents at work.
+        progress: Called with what is simulated.
+        whole: Whether only placements on all of the hardware are simulated.
 
     Raises:
         InputError: A name of the request is unknown.
     """
-    groups = priced_choices(judge.request, workload, agents)
+    groups = priced_choices(judge.request, workload, agents)[-1 if whole else None :]
     tried: list[Rated] = []
     found: list[list[Rated]] = []
     for group in groups:
@@ -92,12 +99,14 @@ def _quick(judge: Judge, group: PricedChoices, agents: int, is_last: bool) -> li
 
 
 def _variants(judge: Judge, choice: Choice, agents: int) -> list[Rated]:
-    """Return a placement with every tier and router, and the best of them with other token budgets, the best first.
+    """Return a placement with every tier, and the best of them with other routers and token budgets, the best first.
 
-    A simpler deployment comes first where another one is not better by a hundredth.
+    A simpler deployment comes first where another one is not better by a hundredth. Private and shared tiers differ
+    most where requests are routed in turn, so the two best tiers are.
     """
-    variants = [(routed, depth) for depth, tiered in enumerate(choice.tiers()) for routed in tiered.routers()]
-    found = judge.rate(variants, agents)
+    found = judge.rate([(tiered, depth) for depth, tiered in enumerate(choice.tiers())], agents)
+    routed = [(other, rated.depth) for rated in sorted(found)[:2] for other in rated.choice.routers()[1:]]
+    found += judge.rate(routed, agents)
     best = min(found)
     budgets = [(other, best.depth + 1) for other in best.choice.budgets(judge.request)]
     return sorted([*found, *judge.rate(budgets, agents)])

@@ -182,7 +182,7 @@ def recorded_sessions(sessions: Iterable[dict[str, Any]], where: str) -> Recorde
     if not reading.session:
         raise InputError(f"{where} holds no requests")
     n = len(reading.session)
-    session, is_sub = np.array(reading.session, dtype=np.int64), np.array(reading.is_sub)
+    of_session, is_sub = np.array(reading.session, dtype=np.int64), np.array(reading.is_sub)
     previous, by_human = np.array(reading.previous, dtype=np.int64), np.array(reading.by_human)
     texts = TextTree(
         parent=np.array(reading.parent, dtype=np.int64),
@@ -192,7 +192,7 @@ def recorded_sessions(sessions: Iterable[dict[str, Any]], where: str) -> Recorde
         known_tokens=np.array(reading.known, dtype=np.int64),
     )
     found = AgentSessions(
-        session=session,
+        session=of_session,
         waits=np.array(reading.waits, dtype=np.int64).reshape(-1, 2),
         gap_s=np.array(reading.gap_s),
         by_human=(by_human | (previous < 0)) & ~is_sub,
