@@ -62,7 +62,7 @@ def _text_encoder(context: FeatureContext) -> str | None:
 
 def _kv_pool(context: FeatureContext) -> str | None:
     requested = context.written.kv_offload
-    return "kv_offload.shared: true" if requested is not None and requested.shared else None
+    return "kv_offload: {shared: true}" if requested is not None and requested.shared else None
 
 
 def _swap(context: FeatureContext) -> str | None:
@@ -82,7 +82,7 @@ FEATURES: Final[Mapping[str, DeploymentFeature]] = {
     "lora": _given("lora", "LoRA"),
     "multimodal": _given("multimodal", "serving of images, videos and audio"),
     "kv_offload": _given("kv_offload", "KV offload"),
-    "kv_pool": DeploymentFeature("a KV pool that replicas share", _kv_pool, "kv_offload.shared: false"),
+    "kv_pool": DeploymentFeature("a KV pool that replicas share", _kv_pool, "kv_offload: {shared: false}"),
     "autoscaling": _given("autoscaling", "autoscaling"),
     "swap": DeploymentFeature("preemption by swap", _swap, "preemption: recompute"),
     "swap_space_gib": _given("swap_space_gib", "swap space"),

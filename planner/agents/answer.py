@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeGuard
 
 from pydantic import ValidationError
 
@@ -178,7 +178,7 @@ class AgentsAnswer(JsonBlock):
     command: str
 
 
-def is_agents_answer(data: object) -> bool:
+def is_agents_answer(data: object) -> TypeGuard[dict[str, Any]]:
     """Return whether the JSON data of an answer is that of a plan for agents."""
     return isinstance(data, dict) and data.get("kind") == KIND
 

@@ -70,7 +70,7 @@ class ExpectedTimes:
 
 
 def not_reported(_run: MeasuredRun) -> FloatArray:
-    """Return no samples: load clients do not report the metric, so `plan verify` leaves it out with a note."""
+    """Return no samples, of shape (0,): load clients do not report the metric, so `plan verify` leaves it out."""
     return np.empty(0)
 
 
