@@ -7,7 +7,7 @@ from typing import Final
 
 from catalogs.io.output_files import write_atomically
 from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, command, note, paragraph, render, table
-from catalogs.ui.words import counted, digits, dollars, percent, seconds, sure_percent
+from catalogs.ui.words import counted, digits, dollars, duration_text, percent, sure_percent
 from planner.agents.answer import AgentsAnswer, AgentsRefusal, ComparedPlan, objective_value
 from planner.agents.screen import compared_values, objective_name, plan_rows, question_words, router_words
 from planner.answer.plan_schema import SloResult
@@ -107,7 +107,7 @@ def _refused(answer: AgentsAnswer, refusal: AgentsRefusal) -> PageSection:
 def _load(answer: AgentsAnswer) -> PageSection:
     best = answer.best
     times = [
-        (what, seconds(stats.mean), seconds(stats.p50), seconds(stats.p90))
+        (what, *("unknown" if s is None else duration_text(s) for s in (stats.mean, stats.p50, stats.p90)))
         for what, stats in (("Session", best.session_s), ("Task", best.task_s))
     ]
     rows = [(label, text) for label, text in plan_rows(answer) if label != "Objective"]

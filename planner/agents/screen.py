@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from catalogs.ui.terminal import PIPED, Line, labelled_rows
-from catalogs.ui.words import counted, digits, dollars, percent, seconds
+from catalogs.ui.words import counted, digits, dollars, duration_text, percent
 from planner.agents.answer import AgentPlan, AgentsAnswer, AgentsRefusal, ComparedPlan, objective_value
 from planner.answer.plan_schema import SloResult
 from planner.evaluation.confidence import LEVEL
@@ -84,7 +84,8 @@ def plan_rows(answer: AgentsAnswer) -> Iterator[tuple[str, str]]:
     yield "Sessions", f"{answer.agents} at once: {work}, {best.output_tokens_per_s:,.0f} output tokens/s"
     for label, times, noun in (("Per session", best.session_s, "sessions"), ("Per task", best.task_s, "tasks")):
         if times.p50 is not None and times.p90 is not None:
-            yield label, f"half of the {noun} take at most {seconds(times.p50)}, 90 % at most {seconds(times.p90)}"
+            most = duration_text(times.p50), duration_text(times.p90)
+            yield label, f"half of the {noun} take at most {most[0]}, 90 % at most {most[1]}"
     yield "Capacity", _capacity_words(answer)
     if best.usd_per_hour is not None and best.usd_per_agent_hour is not None:
         each = f"${best.usd_per_agent_hour:,.3f} per hour and agent"
