@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from calibration.accuracy.stated_error import COVERAGE
+from catalogs.errors import InputError
 from planner.evaluation.guess import Guess, GuessRange, guess_plan
 from planner.problem.request import PlanRequest
 from planner.web.documents import shapes
@@ -25,8 +26,10 @@ def guess_document(request: PlanRequest) -> shapes.GuessDocument:
     """Return the first guess of a plan for a request.
 
     Raises:
-        InputError: A name is unknown, or the values that the request fixes leave no layout.
+        InputError: A name is unknown, the values that the request fixes leave no layout, or the request is for agents.
     """
+    if request.agents is not None:
+        raise InputError("there is no first guess for agents, which are simulated", f"agents: {request.agents}")
     found = guess_plan(request)
     sized = found.sized
     deployment = None

@@ -6,8 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from catalogs.errors import InputError
 from planner.agents.answer import AgentsAnswer, parse_agents_answer
+from planner.problem.request import PlanRequest
+from planner.problem.slo import parse_slos
 from planner.web.api.answers import view
+from planner.web.documents.guess import guess_document
 from planner.web.jobs.kind import JobResult, Task
 from planner.web.jobs.kinds import plans, reports
 from tests.planner.agents.small_runs import SESSIONS, short_runs
@@ -48,3 +54,9 @@ def test_a_refused_job_states_ways_out_that_change_the_question(tmp_path: Path) 
     assert refusal["stages"]
     assert {key for way in refusal["ways"] for key in way["changes"]} <= {"slo", "agents", "hardware", "confidence"}
     assert "slo" in refusal["ways"][0]["changes"]
+
+
+def test_agents_have_no_first_guess() -> None:
+    request = PlanRequest(model="llama3.1-8b", hardware="h100", slos=parse_slos(["ttft.p95=2s"]), agents=2)
+    with pytest.raises(InputError, match="no first guess for agents"):
+        guess_document(request)
