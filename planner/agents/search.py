@@ -55,7 +55,8 @@ def find(judge: Judge, workload: Workload, agents: int, progress: Progress, whol
         workload: The sessions.
         agents: Agents at work.
         progress: Called with what is simulated.
-        whole: Whether only placements on all of the hardware are simulated.
+        whole: Whether only placements on all of the hardware are simulated, with host memory, and the first variants
+            that meet the objectives are taken.
 
     Raises:
         InputError: A name of the request is unknown.
@@ -65,22 +66,22 @@ def find(judge: Judge, workload: Workload, agents: int, progress: Progress, whol
     found: list[list[Rated]] = []
     for group in groups:
         progress(f"{len(group.choices)} of {group.n_all} placements at ${group.usd_per_hour:,.2f} per hour")
-        quick = _quick(judge, group, agents, group is groups[-1])
+        quick = _quick(judge, group, agents, group is groups[-1], whole)
         tried += quick
         best = min(quick, default=None)
         if best is None or (best.ratio > PROMISING and (group is not groups[-1] or best is not min(tried))):
             continue
-        found.append(_variants(judge, best.choice, agents))
+        found.append(_variants(judge, best.choice, agents, whole))
         if found[-1][0].meets:
             break
     if tried and not found:
-        found.append(_variants(judge, min(tried).choice, agents))
+        found.append(_variants(judge, min(tried).choice, agents, whole))
     rated = min(found, key=lambda each: each[0], default=[])
     return Found(rated, sum(group.n_all for group in groups), len({each.choice.candidate for each in tried}))
 
 
-def _quick(judge: Judge, group: PricedChoices, agents: int, is_last: bool) -> list[Rated]:
-    """Return the placements of a price, rated by short runs, on device memory alone and with host memory.
+def _quick(judge: Judge, group: PricedChoices, agents: int, is_last: bool, with_host: bool) -> list[Rated]:
+    """Return the placements of a price, rated by short runs with host memory and, unless `with_host`, without.
 
     Where the most promising one misses the objectives by more than the factor HOPELESS, the others are not simulated,
     except at the last price. Separate prefill replicas find the outputs of decode replicas in a shared pool only.
@@ -89,22 +90,24 @@ def _quick(judge: Judge, group: PricedChoices, agents: int, is_last: bool) -> li
         first = judge.rate([(group.choices[0].tiers()[0], 0)], agents, QUICK_TURNS)
         if first[0].ratio > HOPELESS:
             return first
-    choices = [
-        (tiered, depth)
-        for choice in group.choices
-        for depth, tiered in enumerate(choice.tiers())
-        if depth in ((0, 2) if choice.candidate.split else (0, 1))
-    ]
+    choices = []
+    for choice in group.choices:
+        tiered = choice.tiers()
+        depth = min(2 if choice.candidate.split else 1, len(tiered) - 1)
+        choices += [(tiered[n], n) for n in sorted({depth} if with_host else {0, depth})]
     return judge.rate(choices, agents, QUICK_TURNS)
 
 
-def _variants(judge: Judge, choice: Choice, agents: int) -> list[Rated]:
+def _variants(judge: Judge, choice: Choice, agents: int, first: bool) -> list[Rated]:
     """Return a placement with every tier, and the best of them with other routers and token budgets, the best first.
 
     A simpler deployment comes first where another one is not better by a hundredth. Private and shared tiers differ
-    most where requests are routed in turn, so the two best tiers are.
+    most where requests are routed in turn, so the two best tiers are. With `first`, the tiers alone are returned if one
+    of them meets the objectives.
     """
     found = judge.rate([(tiered, depth) for depth, tiered in enumerate(choice.tiers())], agents)
+    if first and min(found).meets:
+        return sorted(found)
     routed = [(other, rated.depth) for rated in sorted(found)[:2] for other in rated.choice.routers()[1:]]
     found += judge.rate(routed, agents)
     best = min(found)
