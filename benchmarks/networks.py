@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from network_rows import HARDWARE, Row, execution_of, job_of, network_name, read_rows
+from network_rows import HARDWARE, KITS_WINDOWS, Row, execution_of, job_of, network_name, read_rows
 
 from calibration.bundles.bundle import load_bundle
 from catalogs.errors import InputError
@@ -54,6 +54,9 @@ INTERVAL_CLASS: Final[dict[str, IntervalClass]] = {
     "speedup on 2, 4, 8 GPUs": "speedup",
     "peak memory": "memory",
 }
+
+#: Classes with enough models that their spread stands for that of a class of one model: seconds of one pass.
+BETWEEN_MODELS: Final = ("timm eager", "timm compiled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class Predictor:
         if "latency" in row["metric"] and row["unit"] == "ms":
             return price.seconds * 1e3
         jobs = job.get("batch", 1) * (int(row["n_gpus"]) if row.kind == "MLPerf offline" else 1)
-        return jobs / price.seconds
+        return jobs / (KITS_WINDOWS if row["model"] == "3d-unet-99" else 1.0) / price.seconds
 
     def _network(self, name: str) -> NeuralNetwork:
         if self._networks is not None and (path := self._networks / f"{name}.yaml").is_file():
@@ -187,19 +190,36 @@ def fitted_intervals(found: Sequence[Outcome]) -> dict[IntervalClass, float]:
     """Return the factor of the 90 % interval by class, from the rows with even names.
 
     Each model has the same weight, because a user asks about a new model, not about another row of one with many rows.
-    A class with fewer than five predicted rows is left out.
+    How models differ cannot be seen in a class of one model. There, a new model is expected to differ from it as two
+    models of the classes of one pass differ from each other, in their mean errors. A class with fewer than five
+    predicted rows is left out.
     """
+    errors = {kind: errors_by_model(found, kind) for kind in INTERVAL_CLASS}
+    differences = [0.0]
+    for kind in BETWEEN_MODELS:
+        means = [float(np.mean(rows)) for rows in errors[kind].values()]
+        differences += [a - b for i, a in enumerate(means) for j, b in enumerate(means) if i != j]
     factors: dict[IntervalClass, float] = {}
     for kind, name in INTERVAL_CLASS.items():
-        own = [o for o in found if o.kind == kind and not o.row.held_out and o.predicted]
-        if len(own) < 5:
+        models = errors[kind]
+        if sum(map(len, models.values())) < 5:
             continue
-        rows = Counter(o.row["model"] for o in own)
-        ordered = sorted((abs(float(np.log(o.predicted / o.measured))), 1.0 / rows[o.row["model"]]) for o in own)  # type: ignore[operator]
-        reached = np.cumsum([weight for _, weight in ordered]) / len(rows)
-        size = ordered[int(np.searchsorted(reached, 0.9 - 1e-9))][0]
+        beyond = differences if len(models) == 1 else [0.0]
+        weighted = [(abs(row + more), 1.0 / len(rows)) for rows in models.values() for row in rows for more in beyond]
+        weighted.sort()
+        reached = np.cumsum([weight for _, weight in weighted]) / (len(models) * len(beyond))
+        size = weighted[int(np.searchsorted(reached, 0.9 - 1e-9))][0]
         factors[name] = ceil(100 * float(np.exp(size))) / 100
     return factors
+
+
+def errors_by_model(found: Sequence[Outcome], kind: str) -> dict[str, list[float]]:
+    """Return the logarithms of predicted over measured of the rows of a class with even names, by model."""
+    errors: dict[str, list[float]] = {}
+    for o in found:
+        if o.kind == kind and not o.row.held_out and o.predicted:
+            errors.setdefault(o.row["model"], []).append(float(np.log(o.predicted / o.measured)))
+    return errors
 
 
 #: Values that a fit tries for each factor; of a dict, for each of these modes.

@@ -31,6 +31,7 @@ from simulator.networks.factors import EngineFactors, load_factors
 from simulator.networks.launches import launches
 from simulator.networks.measured import host_launch_s
 from simulator.networks.operator_price import Pricing
+from simulator.networks.written_attention import scores_bytes
 
 #: The size that counts the steps of a sampler: stages whose runs depend on it are those that a job repeats.
 STEPS: Final = "steps"
@@ -270,7 +271,7 @@ def _at_clock(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice
         known[MEASURED] / device if device else 0.0,
         known[INTERPOLATED] / device if device else 0.0,
         stage.parameters,
-        stage.peak_activation_bytes / split.sequence,
+        max([stage.peak_activation_bytes / split.sequence, *(scores_bytes(op, execution) for op in sharded.operators)]),
     )
 
 

@@ -25,7 +25,7 @@ from calibration.operators.roofline import compute_s, roofline_s
 from catalogs.networks.network import SizedOperator
 from catalogs.networks.shapes import AttentionShape, ConvolutionShape, GemmShape
 from simulator.networks.attention_backends import attention_price
-from simulator.networks.execution import Execution
+from simulator.networks.execution import ACTIVATION_BYTES, Execution
 from simulator.networks.factors import EngineFactors, load_factors
 from simulator.networks.launches import KernelLaunch
 from simulator.networks.measured import measured_cost
@@ -45,7 +45,10 @@ WIDE_ATTENTION_SHARE: Final = 0.35
 IMAGE_SHARE: Final = 0.80
 
 #: Backends that read a mask tensor; engines give the others the lengths of sequences instead.
-TAKES_MASKS: Final = (None, "sdpa")
+TAKES_MASKS: Final = (None, "sdpa", "efficient", "tensorrt")
+
+#: The attention kernels that TensorRT takes by itself.
+TENSORRT_ATTENTION: Final = "tensorrt"
 
 #: Table of products by precision; tf32 is half of bf16 on all boards that have it.
 GEMM_DTYPE: Final = {"fp32": "fp32", "tf32": "bf16", "bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "int8": "int8"}
@@ -100,7 +103,7 @@ class Pricing:
             return self.stream(launch.bytes, launch.kind, bool(launch.kernels))
         match op.shape:
             case GemmShape():
-                return self.product(op.shape, shared=bool(op.weights))
+                return self.product(op.shape, bool(op.weights), self._precision_of(op))
             case AttentionShape():
                 return self.attention(op.shape, launch.bytes)
             case ConvolutionShape():
@@ -108,11 +111,23 @@ class Pricing:
             case _:
                 return self.stream(launch.bytes, launch.kind, launches=True)
 
-    def product(self, shape: GemmShape, shared: bool) -> KernelPrice:
-        """Return the price of `shape.batch` products; `shared`: all have the same second factor, a parameter."""
+    def _precision_of(self, op: SizedOperator) -> str:
+        """Return the number format of a product: fp32 where the network computes this one in fp32."""
+        wide = op.dtype == "fp32" and self.execution.precision in ("bf16", "fp16")
+        return "fp32" if wide else self.execution.precision
+
+    def product(self, shape: GemmShape, shared: bool, precision: str | None = None) -> KernelPrice:
+        """Return the price of `shape.batch` products.
+
+        Args:
+            shape: The products.
+            shared: Whether all have the same second factor, a parameter.
+            precision: Their number format, where it is not that of the execution.
+        """
+        precision = precision or self.execution.precision
         rows = shape.m * shape.batch
-        slower = TF32_SLOWDOWN if self.execution.precision == "tf32" else 1.0
-        sized = self._gemm(rows, shape.n, shape.k)
+        slower = TF32_SLOWDOWN if precision == "tf32" else 1.0
+        sized = Gemm(float(rows), float(shape.n), float(shape.k), GEMM_DTYPE[precision])
         cost = self.source.cost(sized)
         seconds = float(cost.seconds) * slower
         if self._in_8_bits and self.execution.mode == "tensorrt":
@@ -122,7 +137,7 @@ class Pricing:
                 f"products in {self.execution.precision} under TensorRT: those of 16 bits of the same steps"
             ] = None
         if not shared and shape.batch > 1:  # each has factors of its own, which pass through memory
-            size = self.execution.activation_bytes
+            size = ACTIVATION_BYTES[precision]
             moved = size * shape.batch * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n)
             seconds = max(seconds, self.stream(moved, "stream", launches=True).seconds)
         measured = slower == 1.0 and not (self._in_8_bits and self.execution.mode == "tensorrt")
@@ -156,10 +171,13 @@ class Pricing:
             peak = unit.flops_for(VECTOR_DTYPE) if self.execution.precision == "fp32" else tf32
             watts = self.product(GemmShape(shape.queries, shape.keys, shape.head_dim), shared=True).watts
             return KernelPrice(shape.executed_flops / peak / WIDE_ATTENTION_SHARE / self.clock, ROOFLINE, watts)
-        found = attention_price(shape, self.execution.attention_backend, self.bundle, self.source)
+        backend = self.execution.attention_backend
+        if backend is None and self.execution.mode == "tensorrt":
+            backend = TENSORRT_ATTENTION
+        found = attention_price(shape, backend, self.bundle, self.source)
         if found.notice:
             self.notices[found.notice] = None
-        if shape.masked and self.execution.attention_backend in TAKES_MASKS:
+        if shape.masked and backend in TAKES_MASKS:
             reading = moved_bytes / (IMAGE_SHARE * self.bundle.accelerator.memory_bandwidth_bytes_per_s)
             return KernelPrice(max(found.seconds / self.factors.masked_attention_speed, reading), ROOFLINE, found.watts)
         return KernelPrice(found.seconds, found.origin, found.watts)
@@ -209,6 +227,3 @@ class Pricing:
         kernel = self.stream(image_bytes, "stream", launches=True).seconds
         cached = kernel - self.stream(0.0, "stream", launches=True).seconds
         return min(cached, image_bytes * from_memory) + weight_bytes * from_memory
-
-    def _gemm(self, m: int, n: int, k: int) -> Gemm:
-        return Gemm(float(m), float(n), float(k), GEMM_DTYPE[self.execution.precision])
