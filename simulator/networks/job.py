@@ -213,7 +213,7 @@ def price_stage(stage: SizedStage, pricing: Pricing, links: Network) -> StagePri
 
     def at(clock: float) -> StagePrice:
         if clock not in known:
-            known[clock] = _at_clock(stage, replace(pricing, clock=clock, _known={}), links)
+            known[clock] = _at_clock(stage, replace(pricing, clock=clock, _known={}, _cache_rate=None), links)
         return known[clock]
 
     def under(held_w: float) -> StagePrice:

@@ -6,12 +6,16 @@ matrix. One with a group for each channel runs on the vector units. In eager mod
 convolutions on the matrix units also transpose their input and output. Images that fit into the last-level cache are
 still there from the kernel before, and move at the rate of measured kernels of that size.
 
+An implicit product reads a pixel once for each tap of its kernel and each tile of output channels. These reads come
+from the last-level cache, so that a convolution with few output channels is bound by its bandwidth, not by arithmetic.
+
 Where the calibration holds the kernel itself (measured.py), its measured time counts instead.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import ceil, inf
 from typing import Final
 
 import numpy as np
@@ -34,6 +38,12 @@ from simulator.networks.measured import measured_cost
 TILE_COLUMNS: Final = 64
 
 TILE_DEPTH: Final = 32
+
+#: Output channels of the widest tiles, of which each reads the pixels again.
+TILE_CHANNELS: Final = 256
+
+#: Bytes of a stream that show the bandwidth of the last-level cache, where they fit into it.
+CACHED_STREAMS: Final = (4e6, 8e6, 16e6, 32e6)
 
 #: Number format of the vector units; products in it run there, and those in tf32 on the matrix units.
 VECTOR_DTYPE: Final = "fp32"
@@ -75,6 +85,7 @@ class Pricing:
     clock: float = 1.0
     notices: dict[str, None] = field(default_factory=dict)
     _known: dict[object, KernelPrice] = field(default_factory=dict)
+    _cache_rate: float | None = None
 
     @property
     def source(self) -> CostSource:
@@ -203,11 +214,28 @@ class Pricing:
         arithmetic = slower * product.batch * float(compute_s(sized, accelerator)) / utilisation / share
         if self._in_8_bits:
             self.notices[f"convolutions in {self.execution.precision}: no table; the utilisation of bf16"] = None
-        seconds = max(arithmetic, moving, self.stream(0.0, "stream", launches=True).seconds)
+        seconds = max(arithmetic, moving, self._taps_s(product), self.stream(0.0, "stream", launches=True).seconds)
         if mode == "eager":
             transposed = 2.0 * (op.read_bytes + op.written_bytes)
             seconds += self.factors.transposed_share * self.stream(transposed, "stream", launches=True).seconds
         return KernelPrice(seconds, ROOFLINE, float(cost.watts))
+
+    def _taps_s(self, product: GemmShape) -> float:
+        """Return the seconds in which a convolution reads its pixels from the cache, for each tap and tile."""
+        tiles = ceil(product.n / TILE_CHANNELS)
+        size = 1 if self._in_8_bits else self.execution.activation_bytes
+        return float(product.batch) * product.m * product.k * size * tiles / self._cache_bytes_per_s()
+
+    def _cache_bytes_per_s(self) -> float:
+        """Return the bandwidth of the last-level cache, from measured streams that fit into it; infinite without."""
+        if "elementwise" not in self.bundle.models:
+            return inf
+        if self._cache_rate is None:
+            fitting = [n for n in CACHED_STREAMS if n <= CACHE_SHARE * self.bundle.accelerator.cache_bytes]
+            launch = self.stream(0.0, "stream", launches=True).seconds
+            times = [(n, self.stream(n, "stream", launches=True).seconds - launch) for n in fitting]
+            self._cache_rate = max((n / seconds for n, seconds in times if seconds > 0.0), default=inf)
+        return self._cache_rate
 
     def stream(self, moved_bytes: float, kind: str, launches: bool) -> KernelPrice:
         """Return the price of a memory-bound kernel; without a launch, its bytes are those of another kernel."""
