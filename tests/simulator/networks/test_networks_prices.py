@@ -263,6 +263,20 @@ def test_a_convolution_of_one_pixel_windows_costs_its_product_over_the_fitted_sh
     assert Pricing(bundle(), EAGER).convolution(shape, op).seconds > found  # transposes
 
 
+def test_few_output_channels_take_as_long_as_half_of_them_because_the_pixels_are_read_once_for_each_tap() -> None:
+    def seconds(channels: int, kernel: int) -> float:
+        side, taps = 64, (kernel, kernel, kernel)
+        image, each = (side, side, side), (1, 1, 1)
+        shape = ConvolutionShape(1, 32, channels, taps, image, image, each, each)
+        read, written = 2 * 32 * side**3, 2 * channels * side**3
+        op = SizedOperator("conv", "convolution", "convolution", shape, read, written, 32 * channels, None, 1)
+        return Pricing(bundle(), TENSORRT).convolution(shape, op).seconds
+
+    assert seconds(32, 3) == pytest.approx(seconds(16, 3))
+    assert seconds(32, 5) == pytest.approx(seconds(32, 3) * 125 / 27)
+    assert seconds(256, 3) > 1.5 * seconds(32, 3)  # arithmetic
+
+
 def test_a_depthwise_convolution_runs_on_the_vector_units() -> None:
     shape = ConvolutionShape(64, 512, 512, (7, 7), (28, 28), (28, 28), (1, 1), (1, 1), 512)
     op = SizedOperator("conv", "convolution", "aten.convolution", shape, 1000, 1000, 512 * 49, None, 1)
