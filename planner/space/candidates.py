@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Final
 
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import CatalogLookup
+from catalogs.deployments.scale_blocks import check_scale_blocks, refusal
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import with_count, with_nodes
 from catalogs.hardware.specs import Hardware
@@ -79,9 +81,12 @@ def _each(
         placed: Returns pairs (hardware, replicas) for a layout.
         caches: KV dtypes.
         batches: Pairs (max_num_seqs, max_num_batched_tokens).
+
+    Raises:
+        InputError: The engine refuses every layout that the request leaves.
     """
     rest = request.further_keys
-    return [
+    found = [
         Candidate(
             hardware=hardware,
             replicas=replicas,
@@ -95,9 +100,25 @@ def _each(
         for layout in layouts(request, names)
         for hardware, replicas in placed(layout)
         for w in weight_dtypes(request, names)
+        if refusal(names.model, w, layout, names.engine) is None
         for kv in caches
         for s, t in batches
     ]
+    if not found:  # the engine refuses every layout that the request leaves
+        for layout, w in product(layouts(request, names), weight_dtypes(request, names)):
+            check_scale_blocks(names.model, w, layout, names.engine)
+    return found
+
+
+def refused_layouts(request: PlanRequest, names: CatalogLookup) -> list[str]:
+    """Return one line for each reason why the engine does not load the weights in some of the layouts."""
+    found: dict[str, list[str]] = {}
+    scaled = [w for w in weight_dtypes(request, names) if names.model.weight_format(w).block_size]
+    for layout in layouts(request, names) if scaled else ():
+        for w in scaled:
+            if (why := refusal(names.model, w, layout, names.engine)) is not None:
+                found.setdefault(why, []).append(layout.words)
+    return [f"not compared, {', '.join(words)}: {why}" for why, words in found.items()]
 
 
 def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int]]:
