@@ -14,6 +14,7 @@ import numpy as np
 from calibration.bundles.files import ARRAYS_NAME, JSON_NAME, BundleFacts, Release, read_bundle
 from calibration.bundles.releases import joined, minor, nearest_release, releases_in
 from calibration.families.base import FamilyModel
+from calibration.families.collective import CollectiveModel
 from calibration.families.decode_attention import DecodeAttentionModel
 from calibration.families.gemm import GemmModel
 from calibration.families.noncausal_attention import NonCausalAttentionModel
@@ -21,7 +22,7 @@ from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.families.registry import FAMILIES
 from calibration.families.uncalibrated import DEFAULTS, UncalibratedModel
 from calibration.operators.cost import ROOFLINE, Cost
-from calibration.operators.operators import Gemm, Operator
+from calibration.operators.operators import Collective, Gemm, Operator
 from calibration.operators.roofline import compute_s, memory_s
 from calibration.power.model import PowerModel, group_of, load_power
 from catalogs.engines.profile import EngineProfile
@@ -126,17 +127,22 @@ class Bundle:
 
         Shipped tables state their errors in the accuracy pages; a user can only improve measurements of their own.
         """
-        found = self._inexact({op.family for op in operators})
+        used = {op.family for op in operators}
+        found = self._inexact(used)
+        missing = sorted(used - self.models.keys()) if self.models else []
+        if len(missing) == 1:
+            found.append(UncalibratedModel(missing[0]).notice)
+        elif missing:
+            found.append(f"not measured on {self.accelerator.name}, roofline estimates instead: {', '.join(missing)}")
         for op in operators:
             model = self.models.get(op.family)
             line: str | None = None
-            if model is None and self.models:
-                line = UncalibratedModel(op.family).notice
-            elif isinstance(model, GemmModel) and isinstance(op, Gemm):
+            if isinstance(model, GemmModel) and isinstance(op, Gemm):
                 line = model.notice(op, self.accelerator)
+            elif isinstance(model, CollectiveModel) and isinstance(op, Collective):
+                line = model.notice(op)
             if line and line not in found:
                 found.append(line)
-        used = {op.family for op in operators}
         own = f"{self.provenance.get('engine')} {self.provenance.get('engine_version')}"
         for lender in dict.fromkeys(self.lent[f] for f in sorted(self.lent.keys() & used)):
             families = ", ".join(f for f in sorted(self.lent.keys() & used) if self.lent[f] == lender)

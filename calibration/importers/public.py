@@ -10,7 +10,7 @@ from typing import Final
 import pandas as pd
 
 from calibration.bundles.files import Release
-from calibration.importers import aiconfigurator, llmservingsim, nccl, vidur
+from calibration.importers import aiconfigurator, aiter, llmservingsim, nccl, vidur
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import read_yaml
 
@@ -22,7 +22,10 @@ LICENCES_FILE: Final = Path(__file__).with_name("licences.yaml")
 ONE_SOURCE: Final = ("gemm", "prefill_attention", "decode_attention", "noncausal_attention", "moe", "mla")
 
 #: Hardware with a shipped calibration.
-SHIPPED: Final = ("a100-80gb", "b200", "gb200", "h100", "h200", "l40s", "rtx4090", "rtxpro6000")
+SHIPPED: Final = (
+    *("a100-80gb", "b200", "b300", "b60", "gb200", "gb300", "h100", "h200", "l40s"),
+    *("mi300x", "mi308x", "mi355x", "rtx4090", "rtxpro6000"),
+)
 
 Importer = Callable[[Path, str], dict[str, pd.DataFrame]]
 
@@ -32,6 +35,7 @@ PROJECTS: Final[tuple[tuple[str, Collection[str], Importer], ...]] = (
     ("llmservingsim/perf", llmservingsim.FOLDER_OF, llmservingsim.import_profiles),
     ("nccl_tests", nccl.FOLDER_OF, nccl.import_tables),
     ("vidur", (vidur.HARDWARE,), vidur.import_profiles),
+    ("aiter", aiter.GPU_OF, aiter.import_tables),
 )
 
 

@@ -12,6 +12,7 @@ from catalogs.deployments.engine_settings import EngineSettings
 from catalogs.deployments.layout import Limits
 from catalogs.deployments.queueing import parse_queueing
 from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.deployments.scale_blocks import check_scale_blocks
 from catalogs.deployments.schema import Deployment
 from catalogs.deployments.speculation import Speculation
 from catalogs.engines.files import load_engine
@@ -93,9 +94,14 @@ class CatalogLookup:
         """Look up a model and an engine for hardware that has been looked up already.
 
         Raises:
-            InputError: A name is unknown; the message names the nearest one.
+            InputError: A name is unknown, and the message names the nearest one; or the engine does not run on the
+                hardware.
         """
-        found, profile = load_model(model), load_engine(engine).on(hardware.accelerator.kind)
+        unit = hardware.accelerator
+        found, profile = load_model(model), load_engine(engine).on(unit.kind)
+        if not found.encodes_prompt and not profile.runs_on_device(unit.kind, unit.maker):
+            rule = f"{profile.name} runs on {', '.join(profile.runs_on)} only, not on {unit.full_name}"
+            raise InputError(rule, hardware.text, "engine: vllm")
         return cls(found, encoder_decoders.engine_for_model(found, profile), hardware)
 
     @property
@@ -142,6 +148,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
     replicas, layout, layout_notices = parallelism.resolve_layout(deployment, names.model, names.hardware)
     scaling = _scaling(deployment, replicas, names)
+    layout_notices += check_scale_blocks(names.model, weight_dtype, layout, names.engine)
     shards = layout.tensor_parallel * layout.pipeline_parallel
     parallelism.check_engine(layout, names.engine)
     limits = _limits(deployment, names, shards, speculation.step_tokens if speculation else 1)

@@ -198,6 +198,8 @@ class EngineProfile:
     fuses_quantisation: bool = False  # norms and activations write per-tensor FP8 for the product that follows
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
     shared_experts_beside_tokens: NonNegativeInt = 0  # up to this size, shared experts overlap the routed ones
+    #: What happens to block scales where a rank's share of the weights ends inside a block (scale_blocks.py).
+    cut_scale_blocks: Literal["refused", "refined", "padded"] = "padded"
     flags: dict[str, str] = field(default_factory=dict)  # deployment key -> command-line flag
     #: What gpu_memory_utilization is a fraction of. "profiled": all memory, for weights, activations of a start-up run
     #: and KV (vLLM). "static": all memory, for weights and KV only (SGLang). "free": the memory that weights and
@@ -236,6 +238,8 @@ class EngineProfile:
     #: token budget of a step (vLLM).
     embedding_cache_mib: PositiveInt | None = None
     reserves_for_towers: bool = False  # the default fraction of memory is smaller with a vision tower
+    #: Makers of the cards that the engine runs on, and "cpu"; (): all of them.
+    runs_on: tuple[Literal["nvidia", "amd", "intel", "google", "cpu"], ...] = ()
     #: The engine with the public operator tables that price the steps of this one, in its version if there are any.
     operator_tables: str = "vllm"
     notice: str = ""  # shown with every result of this profile
@@ -257,6 +261,10 @@ class EngineProfile:
             max_graph_tokens=0,
             block_size_tokens=self.cpu_block_size_tokens,
         )
+
+    def runs_on_device(self, kind: str, maker: str) -> bool:
+        """Return whether the engine runs on a CPU, or on the cards of a maker."""
+        return not self.runs_on or ("cpu" if kind == "cpu" else maker) in self.runs_on
 
     def serves_text_encoder(self, architecture: str) -> bool:
         """Return whether the engine serves an architecture whose encoder reads the prompt."""

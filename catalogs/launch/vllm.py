@@ -23,6 +23,10 @@ _KV_NAMES: Final = {"fp8": "fp8", "bf16": "bfloat16"}
 #: Experts in MXFP4 take 8-bit inputs (vllm/envs.py).
 MXFP8_VARIABLE: Final = "VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8"
 
+#: Products, experts and norms by AITER's kernels on AMD, which are off by default (vllm/envs.py); the operator times of
+#: these accelerators are AITER's.
+AITER_VARIABLE: Final = "VLLM_ROCM_USE_AITER"
+
 _DEFAULT_ALL2ALL: Final = Layout().all2all_backend
 
 #: The KV role of a server by the role of its pool (vllm/distributed/kv_transfer, where `kv_both` is deprecated).
@@ -63,6 +67,7 @@ def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
         found.append(("--kv-transfer-config", json.dumps(connector)))
     at, _ = served_weights(r)
     environment = {MXFP8_VARIABLE: "1"} if r.settings.activation_dtype == "mxfp8" else {}
+    environment |= {AITER_VARIABLE: "1"} if r.hardware.accelerator.maker == "amd" else {}
     return Arguments(("vllm", "serve", at), tuple(found), tuple(notes), environment, model=at)
 
 

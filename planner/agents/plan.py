@@ -209,7 +209,11 @@ def _by_price(request: PlanRequest, agents: int) -> Iterator[list[Choice]]:
     """Yield the placements of each price, the lowest price first, those of the highest estimated capacity."""
     workload = request.read_workload()
     found = choose_hardware(
-        request.hardware, lambda hardware: least_price(hardware, request.tariff), False, request.max_usd_per_hour
+        request.hardware,
+        lambda hardware: least_price(hardware, request.tariff),
+        False,
+        request.max_usd_per_hour,
+        engine=request.engine,
     )
     groups: dict[float, list[tuple[float, Choice]]] = {}
     for hardware in found.hardware:

@@ -22,7 +22,7 @@ from planner.evaluation.workload_statistics import WorkloadStatistics, workload_
 from planner.problem.candidate import Candidate
 from planner.problem.request import DISAGGREGATED, PlanRequest
 from planner.space.bounds import Discard
-from planner.space.candidates import candidates, limits, widest_limits
+from planner.space.candidates import candidates, limits, refused_layouts, widest_limits
 
 
 @dataclass(eq=False)
@@ -124,13 +124,8 @@ class SimulatedEvaluator:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Return no notices: there is no choice of hardware."""
-        return ()
-
-    @property
-    def calibrated(self) -> bool:
-        """Return whether there are measurements of this hardware, or of a neighbour of its architecture."""
-        return bool(self.deployments.bundle.models)
+        """Return notices about layouts that the engine refuses; there is no choice of hardware."""
+        return tuple(refused_layouts(self.request, self.names))
 
     @property
     def fingerprint(self) -> str:
