@@ -199,7 +199,7 @@ def wire_ratio(ranks: int, fewer: int, measured_on: FittedOn) -> float:
     ring = ((ranks - 1) / ranks) / ((fewer - 1) / fewer)
     if not link_name(measured_on.accelerator.name).startswith("pcie"):
         return ring
-    return ring * PCIE_SHARE ** (-math.log2(ranks / fewer) / 2.0)
+    return float(ring * PCIE_SHARE ** (-math.log2(ranks / fewer) / 2.0))
 
 
 def continued(curve: MonotoneCurve, pair: MonotoneCurve, ratio: float) -> MonotoneCurve:

@@ -18,8 +18,7 @@ import numpy as np
 import pandas as pd
 
 from calibration.families.grouped_gemm import Key
-from calibration.families.uncalibrated import UncalibratedModel
-from calibration.operators.operators import Elementwise
+from calibration.families.uncalibrated import DEFAULTS
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 
@@ -95,14 +94,15 @@ def _gemm(file: Path, hardware: str) -> pd.DataFrame:
     raw = raw[kept].reset_index(drop=True)
     rows = raw[["seconds", "source", "kernel"]].join(raw[["m", "n", "k"]].astype(float))
     rows = rows.assign(dtype=raw.dtype.map(GEMM_DTYPE))
-    quantise = Elementwise("quantize", rows.m.to_numpy(), QUANTISE_BYTES * rows.k.to_numpy())
-    added, _ = UncalibratedModel("elementwise").cost(quantise, parse_hardware(hardware).accelerator)
+    default, bandwidth = DEFAULTS["elementwise"], parse_hardware(hardware).accelerator.memory_bandwidth_bytes_per_s
+    added = np.maximum(QUANTISE_BYTES * rows.m * rows.k / bandwidth / default.efficiency, default.floor_s)
     return rows.assign(seconds=rows.seconds + np.where(rows.dtype == "bf16", 0.0, added))
 
 
 def _moe(file: Path, hardware: str) -> pd.DataFrame:
     raw = _read(file, hardware)
-    dtypes = [MOE_DTYPE.get(kind) for kind in zip(raw.act_dtype, raw.weight_dtype, raw.quant, strict=True)]
+    kinds = zip(raw.act_dtype, raw.weight_dtype, raw.quant, strict=True)
+    dtypes = pd.Series([MOE_DTYPE.get(kind) for kind in kinds], index=raw.index, dtype=object)
     sizes = {"hidden_size": raw.hidden, "intermediate_size": raw.inter, "n_experts": raw.experts}
     rows = raw[["seconds", "source", "kernel"]].assign(
         tokens=raw.tokens.astype(float),

@@ -110,9 +110,10 @@ def held_back(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
         pair = table[table.ranks == 2].groupby("message_bytes").seconds.median().sort_index()
         if pair.empty:
             continue
-        for ranks, part in table[table.ranks > 2].groupby("ranks"):
-            part = part.sort_values("message_bytes", ascending=False)
-            wire = np.interp(part.message_bytes, pair.index, pair) * 2.0 * (int(ranks) - 1) / int(ranks)
+        for _, unsorted in table[table.ranks > 2].groupby("ranks"):
+            part = unsorted.sort_values("message_bytes", ascending=False)
+            share = 2.0 * (1.0 - 1.0 / float(part.ranks.iloc[0]))
+            wire = share * np.interp(part.message_bytes, pair.index, pair)
             slow = (part.seconds > SLOWEST_RING * (part.seconds.min() + wire)).to_numpy()
             until = len(slow) if slow.all() else int(np.argmin(slow))
             out[part.index[:until]] = True

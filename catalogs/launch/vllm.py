@@ -67,7 +67,11 @@ def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
         found.append(("--kv-transfer-config", json.dumps(connector)))
     at, _ = served_weights(r)
     environment = {MXFP8_VARIABLE: "1"} if r.settings.activation_dtype == "mxfp8" else {}
-    environment |= {AITER_VARIABLE: "1"} if r.hardware.accelerator.maker == "amd" else {}
+    if r.hardware.accelerator.maker == "amd":
+        environment[AITER_VARIABLE] = "1"
+        notes.append(
+            f"{AITER_VARIABLE}=1 in the environment of the server: the plan's products and experts are AITER's"
+        )
     return Arguments(("vllm", "serve", at), tuple(found), tuple(notes), environment, model=at)
 
 
