@@ -100,6 +100,11 @@ class Bundle:
         return model.preferred_kernel if isinstance(model, NonCausalAttentionModel) else None
 
     @property
+    def times_attention(self) -> bool:
+        """Return whether attention was measured, of either stage or inside MLA blocks."""
+        return bool(self.models.keys() & {"decode_attention", "prefill_attention", "mla"})
+
+    @property
     def attention_writes_cache(self) -> bool:
         """Return whether the time of attention includes the kernel that writes new keys and values to the cache."""
         model = self.models.get("decode_attention")

@@ -206,6 +206,9 @@ def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoice
             notices.append(f"not compared, no calibration (name them with --hw for a roofline estimate): {texts}")
         else:
             notices.append(f"no calibration: roofline estimates that are too optimistic by an unknown amount: {texts}")
+    partly = [h.text for h, e in evaluators.items() if h not in bare and not e.deployments.bundle.times_attention]
+    if partly:
+        notices.append(f"products and experts measured, all else roofline estimates: {', '.join(partly)}")
     notices += dict.fromkeys(line for evaluator in evaluators.values() for line in evaluator.notices)
     first = next(iter(evaluators)) if named is None else named
     return HardwareChoiceEvaluator(evaluators, tuple(notices), named, rental_bound(request, first))
