@@ -93,7 +93,7 @@ def test_candidates_are_as_large_as_their_prices_and_those_without_a_price_are_t
     sizes = candidate_search.sizes_of(prices, [h100, l4])
     assert sizes == {c: prices.usd_per_hour(c) for c in (h100, l4)}
     assert sizes[h100] > sizes[l4] > 0  # four small accelerators cost less than two large ones
-    unpriced = on("grace")
+    unpriced = on("xeon-8480")
     assert prices.price(unpriced) is None
     assert candidate_search.sizes_of(prices, [l4, unpriced]) == {l4: sizes[l4], unpriced: sizes[l4] + 1.0}
     assert candidate_search.sizes_of(prices, [unpriced]) == {unpriced: 1.0}
