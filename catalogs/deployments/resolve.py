@@ -131,6 +131,8 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     encoder_decoders.check_prefix_caching(names.model, deployment.prefix_caching)
     settings = EngineSettings.of(deployment)
     names = replace(names, engine=settings.applied(names.engine, names.model, names.hardware.accelerator))
+    if names.engine.modelopt_checkpoints:
+        names = replace(names, model=names.model.with_modelopt_checkpoints())
     requested = FeatureContext(deployment, names.model, names.engine)
     check_compatibility(requested)
     speculation = resolve_speculation(deployment, names.engine, names.model)

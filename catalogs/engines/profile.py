@@ -196,6 +196,7 @@ class EngineProfile:
     top_p_by_sort: bool = False  # top_p sampling sorts all logits, instead of using a kernel without a sort
     fuses_norms: bool = False  # in graphs, the all-reduce kernel also adds the residual and normalises
     fuses_quantisation: bool = False  # norms and activations write per-tensor FP8 for the product that follows
+    modelopt_checkpoints: bool = False  # fp8 weights of a 16-bit model are NVIDIA's: one scale a tensor, fp8 KV cache
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
     shared_experts_beside_tokens: NonNegativeInt = 0  # up to this size, shared experts overlap the routed ones
     flags: dict[str, str] = field(default_factory=dict)  # deployment key -> command-line flag
