@@ -44,7 +44,8 @@ class Bundle:
     Attributes:
         transferred: Whether the models were fitted on another accelerator; every origin is then 2.
         shipped: Whether the bundle comes from the package, not from the user.
-        lent: The release that lends the tables of a family, by family, where the bundle's own release was not timed.
+        lent: The release that lends the tables of a family, by family, where the bundle's own release was not timed, or
+            where the engine runs the kernels of that release.
     """
 
     name: str
@@ -137,10 +138,13 @@ class Bundle:
             if line and line not in found:
                 found.append(line)
         used = {op.family for op in operators}
-        own = f"{self.provenance.get('engine')} {self.provenance.get('engine_version')}"
+        engine, version = (str(self.provenance.get(key)) for key in ("engine", "engine_version"))
         for lender in dict.fromkeys(self.lent[f] for f in sorted(self.lent.keys() & used)):
             families = ", ".join(f for f in sorted(self.lent.keys() & used) if self.lent[f] == lender)
-            found.append(f"{families}: not timed in {own}; the operator times of {lender} stand in")
+            if lender.startswith(f"{engine} "):
+                found.append(f"{families}: the operator times of {lender}, whose kernels the engine runs")
+            else:
+                found.append(f"{families}: not timed in {engine} {version}; the operator times of {lender} stand in")
         return found
 
     def _inexact(self, families: set[str]) -> list[str]:
@@ -236,18 +240,28 @@ def _of_engine(found: Bundle, folder: Path, rule: str | None, engine: EngineProf
     if engine is None:
         return found
     own = Release(str(found.provenance["engine"]), str(found.provenance["engine_version"]))
-    known = {own: folder, **releases_in(folder)}
+    releases = releases_in(folder)
+    known = {own: folder, **{r: f for r, f in releases.items() if r.engine != own.engine}}
     nearest = nearest_release(known, Release(engine.operator_tables, engine.version))
     if nearest is None:
         note = f"no public operator tables of {engine.operator_tables} on {folder.name}: those of {own} stand in"
         return replace(found, notices=[*found.notices, note])
     if nearest == own:
-        return found
+        experts = None if engine.experts_release is None else Release(own.engine, engine.experts_release)
+        return found if experts not in releases else _with_experts(found, experts, releases[experts])
     release = _assemble(found.accelerator, *_read(known[nearest]), rule)
     models = joined(release.models, found.models)
     lent = {f: str(own) for f in found.models if f not in release.models}
     errors = {**{f: e for f, e in found.errors.items() if f in lent}, **release.errors}
     return replace(release, models=models, errors=errors, shipped=True, lent=lent)
+
+
+def _with_experts(found: Bundle, release: Release, folder: Path) -> Bundle:
+    """Return a bundle with the experts of another release of the same engine."""
+    older = _assemble(found.accelerator, *_read(folder), None)
+    models = joined(older.models, found.models)
+    lent = dict.fromkeys(older.models, str(release))
+    return replace(found, models=models, errors={**found.errors, **older.errors}, lent=lent)
 
 
 def _with_shipped(own: Bundle, name: str, rule: str | None, engine: EngineProfile | None = None) -> Bundle:

@@ -158,6 +158,11 @@ def read_family(
     return pd.concat(parts, ignore_index=True) if parts else None
 
 
+def read_experts(tables: Path, hardware: str, engine: str, version: str) -> pd.DataFrame | None:
+    """Return the rows of experts of one release on one accelerator, or None where they were not timed."""
+    return read_family(tables, SYSTEM_OF[hardware], "moe", engine, version)
+
+
 def newest_version(tables: Path, system: str, folder: str, name: str, engine: str = "vllm") -> str | None:
     """Return the highest version of an engine with a table `name` under SYSTEM/FOLDER/ENGINE, or None.
 

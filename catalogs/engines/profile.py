@@ -239,6 +239,8 @@ class EngineProfile:
     reserves_for_towers: bool = False  # the default fraction of memory is smaller with a vision tower
     #: The engine with the public operator tables that price the steps of this one, in its version if there are any.
     operator_tables: str = "vllm"
+    #: The release of those tables with the kernels of experts that this version runs; None: that of all other tables.
+    experts_release: str | None = None
     notice: str = ""  # shown with every result of this profile
     cpu_block_size_tokens: PositiveInt | None = None  # block size on CPUs; None: the same profile on CPUs
 
