@@ -247,8 +247,8 @@ def _of_engine(found: Bundle, folder: Path, rule: str | None, engine: EngineProf
         note = f"no public operator tables of {engine.operator_tables} on {folder.name}: those of {own} stand in"
         return replace(found, notices=[*found.notices, note])
     if nearest == own:
-        experts = None if engine.experts_release is None else Release(own.engine, engine.experts_release)
-        return found if experts not in releases else _with_experts(found, experts, releases[experts])
+        experts = Release(own.engine, engine.experts_release or own.version)
+        return _with_experts(found, experts, releases[experts]) if experts in releases else found
     release = _assemble(found.accelerator, *_read(known[nearest]), rule)
     models = joined(release.models, found.models)
     lent = {f: str(own) for f in found.models if f not in release.models}
