@@ -26,9 +26,10 @@ import numpy as np
 from calibration.accuracy.stated_error import family_of, waiting_share
 from catalogs.deployments.schema import load_deployment
 from catalogs.errors import InputError
+from catalogs.statistics import statistics
 from catalogs.workloads.workload import load_workload
 from planner.problem.slo import Slo
-from simulator.analysis.metrics import statistics, summarise
+from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate

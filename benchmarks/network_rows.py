@@ -86,13 +86,14 @@ RESOLUTIONS: Final = {"480p": (832, 480), "720p": (1280, 720)}
 COSMOS: Final = {"480p": (768, 432), "720p": (1280, 704)}
 
 #: Inputs of one launch in MLPerf's offline scenario, by network and the start of the hardware's name ("": any other):
-#: closed/NVIDIA/configs/NETWORK/Offline/__init__.py of inference results v4.1 (SDXL) and v5.0 (ResNet-50, the same
-#: boards). That of BERT is the one of v3.0's base class. Where no configuration was read, 8.
+#: closed/NVIDIA/configs/NETWORK/Offline/__init__.py of inference results v4.1 (SDXL), v5.0 (ResNet-50, the same
+#: boards), v4.0 (RetinaNet) and v3.0 (BERT). Where no configuration was read, 8.
 OFFLINE_BATCH: Final = {
     "resnet50": {"L40S": 64, "L4": 32, "": 2048},
     "stable-diffusion-xl": {"L40S": 1, "": 32},
-    "bert-99": {"": 1024},
+    "bert-99": {"L40S": 1024, "L4": 16, "": 1280},
     "bert-99.9": {"": 1024},
+    "retinanet": {"L40S": 4, "L4": 2, "GH200": 56, "": 48},
 }
 
 OFFLINE_PRECISION: Final = {
@@ -108,8 +109,24 @@ OFFLINE_PRECISION: Final = {
 #: NVIDIA's harness removes.
 SQUAD_TOKENS: Final = round(384 * (1 - 0.54))
 
-#: Power limits of the MLPerf systems that state MaxQ (H200_SXM_141GBx8_MaxQ), in the same files.
-OFFLINE_MAX_Q_W: Final = {"resnet50": 350.0, "stable-diffusion-xl": 450.0}
+#: Power limits of the MLPerf systems that state MaxQ (H200_SXM_141GBx8_MaxQ), in the same files; those of BERT are in
+#: bert/Server/__init__.py of v4.1, and that of RetinaNet is the one of H100 (v4.0).
+OFFLINE_MAX_Q_W: Final = {
+    "resnet50": 350.0,
+    "stable-diffusion-xl": 450.0,
+    "bert-99": 400.0,
+    "bert-99.9": 450.0,
+    "retinanet": 350.0,
+}
+
+#: Windows of 128 voxels in each direction of a volume of KiTS19, which MLPerf's 3D-UNet segments one by one: the 16
+#: of 43 volumes whose number a reproduction of the reference states (itu-rad/collocation-benchmark, the table of
+#: matched cases).
+KITS_WINDOWS: Final = (8, 16, 27, 32, 36, 36, 45, 48, 50, 64, 80, 96, 100, 108, 125, 144)
+
+#: Attention of Segment Anything Fast by its experiment (experiments/run_experiments.py): Segment Anything writes it
+#: out; "SDPA" calls torch's with the relative positions as a mask, and later ones have a kernel that computes these.
+SAM_ATTENTION: Final = {"fp32": "eager", "bf16": "eager", "compile": "eager", "SDPA": "efficient"}
 
 #: Share of the keys that Cosmos-Predict2 2B attends to with NATTEN: windows of its final configuration (COMB02, in
 #: cosmos_transfer2/_src/predict2/configs/.../sparse_2B.py of Cosmos-Transfer2.5), layers by window of 44 x 80 tokens.
@@ -245,7 +262,9 @@ def execution_of(row: Row, network: NeuralNetwork) -> Execution:
         )
     source = row["source"]
     backend = None
-    if "xDiT" in source or "Wan2.1" in source:
+    if row["model"].startswith("sam-"):
+        backend = SAM_ATTENTION.get(row["input"].rpartition(" ")[2], "fa2")
+    elif "xDiT" in source or "Wan2.1" in source:
         backend = "fa2"
     elif "CogVideo" in source or "sam2" in source:
         backend = "sdpa"
@@ -253,7 +272,9 @@ def execution_of(row: Row, network: NeuralNetwork) -> Execution:
         backend = "cudnn"
     if unknown := next((method for method in NOT_PRICED if method in row["precision"]), None):
         raise InputError("no price for this method", unknown)
-    mode = "tensorrt" if "TensorRT" in source + row["precision"] else "eager"
+    # The source of Depth Anything names TensorRT for one of its boards, whose rows have it as their precision.
+    stated = row["precision"] if row["model"].startswith("depth-anything") else source + row["precision"]
+    mode = "tensorrt" if "TensorRT" in stated else "eager"
     if "all components compiled" in source or row["input"].endswith(COMPILED):
         mode = "compiled"
     precision = row["precision"] if row["precision"] in ("bf16", "fp16", "fp32") else "bf16"
@@ -265,6 +286,7 @@ def execution_of(row: Row, network: NeuralNetwork) -> Execution:
     return Execution(
         mode,  # type: ignore[arg-type]
         precision,
+        autocast="autocast" in row["precision"],
         attention_backend=backend,
         parallelism=split,
         offload=offload,

@@ -315,9 +315,14 @@ def plan(request: PlanRequest, progress: Progress | None = None) -> Answer:
         progress: Called after each candidate of the search; None shows the progress on a terminal.
 
     Raises:
-        InputError: A name is unknown, a storage or a cluster does not answer, or there are no workers.
+        InputError: A name is unknown, a storage or a cluster does not answer, there are no workers, or the request is
+            for agents (`planner.agents`).
         KeyboardInterrupt: The search was interrupted before it found a feasible plan.
     """
+    if request.agents is not None:
+        raise InputError(
+            "a request for agents has an answer of its own", f"agents: {request.agents}", "plan --agents N"
+        )
     options = request.search
     if options.distributed is not None and options.workers is not None:
         rule = "a Ray cluster has one worker per CPU: leave out search.workers"

@@ -114,7 +114,6 @@ SHORT = {
     "catalogs/deployments/queueing.py": "public types",
     "catalogs/io/json_block.py": "public types",
     "catalogs/models/catalog.py": "the lookup by name, above the files it reads",
-    "catalogs/ui/shared_options.py": "shared by all commands",
     "catalogs/ui/quiet_start.py": "imported before all else",
     "catalogs/workloads/limits.py": "shared by workloads and requests",
     "catalogs/units.py": "public constants",
@@ -130,8 +129,6 @@ SHORT = {
     "planner/problem/reproduction.py": "the schema of a block",
     "planner/web/mcp/command.py": "the command, apart from the protocol that it serves",
     "planner/web/scripts.py": "shared by all pages",
-    "planner/networks/answer_file.py": "read by commands, above the schema",
-    "planner/networks/reproduction.py": "the written form of a request",
     "simulator/cli/other_run.py": "imported only for a comparison",
     "simulator/core/invariants.py": "public types",
     "simulator/costs/compile.py": "the choice among the cost models, above all of them",
@@ -230,3 +227,47 @@ def test_every_fact_file_names_its_source(kind: str) -> None:
     aliases = {name: f"{d['same_as']}.yaml" for name, d in facts.items() if "same_as" in d}
     assert not [name for name, target in aliases.items() if "same_as" in facts[target]]
     assert not [name for name, d in facts.items() if name not in aliases and not d.get("source")]
+
+
+#: Nodes of the syntax tree from which a body counts as written twice; shorter ones are often the same by nature.
+TWICE = 40
+
+
+def bodies(source: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the body, without docstring, of each function that is long enough to be written twice."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            body = node.body[ast.get_docstring(node) is not None :]
+            if sum(1 for statement in body for _ in ast.walk(statement)) >= TWICE:
+                yield node.name, "\n".join(map(ast.dump, body))
+
+
+def test_no_function_is_written_twice() -> None:
+    assert len({body for _, body in bodies(WRITTEN_TWICE)}) == 1
+    found: dict[str, list[str]] = {}
+    for file in (f for package in PACKAGES for f in (ROOT / package).rglob("*.py")):
+        for name, body in bodies(file.read_text(encoding="utf-8")):
+            found.setdefault(body, []).append(f"{file.relative_to(ROOT)}: {name}")
+    assert [places for places in found.values() if len(places) > 1] == []
+
+
+WRITTEN_TWICE = '''
+def first(values):
+    """One description."""
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return dict.fromkeys(("mean", *QUANTILES))
+    return {"mean": float(values.mean()), **dict(zip(QUANTILES, np.percentile(values, QUANTILES), strict=True))}
+
+def second(values):
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return dict.fromkeys(("mean", *QUANTILES))
+    return {"mean": float(values.mean()), **dict(zip(QUANTILES, np.percentile(values, QUANTILES), strict=True))}
+'''
+
+
+def test_settings_of_commands_are_written_once() -> None:
+    files = (f for package in PACKAGES for f in (ROOT / package).rglob("*.py"))
+    made = [str(f.relative_to(ROOT)) for f in files if "typer.Typer(" in f.read_text(encoding="utf-8")]
+    assert made == ["catalogs/ui/shared_options.py"]

@@ -41,10 +41,12 @@ def error_table(bundles: Path) -> str:
     Raises:
         InputError: A bundle cannot be read.
     """
-    files = (*bundles.glob("*/bundle.json"), *bundles.glob(f"*/{RELEASES_FOLDER}/*/bundle.json"))
-    found = sorted((read_bundle(p.parent)[0] for p in files), key=_name)
-    lines = [line for facts in found for line in _rows(facts)]
-    notes = [note for facts in found for note in _notes(facts)]
+    found = {facts.hardware: facts for facts in _read(bundles, "*")}
+    for facts in _read(bundles, f"*/{RELEASES_FOLDER}/*"):
+        found[f"{facts.hardware} {facts.engine} {facts.engine_version}"] = facts
+    found = dict(sorted(found.items()))
+    lines = [line for name, facts in found.items() for line in _rows(name, facts)]
+    notes = [note for name, facts in found.items() for note in _notes(name, facts)]
     return (
         _HEAD
         + "\n".join(lines)
@@ -54,17 +56,15 @@ def error_table(bundles: Path) -> str:
     )
 
 
-def _name(facts: BundleFacts) -> str:
-    """Return the hardware of a bundle, with the engine release where it is not that of the accelerator's own bundle."""
-    own = facts.engine == "vllm" or not facts.engine_version
-    return facts.hardware if own else f"{facts.hardware} {facts.engine} {facts.engine_version}"
+def _read(bundles: Path, folders: str) -> list[BundleFacts]:
+    return [read_bundle(path.parent)[0] for path in bundles.glob(f"{folders}/bundle.json")]
 
 
-def _rows(facts: BundleFacts) -> list[str]:
+def _rows(name: str, facts: BundleFacts) -> list[str]:
     out = []
     for family, r in facts.families.items():
         rejected = sum(v for k, v in r.rows.items() if k != "rows_in")
-        start = f"| {_name(facts)} | {family} | {r.rows.get('rows_in', 0):,} | {rejected:,} |"
+        start = f"| {name} | {family} | {r.rows.get('rows_in', 0):,} | {rejected:,} |"
         if not r.held_out:
             out.append(f"{start} | 0 | | | |")
         out += [
@@ -75,9 +75,9 @@ def _rows(facts: BundleFacts) -> list[str]:
     return out
 
 
-def _notes(facts: BundleFacts) -> list[str]:
+def _notes(name: str, facts: BundleFacts) -> list[str]:
     lines = [f"- {family}: {note}" for family, r in facts.families.items() for note in r.notes]
-    return ["", f"## {_name(facts)}: checks on rows that were not fitted", "", *lines] if lines else []
+    return ["", f"## {name}: checks on rows that were not fitted", "", *lines] if lines else []
 
 
 def _power() -> list[str]:
@@ -114,10 +114,10 @@ def _defaults() -> list[str]:
     return [*head, "| family | efficiency | least time | stated error |", "|---|---:|---:|---:|", *lines]
 
 
-def _sources(found: list[BundleFacts]) -> list[str]:
+def _sources(found: dict[str, BundleFacts]) -> list[str]:
     lines = [
-        f"- {_name(facts)}: {s.name}" + (f" ({s.licence})" if s.licence and s.licence not in s.name else "")
-        for facts in found
+        f"- {name}: {s.name}" + (f" ({s.licence})" if s.licence and s.licence not in s.name else "")
+        for name, facts in found.items()
         for s in facts.sources
     ]
     return ["", "## Sources", "", *lines]

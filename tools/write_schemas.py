@@ -7,6 +7,8 @@ from pathlib import Path
 
 from calibration.artefacts.contents import REQUEST_COLUMNS, Manifest, schema_of
 from catalogs.io.output_files import write_atomically
+from planner.agents.answer import AgentsAnswer
+from planner.improve.document import Improvement
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkAnswer
 from planner.search.pareto_search import FrontFile
@@ -24,6 +26,8 @@ def schemas() -> dict[Path, str]:
     models = {
         "answer.schema.json": FullAnswer,
         "front.schema.json": FrontFile,
+        "agents_answer.schema.json": AgentsAnswer,
+        "improvement.schema.json": Improvement,
         "network_request.schema.json": NetworkRequest,
         "network_answer.schema.json": NetworkAnswer,
     }

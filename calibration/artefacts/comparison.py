@@ -14,6 +14,7 @@ from calibration.artefacts.contents import REQUESTS, RESULTS, ROWS, read_rows
 from calibration.artefacts.recording import file_digest
 from calibration.artefacts.request_summary import METRICS, column, groups, statistics_of
 from catalogs.arrays import FloatArray
+from catalogs.statistics import mean_ratio, resampled_interval
 
 #: Resamples of the interval of a ratio of means.
 _RESAMPLES: Final = 2_000
@@ -117,7 +118,7 @@ def fact_differences(first: Mapping[str, Any], second: Mapping[str, Any]) -> dic
 def ratio_interval(
     first: FloatArray, second: FloatArray, rng: np.random.Generator, paired: bool = False
 ) -> tuple[float, float]:
-    """Return the interval of mean(second) / mean(first) from resampled requests (percentile bootstrap, Efron 1979).
+    """Return the interval of mean(second) / mean(first) from resampled requests.
 
     Args:
         first: Shape (n,), positive.
@@ -125,10 +126,7 @@ def ratio_interval(
         rng: Source of the resamples.
         paired: Whether the values belong to the same requests, which are then drawn together; n equals m.
     """
-    rows = [rng.integers(len(values), size=(_RESAMPLES, len(values))) for values in (first, second)]
-    means = first[rows[0]].mean(axis=1), second[rows[0 if paired else 1]].mean(axis=1)
-    low, high = np.quantile(means[1] / means[0], [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
-    return float(low), float(high)
+    return resampled_interval((first, second), mean_ratio, INTERVAL, _RESAMPLES, rng, paired)
 
 
 def statistics_table(folder: Path) -> dict[str, dict[str, float]]:

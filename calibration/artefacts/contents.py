@@ -86,7 +86,7 @@ class Column:
 _SECONDS: Final = ("number", "null")
 
 #: The parts of an end-to-end time, under the names of `calibration.complexity.records.PARTS`.
-_PARTS: Final = ("client_network", "tokenise", "queue", "prefill", "transfer", "decode", "detokenise")
+_PARTS: Final = ("client_network", "tokenise", "encode", "queue", "prefill", "transfer", "decode", "detokenise")
 
 #: The columns of the table `requests`, one row per request.
 REQUEST_COLUMNS: Final[Mapping[str, Column]] = {

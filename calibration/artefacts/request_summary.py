@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from catalogs.arrays import FloatArray
+from catalogs.statistics import statistics
 
 METRICS: Final = ("ttft", "tpot", "e2e")
 
@@ -43,9 +44,8 @@ def statistics_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         values = column(rows, f"{metric}_s")
         if len(values):
             found |= {f"{metric}_min_s": float(values.min()), f"{metric}_max_s": float(values.max())}
-            found[f"{metric}_mean_s"] = float(values.mean())
-            for percentile, value in zip(PERCENTILES, np.percentile(values, PERCENTILES), strict=True):
-                found[f"{metric}_p{percentile:g}_s"] = float(value)
+            stats = statistics(values, {f"p{percentile:g}": percentile for percentile in PERCENTILES})
+            found |= {f"{metric}_{name}_s": value for name, value in stats.items() if value is not None}
     return found
 
 
@@ -57,14 +57,21 @@ def _duration_s(rows: Sequence[Mapping[str, Any]]) -> float | None:
 
 def summary_text(rows: Sequence[Mapping[str, Any]], command: Sequence[str]) -> str:
     """Return the summary of all runs of a table of requests."""
-    return "\n".join(line for name, group in groups(rows).items() for line in _lines(name, group, command)) + "\n"
+    blocks = (summary_lines(name, statistics_of(group), " ".join(command)) for name, group in groups(rows).items())
+    return "\n".join(line for block in blocks for line in block) + "\n"
 
 
-def _lines(name: str, rows: Sequence[Mapping[str, Any]], command: Sequence[str]) -> Iterator[str]:
-    found = statistics_of(rows)
+def summary_lines(name: str, found: Mapping[str, float], command: str) -> Iterator[str]:
+    """Yield the summary of one run.
+
+    Args:
+        name: Name of the run.
+        found: Its statistics under the names of `statistics_of`; those that are missing have no line.
+        command: The command of the run.
+    """
     rule = "=" * 48
     yield from (rule, "Results Summary", rule)
-    yield f"Command : {' '.join(command)}"
+    yield f"Command : {command}"
     yield f"Run : {name}"
     yield f"Result is : {'VALID' if found['completed'] == found['requests'] else 'INVALID'}"
     if found["completed"] < found["requests"]:

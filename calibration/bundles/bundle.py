@@ -14,6 +14,7 @@ import numpy as np
 from calibration.bundles.files import ARRAYS_NAME, JSON_NAME, BundleFacts, Release, read_bundle
 from calibration.bundles.releases import joined, minor, nearest_release, releases_in
 from calibration.families.base import FamilyModel
+from calibration.families.collective import CollectiveModel
 from calibration.families.decode_attention import DecodeAttentionModel
 from calibration.families.gemm import GemmModel
 from calibration.families.noncausal_attention import NonCausalAttentionModel
@@ -21,7 +22,7 @@ from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.families.registry import FAMILIES
 from calibration.families.uncalibrated import DEFAULTS, UncalibratedModel
 from calibration.operators.cost import ROOFLINE, Cost
-from calibration.operators.operators import Gemm, Operator
+from calibration.operators.operators import Collective, Gemm, Operator
 from calibration.operators.roofline import compute_s, memory_s
 from calibration.power.model import PowerModel, group_of, load_power
 from catalogs.engines.profile import EngineProfile
@@ -44,7 +45,8 @@ class Bundle:
     Attributes:
         transferred: Whether the models were fitted on another accelerator; every origin is then 2.
         shipped: Whether the bundle comes from the package, not from the user.
-        lent: The release that lends the tables of a family, by family, where the bundle's own release was not timed.
+        lent: The release that lends the tables of a family, by family, where the bundle's own release was not timed, or
+            where the engine runs the kernels of that release.
     """
 
     name: str
@@ -99,6 +101,11 @@ class Bundle:
         return model.preferred_kernel if isinstance(model, NonCausalAttentionModel) else None
 
     @property
+    def times_attention(self) -> bool:
+        """Return whether attention was measured, of either stage or inside MLA blocks."""
+        return bool(self.models.keys() & {"decode_attention", "prefill_attention", "mla"})
+
+    @property
     def attention_writes_cache(self) -> bool:
         """Return whether the time of attention includes the kernel that writes new keys and values to the cache."""
         model = self.models.get("decode_attention")
@@ -126,21 +133,29 @@ class Bundle:
 
         Shipped tables state their errors in the accuracy pages; a user can only improve measurements of their own.
         """
-        found = self._inexact({op.family for op in operators})
+        used = {op.family for op in operators}
+        found = self._inexact(used)
+        missing = sorted(used - self.models.keys()) if self.models else []
+        if len(missing) == 1:
+            found.append(UncalibratedModel(missing[0]).notice)
+        elif missing:
+            found.append(f"not measured on {self.accelerator.name}, roofline estimates instead: {', '.join(missing)}")
         for op in operators:
             model = self.models.get(op.family)
             line: str | None = None
-            if model is None and self.models:
-                line = UncalibratedModel(op.family).notice
-            elif isinstance(model, GemmModel) and isinstance(op, Gemm):
+            if isinstance(model, GemmModel) and isinstance(op, Gemm):
                 line = model.notice(op, self.accelerator)
+            elif isinstance(model, CollectiveModel) and isinstance(op, Collective):
+                line = model.notice(op)
             if line and line not in found:
                 found.append(line)
-        used = {op.family for op in operators}
-        own = f"{self.provenance.get('engine')} {self.provenance.get('engine_version')}"
+        engine, version = (str(self.provenance.get(key)) for key in ("engine", "engine_version"))
         for lender in dict.fromkeys(self.lent[f] for f in sorted(self.lent.keys() & used)):
             families = ", ".join(f for f in sorted(self.lent.keys() & used) if self.lent[f] == lender)
-            found.append(f"{families}: not timed in {own}; the operator times of {lender} stand in")
+            if lender.startswith(f"{engine} "):
+                found.append(f"{families}: the operator times of {lender}, whose kernels the engine runs")
+            else:
+                found.append(f"{families}: not timed in {engine} {version}; the operator times of {lender} stand in")
         return found
 
     def _inexact(self, families: set[str]) -> list[str]:
@@ -236,18 +251,28 @@ def _of_engine(found: Bundle, folder: Path, rule: str | None, engine: EngineProf
     if engine is None:
         return found
     own = Release(str(found.provenance["engine"]), str(found.provenance["engine_version"]))
-    known = {own: folder, **releases_in(folder)}
+    releases = releases_in(folder)
+    known = {own: folder, **{r: f for r, f in releases.items() if r.engine != own.engine}}
     nearest = nearest_release(known, Release(engine.operator_tables, engine.version))
     if nearest is None:
         note = f"no public operator tables of {engine.operator_tables} on {folder.name}: those of {own} stand in"
         return replace(found, notices=[*found.notices, note])
     if nearest == own:
-        return found
+        experts = Release(own.engine, engine.experts_release or own.version)
+        return _with_experts(found, experts, releases[experts]) if experts in releases else found
     release = _assemble(found.accelerator, *_read(known[nearest]), rule)
     models = joined(release.models, found.models)
     lent = {f: str(own) for f in found.models if f not in release.models}
     errors = {**{f: e for f, e in found.errors.items() if f in lent}, **release.errors}
     return replace(release, models=models, errors=errors, shipped=True, lent=lent)
+
+
+def _with_experts(found: Bundle, release: Release, folder: Path) -> Bundle:
+    """Return a bundle with the experts of another release of the same engine."""
+    older = _assemble(found.accelerator, *_read(folder), None)
+    models = joined(older.models, found.models)
+    lent = dict.fromkeys(older.models, str(release))
+    return replace(found, models=models, errors={**found.errors, **older.errors}, lent=lent)
 
 
 def _with_shipped(own: Bundle, name: str, rule: str | None, engine: EngineProfile | None = None) -> Bundle:

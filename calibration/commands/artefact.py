@@ -9,17 +9,15 @@ import typer
 
 from calibration.commands.options import JsonFile
 from catalogs.io.output_files import check_targets, write_json
+from catalogs.ui.shared_options import command_group
 from catalogs.ui.words import counted, percent
 
 if TYPE_CHECKING:
     from calibration.artefacts.comparison import ArtefactDifference
 
-app = typer.Typer(
+app = command_group(
     help="Check, replay and compare artefacts: runs as folders, written with --artefact.",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of an artefact.")]

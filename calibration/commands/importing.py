@@ -12,6 +12,7 @@ import typer
 from calibration.commands.options import JsonFile, Tables
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, finite, write_json
+from catalogs.ui.words import percent
 
 if TYPE_CHECKING:
     from calibration.accuracy.measured_run import MeasuredRun
@@ -31,30 +32,37 @@ def import_(
         Path | None,
         typer.Option(metavar="FILE", help="Engine steps: vLLM's iteration log, or vllm bench forward's JSON."),
     ] = None,
+    profiler: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Trace of Nsight Systems, Nsight Compute or torch's profiler.")
+    ] = None,
     bundle: Annotated[
         Path | None, typer.Option(metavar="FILE|DIR", help="Install a bundle from `calibrate export`.")
     ] = None,
-    hw: Annotated[str | None, typer.Option(metavar="NAME", help="Hardware of the tables or the bundle.")] = None,
+    hw: Annotated[str | None, typer.Option(metavar="NAME", help="Hardware of the tables, trace or bundle.")] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for rows (tables, packages and steps).")
+        Path | None, typer.Option(metavar="DIR", help="Folder for rows (tables, packages, steps and traces).")
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Import measurements: operator tables into rows, load clients' results into one table, a bundle into use.
+    """Import measurements: tables and profilers' traces into rows, clients' results into one table, a bundle into use.
 
-    Give exactly one of --tables, --from-package, --results, --steps and --bundle. Dropped rows are reported.
+    Give exactly one of --tables, --from-package, --results, --steps, --profiler and --bundle.
+    Dropped rows are reported.
     """
     if more and not results:
         raise InputError("files without an option must follow --results", str(more[0]), "--results")
-    given = {"--tables": tables, "--from-package": from_package, "--results": results, "--steps": steps}
-    chosen = [name for name, value in {**given, "--bundle": bundle}.items() if value]
+    given: dict[str, Any] = {"--tables": tables, "--from-package": from_package, "--results": results, "--steps": steps}
+    given |= {"--profiler": profiler, "--bundle": bundle}
+    chosen = [name for name, value in given.items() if value]
     if len(chosen) != 1:
-        raise InputError("import takes one source at a time", " ".join(chosen) or None, ", ".join([*given, "--bundle"]))
+        raise InputError("import takes one source at a time", " ".join(chosen) or None, ", ".join(given))
     check_targets(json_file)
     if results:
         lines, document = _results([*results, *(more or ())])
     elif steps:
         lines, document = _steps(steps, out)
+    elif profiler:
+        lines, document = _profiler(profiler, hw, out)
     elif bundle:
         lines, document = _bundle(bundle, hw)
     else:
@@ -91,6 +99,61 @@ def _steps(file: Path, out: Path | None) -> Imported:
             found.rows.to_parquet(part / "steps.parquet", index=False)
         document["path"] = str(out / "steps.parquet")
         lines.append(document["path"])
+    return lines, document
+
+
+#: Operators on the screen.
+_SHOWN = 8
+
+
+def _profiler(file: Path, hw: str | None, out: Path | None) -> Imported:
+    from calibration.importers.parsing import gated
+    from calibration.importers.profilers.read import read_profiler_trace
+    from calibration.importers.profilers.rows import family_rows, operator_table
+    from calibration.machine_trace.folder import write_trace
+    from calibration.machine_trace.from_profiler import machine_trace_of
+    from calibration.rows.dataset import write_rows
+    from catalogs.hardware.catalog import parse_hardware
+    from catalogs.io.output_files import atomic_folder
+
+    trace = read_profiler_trace(file)
+    operators, (tables, left_out) = operator_table(trace), family_rows(trace)
+    notes, families = list(trace.notes), {}
+    if hw is not None and tables:
+        tables, reports = gated(tables, parse_hardware(hw).accelerator)
+        families = {family: report.to_dict() for family, report in reports.items()}
+    elif tables:
+        notes.append("the rows are not checked against the peaks of an accelerator: give --hw NAME")
+    notes += [f"{n} calls give no row: {why}" for why, n in sorted(left_out.items())]
+    busy_s = sum(each.duration_s for each in trace.work)
+    counts = f"{len(trace.calls):,} operator calls, {len(trace.work):,} kernels and copies"
+    lines = [f"{file.name} ({trace.profiler}): {counts}, {trace.duration_s:.4g} s, accelerators at work {busy_s:.4g} s"]
+    total_s = float(operators["own_seconds"].sum()) or 1.0
+    for row in operators.head(_SHOWN).to_dict("records"):
+        name = f"{row['operator'] or row['kernels']} {row['sizes']}".strip()
+        share = f"{percent(row['own_seconds'] / total_s, 1)} of the time"
+        lines.append(f"  {name[:80]}: {row['calls']:,} x {row['seconds'] * 1e6:,.4g} us, {share}")
+    for family, rows in tables.items():
+        families[family] = {**families.get(family, {}), "rows": len(rows)}
+        lines.append(f"  rows of {family}: {len(rows):,}")
+    lines += [f"  {note}" for note in notes]
+    document: dict[str, Any] = {
+        "profiler": trace.profiler,
+        "calls": len(trace.calls),
+        "device_work": len(trace.work),
+        "duration_s": trace.duration_s,
+        "families": families,
+        "notes": notes,
+    }
+    if out is not None:
+        with atomic_folder(out) as part:
+            operators.to_parquet(part / "operators.parquet", index=False)
+            if tables:
+                write_rows(part / "rows", tables)
+            if trace.has_times:
+                write_trace(part, machine_trace_of(trace), ())
+        document["path"] = str(out)
+        lines.append(str(out))
     return lines, document
 
 

@@ -11,14 +11,12 @@ import typer
 from calibration.commands.options import JsonFile
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
+from catalogs.ui.shared_options import command_group
 from catalogs.ui.words import parse_duration, percent
 
-app = typer.Typer(
+app = command_group(
     help="Record what the machine does while a command runs, and show what disturbed it.",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of the trace.")]
@@ -34,14 +32,13 @@ def record(
     period: Annotated[str, typer.Option(metavar="TIME", help="Time between samples, at most 1s.")] = "0.5s",
 ) -> None:
     """Sample the machine while a command runs, for example an engine or `calibrate run`; exit with its status."""
-    from calibration.machine_trace.folder import write_trace
+    from calibration.machine_trace.folder import check_new_trace, write_trace
     from calibration.machine_trace.sampler import MachineSampler, family_of
 
     period_s = parse_duration(period)
     if not 0.05 <= period_s <= 1.0:
         raise InputError("the time between samples is from 0.05 s to 1 s", period, "0.5s")
-    if (folder / "machine.parquet").exists():
-        raise InputError("this folder holds a trace already", str(folder))
+    check_new_trace(folder)
     started: list[int] = []
     with MachineSampler(lambda: family_of(started), period_s) as sampler:
         begins_s = sampler.now_s()
@@ -56,6 +53,26 @@ def record(
     typer.echo(f"{folder}: {len(sampler.trace.at_s)} samples", err=True)
     if status:
         raise typer.Exit(status if 0 < status < 256 else 1)
+
+
+@app.command()
+def add(
+    folder: Folder,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Trace of Nsight Systems or torch's profiler.")],
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Start of FILE in the trace; default: by the clock.")
+    ] = None,
+) -> None:
+    """Add what a profiler recorded meanwhile (kernels, copies, operators, sampled metrics) as signals of a trace."""
+    from calibration.importers.profilers.read import read_profiler_trace
+    from calibration.machine_trace.folder import read_trace, write_trace
+    from calibration.machine_trace.from_profiler import with_profiler
+
+    trace, requests = read_trace(folder)
+    found = with_profiler(trace, read_profiler_trace(file), None if at is None else _start(at))
+    write_trace(folder, found, requests)
+    names = ", ".join(sorted(found.values.keys() - trace.values.keys()))
+    typer.echo(f"{folder}: added {names}", err=True)
 
 
 @app.command()
@@ -79,6 +96,11 @@ def show(
         _print(found)
     if json_file is not None:
         write_json(found, json_file)
+
+
+def _start(text: str) -> float:
+    """Return the seconds of a start, which may be 0, unlike a duration."""
+    return 0.0 if text.strip().lower() in ("0", "0s") else parse_duration(text)
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -13,23 +13,20 @@ from calibration.commands import artefact, machine
 from calibration.commands.compare import compare
 from calibration.commands.importing import import_
 from calibration.commands.models import models, predict
-from calibration.commands.options import Budget, BundleName, Device, Hardware, JsonFile, Out, Seed, Threads
+from calibration.commands.options import Budget, BundleName, Device, Hardware, JsonFile, Machine, Out, Seed, Threads
 from catalogs.errors import InputError
 from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.entry_point import run_command
-from catalogs.ui.shared_options import takes_version
+from catalogs.ui.shared_options import command_group, takes_version
 from catalogs.ui.words import percent
 
 if TYPE_CHECKING:
     from calibration.profile.local_run import ProfileOptions, ProfileResult
 
 
-app = typer.Typer(
+app = command_group(
     help="Measure or import operator times of an accelerator, fit them, check the fit and show it.",
     no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 app.callback()(takes_version)
@@ -131,13 +128,14 @@ def profile(
     dtype: ProfileDtype = None,
     dry_run: DryRun = False,
     kernels: Kernels = False,
+    machine: Machine = None,
     seed: Seed = 0,
 ) -> None:
     """Measure operator times on this machine and write the rows; nothing is installed."""
     from calibration.profile.local_run import ProfileOptions, budget_s
 
     options = ProfileOptions(hw, budget_s(budget), out, device, threads, seed, tuple(model or ()), dtype)
-    done = _profile(options, dry_run)
+    done = _profile(options, dry_run, machine)
     from calibration.profile.session.tables import write_measured
     from calibration.profile.torch_profiler import write_kernels
 
@@ -156,6 +154,7 @@ def run(
     model: ProfileModels = None,
     dtype: ProfileDtype = None,
     dry_run: DryRun = False,
+    machine: Machine = None,
     json_file: JsonFile = None,
 ) -> None:
     """Profile this machine, fit, show the held-out errors, and install the calibration for plan and simulate."""
@@ -163,7 +162,7 @@ def run(
 
     check_targets(json_file)
     options = ProfileOptions(hw, budget_s(budget), out, device, threads, models=tuple(model or ()), dtype=dtype)
-    done = _profile(options, dry_run)
+    done = _profile(options, dry_run, machine)
     from calibration.bundles.files import read_bundle
     from calibration.profile.dry_run import machine_lines
 
@@ -267,8 +266,11 @@ def show(
         write_json(document, json_file)
 
 
-def _profile(options: ProfileOptions, dry_run: bool) -> ProfileResult:
-    """Profile this machine; with `dry_run`, list the shapes to measure and end the command."""
+def _profile(options: ProfileOptions, dry_run: bool, machine: Path | None) -> ProfileResult:
+    """Profile this machine, and record what it does into the folder `machine`.
+
+    With `dry_run`, list the shapes to measure and end the command.
+    """
     from calibration.profile.dry_run import plan, plan_lines
     from calibration.profile.local_run import limit_s, prepare, run_profile
 
@@ -277,7 +279,12 @@ def _profile(options: ProfileOptions, dry_run: bool) -> ProfileResult:
         for text in plan_lines(plan(job, limit_s(options.budget_s)), job):
             typer.echo(text)
         raise typer.Exit
-    done = run_profile(options)
+    if machine is None:
+        done = run_profile(options)
+    else:
+        from calibration.report.machine_page import recorded_profile
+
+        done = recorded_profile(machine, lambda: run_profile(options))
     counts = ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in done.counts.items() if n)
     typer.echo(f"{done.folder}: {counts}", err=True)
     return done

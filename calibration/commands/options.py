@@ -28,4 +28,8 @@ Device = Annotated[str | None, typer.Option(metavar="KIND", help="cpu or cuda; d
 
 Threads = Annotated[int | None, typer.Option(metavar="N", help="CPU threads; default: all cores.")]
 
+Machine = Annotated[
+    Path | None, typer.Option("--machine", metavar="DIR", help="Write what the machine did, with its page.")
+]
+
 Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the order and of what is drawn at random.")]

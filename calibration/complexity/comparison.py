@@ -116,6 +116,23 @@ def common_weights(first: FloatArray, second: FloatArray) -> FloatArray:
     return np.asarray(together / max(float(together.sum()), 1.0))
 
 
+def standardised_means(
+    counts: tuple[FloatArray, FloatArray], means_s: tuple[FloatArray, FloatArray]
+) -> tuple[float, float] | None:
+    """Return the mean times of two runs with the same weights of bins; None without a bin that both have requests in.
+
+    Args:
+        counts: Requests of each run by bin. Each has shape (bins,).
+        means_s: Mean time of each run by bin, NaN without requests. Each has shape (bins,).
+    """
+    weight = common_weights(*counts)
+    shared = weight > 0
+    if not shared.any():
+        return None
+    first_s, second_s = (float(weight[shared] @ mean_s[shared]) for mean_s in means_s)
+    return first_s, second_s
+
+
 def compare(first: LatencyRecords, second: LatencyRecords, bins: LengthBins | None = None) -> ComplexityComparison:
     """Return the comparison of two runs at equal complexity.
 
@@ -132,12 +149,13 @@ def compare(first: LatencyRecords, second: LatencyRecords, bins: LengthBins | No
     chosen = bins or LengthBins.of(first, second)
     groups = len(chosen.ranges)
     one, two = (_Groups.of(each, chosen, groups) for each in (first, second))
-    shared = (one.n > 0) & (two.n > 0)
-    if not shared.any():
+    means_s = standardised_means((one.n, two.n), (one.mean_s, two.mean_s))
+    if means_s is None:
         rule = "two runs are compared in bins of lengths that both have requests in"
         raise InputError(rule, "no bin in common", hint="run both with the same workload")
+    first_s, second_s = means_s
     weight = common_weights(one.n, two.n)
-    first_s, second_s = (float(weight[shared] @ each.mean_s[shared]) for each in (one, two))
+    shared = weight > 0
     ratio = second_s / first_s
     variance = one.variance(weight, shared) / first_s**2 + two.variance(weight, shared) / second_s**2
     margin = math.exp(_Z90 * math.sqrt(variance)) if math.isfinite(variance) else None

@@ -14,8 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from calibration.complexity.records import QUANTILES, LatencyRecords
+from calibration.complexity.records import LatencyRecords
 from catalogs.arrays import FloatArray
+from catalogs.statistics import QUANTILES
 from catalogs.ui.words import human_s
 
 #: Most requests of a quantile regression. Of more, so many are taken at equal distances in their order.

@@ -20,6 +20,7 @@ from catalogs.errors import InputError
 PARTS: Final[Mapping[str, str]] = {
     "client_network": "client and network",  # fixed times on the way to the engine and back
     "tokenise": "tokenise",  # and the wait for the API server's processes
+    "encode": "encoder pool",  # encoding on a replica of an encoder pool, and the transfer of the embeddings
     # from the router, whereas queue_s counts from the arrival; with all waits after the loss of a replica
     "queue": "wait for the first step",
     "prefill": "prefill",  # until the step that computes the first token ends
@@ -27,9 +28,6 @@ PARTS: Final[Mapping[str, str]] = {
     "decode": "decode",  # until the step that computes the last token ends
     "detokenise": "detokenise",  # detokenise and stream, with the wait for the API server's processes
 }
-
-#: Statistics of latencies by name; the values are percentiles.
-QUANTILES: Final[Mapping[str, float]] = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,16 +110,3 @@ class LatencyRecords:
         return LatencyRecords(
             self.input_tokens[kept], self.output_tokens[kept], self.e2e_s[kept], self.ttft_s[kept], parts
         )
-
-
-def statistics(values: FloatArray) -> dict[str, float | None]:
-    """Return the mean and the percentiles of `QUANTILES`, interpolated linearly; None without values.
-
-    Args:
-        values: Shape (n,); NaN is left out.
-    """
-    values = values[~np.isnan(values)]
-    if not len(values):
-        return dict.fromkeys(("mean", *QUANTILES))
-    points = np.percentile(values, list(QUANTILES.values()))
-    return {"mean": float(values.mean()), **dict(zip(QUANTILES, map(float, points), strict=True))}

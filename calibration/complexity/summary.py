@@ -9,7 +9,8 @@ import numpy as np
 
 from calibration.complexity.length_bins import LengthBins, TokenRange
 from calibration.complexity.linear_fit import LatencyFit
-from calibration.complexity.records import PARTS, LatencyRecords, statistics
+from calibration.complexity.records import PARTS, LatencyRecords
+from catalogs.statistics import statistics
 
 #: The statistics of a latency by name: "mean", "p50", "p90", "p95" and "p99", seconds; None without requests.
 Statistics = dict[str, float | None]

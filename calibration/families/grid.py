@@ -123,21 +123,25 @@ def _locate(
     return low, weight, node & ~outside, outside
 
 
-def _along(axis: FloatArray, line: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return estimates of a line's unknown nodes: (interpolated, its weight, nearest known).
+def _along(axis: FloatArray, lines: FloatArray, extending: bool) -> tuple[FloatArray, FloatArray]:
+    """Return (estimate, weight) of every node from the known nodes of its line along the last axis.
 
-    An estimate is NaN where there is none.
+    Between two known nodes the estimate is interpolated, with more weight for a closer pair. When `extending`, a node
+    on one side of all known ones takes the nearest, and all weights are equal. Weights are 0 where there is no
+    estimate, and at known nodes. `axis` has shape (n,), `lines` and the results have shape (..., n).
     """
-    known = np.isfinite(line)
-    nothing = np.full(len(line), np.nan)
-    if not known.any():
-        return nothing, np.zeros(len(line)), nothing
-    x, y = axis[known], line[known]
-    between = np.where((axis > x[0]) & (axis < x[-1]), np.interp(axis, x, y), np.nan)
-    left = np.maximum(np.searchsorted(x, axis, side="right") - 1, 0)
-    right = np.minimum(left + 1, len(x) - 1)
-    gap = np.maximum(x[right] - x[left], 1e-9)
-    return between, np.where(np.isfinite(between), 1.0 / gap, 0.0), np.interp(axis, x, y)
+    known, index = np.isfinite(lines), np.arange(len(axis))
+    left = np.maximum.accumulate(np.where(known, index, -1), axis=-1)
+    right = np.minimum.accumulate(np.where(known, index, len(axis))[..., ::-1], axis=-1)[..., ::-1]
+    has_left, has_right = left >= 0, right < len(axis)
+    left, right = np.maximum(left, 0), np.minimum(right, len(axis) - 1)
+    low, high = (np.nan_to_num(np.take_along_axis(lines, at, axis=-1)) for at in (left, right))
+    gap = np.maximum(axis[right] - axis[left], 1e-9)
+    between = low + (axis - axis[left]) * (high - low) / gap
+    both = has_left & has_right
+    estimate = np.where(both, between, np.where(has_left, low, high))
+    weight = np.where(has_left | has_right, 1.0, 0.0) if extending else np.where(both, 1.0 / gap, 0.0)
+    return estimate, np.where(known, 0.0, weight)
 
 
 def _filled(axes: Sequence[FloatArray], known: FloatArray) -> FloatArray:
@@ -153,15 +157,9 @@ def _filled(axes: Sequence[FloatArray], known: FloatArray) -> FloatArray:
     while not np.isfinite(values).all():
         total, weight = np.zeros(values.shape), np.zeros(values.shape)
         for d, axis in enumerate(axes):
-            lines = np.moveaxis(values, d, -1)
-            t, w = np.moveaxis(total, d, -1), np.moveaxis(weight, d, -1)
-            for i in np.ndindex(lines.shape[:-1]):
-                if np.isfinite(lines[i]).all():
-                    continue
-                between, closeness, nearest = _along(axis, lines[i])
-                estimate, w_line = (nearest, np.isfinite(nearest) * 1.0) if extending else (between, closeness)
-                t[i] += np.where(w_line > 0, np.nan_to_num(estimate) * w_line, 0.0)
-                w[i] += w_line
+            estimate, each = _along(axis, np.moveaxis(values, d, -1), extending)
+            np.moveaxis(total, d, -1)[...] += estimate * each
+            np.moveaxis(weight, d, -1)[...] += each
         todo = ~np.isfinite(values) & (weight > 0)
         values[todo] = total[todo] / weight[todo]
         extending = not todo.any()

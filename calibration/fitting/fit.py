@@ -23,7 +23,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
 
 #: An engine and its version in the `source` text of a row.
-_RELEASE: Final = re.compile(r"\b(vllm|sglang|trtllm) (\S+)")
+_RELEASE: Final = re.compile(r"\b(vllm|sglang|trtllm) (\S+)|^(aiter)@(\S+)")
 
 
 def fit_family(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> FittedFamily:
@@ -100,7 +100,7 @@ def _with_engine_rows(fitted: FittedFamily, source: str, rows: pd.DataFrame, acc
 def release_of(text: str) -> Release:
     """Return the engine release that the `source` text of a row names; vLLM without a version where it names none."""
     found = _RELEASE.search(text)
-    return Release(found[1], found[2]) if found else Release("vllm", "")
+    return Release(found[1] or found[3], found[2] or found[4]) if found else Release("vllm", "")
 
 
 def sources_of(tables: dict[str, pd.DataFrame]) -> list[dict[str, str]]:
@@ -109,7 +109,6 @@ def sources_of(tables: dict[str, pd.DataFrame]) -> list[dict[str, str]]:
     out = []
     for text in texts:
         commit = text.split()[0].partition("@")[2]
-        found = _RELEASE.search(text)
-        version = found[2] if found else ""
+        version = release_of(text).version
         out.append({"name": text, "licence": licence_of(text), "commit": commit, "version": version})
     return out

@@ -49,6 +49,7 @@ SYSTEM_OF: Final = {
     "b300": "b300_sxm",
     "gb200": "gb200",
     "gb300": "gb300",
+    "b60": "b60",
 }
 
 #: Versions with attention tables that leave out the kernel that writes new keys and values to the cache. vLLM 0.14's
@@ -153,9 +154,14 @@ def read_family(
     if family == "gemm" and parts:
         scales = _table(tables, system, "quantize", "computescale_perf", engine, version)
         parts = [with_static_scales(part, scales) for part in parts]
-    if family == "collective" and len(parts) > 1:  # NCCL's all-reduce counts only where the engine's was not timed
+    if family == "collective" and len(parts) > 1:  # the library's all-reduce counts only where the engine's is missing
         parts[1] = parts[1][parts[1].kind != "all_reduce"]
     return pd.concat(parts, ignore_index=True) if parts else None
+
+
+def read_experts(tables: Path, hardware: str, engine: str, version: str) -> pd.DataFrame | None:
+    """Return the rows of experts of one release on one accelerator, or None where they were not timed."""
+    return read_family(tables, SYSTEM_OF[hardware], "moe", engine, version)
 
 
 def newest_version(tables: Path, system: str, folder: str, name: str, engine: str = "vllm") -> str | None:
@@ -350,6 +356,7 @@ TABLES: Final[dict[str, tuple[tuple[str, str, str | None, Callable[[pd.DataFrame
     "collective": (
         ("comm", "custom_allreduce_perf", None, _engine_collectives),
         ("comm", "nccl_perf", "nccl", _nccl),
+        ("comm", "oneccl_perf", "oneccl", _nccl),  # Intel's library, with the columns of NCCL's table
     ),
     "elementwise": (("quantize", "scale_matrix_perf", "vllm", _quantize),),
 }

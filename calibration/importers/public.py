@@ -10,7 +10,7 @@ from typing import Final
 import pandas as pd
 
 from calibration.bundles.files import Release
-from calibration.importers import aiconfigurator, llmservingsim, nccl, vidur
+from calibration.importers import aiconfigurator, aiter, llmservingsim, nccl, vidur
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import read_yaml
 
@@ -21,8 +21,16 @@ LICENCES_FILE: Final = Path(__file__).with_name("licences.yaml")
 #: check.
 ONE_SOURCE: Final = ("gemm", "prefill_attention", "decode_attention", "noncausal_attention", "moe", "mla")
 
+#: The oldest release of vLLM of which the rows of experts are read (`import_releases`), and the dtypes read of them.
+#: Its rows in mxfp4 and int4 take the same time over one rank and over eight, so they were not split as in an engine.
+OLDER_EXPERTS: Final = "0.19.0"
+OLDER_EXPERT_DTYPES: Final = ("bf16", "fp8", "fp8_block", "fp4")
+
 #: Hardware with a shipped calibration.
-SHIPPED: Final = ("a100-80gb", "b200", "gb200", "h100", "h200", "l40s", "rtx4090", "rtxpro6000")
+SHIPPED: Final = (
+    *("a100-80gb", "b200", "b300", "b60", "gb200", "gb300", "h100", "h200", "l40s"),
+    *("mi300x", "mi308x", "mi355x", "rtx4090", "rtxpro6000"),
+)
 
 Importer = Callable[[Path, str], dict[str, pd.DataFrame]]
 
@@ -32,6 +40,7 @@ PROJECTS: Final[tuple[tuple[str, Collection[str], Importer], ...]] = (
     ("llmservingsim/perf", llmservingsim.FOLDER_OF, llmservingsim.import_profiles),
     ("nccl_tests", nccl.FOLDER_OF, nccl.import_tables),
     ("vidur", (vidur.HARDWARE,), vidur.import_profiles),
+    ("aiter", aiter.GPU_OF, aiter.import_tables),
 )
 
 
@@ -76,10 +85,13 @@ def import_public(tables: Path, hardware: str) -> PublicRows:
 
 
 def import_releases(tables: Path, hardware: str) -> Iterator[tuple[Release, dict[str, pd.DataFrame]]]:
-    """Yield the rows by family of every release of engines other than vLLM that was timed on this hardware.
+    """Yield the rows by family of the releases that price other engines and older versions on this hardware.
 
-    Older releases of vLLM are left out: their collectors timed launches that CUDA graphs hide (a product of one row by
-    8,192 by 10,240 in fp8 on H100: 42 us in 0.14, 33 us in 0.19 and 0.24), and fewer shapes.
+    Of other engines, every release and family counts. Of older releases of vLLM, only the experts of one count: they
+    time Triton's kernel, which vLLM ran before it chose between backends. On B200 that kernel takes twice as long for
+    block-scaled experts from 128 tokens on as FlashInfer's, which 0.24 times. Before 0.19 the collectors timed launches
+    that CUDA graphs hide (a product of one row by 8,192 by 10,240 in fp8 on H100: 42 us in 0.14, 33 us in 0.19 and
+    0.24), and those of 0.19 timed products and attention with a warm cache.
 
     Raises:
         InputError: A table is damaged.
@@ -90,6 +102,11 @@ def import_releases(tables: Path, hardware: str) -> Iterator[tuple[Release, dict
     for engine, version in aiconfigurator.releases(folder, hardware):
         if engine != "vllm":
             yield Release(engine, version), aiconfigurator.import_tables(folder, hardware, engine, version)
+        elif version == OLDER_EXPERTS:
+            experts = aiconfigurator.read_experts(folder, hardware, engine, version)
+            if experts is not None:
+                kept = experts[experts.dtype.isin(OLDER_EXPERT_DTYPES)].reset_index(drop=True)
+                yield Release(engine, version), {"moe": kept}
 
 
 def licence_of(source: str) -> str:

@@ -24,6 +24,9 @@ LEAST_GAIN: Final = 0.005
 #: An engine that moves fewer bytes per second does not use a disk.
 _LEAST_TRAFFIC: Final = 1e6
 
+#: Cores from which a process is said to use its whole core, and those that the rest of an engine uses at least.
+_FULL_CORE, _LEAST_CORES = 0.9, 0.1
+
 #: Bytes touched by the measurement of a page fault.
 _TOUCHED_BYTES: Final = 64 * 2**20
 
@@ -99,6 +102,15 @@ class EngineTime:
         busy = np.isfinite(values) & (engine > 0.02 if engine is not None else True)
         return float(values[busy].mean()) if busy.any() else 0.0
 
+    def share_above(self, name: str, limit: float) -> float:
+        """Return the share of the time in which a signal is above a limit."""
+        signals = self.trace.signals()
+        if name not in signals:
+            return 0.0
+        values, engine = signals[name], signals.get("engine.cpu")
+        busy = np.isfinite(values) & (engine > 0.02 if engine is not None else True)
+        return float((values[busy] > limit).mean()) if busy.any() else 0.0
+
     @property
     def cores(self) -> float:
         """Return the cores that the engine used and waited for."""
@@ -126,6 +138,19 @@ def _threads(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
     why = f"its own threads wait for {waits:.2g} cores, and other processes use none"
     change = "run fewer threads (OMP_NUM_THREADS, API processes) or give the engine more cores"
     return Advice(change, waits / engine.cores, why)
+
+
+def _api_processes(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
+    """An API process runs on one core, and two of them share its work: of the time in which it is full, half is left.
+
+    A server whose API and engine are one process (llama.cpp, transformers) has no such choice.
+    """
+    busiest = engine.mean("engine.api_busiest")
+    if engine.mean("engine.cpu") - busiest < _LEAST_CORES:
+        return None
+    full = engine.share_above("engine.api_busiest", _FULL_CORE)
+    why = f"the busiest API process uses its whole core in {percent(full, 1)} of the time, {busiest:.2g} on average"
+    return Advice("run more API processes (vLLM: --api-server-count), with a core for each", full / 2, why)
 
 
 def _memory(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
@@ -175,7 +200,9 @@ def _numa(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
     return Advice(change, misses / (hits + misses) if misses > 0 else 0.0, why)
 
 
-RULES: Final[tuple[Rule, ...]] = (_competition, _threads, _memory, _disk, _huge_pages, _steal, _clocks, _numa)
+RULES: Final[tuple[Rule, ...]] = (
+    *(_competition, _threads, _api_processes, _memory, _disk, _huge_pages, _steal, _clocks, _numa),
+)
 
 
 def advice(trace: MachineTrace, costs: PageFaultCosts) -> list[Advice]:

@@ -211,6 +211,15 @@ def while_slow(
     return sorted(found, key=lambda signal: -abs(signal.effect)), limit_s
 
 
+def until_first_token(requests: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """Return the time of each request until its first token as a request, of those that state it."""
+    return [
+        {"start_s": r["start_s"], "end_s": r["first_token_s"], "latency_s": r["first_token_s"] - r["start_s"]}
+        for r in requests
+        if np.isfinite(r.get("first_token_s", np.nan))
+    ]
+
+
 def _compared(name: str, values: FloatArray, slow_s: FloatArray, rest_s: FloatArray) -> SlowTimeSignal | None:
     """Return a signal in slow times and in the rest, all arrays of shape (n - 1,); None if it has no value in one."""
     good = np.isfinite(values)

@@ -52,7 +52,7 @@ def _slice(
 
 
 def request_events(requests: Sequence[Mapping[str, float]]) -> Iterator[dict[str, Any]]:
-    """Yield requests as slices; requests that overlap are on different threads."""
+    """Yield requests with their phases as slices; requests that overlap are on different threads."""
     yield {"ph": "M", "pid": _REQUESTS, "name": "process_name", "args": {"name": "requests"}}
     free_s: list[float] = []
     for i, request in enumerate(sorted(requests, key=lambda r: r["start_s"])):
@@ -60,6 +60,10 @@ def request_events(requests: Sequence[Mapping[str, float]]) -> Iterator[dict[str
         free_s[thread : thread + 1] = [request["end_s"]]
         name = f"request {i}"
         yield _slice(_REQUESTS, thread + 1, name, request["start_s"], request["end_s"], 0.0, request)
+        first_s = request.get("first_token_s", np.nan)
+        if request["start_s"] <= first_s <= request["end_s"]:
+            yield _slice(_REQUESTS, thread + 1, "until the first token", request["start_s"], first_s, 0.0, {})
+            yield _slice(_REQUESTS, thread + 1, "after the first token", first_s, request["end_s"], 0.0, {})
 
 
 def write_perfetto(trace: MachineTrace, requests: Sequence[Mapping[str, float]], path: Path) -> None:

@@ -76,6 +76,7 @@ _GROUP: Final = {
     "engine.preemptions": Quantity("1/s", True, "context switches that the kernel forced on the threads"),
     "engine.read": Quantity("B/s", True, "bytes that the processes read from disks"),
     "engine.written": Quantity("B/s", True, "bytes that the processes wrote to disks"),
+    "engine.api_busiest": Quantity("cores", True, "cores that the busiest API process uses; it can use one at most"),
     "engine.memory": Quantity("B", False, "resident memory of the processes"),
     "engine.threads": Quantity("threads", False, "threads of the processes"),
     "others.cpu": Quantity("cores", True, "cores that other processes use"),
@@ -95,6 +96,12 @@ _PATTERNS: Final = {
     r"gpu\.\d+\.clock": Quantity("MHz", False, "clock of the multiprocessors"),
     r"gpu\.\d+\.power": Quantity("W", False, "power of the GPU"),
     r"gpu\.\d+\.(received|sent)": Quantity("B/s", False, "bytes over PCIe"),
+    # of the traces of profilers
+    r"gpu\.\d+\.kernels": Quantity("kernels", True, "kernels at work on the GPU"),
+    r"gpu\.\d+\.launches": Quantity("1/s", True, "kernels that started"),
+    r"gpu\.\d+\.copied\.(to_device|to_host|on_device)": Quantity("B/s", True, "bytes that copies moved"),
+    r"gpu\.\d+\.sampled\..*": Quantity("%", False, "metric that Nsight Systems sampled"),
+    r"operators\.running": Quantity("threads", True, "threads inside an operator of torch"),
 }
 
 _KNOWN: Final[dict[str, Quantity]] = dict(_VMSTAT.values()) | dict(_MEMINFO.values()) | _CPU | _GROUP
@@ -313,6 +320,29 @@ class ProcessReader:
         if text:
             found |= {"engine.read": _count(text, "read_bytes"), "engine.written": _count(text, "write_bytes")}
         return found
+
+
+@dataclass(slots=True)
+class BusiestProcessReader:
+    """Reads the processor time of the busiest of some processes: the sum of the largest increase in each interval."""
+
+    proc: Path = Path("/proc")
+    _last: dict[int, float] = field(default_factory=dict)
+    _total_s: float = 0.0
+
+    def read(self, pids: Iterable[int]) -> dict[str, float]:
+        """Return the value by its name; nothing without processes."""
+        now = {pid: cpu_s for pid in pids if (cpu_s := self._cpu_s(pid)) is not None}
+        rises = [cpu_s - self._last[pid] for pid, cpu_s in now.items() if pid in self._last]
+        self._total_s += max(rises, default=0.0)
+        self._last = now
+        return {"engine.api_busiest": self._total_s} if now else {}
+
+    def _cpu_s(self, pid: int) -> float | None:
+        with suppress(OSError, ValueError, IndexError):
+            fields = (self.proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+            return (int(fields[11]) + int(fields[12])) * TICK_S
+        return None
 
 
 def _count(text: str, name: str) -> float:

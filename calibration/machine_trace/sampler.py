@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from calibration.machine_trace.readings import MachineReader, ProcessReader, quantity
+from calibration.machine_trace.readings import BusiestProcessReader, MachineReader, ProcessReader, quantity
 from calibration.profile.machine.counters import Counters, open_counters
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
@@ -43,6 +44,7 @@ class MachineTrace:
         not_measured: Why groups of names are missing.
         phases: What ran when.
         sampler_cores: Cores that the sampling itself used.
+        began_unix_s: Start of the trace on the clock of the machine, seconds since 1970; None if it is not known.
     """
 
     at_s: FloatArray
@@ -50,6 +52,7 @@ class MachineTrace:
     not_measured: dict[str, str] = field(default_factory=dict)
     phases: tuple[Phase, ...] = ()
     sampler_cores: float = 0.0
+    began_unix_s: float | None = None
 
     @property
     def middle_s(self) -> FloatArray:
@@ -81,6 +84,7 @@ class MachineTrace:
             "not_measured": self.not_measured,
             "phases": [[p.name, p.start_s, p.end_s] for p in self.phases],
             "sampler_cores": self.sampler_cores,
+            "began_unix_s": self.began_unix_s,
             "units": {name: quantity(name).unit for name in self.values},
         }
         table = pa.table({"at_s": self.at_s, **self.values}).replace_schema_metadata({_META: json.dumps(facts)})
@@ -107,7 +111,8 @@ class MachineTrace:
                     quantity(name)
         except (OSError, pa.ArrowInvalid, KeyError, ValueError, TypeError) as error:
             raise InputError(f"this is not a trace of a machine ({type(error).__name__})", str(path)) from None
-        return cls(columns.pop("at_s"), columns, facts["not_measured"], phases, facts["sampler_cores"])
+        at_s, began_s = columns.pop("at_s"), facts.get("began_unix_s")
+        return cls(at_s, columns, facts["not_measured"], phases, facts["sampler_cores"], began_s)
 
 
 class MachineSampler:
@@ -117,6 +122,7 @@ class MachineSampler:
         pids: Returns the ids of the processes of the engine; they may come and go.
         period_s: Seconds between samples.
         reader: Reads the machine.
+        api_pids: Returns the ids of the processes of the engine that serve its API.
     """
 
     def __init__(
@@ -124,7 +130,9 @@ class MachineSampler:
         pids: Callable[[], Iterable[int]] = lambda: (),
         period_s: float = PERIOD_S,
         reader: MachineReader | None = None,
+        api_pids: Callable[[], Iterable[int]] = lambda: (),
     ) -> None:
+        self._api_pids, self._api = api_pids, BusiestProcessReader()
         self._pids, self._period_s, self._reader = pids, period_s, reader or MachineReader()
         self._rows: list[dict[str, float]] = []
         self._phases: list[Phase] = []
@@ -132,14 +140,14 @@ class MachineSampler:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._perf: Counters = Counters({})
         self._own_s = 0.0
-        self.began_s = 0.0
+        self.began_s = self._began_unix_s = 0.0
 
     def __enter__(self) -> Self:
         self._reader.open()
         self._perf = open_counters()
         if self._perf.unavailable_reason:
             self._reader.not_measured["perf"] = self._perf.unavailable_reason.removeprefix("no cache misses: ")
-        self.began_s = time.monotonic()
+        self.began_s, self._began_unix_s = time.monotonic(), time.time()
         self._thread.start()
         return self
 
@@ -166,7 +174,8 @@ class MachineSampler:
         at_s = np.array([row["at_s"] for row in rows], dtype=np.float64)
         duration_s = float(at_s[-1]) if len(at_s) else 0.0
         used = self._own_s / duration_s if duration_s > 0 else 0.0
-        return MachineTrace(at_s, columns, dict(self._reader.not_measured), tuple(self._phases), used)
+        missing, phases = dict(self._reader.not_measured), tuple(self._phases)
+        return MachineTrace(at_s, columns, missing, phases, used, self._began_unix_s or None)
 
     def _run(self) -> None:
         group, own, n = ProcessReader(), ProcessReader(), 0
@@ -187,11 +196,47 @@ class MachineSampler:
         if "cpu.busy" in row:
             row["others.cpu"] = row["cpu.busy"] - engine.get("engine.cpu", 0.0) - mine.get("engine.cpu", 0.0)
         perf = {f"perf.{name}": float(value) for name, value in self._perf.read().items()} if self._perf.files else {}
-        return row | engine | perf
+        return row | engine | self._api.read(self._api_pids()) | perf
 
 
 def pids_of_port(port: int, proc: Path = Path("/proc")) -> set[int]:
     """Return the processes that listen on a port of this machine, with all of their descendants."""
+    return family_of(listeners(port, proc), proc)
+
+
+#: Titles of processes that hold the socket of the API because they were forked, and do not serve it: vLLM and SGLang
+#: name them "VLLM::EngineCore", "VLLM::Worker_TP0", "sglang::scheduler".
+_NOT_API: Final = re.compile(rb"\w+::(?!APIServer)")
+
+
+class ApiProcesses:
+    """The processes that serve a port of this machine; they are searched until there is one, and again if one ends.
+
+    Args:
+        port: Returns the port, which may change when a server is started again.
+    """
+
+    def __init__(self, port: Callable[[], int | None]) -> None:
+        self._port, self._known = port, frozenset[int]()
+
+    def __call__(self) -> frozenset[int]:
+        """Return the ids of the processes."""
+        if not self._known or not all(Path(f"/proc/{pid}").exists() for pid in self._known):
+            port = self._port()
+            found = () if port is None else listeners(port)
+            self._known = frozenset(pid for pid in found if not _NOT_API.match(_title(pid)))
+        return self._known
+
+
+def _title(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def listeners(port: int, proc: Path = Path("/proc")) -> set[int]:
+    """Return the processes that listen on a port of this machine."""
     wanted = f"{port:04X}"
     sockets = set()
     for name in ("tcp", "tcp6"):
@@ -202,8 +247,7 @@ def pids_of_port(port: int, proc: Path = Path("/proc")) -> set[int]:
         for fields in map(str.split, lines):
             if fields[1].rpartition(":")[2] == wanted and fields[3] == "0A":  # listening (net/tcp_states.h)
                 sockets.add(f"socket:[{fields[9]}]")
-    found = {int(folder.name) for folder in proc.glob("[0-9]*") if _holds(folder, sockets)} if sockets else set()
-    return family_of(found, proc)
+    return {int(folder.name) for folder in proc.glob("[0-9]*") if _holds(folder, sockets)} if sockets else set()
 
 
 def family_of(pids: Iterable[int], proc: Path = Path("/proc")) -> set[int]:

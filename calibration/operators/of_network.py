@@ -25,7 +25,8 @@ NetworkOperator = Matmul | Convolution | NonCausalAttention | Streaming
 def network_operator(op: SizedOperator, dtype: str) -> NetworkOperator | None:
     """Return the operator to measure or to price for one run of an operator of a network in eager mode.
 
-    It is None for causal attention, which is priced as a prompt.
+    It is None for causal attention, which is priced as a prompt, and for attention that no fused kernel runs, which is
+    priced by its parts.
 
     Args:
         op: The operator; its bytes are those of `dtype`.
@@ -50,7 +51,7 @@ def network_operator(op: SizedOperator, dtype: str) -> NetworkOperator | None:
                 dtype,
             )
         case AttentionShape():
-            if shape.causal:
+            if shape.causal or shape.unfused:
                 return None
             kernel = TORCH_ATTENTION_MASKED if shape.masked else TORCH_ATTENTION
             dim = (shape.head_dim + shape.value_dim) // 2

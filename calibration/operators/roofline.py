@@ -80,16 +80,27 @@ def operand_bytes(dtype: str, accelerator: Accelerator) -> float:
     return stored_bytes(name) if name != "bf16" else ACTIVATION_BYTES
 
 
-@lru_cache(maxsize=64)
-def link_bytes_per_s(accelerator_name: str) -> float:
+@lru_cache(maxsize=256)
+def link_bytes_per_s(accelerator_name: str, ranks: int | None = None) -> float:
     """Return the link bandwidth per accelerator in one direction, in bytes per second.
 
-    It is the link of the accelerator's node in the catalog; PCIe 4.0 where that is unknown.
+    It is the link of the accelerator's node in the catalog; PCIe 4.0 where that is unknown. Between `ranks` of a mesh,
+    only the links that join them count.
     """
     try:
-        return parse_hardware(accelerator_name).node.link_bytes_per_s
+        node = parse_hardware(accelerator_name).node
     except InputError:
         return PCIE4_BYTES_PER_S
+    return node.link_bytes_per_s if ranks is None else node.link_bytes_per_s_of(ranks)
+
+
+@lru_cache(maxsize=64)
+def link_name(accelerator_name: str) -> str:
+    """Return the name of the link of an accelerator's node, such as "nvlink4"; "pcie4" where that is unknown."""
+    try:
+        return parse_hardware(accelerator_name).node.link_name
+    except InputError:
+        return "pcie4"
 
 
 def distinct_experts(tokens: FloatArray, n_experts: int, experts_per_token: int) -> FloatArray:
@@ -252,5 +263,5 @@ def memory_s(op: Operator, accelerator: Accelerator) -> FloatArray:
 def roofline_s(op: Operator, accelerator: Accelerator) -> FloatArray:
     """Return the lower bound in seconds of any execution with operands in device memory, in the broadcast shape."""
     if isinstance(op, Collective):
-        return link_bytes(op) / link_bytes_per_s(accelerator.name)
+        return link_bytes(op) / link_bytes_per_s(accelerator.name, op.ranks)
     return np.maximum(compute_s(op, accelerator), memory_s(op, accelerator))

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from calibration.bundles.bundle import user_folder
-from calibration.profile.kernels import collective, drift_reference, generate, machine_rates
+from calibration.profile.kernels import collective, drift_reference, generate, host, machine_rates
 from calibration.profile.machine.allocator import keep_freed_memory
 from calibration.profile.machine.counters import open_counters, since, traffic
 from calibration.profile.machine.device import ProfiledDevice, open_device
 from calibration.profile.machine.energy import open_meter
 from calibration.profile.measure import ShapeTimer
-from calibration.profile.peaks import measured
+from calibration.profile.peaks import host_copies, measured
 from calibration.profile.run import ProfileJob, ProgressReporter, profile, start
 from calibration.profile.session import manifest
 from calibration.profile.session.session import Session
@@ -28,6 +28,7 @@ from calibration.profile.shapes.size_limits import CPU, CUDA
 from calibration.profile.shapes.sizes import catalog_sizes, user_model_sizes
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.host_copies import save_host_copies
 from catalogs.hardware.local import MeasuredPeaks, cpu_hardware, local_hardware, read_cpu, save_measured_peaks
 from catalogs.hardware.specs import Accelerator
 from catalogs.models.catalog import load_model
@@ -180,7 +181,7 @@ def prepare(options: ProfileOptions) -> tuple[ProfiledDevice, Accelerator, Profi
     usual_shapes = candidates(sizes, limits, device.dtypes, options.seed)
     grid = network_grid(limits, computed, options.seed)
     shapes = deduplicated([*own, *of_networks.minor, *usual_shapes, *grid, *extra_shapes(sizes, limits, device)])
-    machine = machine_rates.shapes(device)
+    machine = machine_rates.shapes(device) + host.page_shapes(device)
     ranks = collective.shapes(device) if collective.unavailable_reason(device, options.budget_s) is None else []
     at_once = partial(collective.rows, ranks, device) if ranks else None
     first = frozenset(s.key for s in own)
@@ -247,9 +248,10 @@ def fit_and_install(done: ProfileResult) -> tuple[Path, Path | None, Path | None
     if worse_than_installed(bundle, done.accelerator.name):
         return bundle, None, None
     peaks = None
+    as_of, source = done.facts["started_at"][:10], f"calibrate profile, torch {done.facts['libraries']['torch']}"
+    save_host_copies(host_copies(done.accelerator.full_name, as_of, source, done.session.rows))
     if done.accelerator.name == "local":
-        source = f"calibrate profile, torch {done.facts['libraries']['torch']}"
-        peaks = save_measured_peaks(MeasuredPeaks.of(done.accelerator, done.facts["started_at"][:10], source))
+        peaks = save_measured_peaks(MeasuredPeaks.of(done.accelerator, as_of, source))
     return bundle, install(bundle, done.accelerator.name), peaks
 
 

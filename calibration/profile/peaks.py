@@ -11,10 +11,13 @@ from typing import Final
 from calibration.operators.operators import DecodeAttention, Gemm, Matmul
 from calibration.operators.roofline import bytes_moved, flops
 from calibration.profile.kernels import machine_rates
+from calibration.profile.kernels.host import ON_HOST, TO_DEVICE, TO_HOST
 from calibration.profile.session.session import Row
 from calibration.profile.session.shape import Shape
 from calibration.rows.dataset import OPERATOR_COLUMNS
+from catalogs.hardware.host_copies import HostCopies, HostCopy, PageSize
 from catalogs.hardware.specs import Accelerator
+from catalogs.units import GIGA
 
 STREAMS: Final = 2.0  # operands below this multiple of the cache size may be read from the cache
 
@@ -59,6 +62,36 @@ def measured(accelerator: Accelerator, rows: Iterable[Row], cache_bytes: float) 
         cache_bytes=cache_bytes,
         source="measured by calibrate",
     )
+
+
+def host_copies(machine: str, as_of: str, source: str, rows: Iterable[Row]) -> HostCopies:
+    """Return the rates of copies between host and accelerator by page size, each that of the largest copy.
+
+    On a CPU both directions are copies within host memory. Of two kinds of pages of one size, reserved ones count
+    before those that the kernel gives.
+    """
+    measured = {(str(row["kind"]), int(row["message_bytes"])): row for row in rows if row["family"] == "pages"}
+    found: list[HostCopy] = []
+    for pages, kinds in _PAGES.items():
+        for direction, ways in (("to_device", (TO_DEVICE, ON_HOST)), ("to_host", (TO_HOST, ON_HOST))):
+            names = [f"{way}, {kind} pages" for kind in kinds for way in ways]
+            # the largest copy of each kind, and its reason if that one failed
+            sizes = {name: max((s for n, s in measured if n == name), default=0) for name in names}
+            tried = [measured[name, size] for name, size in sizes.items() if size]
+            good = next((row for row in tried if row["status"] == "ok"), None)
+            rate = None if good is None else round(float(good["message_bytes"]) / good["seconds"] / GIGA, DIGITS)
+            reason = str(tried[0].get("reason", tried[0]["status"])) if tried else "this profile has no such copy"
+            values = {"pages": pages, "direction": direction, "gb_per_s": rate, "reason": "" if rate else reason}
+            found.append(HostCopy.model_validate(values))
+    return HostCopies(machine=machine, as_of=as_of, source=source, copies=found)
+
+
+#: The kinds of pages of a profile by page size, the first that the system grants counts.
+_PAGES: Final[dict[PageSize, tuple[str, ...]]] = {
+    "4KB": ("4 KB",),
+    "2MB": ("2 MB reserved", "2 MB transparent"),
+    "1GB": ("1 GB reserved",),
+}
 
 
 def _up(x: float) -> float:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from calibration.machine_trace.advice import page_fault_costs
 from calibration.machine_trace.disturbances import disturbances
+from calibration.machine_trace.folder import check_new_trace, document, write_trace
 from calibration.machine_trace.readings import moment_text, quantity, value_text
-from calibration.machine_trace.sampler import MachineTrace
+from calibration.machine_trace.sampler import MachineSampler, MachineTrace, Phase
+from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically
 from catalogs.ui import html_page
-from catalogs.ui.html_page import Page, PageSection
+from catalogs.ui.html_page import Markup, Page, PageSection
 from catalogs.ui.words import percent
+
+if TYPE_CHECKING:
+    from calibration.profile.local_run import ProfileResult
+
+#: Name of the page in the folder of a trace.
+PAGE: Final = "machine.html"
 
 #: Signals that are drawn, those that differ most in slow times first.
 _DRAWN: Final = 24
@@ -33,9 +45,55 @@ def write_page(trace: MachineTrace, requests: Sequence[Mapping[str, float]], fou
         InputError: plotly is not installed, or the page cannot be written.
     """
     html_page.need_plotly()
-    sections = [_advice(found), _disturbances(found), _slow(found), _signals(trace, requests, found), _missing(found)]
+    charts, missing = _signals(trace, requests, found), _missing(found)
+    sections = [_advice(found), _disturbances(found), _slow(found), *_first_token(found), charts, missing]
     subtitle = f"{found['samples']} samples in {found['duration_s']:.0f} s, {found['requests']} requests"
     write_atomically(path, [html_page.render(Page("What the machine did", subtitle, tuple(sections)))])
+
+
+def write_trace_and_page(folder: Path, trace: MachineTrace, requests: Sequence[Mapping[str, float]]) -> None:
+    """Write a trace with its requests into a folder, and its page as machine.html if plotly is installed."""
+    write_trace(folder, trace, requests)
+    if len(trace.at_s) < 2:
+        return
+    with suppress(InputError):
+        html_page.need_plotly()
+        write_page(trace, requests, document(trace, requests, page_fault_costs()), folder / PAGE)
+
+
+def recorded_profile(folder: Path, run: Callable[[], ProfileResult]) -> ProfileResult:
+    """Run a profile while the machine is sampled, with the shapes of one queue after another as phases.
+
+    Raises:
+        InputError: The folder holds a trace already.
+    """
+    check_new_trace(folder)
+    with MachineSampler(lambda: {os.getpid()}) as sampler:
+        done = run()
+    trace = sampler.trace
+    phases = profile_phases(done.session.rows, trace.began_unix_s or 0.0)
+    write_trace_and_page(folder, replace(trace, phases=phases), ())
+    return done
+
+
+def profile_phases(rows: Sequence[Mapping[str, Any]], began_unix_s: float) -> tuple[Phase, ...]:
+    """Return the families of shapes of a profile as phases; rows of an earlier session lie before the trace.
+
+    Args:
+        rows: The rows in the order in which they were measured.
+        began_unix_s: Start of the trace on the clock of the machine, seconds since 1970.
+    """
+    found: list[Phase] = []
+    for row in rows:
+        start_s = float(row.get("at", 0.0)) - began_unix_s
+        if start_s < 0:
+            continue
+        end_s = start_s + float(row.get("elapsed_s", 0.0))
+        if found and found[-1].name == row["family"]:
+            found[-1] = replace(found[-1], end_s=end_s)
+        else:
+            found.append(Phase(str(row["family"]), start_s, end_s))
+    return tuple(found)
 
 
 def _advice(found: dict[str, Any]) -> PageSection:
@@ -62,6 +120,18 @@ def _disturbances(found: dict[str, Any]) -> PageSection:
     return PageSection("Disturbances", (html_page.table(head, rows, words=2) if rows else nothing,))
 
 
+def _first_token(found: dict[str, Any]) -> list[PageSection]:
+    """Return the section on the slowest times to first token; [] if the requests do not state them."""
+    limit_s = found["first_token_slow_from_s"]
+    if limit_s is None:
+        return []
+    words = html_page.paragraph(
+        f"A time to first token of {limit_s * 1e3:,.0f} ms or more is among the slowest 1 %. The signals are compared "
+        "between the times in which one of these requests waited for its first token and the rest."
+    )
+    return [PageSection("While p99 of the first token happened", (words, _compared(found["while_first_token_slow"])))]
+
+
 def _slow(found: dict[str, Any]) -> PageSection:
     if found["slow_from_s"] is None:
         return PageSection("While p99 happened", (html_page.paragraph("The trace has no requests."),))
@@ -69,6 +139,10 @@ def _slow(found: dict[str, Any]) -> PageSection:
         f"Requests of {found['slow_from_s'] * 1e3:,.0f} ms or more are the slowest 1 %. The signals are sorted by how "
         "much they differed while these were served, in robust standard deviations. A difference is not yet a cause."
     )
+    return PageSection("While p99 happened", (words, _compared(found["while_slow"])))
+
+
+def _compared(signals: list[dict[str, Any]]) -> Markup:
     rows = [
         [
             each["signal"],
@@ -77,10 +151,9 @@ def _slow(found: dict[str, Any]) -> PageSection:
             value_text(each["rest"], each["unit"]),
             f"{each['effect']:+.1f}",
         ]
-        for each in found["while_slow"][:_DRAWN]
+        for each in signals[:_DRAWN]
     ]
-    table = html_page.table(("signal", "meaning", "slow requests", "rest of the run", "difference"), rows, words=2)
-    return PageSection("While p99 happened", (words, table))
+    return html_page.table(("signal", "meaning", "slow requests", "rest of the run", "difference"), rows, words=2)
 
 
 def _signals(trace: MachineTrace, requests: Sequence[Mapping[str, float]], found: dict[str, Any]) -> PageSection:

@@ -5,6 +5,9 @@ over the memory bandwidth. Where all operands fit in the second-level cache, rep
 cache; such rows may reach 4 x the memory bandwidth (the L2 bandwidth of A100, H100 and AD102 is about 2.5-5.5 x their
 DRAM's). Models clamp what they learn from such rows, because in a real step the weights of every layer pass through
 device memory.
+
+A collective over more than two ranks is rejected where the host held its ranks back: where it takes far longer than the
+same bytes take between two ranks of the same machine.
 """
 
 from __future__ import annotations
@@ -35,6 +38,11 @@ STREAM_SPEEDUP: Final = 8.0  # plain streaming inside the cache reaches 5.2 on R
 #: 3 x 3 (arXiv 1509.09308).
 WINOGRAD_SPEEDUP: Final = 2.25
 
+#: Collectives over more than two ranks may take up to this multiple of their fixed time plus the time of two ranks by
+#: the ring's share. Eight ranks of the public tables take 0.7 (NVLink), 0.9 (B60) and 1.6 (RTX PRO 6000) times as
+#: long; those of L40S take 8 to 10 times: a host that holds peers back, as with IOMMU or ACS on.
+SLOWEST_RING: Final = 3.0
+
 SKEW_SPEEDUP: Final = 1.75  # skewed routing uses fewer experts than the balanced routing that bytes_moved assumes
 
 
@@ -45,11 +53,12 @@ class GateReport:
     n_in: int
     over_peak_flops: int
     over_bandwidth: int
+    held_back: int = 0
 
     @property
     def n_rejected(self) -> int:
         """Return the number of rejected rows."""
-        return self.over_peak_flops + self.over_bandwidth
+        return self.over_peak_flops + self.over_bandwidth + self.held_back
 
     def to_dict(self) -> dict[str, Any]:
         """Return the counts under the names that a bundle stores."""
@@ -57,6 +66,7 @@ class GateReport:
             "rows_in": self.n_in,
             "rejected_over_peak_flops": self.over_peak_flops,
             "rejected_over_bandwidth": self.over_bandwidth,
+            **({"rejected_held_back_by_host": self.held_back} if self.held_back else {}),
         }
 
 
@@ -84,5 +94,27 @@ def gate(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> tuple[pd.
     seconds = rows["seconds"].to_numpy(float)
     for op, index in operators_of(family, rows):
         over_flops[index], over_bytes[index] = faults(op, seconds[index], accelerator)
-    kept = rows[~(over_flops | over_bytes)].reset_index(drop=True)
-    return kept, GateReport(len(rows), int(over_flops.sum()), int(over_bytes.sum()))
+    slow = held_back(rows) & ~(over_flops | over_bytes) if family == "collective" else np.zeros(len(rows), dtype=bool)
+    kept = rows[~(over_flops | over_bytes | slow)].reset_index(drop=True)
+    return kept, GateReport(len(rows), int(over_flops.sum()), int(over_bytes.sum()), int(slow.sum()))
+
+
+def held_back(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Return a mask, shape (n,), of rows of collectives that a host held back.
+
+    The largest messages of a number of ranks are compared with two ranks on the same machine. Where the very largest
+    takes longer than SLOWEST_RING allows, all messages are held back down to the first that does not.
+    """
+    out = np.zeros(len(rows), dtype=bool)
+    for _, table in rows.reset_index(drop=True).groupby(["kind", "graph"]):
+        pair = table[table.ranks == 2].groupby("message_bytes").seconds.median().sort_index()
+        if pair.empty:
+            continue
+        for _, unsorted in table[table.ranks > 2].groupby("ranks"):
+            part = unsorted.sort_values("message_bytes", ascending=False)
+            share = 2.0 * (1.0 - 1.0 / float(part.ranks.iloc[0]))
+            wire = share * np.interp(part.message_bytes, pair.index, pair)
+            slow = (part.seconds > SLOWEST_RING * (part.seconds.min() + wire)).to_numpy()
+            until = len(slow) if slow.all() else int(np.argmin(slow))
+            out[part.index[:until]] = True
+    return out

@@ -10,7 +10,10 @@ from typing import Any, Final
 from calibration.serve.request_load import SentLoad
 from calibration.serve.streaming_client import GeneratedReply
 
-STATISTICS: Final = ("mean", "p50", "p90", "p99")
+#: Percentiles of the figures of a load.
+_PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
+
+STATISTICS: Final = ("mean", *_PERCENTILES)
 
 _SECONDS_PER_HOUR: Final = 3600.0
 
@@ -72,14 +75,15 @@ def load_summary(load: SentLoad, tariff: TokenPrices) -> dict[str, Any]:
     }
 
 
-def statistics(values: Sequence[float]) -> dict[str, float] | None:
-    """Return the mean and percentiles of values; None if there are none. Percentiles interpolate linearly."""
+def statistics(values: Sequence[float]) -> dict[str, float | None] | None:
+    """Return the mean and percentiles of values; None if there are none."""
     if not values:
         return None
     import numpy as np  # not at the start: a server starts without it
 
-    array = np.asarray(values)
-    return {s: float(array.mean() if s == "mean" else np.percentile(array, float(s[1:]))) for s in STATISTICS}
+    from catalogs import statistics as of_samples
+
+    return of_samples.statistics(np.asarray(values, dtype=np.float64), _PERCENTILES)
 
 
 def failure_counts(loads: Iterable[SentLoad]) -> dict[str, int]:

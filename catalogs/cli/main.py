@@ -14,15 +14,12 @@ import typer
 
 from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.entry_point import run_command
-from catalogs.ui.shared_options import takes_version
+from catalogs.ui.shared_options import command_group, takes_version
 from catalogs.ui.terminal import PIPED_LIST, open_console
 
-app = typer.Typer(
+app = command_group(
     help="List and show models, networks, hardware, engines, workloads, prices and more; trace torch modules.",
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    add_completion=False,
-    pretty_exceptions_enable=False,
 )
 
 app.callback()(takes_version)
@@ -101,6 +98,41 @@ def fit_workload_command(
     for notice in fit_notices(trace):
         print(notice, file=sys.stderr)
     print(f"{out}: fitted to {len(trace.input_tokens):,} requests")
+
+
+@app.command("import-launch")
+def import_launch(
+    launch_file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A shell script, or YAML: Kubernetes, Dynamo, Docker Compose.")
+    ],
+    hw: Annotated[str | None, typer.Option(help="Hardware, such as h100x8, where the file does not name it.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="FILE", help="Write deployment.yaml here, not to stdout.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of deployment.yaml; repeatable.")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Value of a variable of the file; repeatable.")
+    ] = None,
+    service: Annotated[str | None, typer.Option(help="Server that counts, by its name or its number.")] = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Read the commands that start an engine as a deployment, with a note for every flag."""
+    from catalogs.io.output_files import write_atomically
+    from catalogs.io.yaml_loader import dump_yaml
+    from catalogs.launch.reading.read import parse_variables, read_launch_file
+
+    check_targets(json_file, out)
+    read = read_launch_file(launch_file, hw, settings or [], parse_variables(env or []), service)
+    if json_file is not None:
+        write_json(read.document(), json_file)
+    if out is not None:
+        write_atomically(out, [dump_yaml(read.keys)])
+    elif json_file != "-":
+        print(dump_yaml(read.keys), end="")
+    for note in read.notes if out is not None else read.important:
+        print(note.line, file=sys.stderr)
 
 
 @app.command()

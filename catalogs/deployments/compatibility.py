@@ -60,6 +60,11 @@ def _text_encoder(context: FeatureContext) -> str | None:
     return context.model.name if context.model.encodes_prompt else None
 
 
+def _kv_pool(context: FeatureContext) -> str | None:
+    requested = context.written.kv_offload
+    return "kv_offload: {shared: true}" if requested is not None and requested.shared else None
+
+
 def _swap(context: FeatureContext) -> str | None:
     return "preemption: swap" if context.written.preemption == "swap" else None
 
@@ -77,6 +82,8 @@ FEATURES: Final[Mapping[str, DeploymentFeature]] = {
     "lora": _given("lora", "LoRA"),
     "multimodal": _given("multimodal", "serving of images, videos and audio"),
     "kv_offload": _given("kv_offload", "KV offload"),
+    "kv_pool": DeploymentFeature("a KV pool that replicas share", _kv_pool, "kv_offload: {shared: false}"),
+    "autoscaling": _given("autoscaling", "autoscaling"),
     "swap": DeploymentFeature("preemption by swap", _swap, "preemption: recompute"),
     "swap_space_gib": _given("swap_space_gib", "swap space"),
     "queue": _given("queue", "a configured queue"),
@@ -134,6 +141,7 @@ INCOMPATIBLE: Final[Mapping[str, tuple[str, ...]]] = {
         "ranks",
     ),
     "kv_offload": ("queue", "pipeline_parallel", "ranks"),
+    "kv_pool": ("autoscaling",),  # the pool would lose the part of a replica that ends
     "swap": ("queue",),
 }
 

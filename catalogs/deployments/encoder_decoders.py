@@ -32,9 +32,6 @@ USUAL: Final = "vllm"
 #: The engines of a text encoder-decoder where none is named: the first that serves it on the device.
 _PREFERRED: Final = ("trtllm", "transformers-static")
 
-#: Beginning of the names of AMD's accelerators, on which TensorRT-LLM does not run.
-_AMD: Final = "mi"
-
 
 #: What `python benchmarks/text_generation.py --published` finds.
 _TOO_FAST: Final = (
@@ -59,8 +56,7 @@ def default_engine(model: str, hardware: str) -> str:
 
 
 def _serves(engine: EngineProfile, model: ModelSpec, unit: Accelerator) -> bool:
-    runs = not engine.policy.startswith("trtllm") or (unit.kind == "gpu" and not unit.name.startswith(_AMD))
-    return runs and engine.serves_text_encoder(model.architecture)
+    return engine.runs_on_device(unit.kind, unit.maker) and engine.serves_text_encoder(model.architecture)
 
 
 def check_engine(model: ModelSpec, engine: EngineProfile, unit: Accelerator) -> None:

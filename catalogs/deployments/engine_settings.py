@@ -1,26 +1,29 @@
-"""Settings of deployment.yaml that replace a default of the engine version: scheduling ahead, and which kernels run.
+"""Settings of deployment.yaml that replace a default of the engine version: scheduling ahead, graphs and kernels.
 
 They are facts of a launch, not choices of the planner: the planner leaves the engine's defaults.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
 
-from catalogs.deployments.schema import Deployment
+from catalogs.deployments.schema import AttentionBackend, CudaGraphMode, Deployment, MoeBackend
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
 from catalogs.models.spec import ModelSpec
 
-#: The engine with flags for these settings.
-ENGINE: Final = "vllm"
-
 #: Number formats of MXFP4 experts' inputs: the device needs 4-bit operands for `mxfp8`.
 ActivationDtype = Literal["bf16", "mxfp8"]
 
-KEYS: Final = ("async_scheduling", "activation_dtype", "fused_allreduce")
+_GRAPHS: Final = ("cudagraph_mode", "cudagraph_capture_sizes", "max_cudagraph_capture_size")
+
+_KERNELS: Final = ("moe_backend", "attention_backend")
+
+#: Multiples of this are captured beyond an engine's own sizes (config/vllm.py, _set_cudagraph_sizes).
+_FURTHER_SIZES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,33 +34,63 @@ class EngineSettings:
         async_scheduling: The next step is scheduled while one is in flight (--async-scheduling).
         activation_dtype: Number format of the inputs of MXFP4 experts (VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8).
         fused_allreduce: In CUDA graphs, the all-reduce kernel adds the residual and normalises (fuse_allreduce_rms).
+        enforce_eager: The engine neither compiles the model nor captures graphs (--enforce-eager).
+        cudagraph_mode: Which steps run in CUDA graphs (--compilation-config, cudagraph_mode).
+        cudagraph_capture_sizes: Tokens of the captured batches (--cudagraph-capture-sizes).
+        max_cudagraph_capture_size: The largest captured batch (--max-cudagraph-capture-size).
+        moe_backend: Kernels of experts (--moe-backend); recorded, not priced.
+        attention_backend: Kernels of attention (--attention-backend); recorded, not priced.
     """
 
     async_scheduling: bool | None = None
     activation_dtype: ActivationDtype | None = None
     fused_allreduce: bool | None = None
+    enforce_eager: bool | None = None
+    cudagraph_mode: CudaGraphMode | None = None
+    cudagraph_capture_sizes: tuple[int, ...] | None = None
+    max_cudagraph_capture_size: int | None = None
+    moe_backend: MoeBackend | None = None
+    attention_backend: AttentionBackend | None = None
 
     @classmethod
     def of(cls, deployment: Deployment) -> EngineSettings:
         """Return the settings of a deployment as written."""
-        return cls(deployment.async_scheduling, deployment.activation_dtype, deployment.fused_allreduce)
+        sizes = deployment.cudagraph_capture_sizes
+        own = {key: getattr(deployment, key) for key in KEYS}
+        return cls(**own | {"cudagraph_capture_sizes": None if sizes is None else tuple(sorted(set(sizes)))})
 
     @property
     def given(self) -> list[str]:
         """Return the keys that are set."""
         return [key for key in KEYS if getattr(self, key) is not None]
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Return a notice for each setting that is recorded without an effect on the times of steps."""
+        found = [
+            f"{key} {getattr(self, key)} is recorded: steps are priced with the kernels of the operator tables"
+            for key in _KERNELS
+            if getattr(self, key) is not None
+        ]
+        if self.cudagraph_mode == "piecewise" and not self.enforce_eager:
+            found.append("cudagraph_mode piecewise: the launches of attention outside the graphs are not priced")
+        return tuple(found)
+
     def applied(self, engine: EngineProfile, model: ModelSpec, unit: Accelerator) -> EngineProfile:
         """Return the engine with these settings in place of its defaults.
 
         Raises:
-            InputError: The engine has no such flag, the model has no experts in MXFP4, or the device cannot multiply
-                8-bit by 4-bit operands.
+            InputError: The engine has no such option, two settings contradict each other, the model has no experts in
+                MXFP4, or the device cannot multiply 8-bit by 4-bit operands.
         """
         if not self.given:
             return engine
-        if engine.name != ENGINE:
-            raise InputError(f"{self.given[0]} is a setting of vLLM; {engine.name} has none", engine.name, ENGINE)
+        for key in self.given:
+            if key not in ENGINES.get(engine.name, ()):
+                having = [name for name, keys in ENGINES.items() if key in keys]
+                raise InputError(
+                    f"{key} is a setting of {', '.join(having)}; {engine.name} has none", engine.name, having[0]
+                )
         changed: dict[str, Any] = {}
         if self.async_scheduling is not None:
             changed["async_scheduling"] = self.async_scheduling
@@ -66,11 +99,56 @@ class EngineSettings:
         if self.activation_dtype is not None:
             _check_activations(self.activation_dtype, model, unit)
             changed["mxfp8_activations"] = self.activation_dtype == "mxfp8"
-        return replace(engine, **changed)
+        if self.moe_backend is not None and not model.is_moe:
+            raise InputError(f"moe_backend is that of experts; {model.name} has none", self.moe_backend, "null")
+        return replace(engine, **(changed | self._graphs(engine)))
 
+    def _graphs(self, engine: EngineProfile) -> dict[str, Any]:
+        """Return the fields of a profile that CUDA graphs decide.
+
+        With enforce_eager, vLLM neither compiles nor captures (config/vllm.py, __post_init__), so no pass fuses norms,
+        activations and quantisation.
+        """
+        if self.enforce_eager:
+            given = [key for key in (*_GRAPHS, "fused_allreduce") if getattr(self, key) not in (None, False, "none")]
+            if given:
+                raise InputError("enforce_eager turns CUDA graphs and fused passes off", given[0], f"{given[0]}: null")
+            return _no_graphs() | {"fuses_quantisation": False, "fuses_norms": False}
+        if self.cudagraph_mode == "none":
+            return _no_graphs()
+        found: dict[str, Any] = {}
+        if self.cudagraph_mode is not None:
+            found["graphs_with_prefill"] = self.cudagraph_mode != "full_decode_only"
+        sizes = self.cudagraph_capture_sizes or engine.graph_capture_sizes
+        most = self.max_cudagraph_capture_size
+        if most is not None:
+            last = max(sizes, default=0)
+            further = range(last - last % _FURTHER_SIZES + _FURTHER_SIZES, most + 1, _FURTHER_SIZES)
+            sizes = tuple(size for size in sizes if size <= most)
+            sizes += () if self.cudagraph_capture_sizes else tuple(further)
+        if sizes != engine.graph_capture_sizes:
+            found |= {"graph_capture_sizes": sizes, "max_graph_tokens": max(sizes, default=0)}
+        return found
+
+
+#: The keys of deployment.yaml that are settings.
+KEYS: Final = tuple(f.name for f in fields(EngineSettings))
+
+#: The settings that each engine has an option for, by the name of its profile.
+ENGINES: Final[Mapping[str, tuple[str, ...]]] = {
+    "vllm": KEYS,
+    "vllm-v0": ("enforce_eager", "attention_backend"),
+    "sglang": ("async_scheduling", *_GRAPHS, *_KERNELS),
+    "trtllm": ("async_scheduling", *_GRAPHS, *_KERNELS),
+    "trtllm-max-utilization": ("async_scheduling", *_GRAPHS, *_KERNELS),
+}
 
 #: The settings of a deployment that leaves all of them to the engine.
 DEFAULTS: Final = EngineSettings()
+
+
+def _no_graphs() -> dict[str, Any]:
+    return {"graph_capture_sizes": (), "max_graph_tokens": 0, "graphs_with_prefill": False}
 
 
 def _check_activations(dtype: ActivationDtype, model: ModelSpec, unit: Accelerator) -> None:

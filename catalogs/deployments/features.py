@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from catalogs.deployments.compatibility import FeatureContext, feature_with_one_scheduler
@@ -9,6 +10,7 @@ from catalogs.deployments.resolved import OffloadTiers
 from catalogs.deployments.schema import Deployment, Lora, Multimodal
 from catalogs.engines.profile import EngineProfile, RankDispatch
 from catalogs.errors import InputError
+from catalogs.hardware.host_copies import copy_rates
 from catalogs.models.image_rules import NativeResolution
 from catalogs.models.spec import ModelSpec
 from catalogs.units import GIB
@@ -26,7 +28,8 @@ def resolve_offload(deployment: Deployment, hardware: Hardware, replicas: int) -
     """Return the host and disk tiers of the KV offload that a deployment requests, or None where it requests none.
 
     Raises:
-        InputError: The hardware does not support offload, prefix caching is off, or host memory is too small.
+        InputError: The hardware does not support offload, prefix caching is off, host memory is too small, or the rate
+            of a pool is given without one.
     """
     requested = deployment.kv_offload
     if requested is None:
@@ -38,13 +41,28 @@ def resolve_offload(deployment: Deployment, hardware: Hardware, replicas: int) -
         rule = "KV offload needs a GPU: the KV cache of a CPU is in host memory already"
         raise InputError(rule, hardware.text, "kv_offload: null")
     check_host_memory("kv_offload.host_gib", requested.host_gib, hardware, replicas)
-    rate = requested.host_gib_per_s
-    return OffloadTiers(
+    rate, back, between = requested.host_gib_per_s, requested.to_host_gib_per_s, requested.pool_gib_per_s
+    if requested.host_pages is not None and (rate, back) != (None, None):
+        rule = "kv_offload takes the rates of host_pages or given rates, not both"
+        raise InputError(rule, f"host_pages: {requested.host_pages}", "host_pages: null")
+    if between is not None and not requested.shared:
+        raise InputError("kv_offload.pool_gib_per_s needs a pool that replicas share", between, "shared: true")
+    to_host, to_device = copy_rates(hardware.node, requested.host_pages)
+    if rate is not None:
+        to_host = to_device = rate * GIB
+    if back is not None:
+        to_host = back * GIB
+    tiers = OffloadTiers(
         requested.host_gib * GIB,
         requested.disk_gib * GIB,
-        hardware.node.host_bytes_per_s if rate is None else rate * GIB,
+        to_device,
         DISK_BYTES_PER_S if requested.disk_gib_per_s is None else requested.disk_gib_per_s * GIB,
+        None if to_host == to_device else to_host,
     )
+    if not requested.shared:
+        return tiers
+    network = hardware.node.network_bytes_per_s if between is None else between * GIB
+    return replace(tiers, shared=True, pool_bytes_per_s=network)
 
 
 def check_host_memory(key: str, gib: float, hardware: Hardware, replicas: int) -> None:
@@ -73,8 +91,12 @@ def resolve_multimodal(deployment: Deployment, model: ModelSpec, engine: EngineP
         rule = f"multimodal.modalities of {model.name} are some of {', '.join(model.modalities)}"
         raise InputError(rule, missing[0] if missing else "[]", f"[{model.modalities[0]}]")
     unserved = [modality for modality in model.modalities if modality not in engine.modalities]
+    served = engine.audio_architectures
+    if served is not None and "audio" in model.modalities and model.architecture not in served:
+        unserved = ["audio"]
     if wanted is not None and unserved:
-        raise InputError(f"{engine.name} serves no model that reads {unserved[0]}", model.name, "engine: vllm")
+        rule = f"{engine.name} serves no {model.architecture}, which reads {unserved[0]}"
+        raise InputError(rule, model.name, "engine: vllm")
     return wanted
 
 

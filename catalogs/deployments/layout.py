@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-#: What the replicas of a pool do: serve whole requests, compute prompts and their first token, or decode the rest.
-Role = Literal["both", "prefill", "decode"]
+#: What the replicas of a pool do: serve whole requests, compute prompts and their first token, decode the rest, or only
+#: encode the images, videos and audio of requests.
+Role = Literal["both", "prefill", "decode", "encode"]
 
+#: The roles that a pool of the key `pools` can have.
 ROLES: Final[tuple[Role, ...]] = ("both", "prefill", "decode")
 
 #: How tokens reach the ranks with their experts, by vLLM's names; deepep_auto is SGLang's `--deepep-mode auto`.

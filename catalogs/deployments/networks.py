@@ -14,6 +14,9 @@ The names of the batching options are those of the product in seconds; their cou
 | `instances` | `instance_group.count` on each accelerator | none |
 | `priorities`, `default_priority` | `priority_levels`, `default_priority_level` | none |
 | `timeout_s`, `timeout_action`, `max_waiting` | `default_queue_policy` | none |
+
+vLLM's pooling runner serves networks that give an embedding, a score or a class for a text. Its `max_batch` is
+`--max-num-seqs`; it never waits for more jobs.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ from catalogs.networks.files import find_network, list_networks
 from catalogs.networks.names import load_names as load_network_names
 
 #: What serves the jobs, and with it the rule that forms batches (simulator/jobs/batchers).
-NetworkEngine = Literal["torch", "triton", "sglang-diffusion"]
+NetworkEngine = Literal["torch", "triton", "sglang-diffusion", "vllm"]
 
 #: What happens to a job that has waited for `timeout_s` (Triton's `timeout_action`).
 TimeoutAction = Literal["reject", "delay"]
@@ -41,6 +44,7 @@ TimeoutAction = Literal["reject", "delay"]
 #: Keys that only some engines have, by engine.
 _OWN_KEYS: Final[Mapping[str, frozenset[str]]] = {
     "torch": frozenset(),
+    "vllm": frozenset(),
     "sglang-diffusion": frozenset({"queue_delay_s"}),
     "triton": frozenset(
         {
@@ -178,14 +182,14 @@ def load_any_deployment(path: Path) -> Deployment | NetworkDeployment:
     if isinstance(model, str):
         if is_network(model):
             return as_network_deployment(data, where)
-        _refuse_misspelled_network(model)
+        refuse_misspelled_network(model)
         for key in data:
             if key not in Deployment.model_fields and key in NetworkDeployment.model_fields:
                 raise InputError(f"{where}: {model} is no network, and this key is of networks", key)
     return deployment_of_keys(data, where)  # a pipe can be read only once
 
 
-def _refuse_misspelled_network(model: str) -> None:
+def refuse_misspelled_network(model: str) -> None:
     """Refuse a name that is more like that of a network than like that of any language model.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from catalogs.deployments import encoder_decoders, features, parallelism
+from catalogs.deployments import encoder_decoders, encoder_pools, features, parallelism
 from catalogs.deployments.autoscaling import Autoscaling, parse_autoscaling
 from catalogs.deployments.compatibility import FeatureContext, check_compatibility
 from catalogs.deployments.drafting import resolve_speculation
@@ -12,6 +12,7 @@ from catalogs.deployments.engine_settings import EngineSettings
 from catalogs.deployments.layout import Limits
 from catalogs.deployments.queueing import parse_queueing
 from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.deployments.scale_blocks import check_scale_blocks
 from catalogs.deployments.schema import Deployment
 from catalogs.deployments.speculation import Speculation
 from catalogs.engines.files import load_engine
@@ -32,7 +33,7 @@ def resolve(deployment: Deployment) -> ResolvedDeployment:
     Raises:
         InputError: A rule is broken, or the deployment has several pools.
     """
-    for key in ("disaggregation", "pools"):
+    for key in ("disaggregation", "encoder_pool", "pools"):
         if getattr(deployment, key) is not None:
             raise InputError("only one kind of replica is supported here", key, f"{key}: null")
     return resolve_pools(deployment)[0]
@@ -51,11 +52,16 @@ def resolve_pools(deployment: Deployment, names: CatalogLookup | None = None) ->
     pools = tuple(
         replace(_resolve_pool(part.written, names), role=part.role, site=part.site) for part in deployment.slices
     )
+    if deployment.encoder_pool is not None:
+        pools = encoder_pools.with_encoders(pools)
     shared = [pool for pool in pools if not pool.site]
     requested = sum(pool.most_replicas * pool.layout.accelerators for pool in shared)
     if shared and requested > shared[0].hardware.n_accelerators:
         most = shared[0].hardware.n_accelerators
         raise InputError(f"the pools together must fit in the {most} of {deployment.hardware}", requested, str(most))
+    if deployment.faults and any(pool.offload is not None and pool.offload.shared for pool in pools):
+        rule = "a KV pool that replicas share is not simulated together with faults, which would take parts of it away"
+        raise InputError(rule, "kv_offload.shared: true", "kv_offload.shared: false")
     return _check_handover(pools)
 
 
@@ -93,9 +99,14 @@ class CatalogLookup:
         """Look up a model and an engine for hardware that has been looked up already.
 
         Raises:
-            InputError: A name is unknown; the message names the nearest one.
+            InputError: A name is unknown, and the message names the nearest one; or the engine does not run on the
+                hardware.
         """
-        found, profile = load_model(model), load_engine(engine).on(hardware.accelerator.kind)
+        unit = hardware.accelerator
+        found, profile = load_model(model), load_engine(engine).on(unit.kind)
+        if not found.encodes_prompt and not profile.runs_on_device(unit.kind, unit.maker):
+            rule = f"{profile.name} runs on {', '.join(profile.runs_on)} only, not on {unit.full_name}"
+            raise InputError(rule, hardware.text, "engine: vllm")
         return cls(found, encoder_decoders.engine_for_model(found, profile), hardware)
 
     @property
@@ -108,7 +119,7 @@ class CatalogLookup:
 def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDeployment, ...]:
     """Check that prefill and decode pools of a model store KV in the same format."""
     for model in dict.fromkeys(pool.model.name for pool in pools):
-        disaggregated = [pool for pool in pools if pool.model.name == model and pool.role != "both"]
+        disaggregated = [pool for pool in pools if pool.model.name == model and pool.role in ("prefill", "decode")]
         dtypes = list(dict.fromkeys(pool.kv_dtype for pool in disaggregated))
         if len(dtypes) > 1:
             raise InputError("prefill and decode pools must use the same kv_dtype", " and ".join(dtypes), dtypes[0])
@@ -116,9 +127,6 @@ def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDepl
         if len(drafters) > 1:
             requested = "speculative in only one of them"
             raise InputError("prefill and decode pools must use the same drafter", requested, hint="set it for both")
-        if any(pool.multimodal is not None for pool in disaggregated):
-            rule = "images are not simulated with prefill and decode pools, nor with a pool of encoders"
-            raise InputError(rule, model, hint="leave out disaggregation")
         if disaggregated:
             encoder_decoders.check_disaggregation(disaggregated[0].model)
     return pools
@@ -131,6 +139,8 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     encoder_decoders.check_prefix_caching(names.model, deployment.prefix_caching)
     settings = EngineSettings.of(deployment)
     names = replace(names, engine=settings.applied(names.engine, names.model, names.hardware.accelerator))
+    if names.engine.modelopt_checkpoints:
+        names = replace(names, model=names.model.with_modelopt_checkpoints())
     requested = FeatureContext(deployment, names.model, names.engine)
     check_compatibility(requested)
     speculation = resolve_speculation(deployment, names.engine, names.model)
@@ -142,6 +152,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
     replicas, layout, layout_notices = parallelism.resolve_layout(deployment, names.model, names.hardware)
     scaling = _scaling(deployment, replicas, names)
+    layout_notices += check_scale_blocks(names.model, weight_dtype, layout, names.engine)
     shards = layout.tensor_parallel * layout.pipeline_parallel
     parallelism.check_engine(layout, names.engine)
     limits = _limits(deployment, names, shards, speculation.step_tokens if speculation else 1)
@@ -171,7 +182,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
         api_server_count=features.resolve_api_servers(requested, names.hardware, layout),
         swap_bytes=features.resolve_swap_bytes(deployment, names.hardware, replicas, layout),
         settings=settings,
-        notices=engine_notices + own + weight_notices + kv_notices + layout_notices,
+        notices=engine_notices + settings.notices + own + weight_notices + kv_notices + layout_notices,
     )
 
 

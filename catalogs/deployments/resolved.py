@@ -25,18 +25,24 @@ class OffloadTiers:
 
     host_bytes: float
     disk_bytes: float
-    host_bytes_per_s: float  # per accelerator, one direction
+    host_bytes_per_s: float  # per accelerator, from the host
     disk_bytes_per_s: float  # per replica, one direction
+    to_host_bytes_per_s: float | None = None  # per accelerator; None: as host_bytes_per_s
+    shared: bool = False  # the tiers of all replicas are one pool
+    pool_bytes_per_s: float = 0.0  # per accelerator, one direction, to the part of the pool on other nodes; 0: no pool
 
     @property
     def as_written(self) -> dict[str, float]:
         """Return the tiers under the keys of deployment.yaml."""
-        return {
+        back = self.to_host_bytes_per_s
+        own = {
             "host_gib": self.host_bytes / GIB,
             "disk_gib": self.disk_bytes / GIB,
             "host_gib_per_s": self.host_bytes_per_s / GIB,
+            **({} if back is None else {"to_host_gib_per_s": back / GIB}),
             "disk_gib_per_s": self.disk_bytes_per_s / GIB,
         }
+        return own | {"shared": True, "pool_gib_per_s": self.pool_bytes_per_s / GIB} if self.shared else own
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +68,7 @@ class ResolvedDeployment:
     lora: Lora | None = None
     swap_bytes: float = 0.0  # per accelerator, for preempted requests; 0: they are recomputed
     multimodal: Multimodal | None = None  # None: the towers of the model are not run
+    encodes_elsewhere: bool = False  # the replicas of an encoder pool run the towers; this one gets their embeddings
     speculation: Speculation | None = None
     rank_dispatch: RankDispatch | None = None  # None: a replica has one rank
     api_server_count: int = 1  # API server processes of each replica
@@ -128,6 +135,16 @@ class ResolvedDeployment:
         return max(self.multimodal.encoder_cache_tokens or self.encoder_budget, self._largest)
 
     @property
+    def runs_towers(self) -> bool:
+        """Return whether the replicas of the deployment encode items themselves."""
+        return bool(self.towers) and not self.encodes_elsewhere
+
+    @property
+    def runs_language_model(self) -> bool:
+        """Return whether the replicas of the deployment hold the language model; those of an encoder pool do not."""
+        return self.role != "encode"
+
+    @property
     def _largest(self) -> int:
         return max(self.largest_item(tower).embeddings for tower in self.towers)
 
@@ -150,7 +167,7 @@ class ResolvedDeployment:
         values |= {"queue": self.queueing.model_dump(mode="json")}
         if self.swap_bytes:
             values |= {"preemption": "swap", "swap_space_gib": self.swap_bytes / GIB}
-        values |= {"multimodal": self.multimodal.model_dump() if self.multimodal else None}
+        values |= {"multimodal": self.multimodal.model_dump(mode="json") if self.multimodal else None}
         values |= {"lora": self.lora.model_dump() if self.lora else None}
         values |= {"speculative": self.speculation.as_written if self.speculation else None}
         values |= {"kv_offload": self.offload.as_written if self.offload else None}

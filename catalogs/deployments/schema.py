@@ -12,11 +12,27 @@ from catalogs.deployments.layout import ROLES, All2All, Role
 from catalogs.deployments.speculation import Speculative
 from catalogs.engines.profile import KvTransfer, RankDispatch
 from catalogs.errors import InputError, nearest_name
+from catalogs.hardware.host_copies import PageSize
 from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
 from catalogs.models.media_items import Modality
 
+#: Which steps run in CUDA graphs, by vLLM's names (config/compilation.py, CUDAGraphMode).
+CudaGraphMode = Literal["none", "piecewise", "full", "full_decode_only", "full_and_piecewise"]
+
+#: Families of kernels for experts and for attention.
+MoeBackend = Literal["triton", "marlin", "cutlass", "deepgemm", "flashinfer", "trtllm"]
+AttentionBackend = Literal["fa2", "fa3", "fa4", "flashinfer", "trtllm", "triton", "cudnn", "sdpa", "sage"]
+
 #: Keys that belong to the whole deployment and cannot be set for one pool.
-SHARED_KEYS: Final = ("disaggregation", "pools", "router", "router_staleness_s", "faults", "retries")
+SHARED_KEYS: Final = (
+    "disaggregation",
+    "encoder_pool",
+    "pools",
+    "router",
+    "router_staleness_s",
+    "faults",
+    "retries",
+)
 
 
 #: Largest memory or disk of a node (1,000 TiB), so that sizes in bytes stay exact.
@@ -40,13 +56,21 @@ def check_staleness(value_s: float) -> float:
 class KvOffload(StrictYamlBlock):
     """The `kv_offload` block of deployment.yaml: host memory and disk as further tiers for KV blocks.
 
-    Sizes are per replica, as with `--kv-offloading-size`. Rates that are null are those of the node.
+    Sizes are per replica, as with `--kv-offloading-size`. Rates that are null are those of the node; copies to the host
+    are as fast as those from it unless `to_host_gib_per_s` is given. `host_pages` takes the rates that were measured on
+    this machine for host memory with pages of that size. With `shared`, the sizes of all replicas are one pool, in
+    which each replica finds what the others have computed, as with LMCache and Mooncake Store; blocks are spread evenly
+    over the nodes.
     """
 
     host_gib: Annotated[float, Field(gt=0, le=MOST_GIB)]
     disk_gib: Annotated[float, Field(ge=0, le=MOST_GIB)] = 0.0
     host_gib_per_s: PositiveFloat | None = None  # per accelerator, one direction
+    to_host_gib_per_s: PositiveFloat | None = None  # null: as host_gib_per_s
+    host_pages: PageSize | None = None
     disk_gib_per_s: PositiveFloat | None = None  # per replica, one direction
+    shared: bool = False  # one pool for all replicas, prefill and decode replicas included
+    pool_gib_per_s: PositiveFloat | None = None  # per accelerator, one direction, to the pool's part on other nodes
 
 
 class Lora(StrictYamlBlock):
@@ -98,6 +122,33 @@ class Disaggregation(StrictYamlBlock):
     max_prefill_queue: PositiveInt | None = None  # at this queue length per prefill replica, all prompts are
 
 
+#: The keys of deployment.yaml in which the replicas of an encoder pool may differ. They have one layout of their own:
+#: nothing that concerns the language model, its KV cache or its parallelism applies to them.
+ENCODE_KEYS: Final = (
+    "hardware",
+    "tensor_parallel",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "gpu_memory_utilization",
+    "multimodal",
+)
+
+#: The keys of the deployment that its encoder replicas take over.
+_KEPT_BY_ENCODERS: Final = ("model", "engine", "hardware", "weight_dtype", "max_model_len", "multimodal")
+
+
+class EncoderPool(StrictYamlBlock):
+    """The `encoder_pool` block: replicas that run only the towers, before all other replicas.
+
+    `encode` holds the keys of deployment.yaml in which they differ (`ENCODE_KEYS`). With its own `hardware` key the
+    pool is placed there; otherwise it shares that of the deployment. By default each replica is one accelerator.
+    """
+
+    replicas: PositiveInt
+    encode: dict[str, object] = Field(default_factory=dict)
+    transfer_gb_per_s: PositiveFloat | None = None  # null: rate of the link or network
+
+
 class PoolDeployment(NamedTuple):
     """One pool of a deployment, written as a deployment."""
 
@@ -125,6 +176,7 @@ class Deployment(StrictYamlBlock):
     )
     rank_dispatch: RankDispatch | None = None  # how requests reach data-parallel ranks; null: the engine's default
     disaggregation: Disaggregation | None = None
+    encoder_pool: EncoderPool | None = None  # null: the replicas that compute prompts encode their items themselves
     weight_dtype: str | None = None
     kv_dtype: str | None = None
     max_num_seqs: PositiveInt | None = None
@@ -137,6 +189,12 @@ class Deployment(StrictYamlBlock):
     async_scheduling: bool | None = None  # --async-scheduling; null: the default of the engine version
     activation_dtype: Literal["bf16", "mxfp8"] | None = None  # inputs of experts in MXFP4; null: the engine's default
     fused_allreduce: bool | None = None  # the all-reduce also normalises, in CUDA graphs; null: the engine's default
+    enforce_eager: bool | None = None  # neither torch.compile nor CUDA graphs; null: the engine's default
+    cudagraph_mode: CudaGraphMode | None = None  # which steps run in CUDA graphs; null: the engine's default
+    cudagraph_capture_sizes: list[PositiveInt] | None = None  # tokens of the captured batches; null: the engine's
+    max_cudagraph_capture_size: PositiveInt | None = None  # the largest captured batch; null: the engine's default
+    moe_backend: MoeBackend | None = None  # kernels of experts; null: the engine's choice
+    attention_backend: AttentionBackend | None = None  # kernels of attention; null: the engine's choice
     sampling: Literal["random", "top_p", "greedy"] = "random"  # sampling in requests; random: temperature only
     kv_offload: KvOffload | None = None  # KV blocks are also kept in host memory and on disk
     preemption: Literal["recompute", "swap"] | None = None
@@ -171,6 +229,8 @@ class Deployment(StrictYamlBlock):
         Raises:
             InputError: A pool has a key that it cannot have.
         """
+        if self.encoder_pool is not None:
+            return self._with_encoders(self.encoder_pool)
         disaggregation = self.disaggregation
         if self.pools is not None and disaggregation is not None:
             raise InputError("pools and disaggregation cannot be combined", hint="give a pool role: prefill")
@@ -184,6 +244,21 @@ class Deployment(StrictYamlBlock):
             self._half("prefill", disaggregation.prefill, disaggregation.prefill_replicas),
             self._half("decode", disaggregation.decode, disaggregation.decode_replicas),
         )
+
+    def _with_encoders(self, pool: EncoderPool) -> tuple[PoolDeployment, ...]:
+        """Return the pool of encoders, and behind it the pools of a deployment without one."""
+        where = "encoder_pool.encode"
+        if self.pools is not None:
+            raise InputError("pools and encoder_pool cannot be combined", hint="use disaggregation or replicas")
+        for key in pool.encode:
+            if key not in ENCODE_KEYS:
+                rule = f"the replicas of an encoder pool cannot set this key: {where}"
+                raise InputError(rule, key, nearest_name(key, ENCODE_KEYS) or ", ".join(ENCODE_KEYS))
+        served = self if self.multimodal is not None else self.model_copy(update={"multimodal": Multimodal()})
+        keys = {key: value for key, value in served.model_dump().items() if key in _KEPT_BY_ENCODERS}
+        encode = validate_as(Deployment, keys | pool.encode | {"replicas": pool.replicas}, where)
+        first = PoolDeployment("encode", encode, "encode" if encode.hardware != self.hardware else "")
+        return (first, *served.model_copy(update={"encoder_pool": None}).slices)
 
     def _half(self, role: Role, own: dict[str, object], replicas: int) -> PoolDeployment:
         where = f"disaggregation.{role}"

@@ -21,6 +21,7 @@ from pydantic import (
     validate_call,
 )
 
+from catalogs.engines.flags import flags_of
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import times
 from catalogs.units import GIB, MIB
@@ -130,6 +131,21 @@ class StaticReserve:
         return round(1.0 - reserved / memory_bytes, 3)
 
 
+@dataclass(frozen=True, slots=True)
+class EncoderServer:
+    """How the engine runs a server that only encodes images, videos and audio (an encoder pool).
+
+    Attributes:
+        most_requests: The most requests of one pass; null: as many as the limits of a step hold.
+        tensor_parallel: Whether several ranks can share such a server.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    most_requests: PositiveInt | None = None
+    tensor_parallel: bool = False
+
+
 #: Which first token a client receives under disaggregation. "prefill": that of the prefill replica, at once; "arrival":
 #: the same when its blocks have arrived; "decode": one that the decode replica computes from the last prompt token.
 FirstToken = Literal["prefill", "arrival", "decode"]
@@ -196,9 +212,13 @@ class EngineProfile:
     top_p_by_sort: bool = False  # top_p sampling sorts all logits, instead of using a kernel without a sort
     fuses_norms: bool = False  # in graphs, the all-reduce kernel also adds the residual and normalises
     fuses_quantisation: bool = False  # norms and activations write per-tensor FP8 for the product that follows
+    modelopt_checkpoints: bool = False  # fp8 weights of a 16-bit model are NVIDIA's: one scale a tensor, fp8 KV cache
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
     shared_experts_beside_tokens: NonNegativeInt = 0  # up to this size, shared experts overlap the routed ones
-    flags: dict[str, str] = field(default_factory=dict)  # deployment key -> command-line flag
+    #: What happens to block scales where a rank's share of the weights ends inside a block (scale_blocks.py).
+    cut_scale_blocks: Literal["refused", "refined", "padded"] = "padded"
+    #: Flag of each key of deployment.yaml; in files, also the name of a table (catalogs/engines/flags.py).
+    flags: Annotated[dict[str, str], BeforeValidator(flags_of)] = field(default_factory=dict)
     #: What gpu_memory_utilization is a fraction of. "profiled": all memory, for weights, activations of a start-up run
     #: and KV (vLLM). "static": all memory, for weights and KV only (SGLang). "free": the memory that weights and
     #: activations leave, for KV (TensorRT-LLM). "slots": all memory, of which KV takes exactly max_num_seqs contexts of
@@ -232,12 +252,19 @@ class EngineProfile:
     encoder_decoders: tuple[str, ...] = ()
     #: Kinds of items besides text that the engine serves, where a model reads them.
     modalities: tuple[Literal["image", "video", "audio"], ...] = ("image", "video", "audio")
+    #: Architectures that read audio and that the engine serves; None: all of them.
+    audio_architectures: tuple[str, ...] | None = None
     #: Size of the cache of embeddings, which whole requests fill without a budget (SGLang). None: the cache follows the
     #: token budget of a step (vLLM).
     embedding_cache_mib: PositiveInt | None = None
+    encoder_server: EncoderServer | None = None  # None: the engine has no server that only encodes
     reserves_for_towers: bool = False  # the default fraction of memory is smaller with a vision tower
+    #: Makers of the cards that the engine runs on, and "cpu"; (): all of them.
+    runs_on: tuple[Literal["nvidia", "amd", "intel", "google", "cpu"], ...] = ()
     #: The engine with the public operator tables that price the steps of this one, in its version if there are any.
     operator_tables: str = "vllm"
+    #: The release of those tables with the kernels of experts that this version runs; None: that of all other tables.
+    experts_release: str | None = None
     notice: str = ""  # shown with every result of this profile
     cpu_block_size_tokens: PositiveInt | None = None  # block size on CPUs; None: the same profile on CPUs
 
@@ -257,6 +284,10 @@ class EngineProfile:
             max_graph_tokens=0,
             block_size_tokens=self.cpu_block_size_tokens,
         )
+
+    def runs_on_device(self, kind: str, maker: str) -> bool:
+        """Return whether the engine runs on a CPU, or on the cards of a maker."""
+        return not self.runs_on or ("cpu" if kind == "cpu" else maker) in self.runs_on
 
     def serves_text_encoder(self, architecture: str) -> bool:
         """Return whether the engine serves an architecture whose encoder reads the prompt."""

@@ -30,6 +30,7 @@ class NodeFile(StrictYamlBlock):
     max_accelerators: PositiveInt
     link: str
     link_gb_per_s: PositiveFloat
+    link_per_peer: bool = False  # a mesh: link_gb_per_s is the sum of equal links, one to each peer
     reach: PositiveInt | None = None  # accelerators joined by a link that spans nodes (a rack of trays)
     bridge: str | None = None  # a link between pairs of accelerators only
     bridge_gb_per_s: PositiveFloat | None = None
@@ -71,6 +72,7 @@ class HardwareFile(StrictYamlBlock):
     aliases: tuple[str, ...] = Field(default=(), strict=False)
     kind: Literal["gpu", "cpu"] = "gpu"
     architecture: str
+    maker: Literal["nvidia", "amd", "intel", "google"] = "nvidia"  # of a card; CPUs have none
     calibrated_like: str | None = None  # file whose calibration is used where this one has none; same architecture only
     driver_names: tuple[str, ...] = Field(default=(), strict=False)  # names that the driver reports, for `local`
     memory_mib: PositiveFloat
@@ -163,6 +165,7 @@ def build_accelerator(file: HardwareFile) -> Accelerator:
         idle_w=file.idle_w,
         high_clocks=file.high_clocks,
         kind=file.kind,
+        maker=file.maker,
         architecture=file.architecture,
         source=f"{file.source} (as of {file.as_of})",
         cache_bytes=cache_bytes(file.name),
@@ -191,6 +194,7 @@ def build_node(file: HardwareFile, count: int) -> Node:
         pair_bytes_per_s=(n.bridge_gb_per_s or 0.0) * GIGA,
         linked_accelerators=n.reach or 0,
         cards=n.network_cards or 0,
+        link_per_peer=n.link_per_peer,
     )
 
 

@@ -16,6 +16,7 @@ from pydantic import PositiveFloat
 
 from catalogs.errors import InputError
 from catalogs.hardware import files
+from catalogs.hardware.host_copies import with_host_copies
 from catalogs.hardware.specs import Accelerator, Hardware, Node
 from catalogs.io.output_files import make_folder, write_atomically
 from catalogs.io.yaml_files import YamlBlock, read_yaml, user_folder, validate_as
@@ -54,7 +55,7 @@ def local_hardware() -> Hardware:
 
     The notices state where its peaks come from.
     """
-    return with_measured_peaks(_gpus() or cpu_hardware(read_cpu()))
+    return with_host_copies(with_measured_peaks(_gpus() or cpu_hardware(read_cpu())))
 
 
 def with_measured_peaks(hardware: Hardware) -> Hardware:
@@ -135,14 +136,15 @@ def _gpus() -> Hardware | None:
         return None
     try:
         count = pynvml.nvmlDeviceGetCount()
-        return _gpu_hardware(pynvml, count) if count else None
+        return gpu_hardware(pynvml, count) if count else None
     except pynvml.NVMLError:
         return None
     finally:
         pynvml.nvmlShutdown()
 
 
-def _gpu_hardware(nvml: Any, count: int) -> Hardware:
+def gpu_hardware(nvml: Any, count: int) -> Hardware:
+    """Return the GPUs, or the MIG instance, that a driver with `count` GPUs shows; `nvml` is the module pynvml."""
     handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
     raw_names = [nvml.nvmlDeviceGetName(handle) for handle in handles]  # bytes in old versions of pynvml
     driver_names = [name.decode() if isinstance(name, bytes) else name for name in raw_names]
@@ -156,9 +158,25 @@ def _gpu_hardware(nvml: Any, count: int) -> Hardware:
         node = Node(unit, alike, "pcie4", 32 * GIGA, 12.5 * GIGA, host_idle_w=400.0, host_w_per_accelerator=60.0)
         origin = "peaks estimated from its clocks; run `calibrate` to measure it"
         return Hardware("local", node, alike, 1, (f"{driver_names[0]} is not in the catalog: {origin}",))
+    profile = _mig_profile(nvml, handles[0])
+    if profile in file.mig:  # a program sees one instance, whatever number there is
+        note = f"local is a MIG instance {profile} of {file.name}: calibrate run measures its utilisation"
+        return Hardware("local", files.build_mig_node(file, profile), 1, 1, (note,))
     alike = min(alike, file.node.max_accelerators)
     note = f"local is {alike} x {file.name} ({driver_names[0]})"
     return Hardware("local", files.build_node(file, alike), alike, 1, (note,))
+
+
+def _mig_profile(nvml: Any, handle: Any) -> str:
+    """Return the profile of the first MIG instance of a GPU, such as "1g.10gb"; "" where it is not cut into any."""
+    try:
+        if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+            return ""
+        name = nvml.nvmlDeviceGetName(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, 0))
+    except nvml.NVMLError:  # most GPUs have no MIG
+        return ""
+    found = re.search(r"MIG (\d+g\.\d+gb)", name.decode() if isinstance(name, bytes) else name)
+    return found[1] if found else ""
 
 
 def _unlisted_gpu(nvml: Any, handle: Any, name: str) -> Accelerator:

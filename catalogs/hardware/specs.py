@@ -16,7 +16,8 @@ class Accelerator:
     peak_flops: dict[str, float]  # dense, by dtype: "bf16", "fp8", ...; missing dtypes have no fast path
     tdp_w: float
     idle_w: float
-    kind: str = "gpu"  # "gpu" | "cpu"
+    kind: str = "gpu"  # "gpu" | "cpu"; TPUs and other cards count as "gpu"
+    maker: str = "nvidia"  # "nvidia" | "amd" | "intel" | "google", of a card; engines run on some of them only
     architecture: str = ""  # "hopper", "blackwell", ...
     source: str = ""
     cache_bytes: float = 0.0  # last-level cache, from the catalog or read from the machine; 0: not known
@@ -49,6 +50,16 @@ class RoutedPeers:
 
 
 @dataclass(frozen=True, slots=True)
+class HostCopyRate:
+    """The rate of copies between an accelerator and host memory with pages of one size, as measured on a machine."""
+
+    pages: str  # "4KB", "2MB", "1GB"
+    to_device: bool
+    bytes_per_s: float | None  # None: not measured
+    reason: str = ""  # why it was not measured
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """Accelerators that share a host: up to `max_accelerators`, joined by a link."""
 
@@ -66,6 +77,14 @@ class Node:
     pair_bytes_per_s: float = 0.0  # bridge between two neighbours, one direction; 0: none
     linked_accelerators: int = 0  # accelerators joined by a link that spans nodes; 0: those of one node
     cards: int = 0  # network cards shared by all accelerators of a node; 0: one each
+    host_copies: tuple[HostCopyRate, ...] = ()  # as measured on this machine; () elsewhere
+    link_per_peer: bool = False  # the link is a mesh: only its part to each peer carries traffic to that peer
+
+    def link_bytes_per_s_of(self, ranks: int) -> float:
+        """Return the rate of each of `ranks` accelerators to all others of them, bytes per second."""
+        if not self.link_per_peer or self.max_accelerators < 2:
+            return self.link_bytes_per_s
+        return self.link_bytes_per_s * min(max(ranks - 1, 1) / (self.max_accelerators - 1), 1.0)
 
 
 @dataclass(frozen=True, slots=True)

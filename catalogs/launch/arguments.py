@@ -11,6 +11,9 @@ from catalogs.models.spec import Checkpoint, ModelSpec
 
 _NEGATED = "--no-"
 
+#: Flags with several values, which are separate words of the command.
+_LISTS = ("--cuda-graph-bs",)
+
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
@@ -28,7 +31,11 @@ class Arguments:
     @property
     def flag_words(self) -> list[str]:
         """Return the flags and their values as separate words."""
-        return [word for flag, value in self.flags for word in ((flag,) if value is None else (flag, value))]
+        found: list[str] = []
+        for flag, value in self.flags:
+            values = () if value is None else value.split() if flag in _LISTS else (value,)
+            found += [flag, *values]
+        return found
 
     @property
     def words(self) -> list[str]:

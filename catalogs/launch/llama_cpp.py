@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
 from catalogs.launch.arguments import Arguments, weights_at
 
@@ -24,17 +25,17 @@ def llama_cpp_arguments(resolved: ResolvedDeployment) -> Arguments:
     Raises:
         InputError: GGUF has no type for the dtype of the weights.
     """
-    r, limits = resolved, resolved.limits
-    kv = _GGML_TYPES.get(r.kv_dtype, r.kv_dtype)
+    r, limits, table = resolved, resolved.limits, flag_table("llama.cpp")
+    flags, kv = table.by_key, table.name_of("kv_dtype", r.kv_dtype)
     found: list[tuple[str, str | None]] = [
         ("-m", f"/models/{gguf_name(r)}"),
         ("--alias", weights_at(r.model)),
-        ("-np", str(limits.max_num_seqs)),
+        (flags["max_num_seqs"], str(limits.max_num_seqs)),
         ("-c", str(limits.max_num_seqs * limits.max_model_len)),
-        ("-b", str(limits.max_num_batched_tokens)),
+        (flags["max_num_batched_tokens"], str(limits.max_num_batched_tokens)),
         ("-ub", str(min(r.engine.physical_batch_tokens, limits.max_num_batched_tokens))),
         ("--no-kv-unified", None),
-        ("--cache-type-k", kv),
+        (flags["kv_dtype"], kv),
         ("--cache-type-v", kv),
         ("--no-cache-prompt", None),
         ("--cache-ram", "0"),
@@ -42,10 +43,12 @@ def llama_cpp_arguments(resolved: ResolvedDeployment) -> Arguments:
     ]
     if r.hardware.accelerator.kind == "gpu":
         found.append(("-ngl", "all"))
-        if r.layout.tensor_parallel > 1:
-            found.append(("--split-mode", "tensor"))
-        elif r.layout.pipeline_parallel > 1:
-            found.append(("--split-mode", "layer"))
+        mode = "tensor" if r.layout.tensor_parallel > 1 else "layer"
+        count = r.accelerators_per_replica
+        if count > 1:  # by default the server spreads the model over every device that it sees
+            found += [("--split-mode", mode), ("--tensor-split", ",".join(["1"] * count))]
+        elif r.hardware.n_accelerators > 1:
+            found.append(("--split-mode", "none"))
     return Arguments(("llama-server",), tuple(found), (_gguf_note(r),), model=weights_at(r.model))
 
 

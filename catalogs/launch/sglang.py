@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from catalogs.deployments.engine_settings import EngineSettings
 from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.engines.flags import FlagTable, flag_table
 from catalogs.errors import InputError
 from catalogs.launch.arguments import Arguments, served_weights
 from catalogs.launch.vllm import shared_flags
 
-#: SGLang's names for the methods that distribute requests over data-parallel ranks.
-LOAD_BALANCE: Final = {
-    "round_robin": "round_robin",
-    "least_requests": "total_requests",
-    "least_tokens": "total_tokens",
-}
+#: Methods that distribute requests over data-parallel ranks, for which SGLang has names.
+LOAD_BALANCE: Final = ("round_robin", "least_requests", "least_tokens")
 
-#: SGLang's names of KV cache dtypes (srt/server_args.py, `--kv-cache-dtype`).
-_KV_NAMES: Final = {"fp8": "fp8_e4m3", "bf16": "bf16"}
+#: SGLang's modes of DeepEP by the all-to-all backend of the plan.
+DEEPEP_MODES: Final = {
+    "deepep_auto": "auto",
+    "deepep_high_throughput": "normal",
+    "deepep_low_latency": "low_latency",
+}
 
 #: Architectures whose vision tower SGLang loads only on request (srt/configs/model_config.py).
 TEXT_BY_DEFAULT: Final = ("Gemma3ForConditionalGeneration", "Llama4ForConditionalGeneration")
@@ -37,17 +39,23 @@ def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
     r = resolved
     if r.speculation is not None:
         raise InputError("no start command is written for speculative decoding of this engine", r.engine.name, "vllm")
-    flags, (at, _) = r.engine.flags, served_weights(r)
+    table, (at, _) = flag_table("sglang"), served_weights(r)
+    flags = table.by_key
     found: list[tuple[str, str | None]] = [("--model-path", at)]
-    found += _layout(r)
-    more, notes = shared_flags(r, kv_names=_KV_NAMES, ranks=r.layout.data_parallel)
+    found += _layout(r, flags)
+    more, notes = shared_flags(r, table, ranks=r.layout.data_parallel)
     found += more
     if r.rank_dispatch in LOAD_BALANCE and r.rank_dispatch != r.engine.rank_dispatch:
-        found.append(("--load-balance-method", LOAD_BALANCE[r.rank_dispatch]))
+        found.append((flags["rank_dispatch"], table.name_of("rank_dispatch", r.rank_dispatch)))
     if r.limits.block_size != 1:
         found.append((flags["block_size"], str(r.limits.block_size)))
     if not r.limits.prefix_caching:
-        found.append(("--disable-radix-cache", None))
+        found.append((flags["prefix_caching"], None))
+    found += _settings(r.settings, table)
+    if r.queueing.order == "prefix":
+        found.append(("--schedule-policy", "lpm"))
+    if r.queueing.max_waiting is not None:
+        found.append(("--max-queued-requests", str(r.queueing.max_waiting * r.layout.data_parallel)))
     rule = r.engine.limits_rule(r.hardware.accelerator.memory_bytes, r.hardware.accelerator.name, "gpu")
     if rule.receiving is not None:
         found.append(("--scheduler-recv-interval", str(rule.receiving.steps)))
@@ -56,7 +64,7 @@ def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
             f"for more, the plan assumes {rule.receiving.busy_steps}"
         )
     found += _media(r)
-    if r.role != "both":  # NIXL uses NVLink inside a node; the default, Mooncake, needs network cards
+    if r.role in ("prefill", "decode"):  # NIXL uses NVLink inside a node; the default, Mooncake, needs network cards
         found += [("--disaggregation-mode", r.role), ("--disaggregation-transfer-backend", "nixl")]
     found.append(("--enable-metrics", None))
     return Arguments(PROGRAM, tuple(found), tuple(notes), model=at)
@@ -69,18 +77,52 @@ def _media(r: ResolvedDeployment) -> list[tuple[str, str | None]]:
     found: list[tuple[str, str | None]] = []
     if r.model.architecture in TEXT_BY_DEFAULT:
         found.append(("--enable-multimodal", None))
-    if r.multimodal.encoder_parallel == "data":
+    if r.role == "encode" or (r.encodes_elsewhere and r.role != "decode"):
+        # `--encoder-urls` of the language servers follows with the addresses of the encoders.
+        found.append(("--encoder-only" if r.role == "encode" else "--language-only", None))
+        found.append(("--encoder-transfer-backend", "mooncake"))
+    if r.multimodal.encoder_parallel == "data" and not r.encodes_elsewhere:
         found.append(("--mm-enable-dp-encoder", None))
     return found
 
 
-def _layout(r: ResolvedDeployment) -> list[tuple[str, str | None]]:
+def _settings(settings: EngineSettings, table: FlagTable) -> list[tuple[str, str | None]]:
+    """Return the flags of settings that replace a default of the engine version.
+
+    Raises:
+        InputError: SGLang has no flag for a setting.
+    """
+    flags = table.by_key
+    found: list[tuple[str, str | None]] = []
+    if settings.async_scheduling is False:
+        found.append((flags["async_scheduling"], None))
+    if settings.cudagraph_mode == "none":
+        found.append((flags["cudagraph_mode"], None))
+    elif settings.cudagraph_mode is not None:
+        raise InputError("SGLang has no flag for this cudagraph_mode", settings.cudagraph_mode, "none")
+    if settings.max_cudagraph_capture_size is not None:
+        found.append((flags["max_cudagraph_capture_size"], str(settings.max_cudagraph_capture_size)))
+    for key in ("moe_backend", "attention_backend"):
+        value = getattr(settings, key)
+        if value is not None:
+            found.append((flags[key], table.name_of(key, value)))
+    if settings.cudagraph_capture_sizes is not None:
+        sizes = " ".join(map(str, settings.cudagraph_capture_sizes))
+        found.append((flags["cudagraph_capture_sizes"], sizes))
+    return found
+
+
+def _layout(r: ResolvedDeployment, flags: dict[str, str]) -> list[tuple[str, str | None]]:
     layout = r.layout
     ranks = layout.tensor_parallel * layout.data_parallel  # attention ranks lie inside the tensor group
     sizes = (
-        ("--tp-size", ranks),
-        ("--pp-size", layout.pipeline_parallel),
+        (flags["tensor_parallel"], ranks),
+        (flags["pipeline_parallel"], layout.pipeline_parallel),
         ("--attn-dp-size", layout.data_parallel),
         ("--ep-size", ranks if layout.expert_parallel else 1),
     )
-    return [(flag, str(size)) for flag, size in sizes if size > 1]
+    found: list[tuple[str, str | None]] = [(flag, str(size)) for flag, size in sizes if size > 1]
+    if layout.expert_parallel and layout.all2all_backend in DEEPEP_MODES:
+        found.append((flags["all2all_backend"], "deepep"))
+        found.append(("--deepep-mode", DEEPEP_MODES[layout.all2all_backend]))
+    return found

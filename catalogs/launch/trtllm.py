@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any, Final
 
+from catalogs.deployments.engine_settings import EngineSettings
 from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
 from catalogs.launch.arguments import Arguments, checkpoint_notes, folder_notes, served_weights
 
@@ -28,16 +30,18 @@ def trtllm_arguments(resolved: ResolvedDeployment) -> Arguments:
     Raises:
         InputError: The deployment uses speculative decoding or disaggregation, which this command does not write.
     """
-    r, limits, flags = resolved, resolved.limits, resolved.engine.flags
+    r, limits, table = resolved, resolved.limits, flag_table("trtllm")
+    flags = table.by_key
     if r.speculation is not None or r.role != "both":
         what = "disaggregation" if r.speculation is None else "speculative decoding"
         raise InputError(f"no start command is written for {what} of this engine", r.engine.name, "vllm")
     at, checkpoint = served_weights(r)
     found: list[tuple[str, str | None]] = [("--backend", "pytorch")]
-    sizes = {"tensor_parallel": r.layout.tensor_parallel, "pipeline_parallel": r.layout.pipeline_parallel}
+    ranks = r.layout.tensor_parallel * r.layout.data_parallel  # attention ranks lie inside the tensor group
+    sizes = {"tensor_parallel": ranks, "pipeline_parallel": r.layout.pipeline_parallel}
     found += [(flags[key], str(size)) for key, size in sizes.items() if size > 1]
     if r.layout.expert_parallel:
-        found.append(("--ep_size", str(r.layout.tensor_parallel)))
+        found.append(("--ep_size", str(ranks)))
     longest = max(limits.max_model_len, r.side_tokens)
     found += [
         (flags["max_num_seqs"], str(limits.max_num_seqs)),
@@ -47,12 +51,52 @@ def trtllm_arguments(resolved: ResolvedDeployment) -> Arguments:
         ("--config", CONFIG),
     ]
     notes = [f"write {CONFIG} first: {json.dumps(config(r))} (JSON is YAML)", *folder_notes(r.model)]
+    if r.layout.data_parallel > 1 and r.layout.tensor_parallel > 1:
+        notes.append("enable_attention_dp leaves attention whole on every rank: it is not split over tensor ranks")
     if checkpoint is not None:
         notes += checkpoint_notes(r.model, checkpoint)
+    elif r.weight_dtype != r.model.weight_dtype:
+        notes.append(f"needs a {r.weight_dtype} checkpoint of {at}: use its name in place of the model")
     if r.model.encodes_prompt:
         share = "the share of prompt tokens in all tokens of a request"
         notes.append(f"cross_kv_cache_fraction {CROSS_SHARE:g} is TensorRT-LLM's starting point; better is {share}")
     return Arguments(("trtllm-serve", at), tuple(found), tuple(notes), model=at)
+
+
+#: TensorRT-LLM's names of kernels for experts (llmapi/llm_args.py, MoeConfig.backend).
+MOE_BACKENDS: Final = {"cutlass": "CUTLASS", "trtllm": "TRTLLM", "deepgemm": "DEEPGEMM", "triton": "TRITON"}
+
+#: TensorRT-LLM's names of kernels for attention (attn_backend).
+ATTENTION_BACKENDS: Final = {"trtllm": "TRTLLM", "flashinfer": "FLASHINFER", "sdpa": "VANILLA"}
+
+
+def _set(found: dict[str, Any], settings: EngineSettings) -> None:
+    """Set the options of settings that replace a default of the engine.
+
+    Raises:
+        InputError: The engine has no kernels of this name, or no such mode of CUDA graphs.
+    """
+    if settings.async_scheduling is False:
+        found["disable_overlap_scheduler"] = True
+    graphs = found["cuda_graph_config"]
+    if settings.cudagraph_mode == "none":
+        found["cuda_graph_config"] = None
+    elif settings.cudagraph_mode is not None:
+        raise InputError("TensorRT-LLM has no option for this cudagraph_mode", settings.cudagraph_mode, "none")
+    if settings.cudagraph_capture_sizes is not None:
+        graphs["batch_sizes"] = list(settings.cudagraph_capture_sizes)
+    if settings.max_cudagraph_capture_size is not None:
+        graphs["max_batch_size"] = settings.max_cudagraph_capture_size
+    if settings.moe_backend is not None:
+        found["moe_config"] = {"backend": _named(settings.moe_backend, MOE_BACKENDS)}
+    if settings.attention_backend is not None:
+        found["attn_backend"] = _named(settings.attention_backend, ATTENTION_BACKENDS)
+
+
+def _named(backend: str, names: dict[str, str]) -> str:
+    if backend not in names:
+        raise InputError("TensorRT-LLM has no such kernels", backend, next(iter(names)))
+    return names[backend]
 
 
 def config(r: ResolvedDeployment) -> dict[str, Any]:
@@ -67,6 +111,9 @@ def config(r: ResolvedDeployment) -> dict[str, Any]:
         found["enable_attention_dp"] = True
     if r.kv_dtype == "fp8":
         cache["dtype"] = "fp8"
+    if r.limits.block_size != r.engine.block_size_tokens:
+        cache["tokens_per_block"] = r.limits.block_size
+    _set(found, r.settings)
     if not r.model.encodes_prompt:
         return found | {"enable_chunked_prefill": r.engine.chunked_prefill}
     cache |= {"cross_kv_cache_fraction": CROSS_SHARE, "use_kv_cache_manager_v2": False}

@@ -54,6 +54,10 @@ class FeedForward(ABC):
         """Return the inner width of the block that one token passes through."""
 
     @abstractmethod
+    def shared_widths(self, expert_parallel: bool) -> dict[Part, int]:
+        """Return the widths that tensor ranks share, by part; expert_parallel keeps experts whole."""
+
+    @abstractmethod
     def indivisible_sizes(self, tp: int, expert_parallel: bool) -> list[str]:
         """Return descriptions of the sizes that `tp` ranks cannot share evenly; expert_parallel keeps experts whole."""
 
@@ -83,6 +87,10 @@ class Mlp(FeedForward):
     def active_intermediate_size(self) -> int:
         """Return the width of the block."""
         return self.intermediate_size
+
+    def shared_widths(self, expert_parallel: bool) -> dict[Part, int]:  # noqa: ARG002 - a block has no experts
+        """Return the width of the block."""
+        return {"mlp": self.intermediate_size}
 
     def indivisible_sizes(self, tp: int, expert_parallel: bool) -> list[str]:  # noqa: ARG002 - a block has no experts
         """Return the width where `tp` does not divide it."""
@@ -147,6 +155,11 @@ class Moe(FeedForward):
     def active_intermediate_size(self) -> int:
         """Return the total width of the experts that one token passes through."""
         return self.experts_per_token * self.expert_intermediate_size + self.shared_intermediate_size
+
+    def shared_widths(self, expert_parallel: bool) -> dict[Part, int]:
+        """Return the width of the shared experts, and that of an expert where experts are cut."""
+        cut: dict[Part, int] = {} if expert_parallel else {"experts": self.expert_intermediate_size}
+        return cut | {"shared_experts": self.shared_intermediate_size}
 
     def indivisible_sizes(self, tp: int, expert_parallel: bool) -> list[str]:
         """Return the width of an expert where experts are cut and `tp` does not divide it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Final
 
@@ -209,6 +209,15 @@ class ModelSpec:
         """
         requantised = WeightFormat(weight_dtype, kv_dtype="fp8" if weight_dtype in ("fp8", "fp4") else None)
         return next((f for f in self.formats if f.dtype == weight_dtype), requantised)
+
+    def with_modelopt_checkpoints(self) -> ModelSpec:
+        """Return the model whose fp8 weights are those that NVIDIA made with ModelOpt, unless fp8 is its own dtype.
+
+        They have one scale for a tensor and declare an fp8 KV cache, where publishers of 16-bit models scale blocks.
+        """
+        if self.weight_dtype == "fp8":
+            return self
+        return replace(self, formats=(WeightFormat("fp8", kv_dtype="fp8"), *self.formats))
 
     def checkpoint(self, weight_dtype: str) -> Checkpoint | None:
         """Return the published checkpoint to serve as weight_dtype; None for the native dtype, or if there is none.

@@ -17,8 +17,8 @@ from catalogs.errors import InputError
 from catalogs.io.input_files import read_text
 from catalogs.io.yaml_files import YamlBlock, parse_yaml, validate_as
 from catalogs.io.yaml_loader import MOST_CHARACTERS
-from catalogs.networks.files import network_path, read_network
-from catalogs.networks.network import NeuralNetwork
+from catalogs.networks.files import SizeBlock, network_path, read_network
+from catalogs.networks.network import JobSize, NeuralNetwork
 
 #: A block of operators: the key on a line of its own, and all lines that are further to the right or items of its list.
 _OPERATORS: Final = re.compile(r"^( *)operators: *\n(?:\1[ -].*(?:\n|\Z)| *(?:#.*)?\n)*", re.MULTILINE)
@@ -34,6 +34,7 @@ class NetworkHeader:
         source: Where its configuration comes from.
         parameters: The parameters of all stages.
         default_job_flops: The floating-point operations of a job of default sizes.
+        sizes: The sizes that a job has, with their defaults.
     """
 
     name: str
@@ -41,11 +42,13 @@ class NetworkHeader:
     source: str
     parameters: int
     default_job_flops: int
+    sizes: tuple[JobSize, ...] = ()
 
     @classmethod
     def of(cls, network: NeuralNetwork) -> NetworkHeader:
         """Return the header of a network."""
-        return cls(network.name, network.family, network.source, network.parameters, network.default_job_flops)
+        counts = network.parameters, network.default_job_flops
+        return cls(network.name, network.family, network.source, *counts, network.sizes)
 
 
 class _StageLines(YamlBlock):
@@ -65,6 +68,7 @@ class _HeaderLines(YamlBlock):
     family: str
     source: str
     default_job_flops: NonNegativeInt
+    sizes: dict[str, SizeBlock]
     stages: dict[str, _StageLines]
 
 
@@ -86,4 +90,5 @@ def stated_header(path: Path) -> NetworkHeader | None:
     except InputError:
         return None
     parameters = sum(stage.parameters for stage in lines.stages.values())
-    return NetworkHeader(lines.name, lines.family, lines.source, parameters, lines.default_job_flops)
+    sizes = tuple(JobSize(name, **size.model_dump()) for name, size in lines.sizes.items())
+    return NetworkHeader(lines.name, lines.family, lines.source, parameters, lines.default_job_flops, sizes)

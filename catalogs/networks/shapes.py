@@ -53,7 +53,8 @@ class GemmShape:
 class AttentionShape:
     """Scaled dot-product attention of `queries` to `keys`, per sequence of the batch.
 
-    `causal` and `masked` are 0 or 1; a masked one reads a mask tensor, which excludes kernels without masks.
+    `causal`, `masked` and `unfused` are 0 or 1. A masked one reads a mask tensor, which excludes kernels without masks.
+    An unfused one has inputs that no fused kernel of torch takes, so that its scores pass through memory.
     """
 
     batch: int
@@ -65,6 +66,7 @@ class AttentionShape:
     value_dim: int
     causal: int = 0
     masked: int = 0
+    unfused: int = 0
 
     @property
     def flops(self) -> int:

@@ -124,6 +124,9 @@ TABLE_WRITES: Final = frozenset(
     ]
 )
 
+#: Dimensions of the inputs of fused attention: batch, heads, tokens, channels.
+FUSED_DIMENSIONS: Final = 4
+
 
 @cache
 def base_name(operator: torch._ops.OpOverload) -> str:
@@ -205,7 +208,11 @@ def _convolution_dims(args: Sequence[Any], output: torch.Tensor) -> Dims:
 
 
 def attention_dims(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, masked: bool) -> Dims:
-    """Return the dims of scaled dot-product attention."""
+    """Return the dims of scaled dot-product attention.
+
+    All fused kernels of torch require four dimensions (`check_tensor_shapes` in
+    ATen/native/transformers/sdp_utils_cpp.h). With others, torch computes two products and a softmax.
+    """
     *lead, queries, head_dim = query.shape
     heads = lead.pop() if lead else 1
     dims: Dims = {
@@ -217,4 +224,5 @@ def attention_dims(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, 
         "head_dim": head_dim,
         "value_dim": value.shape[-1],
     }
-    return dims | ({"causal": 1} if causal else {}) | ({"masked": 1} if masked else {})
+    flags = {"causal": causal, "masked": masked, "unfused": query.dim() != FUSED_DIMENSIONS}
+    return dims | {name: 1 for name, holds in flags.items() if holds}

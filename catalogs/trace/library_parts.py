@@ -1,4 +1,4 @@
-"""Parts of library networks that run as one stage: one iteration of a loop over frames, and a detector's dense part.
+"""Networks that no library has as one module: an iteration of a loop over frames, a detector's dense part, a 3D U-Net.
 
 A video decoder is a loop over pieces of the video, so that its operators depend on the length. One iteration does not:
 a recipe traces the first one and a later one, and `runs` counts the iterations. `prepare` of a recipe names a method
@@ -103,3 +103,44 @@ class RetinaNet(torch.nn.Module):  # type: ignore[misc]
         """Return the class scores and box offsets of all anchors."""
         found: dict[str, torch.Tensor] = self.head(list(self.backbone(images).values()))
         return found
+
+
+class UNet3d(torch.nn.Module):  # type: ignore[misc]
+    """MLPerf's 3D U-Net of kidneys and tumours: six levels, of which all but the first halve the image.
+
+    A level has two convolutions of 3 x 3 x 3, each with an instance norm and a ReLU. On the way up, a transposed
+    convolution of stride 2 doubles the image, which is joined with that of the same level on the way down.
+    """
+
+    def __init__(self, inputs: int = 1, classes: int = 3) -> None:
+        super().__init__()
+        channels = (32, 64, 128, 256, 320, 320)
+        before = (inputs, *channels[:-1])
+        steps = (1, *(2 for _ in channels[1:]))
+        self.down = torch.nn.ModuleList(
+            _two_convolutions(first, own, step) for first, own, step in zip(before, channels, steps, strict=True)
+        )
+        upwards = list(zip(channels[:0:-1], channels[-2::-1], strict=True))
+        self.widen = torch.nn.ModuleList(torch.nn.ConvTranspose3d(low, own, 2, 2) for low, own in upwards)
+        self.up = torch.nn.ModuleList(_two_convolutions(2 * own, own, 1) for _, own in upwards)
+        self.classify = torch.nn.Conv3d(channels[0], classes, 1)
+
+    def forward(self, volumes: torch.Tensor) -> torch.Tensor:
+        """Return the scores of the classes for all voxels."""
+        levels = []
+        for level in self.down:
+            volumes = level(volumes)
+            levels.append(volumes)
+        for widen, level, skipped in zip(self.widen, self.up, reversed(levels[:-1]), strict=True):
+            volumes = level(torch.cat([widen(volumes), skipped], 1))
+        scores: torch.Tensor = self.classify(volumes)
+        return scores
+
+
+def _two_convolutions(inputs: int, outputs: int, step: int) -> torch.nn.Sequential:
+    """Return a level, whose first convolution has the stride; a group norm of single channels is an instance norm."""
+    layers: list[torch.nn.Module] = []
+    for first, stride in ((inputs, step), (outputs, 1)):
+        convolution = torch.nn.Conv3d(first, outputs, 3, stride, padding=1, bias=False)
+        layers += [convolution, torch.nn.GroupNorm(outputs, outputs), torch.nn.ReLU(inplace=True)]
+    return torch.nn.Sequential(*layers)

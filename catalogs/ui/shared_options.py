@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -23,9 +23,21 @@ DEFAULT_WORKLOAD: Final = "azure-conv"
 
 WORKLOAD_HELP: Final = f"Workload: a name (with mean tokens in/out: {WORKLOAD_NAMES}), trace file or YAML file."
 
+FROM_COMMAND_HELP: Final = "The command that starts the engine, for example 'vllm serve MODEL -tp 8'."
+
 INPUT_TOKENS_HELP: Final = "Prompt length of every request, constant; replaces the input lengths of the workload."
 
 OUTPUT_TOKENS_HELP: Final = "Output length of every request, constant; replaces the output lengths of the workload."
+
+
+def command_group(**settings: Any) -> typer.Typer:
+    """Return the typer app of a console script or of a group of commands, with the settings that all of them share.
+
+    Args:
+        settings: Further arguments of `typer.Typer`, such as `help`.
+    """
+    names = {"help_option_names": ["-h", "--help"]}
+    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=names, **settings)
 
 
 def own_version() -> str:

@@ -18,9 +18,9 @@ def human_s(value_s: float) -> str:
     return f"{value_s * 1e3:.3g} ms" if value_s >= 0.9995e-3 or value_s == 0 else f"{value_s * 1e6:.3g} us"
 
 
-def rate(per_s: float | None) -> str:
-    """Return a request rate as text; "none" for None."""
-    return "none" if per_s is None else f"{digits(per_s)} requests/s"
+def rate(per_s: float | None, unit: str = "requests/s") -> str:
+    """Return a rate of requests, or of another unit, as text; "none" for None."""
+    return "none" if per_s is None else f"{digits(per_s)} {unit}"
 
 
 def counted(n: float, noun: str) -> str:

@@ -12,9 +12,10 @@ from catalogs.models.spec import ModelSpec
 from catalogs.workloads.block_hashes import BlockIds
 from catalogs.workloads.media import RequestMedia
 from catalogs.workloads.request_set import RequestSet, rows_of
-from catalogs.workloads.session_schedule import SessionSchedule
+from catalogs.workloads.sessions.agents import AgentSessions
 from catalogs.workloads.sessions.recorded import RecordedSessions
 from catalogs.workloads.sessions.scenarios import Scenario
+from catalogs.workloads.sessions.schedule import SessionSchedule
 from catalogs.workloads.sessions.texts import TextTree
 from catalogs.workloads.traces import Trace
 
@@ -93,9 +94,23 @@ class Replay:
         drawn = recorded.sessions.plays(sessions[:enough])
         gaps = starts.standard_exponential(drawn.n_sessions) * recorded.mean_turns / requests_per_s
         found = schedule.requests(drawn, n, np.cumsum(gaps), clients)
-        if rules is not None and found.graph is not None:
+        if rules is not None:
             found = replace(found, graph=replace(found.graph, longest_idle_s=rules.longest_idle_s))
-        return replace(found, seed=seed)
+        return RequestSet.of_sessions(found, seed=seed)
+
+    def whole_sessions(self, seed: int, n: int) -> AgentSessions:
+        """Return whole recorded sessions in random order, of at least n requests in all or all of them.
+
+        Raises:
+            ValueError: The trace has no sessions whose requests wait for each other.
+        """
+        if self.trace.recorded is None:
+            raise ValueError("the trace has no recorded sessions")
+        drawn = self.trace.recorded.sessions
+        size = np.bincount(drawn.session)
+        played = np.arange(len(size)) if self.scenario is None else self.scenario.sessions(self.trace.recorded)
+        order = np.random.default_rng(seed).permutation(played)
+        return drawn.plays(order[: int(np.searchsorted(np.cumsum(size[order]), n)) + 1])
 
     def draw_lengths(self, seed: int, n: int) -> tuple[IntArray, IntArray]:  # noqa: ARG002 - as SyntheticWorkload
         """Return the input and output lengths of the first n requests. Shape (n,) each."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -12,7 +12,8 @@ from catalogs.arrays import FloatArray, IntArray
 from catalogs.workloads.media import RequestMedia
 from catalogs.workloads.service_classes import ServiceLevels
 from catalogs.workloads.sessions.request_graph import RequestGraph
-from catalogs.workloads.sessions.texts import TextTree
+from catalogs.workloads.sessions.schedule import ScheduledRequests
+from catalogs.workloads.sessions.texts import BLOCK_TOKENS, TextTree
 
 #: The fields of a request set with one entry for each request, except block_hashes and graph.
 COLUMNS: Final = (
@@ -21,6 +22,7 @@ COLUMNS: Final = (
     "output_tokens",
     "requested_models",
     "sessions",
+    "tasks",
     "adapters",
     "terms",
     "think_s",
@@ -62,6 +64,7 @@ class RequestSet:
     requested_models: IntArray | None = None  # model of each request, where one router serves several, as an index in
     models: tuple[str, ...] = ()  # these names, or in the models of the fleet where there are no names
     sessions: IntArray | None = None  # conversation of each request
+    tasks: IntArray | None = None  # of agents: the task that each request belongs to, from one human's turn to the next
     adapters: IntArray | None = None  # LoRA adapter of each request; -1: none
     terms: ServiceLevels | None = None  # priority, deadline and timeout of each request
     think_s: FloatArray | None = None  # closed loop: seconds a client waits before it sends the i-th request
@@ -70,6 +73,22 @@ class RequestSet:
     name: str = ""
     source: str = ""
     seed: int = 0
+
+    @classmethod
+    def of_sessions(cls, found: ScheduledRequests, **columns: Any) -> Self:
+        """Return the requests of sessions, with further columns."""
+        return cls(
+            arrival_s=found.arrival_s,
+            input_tokens=found.input_tokens,
+            output_tokens=found.output_tokens,
+            concurrency=found.concurrency,
+            block_hashes=found.texts,
+            hash_block_tokens=BLOCK_TOKENS,
+            sessions=found.sessions,
+            tasks=found.tasks,
+            graph=found.graph,
+            **columns,
+        )
 
     @property
     def n(self) -> int:

@@ -19,9 +19,9 @@ from catalogs.workloads.media import RequestMedia, media_block_ids
 from catalogs.workloads.media_blocks import MediaBlocks
 from catalogs.workloads.request_set import BlockHashes, RequestSet, taken
 from catalogs.workloads.service_classes import ServiceClass, draw_service_levels
-from catalogs.workloads.session_schedule import SessionSchedule
 from catalogs.workloads.sessions.agents import AgentSessions, draw_sessions
 from catalogs.workloads.sessions.conversations import Sessions, conversation_texts
+from catalogs.workloads.sessions.schedule import SessionSchedule
 from catalogs.workloads.sessions.texts import BLOCK_TOKENS
 from catalogs.workloads.sessions.turns import SharedPrefix, Turns
 
@@ -155,15 +155,18 @@ class SyntheticWorkload:
             span_s=turns.span_s,
             think_s=self.arrivals.think_time_s if isinstance(self.arrivals, ClosedLoopArrivals) else 0.0,
         )
-        drawn = self._agent_sessions(streams, schedule.needed(n, requests_per_s))
+        drawn = self._whole_sessions(streams, schedule.needed(n, requests_per_s))
         per_session = len(drawn.session) / drawn.n_sessions
         starts_s = self.arrivals.starts_s(streams[0], drawn.n_sessions, requests_per_s, per_session)
         found = schedule.requests(drawn, n, starts_s, streams[11])
-        assert found.sessions is not None
-        return replace(found, seed=seed, **self._labels(streams, found.sessions, drawn.n_sessions))
+        labels = self._labels(streams, found.sessions, drawn.n_sessions)
+        return RequestSet.of_sessions(found, seed=seed, **labels)
 
-    def _agent_sessions(self, streams: list[np.random.Generator], n: int) -> AgentSessions:
+    def whole_sessions(self, seed: int, n: int) -> AgentSessions:
         """Return whole sessions, whose turns wait for each other, with at least n requests in all."""
+        return self._whole_sessions(_streams(seed), n)
+
+    def _whole_sessions(self, streams: list[np.random.Generator], n: int) -> AgentSessions:
         assert self.turns is not None
         own = [streams[k] for k in (4, 12, 1, 13, 2, 5, 14, 3)]
         return draw_sessions(self.turns, (self.input_tokens, self.output_tokens), self.shared_prefix, own, n)

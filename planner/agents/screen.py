@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from catalogs.ui.terminal import PIPED, Line, labelled_rows
-from catalogs.ui.words import counted, digits, percent, seconds
-from planner.agents.answer import AgentPlan, AgentsAnswer, ComparedPlan
+from catalogs.ui.words import counted, digits, dollars, duration_text, percent
+from planner.agents.answer import AgentPlan, AgentsAnswer, AgentsRefusal, ComparedPlan, objective_value
 from planner.answer.plan_schema import SloResult
 from planner.evaluation.confidence import LEVEL
 from planner.problem.interactivity import INTERACTIVITY
 from planner.problem.latency_metrics import TPOT
 from planner.problem.request import DEFAULT_CONFIDENCE
+from planner.sections.refusal import refused_lines
 from planner.sections.section import interval_words, level_words, verdict_words
 
 #: Other choices that the screen shows.
@@ -30,20 +31,20 @@ def render(answer: AgentsAnswer, width: int = PIPED) -> str:
 
 def _lines(answer: AgentsAnswer) -> Iterator[Line]:
     request, best = answer.request, answer.best
-    load = f"{counted(answer.agents, 'agent')} of workload {request['workload']} at work"
-    yield "Request", f"{request['model']} on {request['hardware']}, {load}"
-    yield "", ""
-    yield "Recommended" if answer.feasible else "Closest", best.words
-    for row in best.objectives:
-        yield "Objective", _objective_words(row, row.name in answer.as_interactivity, best.rejected_share)
-    yield "KV tier", f"{best.tier}, {_router_words(best)}"
-    yield "Cache", f"{_share(best.hit_rate)} of prompt tokens found, {_share(best.theoretical_hit_rate)} with no limits"
-    yield "Speed", _speed_words(best)
-    work = f"{digits(best.requests_at_once)} requests under way at once, {digits(best.requests_per_s)} requests/s"
-    yield "Sessions", f"{answer.agents} at once: {work}, {best.output_tokens_per_s:,.0f} output tokens/s"
-    yield "Capacity", _capacity_words(answer)
-    if best.usd_per_hour is not None and best.usd_per_agent_hour is not None:
-        yield "Cost", f"${best.usd_per_hour:,.2f} per hour, ${best.usd_per_agent_hour:,.3f} per hour and agent"
+    yield "Request", question_words(answer)
+    if answer.infeasible is None:
+        yield "", ""
+        yield "Recommended", best.words
+        yield from ((label, text) for label, text in plan_rows(answer))
+    else:
+        tried = f"{counted(answer.n_simulated, 'placement')} of {answer.n_placements} simulated"
+        yield from refused_lines(
+            answer.infeasible.binding_constraint,
+            answer.slo_words,
+            _closest(answer, answer.infeasible),
+            answer.infeasible.what_would_meet_it,
+            tried,
+        )
     if answer.others:
         sure = percent(float(request.get("confidence") or DEFAULT_CONFIDENCE))
         yield "Compared", f"the deployment above, then others: values that hold with {sure} confidence, one run each"
@@ -52,43 +53,78 @@ def _lines(answer: AgentsAnswer) -> Iterator[Line]:
     for notice in answer.notices:
         yield "Note", notice
     runs = f"{counted(answer.n_runs, 'run')} of {answer.n_requests:,} requests in {answer.seconds:.0f} s"
-    yield "Search", f"{runs}; sequences at the default, prefill and decode on the same replicas"
+    placements = f"{answer.n_simulated} of {answer.n_placements} placements simulated"
+    yield "Search", f"{placements}, {runs}; sequences at the engine's default"
 
 
-def _router_words(plan: AgentPlan | ComparedPlan) -> str:
-    if plan.words.startswith("1 replica"):
+def question_words(answer: AgentsAnswer) -> str:
+    """Return the question in one line."""
+    request = answer.request
+    load = f"{counted(answer.agents, 'agent')} of workload {request['workload']} at work"
+    return f"{request['model']} on {request['hardware']}, {load}"
+
+
+def _closest(answer: AgentsAnswer, refusal: AgentsRefusal) -> Iterator[Line]:
+    """Yield the lines about the deployment that comes closest."""
+    yield "Closest", answer.best.words
+    yield from plan_rows(answer)
+    for i, why in enumerate(refusal.why):
+        yield "" if i else "Why", why
+
+
+def plan_rows(answer: AgentsAnswer) -> Iterator[tuple[str, str]]:
+    """Yield labels and values of the deployment of an answer under the load of its agents."""
+    best = answer.best
+    for row in best.objectives:
+        yield "Objective", _objective_words(row, row.name in answer.as_interactivity, best.rejected_share)
+    yield "KV tier", f"{best.tier}, {router_words(best)}"
+    yield "Cache", f"{_share(best.hit_rate)} of prompt tokens found, {_share(best.theoretical_hit_rate)} with no limits"
+    yield "Speed", _speed_words(best)
+    work = f"{digits(best.requests_at_once)} requests under way at once, {digits(best.requests_per_s)} requests/s"
+    yield "Sessions", f"{answer.agents} at once: {work}, {best.output_tokens_per_s:,.0f} output tokens/s"
+    for label, times, noun in (("Per session", best.session_s, "sessions"), ("Per task", best.task_s, "tasks")):
+        if times.p50 is not None and times.p90 is not None:
+            most = duration_text(times.p50), duration_text(times.p90)
+            yield label, f"half of the {noun} take at most {most[0]}, 90 % at most {most[1]}"
+    yield "Capacity", _capacity_words(answer)
+    if best.usd_per_hour is not None and best.usd_per_agent_hour is not None:
+        each = f"${best.usd_per_agent_hour:,.3f} per hour and agent"
+        task = "" if best.usd_per_task is None else f", {dollars(best.usd_per_task)} per task"
+        tasks = f" ({digits(best.requests_per_task)} requests each, {best.tasks_per_hour:,.0f} tasks per hour)"
+        yield "Cost", f"${best.usd_per_hour:,.2f} per hour, {each}{task}{tasks if task else ''}"
+
+
+def router_words(plan: AgentPlan | ComparedPlan) -> str:
+    """Return the routing of a plan in words."""
+    if plan.replicas == 1:
         return "one replica"
+    if plan.replicas == 2 and "prefill" in plan.words:
+        return "one replica of each kind"
     return "routed by session" if plan.router == "session_affinity" else "routed in turn"
 
 
 def _objective_words(row: SloResult, as_rate: bool, rejected_share: float) -> str:
     """Return an objective with its value, interval and limit, as a rate where it was written as one."""
-    name, limit = _name(row.name, as_rate), _value(row.limit_s, as_rate)
+    name, limit = objective_name(row.name, as_rate), objective_value(row.limit_s, as_rate)
     if row.value_s is None and rejected_share:
         return f"{name} is missed because {percent(rejected_share)} of the requests are rejected, limit {limit}"
     span = interval_words(row.ci_low_s, row.ci_high_s)
     if as_rate:
         low = "0" if row.ci_high_s is None else digits(1 / row.ci_high_s)
-        span = f"{low} to {_value(row.ci_low_s, as_rate)}"
+        span = f"{low} to {objective_value(row.ci_low_s, as_rate)}"
     interval = level_words(row.ci_level or LEVEL, span)
     verdict = verdict_words(row.met, row.probability_met)
-    return f"{name} = {_value(row.value_s, as_rate)} ({interval}), limit {limit}: {verdict}"
+    return f"{name} = {objective_value(row.value_s, as_rate)} ({interval}), limit {limit}: {verdict}"
 
 
-def _name(name: str, as_rate: bool) -> str:
+def objective_name(name: str, as_rate: bool) -> str:
+    """Return the name of an objective as it was written."""
     return name.replace(TPOT.name, INTERACTIVITY, 1) if as_rate else name
-
-
-def _value(value_s: float | None, as_rate: bool) -> str:
-    """Return a value of an objective; the inverse of a time per output token where it was written as a rate."""
-    if not as_rate:
-        return seconds(value_s)
-    return f"{digits(1 / value_s) if value_s else 0} tokens/s"
 
 
 def _speed_words(plan: AgentPlan) -> str:
     reached = [
-        f"{words} of the requests reach {_value(1 / per_s, True)}"
+        f"{words} of the requests reach {objective_value(1 / per_s, True)}"
         for words, per_s in (("half", plan.interactivity_p50), ("90 %", plan.interactivity_p90))
         if per_s is not None
     ]
@@ -109,9 +145,14 @@ def _capacity_words(answer: AgentsAnswer) -> str:
 
 
 def _compared_words(plan: ComparedPlan, as_interactivity: list[str]) -> str:
-    values = ", ".join(_compared_value(plan, name, name in as_interactivity) for name in plan.values_s)
+    values = ", ".join(compared_values(plan, as_interactivity))
     tokens = plan.words.rsplit(", ", 1)[-1]
-    return f"{plan.tier}, {_router_words(plan)}, {tokens}: {values}, hits {_share(plan.hit_rate)}"
+    return f"{plan.tier}, {router_words(plan)}, {tokens}: {values}, hits {_share(plan.hit_rate)}"
+
+
+def compared_values(plan: ComparedPlan, as_interactivity: list[str]) -> list[str]:
+    """Return the value of each objective of a compared plan in words."""
+    return [_compared_value(plan, name, name in as_interactivity) for name in plan.values_s]
 
 
 def _share(value: float | None) -> str:
@@ -121,5 +162,5 @@ def _share(value: float | None) -> str:
 def _compared_value(plan: ComparedPlan, name: str, as_rate: bool) -> str:
     value_s = plan.values_s[name]
     if value_s is None and plan.rejected_share:
-        return f"{_name(name, as_rate)} missed ({percent(plan.rejected_share)} rejected)"
-    return f"{_name(name, as_rate)} = {_value(value_s, as_rate)}"
+        return f"{objective_name(name, as_rate)} missed ({percent(plan.rejected_share)} rejected)"
+    return f"{objective_name(name, as_rate)} = {objective_value(value_s, as_rate)}"

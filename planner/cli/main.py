@@ -9,15 +9,15 @@ import catalogs.ui.quiet_start  # noqa: F401
 import os
 import sys
 
-import typer
-
 from catalogs.ui.entry_point import run_command
+from catalogs.ui.shared_options import command_group
 from planner.cli.commands.analyze import analyze
 from planner.cli.commands.compare import compare
 from planner.cli.commands.deploy import deploy
 from planner.cli.commands.drift import drift
 from planner.cli.commands.explain import explain
 from planner.cli.commands.front import front
+from planner.cli.commands.improve import improve
 from planner.cli.commands.keys import keys
 from planner.cli.commands.matrix import matrix
 from planner.cli.commands.plan import plan
@@ -27,18 +27,15 @@ from planner.cli.commands.verify import verify
 from planner.cli.commands.whatif import whatif
 from planner.cli.derived_options import ScenarioGroup
 
-app = typer.Typer(
+app = command_group(
     cls=ScenarioGroup,
     subcommand_metavar="[SCENARIO.yaml] | COMMAND [ARGS]...",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
     help="Find the deployment that serves a model within its latency objectives at the lowest cost or energy. "
     "Further keys go into SCENARIO.yaml or --set KEY=VALUE; `plan keys` lists all of them.",
 )
 
 app.callback(invoke_without_command=True)(plan)
-for command in (analyze, report, explain, front, keys, matrix, deploy, compare, drift, spares, verify, whatif):
+for command in (analyze, report, explain, front, improve, keys, matrix, deploy, compare, drift, spares, verify, whatif):
     app.command()(command)
 
 

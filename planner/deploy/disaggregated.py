@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -19,10 +20,25 @@ HANDSHAKE: Final = 5600
 BOOTSTRAP: Final = 8998
 
 
+#: The first port at which servers of vLLM accept embeddings (ECTransferConfig.ec_port); each rank has one of its own.
+EMBEDDINGS: Final = 14579
+
+#: Ports kept for the ranks of one server.
+MOST_RANKS: Final = 16
+
+#: The flag of vLLM with the connector of embeddings.
+EC_FLAG: Final = "--ec-transfer-config"
+
+#: vLLM's example proxy for encoder servers.
+ENCODER_PROXY: Final = "disagg_epd_proxy.py"
+
+
 def pools_words(pools: Sequence[Serving]) -> str:
     """Return a summary of the replicas of a plan: "2 replicas x TP1", or "2 prefill x TP2 + 1 decode x TP4"."""
     if len(pools) > 1:
-        return " + ".join(f"{s.replicas} {s.resolved.role} x {s.resolved.layout.words}" for s in pools)
+        names = {"both": "language-model"}
+        parts = ((s.replicas, names.get(s.resolved.role, s.resolved.role), s.resolved.layout.words) for s in pools)
+        return " + ".join(f"{n} {name} x {layout}" for n, name, layout in parts)
     (s,) = pools
     return f"{s.replicas} replica{'' if s.replicas == 1 else 's'} x {s.resolved.layout.words}"
 
@@ -51,7 +67,8 @@ class LocalServer:
     """One server on a machine.
 
     `name` is the name of its log, `first` the index of its first accelerator, and `transfer_port` its port for KV
-    transfer, None if it transfers no KV blocks.
+    transfer, None if it transfers no KV blocks. Behind an encoder pool, `encoder_urls` are the addresses of the encoder
+    servers, and `embedding_port` is the first port at which a server of vLLM accepts their embeddings.
     """
 
     name: str
@@ -59,11 +76,13 @@ class LocalServer:
     port: int
     first: int
     transfer_port: int | None
+    encoder_urls: tuple[str, ...] = ()
+    embedding_port: int | None = None
 
     @property
     def arguments(self) -> Arguments:
-        """Return the arguments with the ports of this server."""
-        made = self.serving.listening(self.port)
+        """Return the arguments with the ports of this server, and the addresses of its encoder servers."""
+        made = self._behind_encoders(self.serving.listening(self.port))
         if self.transfer_port is None:
             return made
         if self.serving.family == "vllm":
@@ -72,6 +91,24 @@ class LocalServer:
         bootstrap = ("--disaggregation-bootstrap-port", str(self.transfer_port))
         return replace(made, flags=(*made.flags, bootstrap)) if self.prefills else made
 
+    def _behind_encoders(self, made: Arguments) -> Arguments:
+        """Return the arguments of a server that gets embeddings; SGLang takes the encoder servers as several words."""
+        if not self.encoder_urls:
+            return made
+        if self.serving.family == "sglang":
+            first, *others = self.encoder_urls
+            return replace(made, flags=(*made.flags, ("--encoder-urls", first), *((url, None) for url in others)))
+        flags = tuple((flag, self._listening(value) if flag == EC_FLAG else value) for flag, value in made.flags)
+        return replace(made, flags=flags)
+
+    def _listening(self, config: str | None) -> str:
+        return json.dumps(json.loads(config or "{}") | {"ec_ip": "127.0.0.1", "ec_port": self.embedding_port})
+
+    @property
+    def encodes(self) -> bool:
+        """Return True for an encoder server."""
+        return self.serving.resolved.role == "encode"
+
     @property
     def prefills(self) -> bool:
         """Return True for a prefill server."""
@@ -79,17 +116,38 @@ class LocalServer:
 
 
 def local_servers(pools: Sequence[Serving], first_port: int) -> list[LocalServer]:
-    """Return all servers for one machine with distinct ports and accelerators, prefill servers first."""
+    """Return all servers for one machine with distinct ports and accelerators, encoder and prefill servers first."""
     found: list[LocalServer] = []
     accelerator, transfer_port = 0, HANDSHAKE if pools[-1].family == "vllm" else BOOTSTRAP
     for s in pools:
         for i in range(s.replicas):
-            name = f"{s.resolved.role}-{i}" if len(pools) > 1 else f"replica-{i}"
-            own = transfer_port if len(pools) > 1 else None
+            role = s.resolved.role
+            name = f"replica-{i}" if role == "both" else f"{role}-{i}"
+            own = transfer_port if role in ("prefill", "decode") else None
             found.append(LocalServer(name, s, first_port + len(found), accelerator, own))
             accelerator += s.accelerators
             transfer_port += s.resolved.layout.data_parallel
-    return found
+    urls = tuple(f"http://127.0.0.1:{server.port}" for server in found if server.encodes)
+    return [
+        replace(server, encoder_urls=urls, embedding_port=EMBEDDINGS + MOST_RANKS * i)
+        if urls and server.serving.resolved.role in ("both", "prefill")
+        else server
+        for i, server in enumerate(found)
+    ]
+
+
+def encoder_proxy_words(found: Sequence[LocalServer], port: int) -> list[str]:
+    """Return the command of vLLM's example proxy, which sends each item to an encoder server before the prompt.
+
+    vLLM 0.33, examples/disaggregated/disaggregated_encoder. With Mooncake it pairs encoder servers with servers that
+    prefill and decode.
+    """
+    encoders = [f"http://127.0.0.1:{s.port}" for s in found if s.encodes]
+    others = [s for s in found if not s.encodes]
+    words = ["python3", ENCODER_PROXY, "--host", "0.0.0.0", "--port", str(port)]
+    words += ["--encode-servers-urls", ",".join(encoders), "--prefill-servers-urls", "disable"]
+    words += ["--decode-servers-urls", ",".join(f"http://127.0.0.1:{s.port}" for s in others)]
+    return [*words, "--ec-consumer-zmq-addrs", ",".join(f"tcp://127.0.0.1:{s.embedding_port}" for s in others)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from catalogs.deployments.layout import Role
 from planner.evaluation.deployments import CandidateDeployments
 from planner.evaluation.disaggregated import DisaggregatedQueueing
+from planner.evaluation.encoder_pools import EncoderPoolQueueing, encode_s, second_of_encoding
 from planner.evaluation.queueing import ApiServerQueue, QueueingModel
 from planner.evaluation.workload_statistics import WorkloadStatistics
 from planner.problem.candidate import Candidate
@@ -16,9 +17,8 @@ from planner.space.bounds import Discard, latency_discard, length_discard, memor
 from planner.space.speculative import CycleS, per_token
 from simulator.costs.step_cost import StepCost
 from simulator.costs.totals import StepTotals
-from simulator.layers.towers import encoding_of
 
-CandidateQueueing = QueueingModel | DisaggregatedQueueing
+CandidateQueueing = QueueingModel | DisaggregatedQueueing | EncoderPoolQueueing
 
 
 @dataclass(eq=False)
@@ -40,7 +40,8 @@ class ClosedForms:
         """
         for role, pool in candidate.pools:
             found = memory_discard(self.deployments.memory(pool), self.statistics.longest)
-            if found is None and role != "prefill":  # a prefill pool ends each request with its first token
+            # A prefill pool ends each request with its first token, an encoder pool without any.
+            if found is None and role not in ("prefill", "encode"):
                 found = self._length_discard(pool)
             if found is None:
                 key = (role, *pool.replica_choices, pool.max_num_seqs, pool.max_num_batched_tokens)
@@ -73,9 +74,21 @@ class ClosedForms:
             InputError: The candidate does not fit in memory.
         """
         if candidate not in self._queueing:
-            pools = [self._colocated(pool.candidate) for pool in candidate.pools]
-            self._queueing[candidate] = pools[0] if len(pools) == 1 else DisaggregatedQueueing(*pools)
+            pools = [self._colocated(pool.candidate) for pool in candidate.pools if pool.role != "encode"]
+            found = pools[0] if len(pools) == 1 else DisaggregatedQueueing(*pools)
+            role, encoders = candidate.pools[0]
+            if role == "encode":
+                each_s = encode_s(self.deployments.compiled(encoders).cost, self.statistics.media)
+                self._queueing[candidate] = EncoderPoolQueueing(found, encoders.replicas, each_s)
+            else:
+                self._queueing[candidate] = found
         return self._queueing[candidate]
+
+    def encoding_share(self, candidate: Candidate) -> float:
+        """Return the share of the time of a prompt that the towers of the replicas take; 0 without any."""
+        compiled, found = self.deployments.compiled(candidate), self._colocated(candidate)
+        encoding_s = encode_s(compiled.cost, self.statistics.media)
+        return encoding_s / found.prefill_s if encoding_s else 0.0
 
     def disaggregated(self, candidate: Candidate) -> DisaggregatedQueueing:
         """Return the queueing model of a disaggregated candidate."""
@@ -106,8 +119,7 @@ class ClosedForms:
         media = self.statistics.media
         if not media:
             return cycle_s
-        each_s = sum(n * cost.encoding_s(encoding_of(layout, 1)) for layout, n in media.items())
-        per_token_s = each_s / self.statistics.input_mean
+        per_token_s = encode_s(cost, media) / self.statistics.input_mean
         return lambda shape: cycle_s(shape) + per_token_s * shape.prefill_tokens
 
     def operator_error(self, candidate: Candidate) -> float:
@@ -141,8 +153,12 @@ class ClosedForms:
     def _typical_seconds(self, candidate: Candidate, requests_per_s: float) -> Iterator[tuple[Candidate, StepTotals]]:
         """Yield each pool with the totals of one typical second of one of its microbatches."""
         for role, pool in candidate.pools:
-            log = self._colocated(pool).second_of_work(requests_per_s, role)
-            yield pool, self.deployments.compiled(pool).cost.totals(log)
+            cost = self.deployments.compiled(pool).cost
+            if role == "encode":
+                log = second_of_encoding(cost, self.statistics.media, requests_per_s / pool.replicas)
+            else:
+                log = self._colocated(pool).second_of_work(requests_per_s, role)
+            yield pool, cost.totals(log)
 
     def saturation_per_s(self, candidate: Candidate) -> float:
         """Return the requests per second of the whole deployment with a full batch; the result is cached."""

@@ -82,7 +82,8 @@ class CandidateDeployments:
         """Return the candidate with every default filled in, without sizing its memory."""
         if candidate not in self._resolved:
             names = replace(self.names, hardware=candidate.hardware)
-            self._resolved[candidate] = resolve_pools(self.written(candidate), names)[0]
+            pools = resolve_pools(self.written(candidate), names)
+            self._resolved[candidate] = pools[0 if candidate.part == "encode" else -1]
         return self._resolved[candidate]
 
     def memory(self, candidate: Candidate) -> MemoryPlan:
@@ -137,7 +138,8 @@ class CandidateDeployments:
             pools.append(replace(compiled, resolved=resolved))
         if len(pools) == 1:
             return pools[0]
-        return fleet_of(tuple(pools), self.written(candidate).disaggregation)
+        written = self.written(candidate)
+        return fleet_of(tuple(pools), written.disaggregation, written.encoder_pool)
 
     def _in_run(self, role: Role, candidate: Candidate) -> CompiledDeployment:
         """Return the replicas of a role as they are simulated."""
@@ -163,10 +165,13 @@ class CandidateDeployments:
     def with_power_limit(self, limit_w: float) -> CandidateDeployments:
         """Return the same deployments on accelerators limited to `limit_w` watts each.
 
-        Compiling one of them raises InputError if no clock rate keeps the limit.
+        Compiling one of them raises InputError if no clock rate keeps the limit. The replicas of an encoder pool keep
+        their own limit: the model of clocks is that of steps of a language model.
         """
 
         def limited(candidate: Candidate, compiled: CompiledDeployment) -> CompiledDeployment:
+            if candidate.part == "encode":
+                return compiled
             if candidate not in self._boards:
                 self._boards[candidate] = PowerLimitedBoard(compiled.cost, compiled.bundle)
             return replace(compiled, cost=CappedStepCost(self._boards[candidate], limit_w))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Final
 
 from calibration.bundles.bundle import Bundle
 from catalogs.deployments.resolved import ResolvedDeployment
@@ -19,6 +20,22 @@ from simulator.memory.plan import MemoryPlan
 
 #: How to use the two commands of a disaggregated deployment.
 _NOTE = "put the engine's router before both, which pairs them: `plan deploy` writes all of it"
+
+
+#: The servers of each role in words.
+_SERVERS: Final = {
+    "encode": "encoder servers",
+    "prefill": "prefill servers",
+    "decode": "decode servers",
+    "both": "language-model servers",
+}
+
+#: How to use the commands of a deployment with an encoder pool.
+_ENCODERS_NOTE: Final = (
+    "put a proxy before them that sends each image, video or audio to an encoder server first: vLLM's "
+    "disagg_epd_proxy.py (examples/disaggregated/disaggregated_encoder); SGLang's language-model servers do it "
+    "themselves, with --encoder-urls and the addresses of the encoder servers. `plan deploy` writes all of it"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +55,8 @@ class FactSheets:
     def of(self, candidate: Candidate) -> CandidateFacts:
         """Return the facts of a candidate; if it is disaggregated, those of its decode replicas and both commands."""
         found = self._of_pool(candidate.pools[-1].candidate)
+        if candidate.encoders[0]:
+            return self._behind_encoders(candidate, found)
         if not candidate.split:
             return found
         first, own = (
@@ -55,6 +74,21 @@ class FactSheets:
             command=own.command,
             command_notes=(*own.notes, f"prefill: {first.command}", counts, _NOTE),
         )
+
+    def _behind_encoders(self, candidate: Candidate, found: CandidateFacts) -> CandidateFacts:
+        """Return the facts of a candidate with an encoder pool, with the commands of all its servers."""
+        commands = {
+            role: serve_command(replace(self.deployments.compiled(pool).resolved, role=role, replicas=1))
+            for role, pool in candidate.pools
+        }
+        own = commands.pop(candidate.pools[-1].role)
+        counts = ", ".join(f"{pool.replicas} of the {_SERVERS[role]}" for role, pool in candidate.pools)
+        others = (f"{role}: {each.command}" for role, each in commands.items())
+        block, written = found.deployment, self.deployments.written(candidate)
+        if written.disaggregation is not None:
+            block = block | {"disaggregation": written.disaggregation.model_dump()}
+        notes = (*own.notes, *others, f"start {counts}", _ENCODERS_NOTE)
+        return replace(found, deployment=block, command=own.command, command_notes=notes)
 
     def _of_pool(self, candidate: Candidate) -> CandidateFacts:
         resolved, memory = self.deployments.resolved(candidate), self.deployments.memory(candidate)

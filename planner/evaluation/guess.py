@@ -140,7 +140,8 @@ def _hardware(request: PlanRequest) -> tuple[list[Hardware], list[str]]:
     def price_of(hardware: Hardware) -> Price | None:
         return least_price(hardware, request.tariff)
 
-    found = choose_hardware(request.hardware, price_of, request.objective == "cost", request.max_usd_per_hour)
+    budget, engine = request.max_usd_per_hour, request.engine
+    found = choose_hardware(request.hardware, price_of, request.objective == "cost", budget, engine=engine)
     known = [h for h in found.hardware if calibration_source(h.accelerator)] or list(found.hardware)
     if len(known) <= MOST_HARDWARE:
         return known, []

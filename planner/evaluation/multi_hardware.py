@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from calibration.accuracy.stated_error import StatedError
+from calibration.bundles.bundle import calibration_source
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.economics.prices import Price
 from catalogs.errors import InputError
@@ -166,7 +167,7 @@ def open_evaluator(request: PlanRequest) -> HardwareChoiceEvaluator:
         return _open_choice(request, named.without_notices())
     only = SimulatedEvaluator.of(request, named)
     PriceList(request.tariff, named).check()
-    return HardwareChoiceEvaluator({named: only}, named=named, rental=rental_bound(request, named))
+    return HardwareChoiceEvaluator({named: only}, only.notices, named, rental=rental_bound(request, named))
 
 
 def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoiceEvaluator:
@@ -179,9 +180,13 @@ def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoice
     def price_of(hardware: Hardware) -> Price | None:
         return least_price(hardware, tariff) if tariff.usd_per_hour is None else Price.user(tariff.usd_per_hour)
 
-    found = choose_hardware(request.hardware, price_of, request.objective == "cost", request.max_usd_per_hour, named)
+    needs_price, budget = request.objective == "cost", request.max_usd_per_hour
+    found = choose_hardware(request.hardware, price_of, needs_price, budget, named, request.engine)
     notices, evaluators = list(found.notices), dict[Hardware, SimulatedEvaluator]()
-    for hardware in found.hardware:
+    bare = [hardware for hardware in found.hardware if calibration_source(hardware.accelerator) is None]
+    left_out = bare if anything and len(bare) < len(found.hardware) else []
+    refusal: InputError | None = None
+    for hardware in (h for h in found.hardware if h not in left_out):
         try:
             workload = next((evaluator.workload for evaluator in evaluators.values()), None)
             evaluator = SimulatedEvaluator.of(request.replace(hardware=hardware.text), hardware, workload)
@@ -189,17 +194,22 @@ def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoice
             evaluator.space()
             evaluators[hardware] = evaluator
         except InputError as error:
-            if len(found.hardware) - len(notices) == 1 or not anything:
+            if not anything:
                 raise
+            refusal = error
             notices.append(f"not compared, {hardware.text}: {error}")
-    bare = [hardware for hardware, evaluator in evaluators.items() if not evaluator.calibrated]
-    if bare and len(bare) < len(evaluators):  # roofline estimates alone are too optimistic
+    if refusal is not None and not evaluators:
+        raise refusal
+    if bare and len(bare) < len(found.hardware):  # roofline estimates alone are too optimistic
         texts = ", ".join(hardware.text for hardware in bare)
         if anything:
             notices.append(f"not compared, no calibration (name them with --hw for a roofline estimate): {texts}")
-            evaluators = {hardware: e for hardware, e in evaluators.items() if hardware not in bare}
         else:
             notices.append(f"no calibration: roofline estimates that are too optimistic by an unknown amount: {texts}")
+    partly = [h.text for h, e in evaluators.items() if h not in bare and not e.deployments.bundle.times_attention]
+    if partly:
+        notices.append(f"products and experts measured, all else roofline estimates: {', '.join(partly)}")
+    notices += dict.fromkeys(line for evaluator in evaluators.values() for line in evaluator.notices)
     first = next(iter(evaluators)) if named is None else named
     return HardwareChoiceEvaluator(evaluators, tuple(notices), named, rental_bound(request, first))
 

@@ -18,11 +18,12 @@ from planner.evaluation.evaluator import CandidateFacts, Load, Observation, RunD
 from planner.evaluation.facts import FactSheets
 from planner.evaluation.queueing import Utilisation
 from planner.evaluation.runs import RunCache, SimulatedRuns
+from planner.evaluation.tower_variants import tower_variants
 from planner.evaluation.workload_statistics import WorkloadStatistics, workload_of
 from planner.problem.candidate import Candidate
 from planner.problem.request import DISAGGREGATED, PlanRequest
 from planner.space.bounds import Discard
-from planner.space.candidates import candidates, limits, widest_limits
+from planner.space.candidates import candidates, limits, refused_layouts, widest_limits
 
 
 @dataclass(eq=False)
@@ -124,13 +125,8 @@ class SimulatedEvaluator:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Return no notices: there is no choice of hardware."""
-        return ()
-
-    @property
-    def calibrated(self) -> bool:
-        """Return whether there are measurements of this hardware, or of a neighbour of its architecture."""
-        return bool(self.deployments.bundle.models)
+        """Return notices about layouts that the engine refuses; there is no choice of hardware."""
+        return tuple(refused_layouts(self.request, self.names))
 
     @property
     def fingerprint(self) -> str:
@@ -151,10 +147,13 @@ class SimulatedEvaluator:
     def space(self) -> list[Candidate]:
         """Return every legal candidate.
 
-        On request these are also the disaggregated ones with the highest estimated rates. Where the API server limits a
-        candidate, there is a variant with more API server processes.
+        On request these are also the disaggregated ones with the highest estimated rates. Where images, videos or audio
+        weigh, there are variants with whole towers on every tensor rank, or with an encoder pool. Where the API server
+        limits a candidate, there is a variant with more API server processes.
         """
         plain = candidates(self.request, self.names)
+        own, fixed = limits(self.names, self.request.fixed)[0], self.request.fixed
+        plain = [*plain, *tower_variants(plain, self.closed_forms, own, fixed)]
         found = [*plain, *(self._ratios if DISAGGREGATED in self.request.extensions else ())]
         found = [*found, *api_server_variants(found, self, self.request.fixed)]
         order = {hardware: i for i, hardware in enumerate(dict.fromkeys(c.hardware for c in plain))}

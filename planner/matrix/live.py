@@ -22,12 +22,14 @@ import numpy as np
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.complexity.records import LatencyRecords
 from calibration.complexity.summary import complexity_of
+from calibration.machine_trace.folder import check_new_trace
 from calibration.profile.machine.contention import CONTENDED_CORES
 from calibration.serve.clients import IncompleteReplay
 from calibration.serve.probe import OUTPUT_TOKENS
 from calibration.serve.tiny_model import TINY_MODELS, write_tiny_model
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import user_folder
+from catalogs.statistics import statistics
 from catalogs.ui.shared_options import own_version
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import in_closed_loop, load_workload
@@ -35,7 +37,7 @@ from planner.matrix.cells import Cell
 from planner.matrix.evaluation import identity, refused
 from planner.matrix.row import CellVersions, MatrixRow
 from simulator.analysis.complexity import latency_records
-from simulator.analysis.metrics import latency_metrics, statistics
+from simulator.analysis.metrics import latency_metrics
 from simulator.cluster.compiled import compile_deployment, with_host
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import engine_rules, run_rules, simulate
@@ -63,12 +65,14 @@ class LiveSettings:
         threads: Threads of an engine on a CPU.
         python: Interpreter of vLLM's environment; None searches for it.
         server: The llama-server program; None searches for it.
+        machine: Folder for what the machine did, one below it for each model and engine; None: with the logs.
     """
 
     out: Path
     threads: int
     python: Path | None = None
     server: Path | None = None
+    machine: Path | None = None
 
 
 def is_live(cell: Cell) -> bool:
@@ -112,8 +116,10 @@ def _measure_engine(
     choice = EngineChoice(_folder_of(first.model), limits, settings.python, settings.server)
     subject, client = STARTERS[first.engine](choice)
     compiled = compile_deployment(subject.deployment, measured_host=False)
-    out = settings.out / f"{Path(first.model).name}-{first.engine}"
-    with EngineUnderTest(subject, client, out, tell) as engine:
+    name = f"{Path(first.model).name}-{first.engine}"
+    machine = None if settings.machine is None else settings.machine / name
+    check_new_trace(machine)
+    with EngineUnderTest(subject, client, settings.out / name, tell, machine) as engine:
         probed = engine.probe(min(_LONGEST_PROBE, longest - OUTPUT_TOKENS), seats)
         host = fit_host(probed.probe, compiled)
         fitted = with_host(compiled, replace(compiled.resolved.engine.host, **host.model_dump(), measured=True))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from calibration.artefacts.request_summary import METRICS, summary_lines
 from catalogs.errors import InputError
 from catalogs.io.output_files import make_folder, write_atomically
 from planner.matrix.records import FILE_NAME
@@ -22,6 +23,9 @@ LATENCIES: Final = ("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s")
 
 #: The table in the folder of `--csv`.
 TABLE_NAME: Final = "rows.csv"
+
+#: The summary of every cell with figures, in the form of MLPerf Inference's.
+SUMMARY_NAME: Final = "summary.txt"
 
 #: The folder of deployments beside it.
 DEPLOYMENTS: Final = "deployments"
@@ -93,6 +97,30 @@ def table_text(result: MatrixResult) -> str:
     return file.getvalue()
 
 
+def summary_text(result: MatrixResult) -> str:
+    """Return the summaries of the cells with figures, in order."""
+    blocks = (
+        summary_lines(f"{row.cell} ({row.origin})", _summary_statistics(row), row.command)
+        for row in result.rows
+        if row.verdict == "ok" and row.layout != "as measured"
+    )
+    return "\n".join(line for block in blocks for line in block) + "\n"
+
+
+def _summary_statistics(row: MatrixRow) -> dict[str, float]:
+    """Return the statistics of a row under the names of a summary."""
+    metrics = row.metrics or {}
+    found = {
+        "requests": float(row.requests),
+        "completed": float(metrics["n_completed"]),
+        "completed_per_s": float(metrics["requests_per_s"]),
+        "output_tokens_per_s": float(metrics["output_tokens_per_s"]),
+    }
+    names = [(metric, stat) for metric in METRICS for stat in STATS]
+    values = {f"{metric}_{stat}_s": row.statistic(f"{metric}_s", stat) for metric, stat in names}
+    return found | {name: value for name, value in values.items() if value is not None}
+
+
 def check_folder(folder: Path) -> None:
     """Check, before long work, that a folder holds no rows of an earlier run.
 
@@ -105,7 +133,7 @@ def check_folder(folder: Path) -> None:
 
 
 def write_folder(result: MatrixResult, folder: Path) -> None:
-    """Write `rows.csv`, and `deployments/NNNN.json` of every cell that was simulated, into a folder.
+    """Write `rows.csv`, `summary.txt`, and `deployments/NNNN.json` of every simulated cell into a folder.
 
     Deployments of an earlier run that was resumed are removed where this one has no such cell.
 
@@ -114,6 +142,7 @@ def write_folder(result: MatrixResult, folder: Path) -> None:
     """
     deployments, is_first = make_folder(folder / DEPLOYMENTS), not (folder / TABLE_NAME).exists()
     write_atomically(folder / TABLE_NAME, [table_text(result)])
+    write_atomically(folder / SUMMARY_NAME, [summary_text(result)])
     texts = {f"{i:04d}.json": row.deployment for i, row in enumerate(result.rows, 1) if row.deployment is not None}
     for name, deployment in texts.items():
         write_atomically(deployments / name, [json.dumps(deployment, indent=1) + "\n"])

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from calibration.complexity.comparison import standardised_means
 from planner.matrix.row import MatrixRow
 
 Bin = dict[str, Any]
@@ -17,15 +20,12 @@ Bin = dict[str, Any]
 
 def ratio(first: MatrixRow, second: MatrixRow) -> float | None:
     """Return the time of the second row over that of the first; None where no bin has requests of both."""
-    ours, theirs = _bins(first), _bins(second)
-    shared = [key for key in ours if key in theirs]
-    if not shared:
-        return None
-    weights = [ours[key]["requests"] + theirs[key]["requests"] for key in shared]
-    times = [
-        sum(w * found[key]["e2e_s"]["mean"] for w, key in zip(weights, shared, strict=True)) for found in (ours, theirs)
-    ]
-    return times[1] / times[0] if times[0] else None
+    sides = _bins(first), _bins(second)
+    shared = [key for key in sides[0] if key in sides[1]]
+    counts = [np.array([side[key]["requests"] for key in shared], dtype=np.float64) for side in sides]
+    means_s = [np.array([side[key]["e2e_s"]["mean"] for key in shared], dtype=np.float64) for side in sides]
+    times_s = standardised_means((counts[0], counts[1]), (means_s[0], means_s[1]))
+    return None if times_s is None or not times_s[0] else times_s[1] / times_s[0]
 
 
 def _bins(row: MatrixRow) -> dict[tuple[Any, ...], Bin]:

@@ -92,6 +92,8 @@ class JobAssessor:
         rate, most = self.request.requests_per_s, self.most_replicas(candidate)
         if most < 1:
             return math.inf
+        if self.request.users is not None:
+            return self._users_bound(candidate, most)
         if rate is None:
             full = candidate.with_replicas(most)
             return self.score(full, self.evaluator.fluid_per_s(full) / self.evaluator.slowdown(full), None)
@@ -101,6 +103,11 @@ class JobAssessor:
         used = candidate.with_replicas(least if self._economises else most)
         highest = self.evaluator.fluid_per_s(used) / self.evaluator.slowdown(used)
         return self.score(used, highest if self.request.objective == "throughput" else rate, None)
+
+    def _users_bound(self, candidate: JobCandidate, most: int) -> float:
+        """Return a score under users that the candidate cannot fall below: of one replica, or of full batches."""
+        used = candidate.with_replicas(1 if self._economises else most)
+        return self.score(used, self.evaluator.fluid_per_s(used), None)
 
     @property
     def _economises(self) -> bool:
@@ -112,7 +119,7 @@ class JobAssessor:
         match self.request.objective:
             case "cost":
                 weight = self._weight(candidate)
-                return weight if self.request.requests_per_s is not None else weight / jobs_per_s
+                return weight if self.request.is_required else weight / jobs_per_s
             case "throughput":
                 return -jobs_per_s
             case "latency":
@@ -137,8 +144,8 @@ class JobAssessor:
 
     def _least_ratio(self, candidate: JobCandidate) -> float:
         """Return the seconds of a lone job over the tightest limit."""
-        alone_s = self.evaluator.service.seconds(candidate.setup) * self.evaluator.slowdown(candidate)
-        return alone_s / min(slo.limit_s for slo in self.request.objectives)
+        service, slow = self.evaluator.service, self.evaluator.slowdown(candidate)
+        return max(slow * service.statistic_s(candidate.setup, 1, slo) / slo.limit_s for slo in self.request.objectives)
 
     def _least_joules(self, candidate: JobCandidate) -> float:
         """Return the joules per job of accelerators in full batches, without idle time and hosts."""
@@ -149,7 +156,9 @@ class JobAssessor:
         """Return the outcome of a candidate; one that cannot beat the best is measured no further than shows it."""
         before = self.evaluator.n_simulated
         rate, most = self.request.requests_per_s, self.most_replicas(candidate)
-        if rate is None:
+        if self.request.users is not None:
+            found = self._of_users(candidate, most)
+        elif rate is None:
             found = self._at_capacity(candidate.with_replicas(most), best)
         elif self._economises:
             found = self._fewest(candidate, rate, most)
@@ -181,6 +190,19 @@ class JobAssessor:
             tried = self.evaluator.verdict(candidate.with_replicas(middle), rate)
             low, high, verdict = (low, middle, tried) if tried.met else (middle, high, verdict)
         return self._outcome(candidate.with_replicas(high), rate, verdict)
+
+    def _of_users(self, candidate: JobCandidate, most: int) -> tuple[JobCandidate, float, float, str, float | None]:
+        """Return the outcome under the users, with the fewest replicas that hold where they are wanted."""
+        full = candidate.with_replicas(most)
+        verdict = self.evaluator.verdict(full, 0.0)
+        if not verdict.met or not self._economises:
+            return self._outcome(full, verdict.requests_per_s, verdict)
+        low, high = 0, most  # `low` misses an objective, or is no deployment
+        while high - low > 1:
+            middle = (low + high) // 2
+            tried = self.evaluator.verdict(candidate.with_replicas(middle), 0.0)
+            low, high, verdict = (low, middle, tried) if tried.met else (middle, high, verdict)
+        return self._outcome(candidate.with_replicas(high), verdict.requests_per_s, verdict)
 
     def _all(self, candidate: JobCandidate, rate: float) -> tuple[JobCandidate, float, float, str, float | None]:
         """Return the outcome with all replicas at a required rate."""

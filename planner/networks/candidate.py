@@ -80,12 +80,14 @@ class JobCandidate:
         replicas: Number of replicas.
         max_batch: Most jobs that run together.
         queue_delay_s: Longest wait of the oldest job for others to join its batch.
+        instances: Copies of the network on the accelerators of a replica, each with a batch of its own.
     """
 
     setup: Setup
     replicas: int
     max_batch: int = 1
     queue_delay_s: float = 0.0
+    instances: int = 1
 
     @property
     def accelerators(self) -> int:
@@ -112,18 +114,20 @@ class JobCandidate:
     @property
     def distance(self) -> tuple[float, ...]:
         """Return how far the candidate is from the simplest one."""
-        return (*self.setup.distance, self.max_batch, self.queue_delay_s)
+        return (*self.setup.distance, self.instances, self.max_batch, self.queue_delay_s)
 
     @property
     def batching(self) -> tuple[object, ...]:
         """Return everything but the number of replicas."""
-        return self.setup, self.max_batch, self.queue_delay_s
+        return self.setup, self.max_batch, self.queue_delay_s, self.instances
 
     @property
     def words(self) -> str:
         """Return the candidate in words."""
         found = [f"{self.hardware.text}: {counted(self.replicas, 'replica')}, {self.setup.words}"]
-        found.append(f"up to {self.max_batch} jobs together" if self.max_batch > 1 else "one job at a time")
+        found += [f"{self.instances} instances on each accelerator"] if self.instances > 1 else []
+        each = "one job at a time" if self.instances == 1 else "one job each at a time"
+        found.append(f"up to {self.max_batch} jobs together" if self.max_batch > 1 else each)
         if self.queue_delay_s:
             found.append(f"waiting at most {seconds(self.queue_delay_s)} for a batch")
         return ", ".join(found)
@@ -150,6 +154,7 @@ class JobCandidate:
             "job": dict(job),
             "max_batch": self.max_batch * job.get("batch", 1),
             "queue_delay_s": self.queue_delay_s,
+            "instances": self.instances,
             "router": "least_outstanding",
         }
 

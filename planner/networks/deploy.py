@@ -1,6 +1,7 @@
 """The files that start a plan of a network: a deployment for `simulate`, and the configuration of its engine.
 
-Embedding and reranking networks are also served by text-embeddings-inference (text_embeddings.py).
+Embedding and reranking networks are also served by text-embeddings-inference (text_embeddings.py) and by vLLM's pooling
+runner (pooling_runner.py).
 
 Sources: Triton's model configuration (docs.nvidia.com/deeplearning/triton-inference-server, "Model Configuration" and
 "Batchers"), and the command line of SGLang-Diffusion (docs.sglang.io, "SGLang diffusion CLI" and "Parallelism").
@@ -20,7 +21,8 @@ from catalogs.errors import InputError
 from catalogs.io.yaml_loader import dump_yaml
 from planner.deploy.files import MARK, bash_script, write_folder
 from planner.deploy.targets.registry import TEXT_EMBEDDINGS
-from planner.networks import text_embeddings
+from planner.networks import pooling_runner, text_embeddings
+from planner.networks.pooling_runner import POOLING
 from planner.networks.schema import NetworkAnswer, NetworkPlan
 
 TRITON: Final = "triton"
@@ -31,7 +33,11 @@ SGLANG: Final = "sglang"
 _PORT: Final = 30000
 
 #: The targets that start each engine of plans, the usual one first.
-_TARGETS: Final = {"triton": (TRITON, TEXT_EMBEDDINGS), "sglang-diffusion": (SGLANG,)}
+_TARGETS: Final = {
+    "triton": (TRITON, TEXT_EMBEDDINGS, POOLING),
+    "sglang-diffusion": (SGLANG,),
+    "vllm": (POOLING, TEXT_EMBEDDINGS),
+}
 
 #: What Triton's model configuration needs and a network file does not hold.
 _MISSING: Final = "# add `backend` (or `platform`), `input` and `output` of your exported model"
@@ -48,6 +54,11 @@ class NetworkPackage:
     def document(self) -> dict[str, Any]:
         """Return the document of `plan deploy --json`."""
         return {"target": self.target, "files": sorted(self.files), "notes": list(self.notes)}
+
+
+def usual_target(plan: NetworkPlan) -> str:
+    """Return the target that starts the engine of a plan."""
+    return _TARGETS[str(plan.deployment["engine"])][0]
 
 
 def pack_network(answer: NetworkAnswer, target: str, alternative: int = 0) -> NetworkPackage:
@@ -67,6 +78,8 @@ def pack_network(answer: NetworkAnswer, target: str, alternative: int = 0) -> Ne
     files = {"deployment.yaml": dump_yaml(plan.deployment)}
     if target == TEXT_EMBEDDINGS:
         files |= text_embeddings.text_embedding_files(answer.job, plan)
+    elif target == POOLING:
+        files |= pooling_runner.pooling_files(answer.job, plan)
     else:
         files |= _triton(answer, plan) if target == TRITON else _sglang(plan)
     files[MARK] = json.dumps(plan.document(), indent=1, allow_nan=False) + "\n"
@@ -77,6 +90,8 @@ def pack_network(answer: NetworkAnswer, target: str, alternative: int = 0) -> Ne
         )
     elif target == TEXT_EMBEDDINGS:
         notes += text_embeddings.notes(plan)
+    elif target == POOLING:
+        notes += pooling_runner.notes(plan)
     else:
         notes.append("MODEL is the repository or folder of the weights in the layout of diffusers")
     return NetworkPackage(target, files, tuple(notes))
@@ -86,7 +101,7 @@ def _targets(answer: NetworkAnswer, engine: str) -> tuple[str, ...]:
     """Return the targets that start the engine of a plan; only some networks are served as text embeddings."""
     found = _TARGETS.get(engine, (TRITON,))
     serves = answer.job.family in text_embeddings.FAMILIES
-    return tuple(target for target in found if target != TEXT_EMBEDDINGS or serves)
+    return tuple(target for target in found if target not in (TEXT_EMBEDDINGS, POOLING) or serves)
 
 
 def write_network_deployment(

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final, Self
 
 import numpy as np
 
 from catalogs.arrays import FloatArray
 from catalogs.deployments.networks import NetworkDeployment
-from catalogs.workloads.jobs import JobWorkload
+from catalogs.workloads.jobs import JobSet
 from planner.evaluation.confidence import LEVELS, SEEDS, Confidence, confidence_at_levels
 from planner.evaluation.evaluator import RunSizes
 from planner.networks.candidate import JobCandidate
@@ -48,6 +48,7 @@ class JobObservation:
         jobs_per_batch: Mean jobs of a batch.
         busy: Share of the accelerators' time in which they execute kernels.
         joules_per_job: Energy of accelerators and hosts for each job, at the socket.
+        jobs_per_s: Rate of the ends of jobs in the middle of the run.
         n_simulated: Jobs of the whole run.
     """
 
@@ -56,12 +57,13 @@ class JobObservation:
     jobs_per_batch: float
     busy: float
     joules_per_job: float
+    jobs_per_s: float
     n_simulated: int
 
     @classmethod
-    def of(cls, run: JobRun, compiled: CompiledJobs) -> JobObservation:
-        """Return the steady part of a run of a compiled deployment."""
-        begin = int(_WARM_UP * run.jobs.n)
+    def of(cls, run: JobRun, compiled: CompiledJobs, warm_up: float = _WARM_UP) -> JobObservation:
+        """Return the steady part of a run of a compiled deployment, after the share of jobs of its warm-up."""
+        begin = int(warm_up * run.jobs.n)
         used = JobEnergy.of(run, compiled)
         return cls(
             e2e_s=np.where(run.completed, run.e2e_s, np.inf)[begin:],
@@ -69,8 +71,19 @@ class JobObservation:
             jobs_per_batch=float(np.mean(run.batches.jobs)),
             busy=used.busy_fraction,
             joules_per_job=used.total_j / run.jobs.n,
+            jobs_per_s=steady_rate(np.sort(run.ended_s[run.completed])),
             n_simulated=run.jobs.n,
         )
+
+
+def steady_rate(ends_s: FloatArray) -> float:
+    """Return the rate of ends between the first and the last tenth of them; 0 for fewer than three.
+
+    `ends_s` ascends and has shape (jobs,).
+    """
+    first, last = int(_WARM_UP * len(ends_s)), int((1.0 - _WARM_UP) * len(ends_s)) - 1
+    span_s = float(ends_s[last] - ends_s[first]) if last > first else 0.0
+    return (last - first) / span_s if span_s > 0.0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +143,21 @@ class JobEvaluator:
         request: The request.
         service: Prices of its job.
         n_simulated: Jobs simulated so far.
+        most_jobs: Most jobs of a run.
+        burstiness: The power of every gap between arrivals, with the same mean gap; below 1, bursts are milder.
     """
 
     request: NetworkRequest
     service: JobService
     n_simulated: int = 0
+    most_jobs: int = _MOST_JOBS
+    burstiness: float = 1.0
     _compiled: dict[JobCandidate, CompiledJobs] = field(default_factory=dict, repr=False)
-    _seen: dict[tuple[JobCandidate, float, float, int], JobObservation] = field(default_factory=dict, repr=False)
+    _seen: dict[tuple[JobCandidate, float, float, int, int], JobObservation] = field(default_factory=dict, repr=False)
+
+    def with_(self, **changes: Any) -> Self:
+        """Return an evaluator with changed attributes, which has simulated nothing yet."""
+        return replace(self, n_simulated=0, _compiled={}, _seen={}, **changes)
 
     @property
     def n_candidates(self) -> int:
@@ -145,7 +166,7 @@ class JobEvaluator:
 
     def fluid_per_s(self, candidate: JobCandidate) -> float:
         """Return the jobs per second that all replicas serve with full batches, at the predicted speed."""
-        each = self.service.fluid_jobs_per_s(candidate.setup, candidate.max_batch)
+        each = self.service.fluid_jobs_per_s(candidate.setup, candidate.max_batch, candidate.instances)
         return candidate.replicas * each
 
     def slowdown(self, candidate: JobCandidate) -> float:
@@ -157,29 +178,49 @@ class JobEvaluator:
     ) -> JobVerdict:
         """Return a candidate at a rate, with the slowdown of the confidence unless another is given."""
         slow = self.slowdown(candidate) if slowdown is None else slowdown
-        load = jobs_per_s * slow / self.fluid_per_s(candidate)
+        load = 0.0 if self.request.users is not None else jobs_per_s * slow / self.fluid_per_s(candidate)
         found: tuple[JobObservation, ...] = ()
         if load < 1.0:
             first = self.request.seed
             found = tuple(self.observe(candidate, jobs_per_s, slow, first + i) for i in range(seeds))
+        if self.request.users is not None:
+            jobs_per_s = float(np.mean([o.jobs_per_s for o in found])) / slow
         return JobVerdict(jobs_per_s, slow, self.request.objectives, found, load)
 
-    def observe(self, candidate: JobCandidate, jobs_per_s: float, slowdown: float, seed: int) -> JobObservation:
+    def observe(
+        self, candidate: JobCandidate, jobs_per_s: float, slowdown: float, seed: int, most_jobs: int | None = None
+    ) -> JobObservation:
         """Return the steady part of one run; equal runs are simulated once."""
-        key = candidate, jobs_per_s, slowdown, seed
+        n_jobs = max(min(self.n_jobs(candidate), most_jobs or self.most_jobs), self.service.mix.traced)
+        jobs_per_s = 0.0 if self.request.users is not None else jobs_per_s
+        key = candidate, jobs_per_s, slowdown, seed, n_jobs
         if key not in self._seen:
             delay_s = candidate.queue_delay_s / slowdown
             compiled = self._compile(candidate)
             deployment = compiled.deployment.model_copy(update={"queue_delay_s": delay_s})
             scaled = replace(compiled, deployment=deployment)
-            jobs = JobWorkload().draw(seed, self.n_jobs(candidate), jobs_per_s * slowdown)
-            self._seen[key] = JobObservation.of(simulate_jobs(scaled, jobs), scaled)
+            jobs = self._drawn(seed, n_jobs, jobs_per_s, slowdown)
+            warm_up = 0.0 if self.service.mix.traced else _WARM_UP
+            self._seen[key] = JobObservation.of(simulate_jobs(scaled, jobs), scaled, warm_up)
             self.n_simulated += jobs.n
         return self._seen[key]
 
+    def _drawn(self, seed: int, n_jobs: int, jobs_per_s: float, slowdown: float) -> JobSet:
+        """Return the jobs of a run on the rescaled clock, with milder or stronger bursts where they are asked for."""
+        mix, users = self.service.mix, self.request.users
+        if users is not None:
+            return mix.draw_users(seed, n_jobs, users, self.request.think_s / slowdown)
+        jobs = mix.draw(seed, n_jobs, jobs_per_s * slowdown)
+        if self.burstiness == 1.0:
+            return jobs
+        gaps_s = np.diff(jobs.arrival_s, prepend=0.0)
+        powers = gaps_s**self.burstiness
+        return replace(jobs, arrival_s=np.cumsum(powers * (gaps_s.sum() / powers.sum())))
+
     def n_jobs(self, candidate: JobCandidate) -> int:
         """Return the jobs of a run: enough for the highest percentile, and for many batches of every replica."""
-        held = _ROUNDS * candidate.replicas * candidate.max_batch
+        held = _ROUNDS * candidate.replicas * candidate.max_batch * candidate.instances
+        held = max(held, _ROUNDS * (self.request.users or 0))
         return min(max(RunSizes.for_slos(self.request.objectives).full, held), _MOST_JOBS)
 
     def deployment(self, candidate: JobCandidate) -> NetworkDeployment:
@@ -190,7 +231,7 @@ class JobEvaluator:
 
     def _compile(self, candidate: JobCandidate) -> CompiledJobs:
         if candidate not in self._compiled:
-            self._compiled[candidate] = compile_jobs(self.deployment(candidate))
+            self._compiled[candidate] = replace(compile_jobs(self.deployment(candidate)), change=self.service.change)
         return self._compiled[candidate]
 
     def certainty(self, candidate: JobCandidate, jobs_per_s: float) -> Mapping[Slo, Confidence]:

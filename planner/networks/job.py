@@ -58,7 +58,7 @@ class PlannedJob:
     @property
     def unit(self) -> str:
         """Return what a job yields, such as "image", "video" or "embedding"; "job" where the family is not known."""
-        return next((unit for part, unit in _YIELDS if part in self.network.family), "job")
+        return unit_of(self.network.family)
 
     @property
     def words(self) -> str:
@@ -71,6 +71,26 @@ class PlannedJob:
             if not (name in _EXTENTS and "height" in sizes)
         ]
         return ", ".join(found) or f"one {self.unit} of the traced size"
+
+
+def unit_of(family: str) -> str:
+    """Return what a job of a family yields, such as "image"; "job" where the family is not known."""
+    return next((unit for part, unit in _YIELDS if part in family), "job")
+
+
+def usual_objective(sizes: Mapping[str, int]) -> str:
+    """Return an objective to begin with for jobs of some sizes: a video, an image in many steps, or one pass."""
+    if STEPS not in sizes:
+        return "e2e.p99=100ms"
+    return "e2e.p95=10min" if "frames" in sizes else "e2e.p95=30s"
+
+
+def default_text(sizes: Mapping[str, int]) -> str:
+    """Return the default job as `--job` takes it, without its steps."""
+    if "height" in sizes:
+        return extents_text(sizes)
+    rest = {name: value for name, value in sizes.items() if name not in (BATCH, STEPS, "guidance")}
+    return ",".join(f"{name}={value}" for name, value in (rest or {BATCH: sizes.get(BATCH, 1)}).items())
 
 
 def extents_text(sizes: Mapping[str, int]) -> str:

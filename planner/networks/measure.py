@@ -18,13 +18,27 @@ from planner.evaluation.confidence import SEEDS, Confidence
 from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate, price_of
 from planner.networks.evaluation import JobVerdict, met_surely
-from planner.networks.schema import JobMemory, JobMetrics, NetworkPlan, PriceError, StageRow, UnitEnergy
+from planner.networks.schema import (
+    JobMemory,
+    JobMetrics,
+    LoadPoint,
+    NetworkPlan,
+    PriceError,
+    StageRow,
+    UnitEnergy,
+)
 from planner.networks.service import error_factor
 from planner.problem.slo import STATS, Slo, statistic_s
 from simulator.networks.factors import interval_factor
+from simulator.networks.job import StagePrice
 
 #: Above this share of the rate of full batches, a plan is limited by them and not by waiting.
 _FULL: Final = 0.97
+
+#: Loads of the curve of a plan, as shares of its capacity, and the jobs of each run.
+_LOADS: Final = (0.05, 0.25, 0.5, 0.7, 0.85, 0.95, 1.0)
+
+_CURVE_JOBS: Final = 2_000
 
 #: Steps in which a rate is lowered until it holds with several seeds, and the most of them.
 _STEP: Final = 0.98
@@ -57,13 +71,17 @@ class PlanBuilder:
         """Return a candidate at a rate with its error bars; without a rate, at its capacity or under a light load."""
         request, light = self.assessor.request, self.assessor.light_per_s(candidate)
         rate = jobs_per_s
+        if request.users is not None:  # what they send at the predicted speed
+            rate = self.assessor.evaluator.verdict(candidate, 0.0, 1.0, SEEDS).requests_per_s
         if rate is None:
             rate = light if request.objective == "latency" else self.capacity(candidate) or light
         bars = self.assessor.evaluator.certainty(candidate, rate)
         return SizedCandidate(candidate, rate, bars, met_surely(bars, request.confidence))
 
     def capacity(self, candidate: JobCandidate) -> float | None:
-        """Return the highest rate that holds with the confidence and several seeds; None if none does."""
+        """Return the highest rate that holds with the confidence and several seeds; None if none does, or for users."""
+        if self.assessor.request.users is not None:
+            return None
         if candidate not in self._capacities:
             self._capacities[candidate] = self._find_capacity(candidate)
         return self._capacities[candidate]
@@ -106,8 +124,27 @@ class PlanBuilder:
             memory=self._memory(candidate),
             stages=self._stages(candidate),
             error=self._error(candidate),
+            curve=[] if capacity is None else self._curve(candidate, capacity, cost.usd_per_hour),
             notices=self._notices(candidate),
         )
+
+    def _curve(self, candidate: JobCandidate, capacity: float, usd_per_hour: float | None) -> list[LoadPoint]:
+        """Return a plan under loads up to its capacity, at the predicted speed."""
+        evaluator, items = self.assessor.evaluator, self.assessor.evaluator.service.job.items
+        found = []
+        for share in _LOADS:
+            rate = share * capacity
+            seen = evaluator.observe(candidate, rate, 1.0, self.assessor.request.seed, _CURVE_JOBS)
+            units_per_hour = rate * items * SECONDS_PER_HOUR
+            found.append(
+                LoadPoint(
+                    requests_per_s=rate,
+                    e2e_s=_stats(seen.e2e_s),
+                    usd_per_unit=None if usd_per_hour is None else usd_per_hour / units_per_hour,
+                    wh_per_unit=1e3 * seen.joules_per_job / items / JOULES_PER_KWH * DEFAULT_PUE,
+                )
+            )
+        return found
 
     def _limited_by(
         self, candidate: JobCandidate, capacity: float | None, bars: Mapping[Slo, Confidence]
@@ -137,23 +174,17 @@ class PlanBuilder:
         )
 
     def _memory(self, candidate: JobCandidate) -> JobMemory:
-        peak = self.assessor.evaluator.service.memory_bytes(candidate.setup, candidate.max_batch)
+        service = self.assessor.evaluator.service
+        peak = service.memory_bytes(candidate.setup, candidate.max_batch, candidate.instances)
         factor = error_factor("memory", self.assessor.request.confidence)
         device = candidate.setup.hardware.accelerator.memory_bytes
         return JobMemory(device_bytes=device, peak_bytes=peak, peak_at_confidence_bytes=peak * factor)
 
     def _stages(self, candidate: JobCandidate) -> list[StageRow]:
-        price = self.assessor.evaluator.service.price(candidate.setup)
+        service = self.assessor.evaluator.service
         return [
-            StageRow(
-                name=stage.name,
-                runs=stage.runs,
-                total_s=stage.total_s,
-                communication_s=stage.runs * stage.communication_s,
-                host_bound=stage.host_s > stage.device_s,
-                measured_fraction=stage.measured,
-                interpolated_fraction=stage.interpolated,
-            )
+            _stage(stage, share, f"{job.words}: {stage.name}" if service.mix.several else stage.name)
+            for (share, price), job in zip(service.prices(candidate.setup), service.mix.jobs, strict=True)
             for stage in price.stages
         ]
 
@@ -170,7 +201,9 @@ class PlanBuilder:
     def _notices(self, candidate: JobCandidate) -> list[str]:
         service, memory = self.assessor.evaluator.service, self._memory(candidate)
         found = list(service.bundle(candidate.setup).notices)
-        found += service.price(candidate.setup, candidate.max_batch).notices
+        found += [n for _, price in service.prices(candidate.setup, candidate.max_batch) for n in price.notices]
+        if candidate.instances > 1:
+            found.append("instances of a network share an accelerator: only the waits for the host overlap")
         found += [notice for stage in service.job.network.stages for notice in stage.notices]
         if candidate.setup.precision in ("fp8", "int8"):
             found.append(f"{candidate.setup.precision} products: check the quality of the results")
@@ -181,6 +214,24 @@ class PlanBuilder:
         if candidate.setup.offload:
             found.append("weights are offloaded to the host between stages; the time of these transfers is not counted")
         return list(dict.fromkeys(found))
+
+
+def _stage(stage: StagePrice, share: float, name: str) -> StageRow:
+    """Return a stage of a job that has a share of all jobs; its seconds are those of the mean job."""
+    times = share * stage.runs
+    return StageRow(
+        name=name,
+        runs=stage.runs,
+        total_s=share * stage.total_s,
+        communication_s=times * stage.communication_s,
+        host_bound=stage.host_s > stage.device_s,
+        measured_fraction=stage.measured,
+        interpolated_fraction=stage.interpolated,
+        compute_s=times * stage.compute_s,
+        memory_s=times * stage.memory_s,
+        fixed_s=times * stage.fixed_s,
+        host_s=times * stage.host_s,
+    )
 
 
 def _metrics(verdict: JobVerdict, alone_s: float) -> JobMetrics:

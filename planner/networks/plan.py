@@ -13,17 +13,17 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.networks.files import load_network
-from catalogs.ui.words import digits
+from catalogs.ui.words import counted, digits
 from planner.answer.schema import SearchSummary
 from planner.economics.money import SECONDS_PER_HOUR
 from planner.networks.assess import JobAssessor, NetworkOutcome
 from planner.networks.evaluation import JobEvaluator
-from planner.networks.job import PlannedJob, read_job
 from planner.networks.measure import PlanBuilder, SizedCandidate
+from planner.networks.mix import JobMix, read_jobs
 from planner.networks.refusal import refuse
 from planner.networks.reproduction import reproduce
 from planner.networks.request import NetworkRequest
-from planner.networks.schema import SCHEMA_VERSION, JobBlock, NetworkAnswer, NetworkHardwareRow
+from planner.networks.schema import SCHEMA_VERSION, JobBlock, JobPart, NetworkAnswer, NetworkHardwareRow
 from planner.networks.search import KindSearch, Progress, search_jobs, study_name
 from planner.networks.service import JobService
 from planner.networks.space import make_space
@@ -41,14 +41,14 @@ class NetworkPlanner:
 
     Attributes:
         request: The request.
-        job: Its job.
+        mix: Its jobs.
         builder: Builds plans of its candidates.
         kinds: The searches so far.
         notices: Hardware that is not compared.
     """
 
     request: NetworkRequest
-    job: PlannedJob
+    mix: JobMix
     builder: PlanBuilder
     kinds: list[KindSearch] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
@@ -60,9 +60,9 @@ class NetworkPlanner:
         Raises:
             InputError: The network, or a size of the job, is invalid.
         """
-        job = read_job(load_network(request.model), request.job, request.steps)
-        evaluator = JobEvaluator(request, JobService(job))
-        return cls(request, job, PlanBuilder(JobAssessor(request, evaluator)))
+        mix = read_jobs(load_network(request.model), request.job, request.steps)
+        evaluator = JobEvaluator(request, JobService(mix, request.engine))
+        return cls(request, mix, PlanBuilder(JobAssessor(request, evaluator)))
 
     @property
     def assessor(self) -> JobAssessor:
@@ -146,7 +146,7 @@ class NetworkPlanner:
         most = self.assessor.most_replicas(candidate)
         while True:
             found = self.builder.sized(candidate, rate)
-            if found.met or rate is None or candidate.replicas >= most:
+            if found.met or not self.request.is_required or candidate.replicas >= most:
                 return found
             candidate = candidate.with_replicas(candidate.replicas + 1)
 
@@ -196,7 +196,7 @@ def plan_network(request: NetworkRequest, progress: Progress | None = None) -> N
         schema_version=SCHEMA_VERSION,
         kind="network",
         request=request,
-        job=_job_block(planner.job),
+        job=_job_block(planner.mix),
         feasible=bool(winners),
         best=planner.builder.plan(winners[0]) if winners else None,
         alternatives=[planner.builder.plan(found) for found in rest],
@@ -208,24 +208,42 @@ def plan_network(request: NetworkRequest, progress: Progress | None = None) -> N
     )
 
 
-def _fewest(request: NetworkRequest) -> SizedCandidate | None:
-    """Return the best candidate of a changed request; None if there is none or it cannot be planned."""
+@dataclass(frozen=True, slots=True)
+class PricedCandidate:
+    """The best candidate of a request, and its price; None if no price is known."""
+
+    sized: SizedCandidate
+    usd_per_hour: float | None
+
+
+def best_of(request: NetworkRequest) -> PricedCandidate | None:
+    """Return the best candidate of a request with its price; None if there is none or it cannot be planned."""
     try:
         planner = NetworkPlanner.of(request)
         planner.run()
+        best = next(iter(planner.winners()), None)
+        return None if best is None else PricedCandidate(best, planner.assessor.usd_per_hour(best.candidate))
     except InputError:
         return None
-    return next(iter(planner.winners()), None)
 
 
-def _job_block(job: PlannedJob) -> JobBlock:
+def _fewest(request: NetworkRequest) -> SizedCandidate | None:
+    """Return the best candidate of a changed request; None if there is none or it cannot be planned."""
+    found = best_of(request)
+    return None if found is None else found.sized
+
+
+def _job_block(mix: JobMix) -> JobBlock:
+    job = mix.first
+    parts = [JobPart(share=share, sizes=each.all_sizes) for share, each in zip(mix.shares, mix.jobs, strict=True)]
     return JobBlock(
         network=job.network.name,
         family=job.network.family,
         sizes=job.all_sizes,
-        words=job.words,
+        words=mix.words,
         unit=job.unit,
         units_per_job=job.items,
+        parts=parts if mix.several else [],
     )
 
 
@@ -263,6 +281,7 @@ def _rows(planner: NetworkPlanner, winners: Sequence[SizedCandidate]) -> list[Ne
     """Return a row for each kind of accelerator, best first; none where there is no choice."""
     if len(planner.kinds) < 2:
         return []
+    units = planner.mix.first.items
     rows = [
         NetworkHardwareRow(
             hardware=found.candidate.hardware.text,
@@ -270,7 +289,7 @@ def _rows(planner: NetworkPlanner, winners: Sequence[SizedCandidate]) -> list[Ne
             words=found.candidate.words,
             requests_per_s=found.requests_per_s,
             usd_per_hour=(usd := planner.assessor.usd_per_hour(found.candidate)),
-            usd_per_unit=None if usd is None else usd / (found.requests_per_s * SECONDS_PER_HOUR * planner.job.items),
+            usd_per_unit=None if usd is None else usd / (found.requests_per_s * SECONDS_PER_HOUR * units),
         )
         for found in winners
     ]
@@ -293,15 +312,26 @@ def _why(planner: NetworkPlanner, kind: KindSearch) -> str:
     return min(kind.space.closest.values(), default=(0.0, "it holds no replica"))[1]
 
 
+def _arrivals(request: NetworkRequest, mix: JobMix) -> str:
+    """Return how jobs arrive, and whether they differ."""
+    if request.users is not None:
+        think = f"{request.think_s:g} s" if request.think_s else "no time"
+        words = f"{counted(request.users, 'user')} think {think} on average and then send the next job"
+    else:
+        words = mix.arrivals_words
+    alike = "only jobs of the same sizes run together" if mix.several else "all of them of the same sizes"
+    return f"{words}, {alike}"
+
+
 def _assumptions(request: NetworkRequest, planner: NetworkPlanner) -> list[str]:
     engine = planner.assessor.evaluator.service.engine
     lines = [
-        "jobs arrive at random (Poisson), all of them of the same sizes",
+        _arrivals(request, planner.mix),
         f"{engine} serves them, and a router sends each to the replica with the fewest jobs",
         "latencies are from arrival to the end of the job's batch; transfers of inputs and results are not counted",
         "the published error of the class of networks slows every batch down, at the confidence of the request",
     ]
-    if request.requests_per_s is None:
+    if not request.is_required:
         at = "a light load" if request.objective == "latency" else "the highest rate that meets every objective"
         lines.append(f"no rate given: figures are at {at}")
     return lines

@@ -9,10 +9,12 @@ from typing import Final
 
 from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
-from catalogs.ui.words import digits, percent
+from catalogs.ui.words import counted, digits, percent
 from planner.answer.more_hardware import NEIGHBOURS
 from planner.answer.schema import Suggestion
+from planner.networks.assess import JobAssessor
 from planner.networks.candidate import price_of
+from planner.networks.evaluation import JobEvaluator
 from planner.networks.measure import PlanBuilder, SizedCandidate
 from planner.networks.request import NetworkRequest
 from planner.networks.schema import NetworkPlan, NetworkRefusal
@@ -49,13 +51,13 @@ def refuse(
     for kind in kinds:
         for reason, n in kind.space.reasons.items():
             reasons[reason] = reasons.get(reason, 0) + n
-    closest = _closest(builder, kinds)
+    closest = _closest(builder, kinds) if request.users is None else _closest_to_users(builder, kinds)
     if closest is None:
         excess = {sentence: value for kind in kinds for value, sentence in kind.space.closest.values()}
         binding = min(excess, key=excess.__getitem__) if excess else "no hardware of the request holds the network"
     else:
         binding = _binding(request, closest, builder.plan(closest))
-    changes = [*_load(request, closest), *_execution(request, plan_of), *_hardware(request, kinds, plan_of)]
+    changes = [*_load(request, closest, builder), *_execution(request, plan_of), *_hardware(request, kinds, plan_of)]
     return NetworkRefusal(
         binding_constraint=binding,
         closest=None if closest is None else builder.plan(closest),
@@ -77,9 +79,20 @@ def _closest(builder: PlanBuilder, kinds: Sequence[KindSearch]) -> SizedCandidat
     return None if best is None or not capacities[best] else builder.sized(best)
 
 
+def _closest_to_users(builder: PlanBuilder, kinds: Sequence[KindSearch]) -> SizedCandidate | None:
+    """Return the plan that misses the objectives of users least."""
+    outcomes = [outcome for kind in kinds for outcome in kind.search.outcomes]
+    best = min(outcomes, key=lambda outcome: outcome.ratio, default=None)
+    return None if best is None else builder.sized(best.candidate)
+
+
 def _binding(request: NetworkRequest, closest: SizedCandidate, plan: NetworkPlan) -> str:
     rate, most, budget = request.requests_per_s, closest.requests_per_s, request.max_usd_per_hour
     within = "" if budget is None else f" within the budget of ${budget:g} per hour"
+    if request.users is not None:
+        worst = max(plan.slo, key=lambda row: (row.value_at_confidence_s or math.inf) / row.limit_s)
+        holds = f"{closest.candidate.hardware.text} does not hold {counted(request.users, 'user')}"
+        return f"{holds} with {percent(request.confidence)} confidence{within}: {worst.name} is beyond its limit"
     if rate is None:
         return f"no rate meets the objectives on {request.hardware}{within}"
     words = (
@@ -88,11 +101,29 @@ def _binding(request: NetworkRequest, closest: SizedCandidate, plan: NetworkPlan
     return f"{words}{within}, {percent(most / rate)} of what is required ({plan.limited_by})"
 
 
-def _load(request: NetworkRequest, closest: SizedCandidate | None) -> Iterator[Suggestion]:
-    """Yield the rate that the closest plan holds."""
+def _load(request: NetworkRequest, closest: SizedCandidate | None, builder: PlanBuilder) -> Iterator[Suggestion]:
+    """Yield the rate, or the number of users, that the closest plan holds."""
+    if closest is not None and request.users is not None:
+        most = _most_users(request, closest, builder)
+        if most:
+            words = f"at most {counted(most, 'user')} (--users {most}): {closest.candidate.words}"
+            yield _simulated("users", words, most)
+        return
     if closest is not None and request.requests_per_s is not None and closest.met:
         rate = _rounded_down(closest.requests_per_s)
         yield _simulated("rate", f"at most {rate:g} jobs/s (--rate {rate:g}): {closest.candidate.words}", rate)
+
+
+def _most_users(request: NetworkRequest, closest: SizedCandidate, builder: PlanBuilder) -> int:
+    """Return the most users that the closest plan holds; 0 if it does not hold a single one."""
+    low, high = 0, request.users or 1
+    while high - low > max(1, low // 50):
+        middle = (low + high) // 2
+        fewer = request.replace(users=middle)
+        evaluator = JobEvaluator(fewer, builder.assessor.evaluator.service)
+        sized = PlanBuilder(JobAssessor(fewer, evaluator)).sized(closest.candidate)
+        low, high = (middle, high) if sized.met else (low, middle)
+    return low
 
 
 def _rounded_down(rate: float) -> float:
@@ -162,7 +193,7 @@ def _least_on(request: NetworkRequest, name: str, plan_of: PlanOf) -> SizedCandi
 
 def _nodes(node: Hardware, request: NetworkRequest) -> Iterator[Hardware]:
     """Yield several nodes, where a rate is required: more of them do not make one job faster."""
-    if request.requests_per_s is not None:
+    if request.is_required:
         yield with_nodes(node, _MOST_NODES)
 
 

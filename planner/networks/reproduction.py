@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import shlex
+from collections.abc import Mapping
 from typing import Any
 
 from catalogs.ui.shared_options import DISTRIBUTION, own_version
@@ -16,9 +17,14 @@ from planner.problem.request_keys import network_keys
 
 def command_of(request: NetworkRequest) -> str:
     """Return the command line of a request; it leaves out values at their defaults, except the seed."""
+    return command_of_keys(_flat(request.scenario()))
+
+
+def command_of_keys(keys: Mapping[str, Any]) -> str:
+    """Return the command line that sets these keys, which are dotted, and the seed."""
     options: list[str] = []
     settings: list[str] = []
-    values = _flat(request.scenario()) | {"seed": request.seed}
+    values = {"seed": 0, **keys}
     for key in network_keys().values():
         value = values.get(key.name)
         if key.run_only or value is None:

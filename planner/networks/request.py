@@ -10,6 +10,8 @@ from typing import Annotated, Any, Final, Self
 from pydantic import ConfigDict, model_validator
 
 from catalogs.errors import InputError
+from catalogs.workloads.jobs import load_job_workload
+from planner.networks.mix import is_file_of_jobs
 from planner.problem.key_definition import CHOICE, LOAD, RequestModel, Texts, Whole, key, need_one_of, refuse_if
 from planner.problem.latency_metrics import E2E
 from planner.problem.request import (
@@ -23,6 +25,8 @@ from planner.problem.request import (
     RequiredRate,
     SearchOptions,
     Seed,
+    ThinkTime,
+    Users,
     check_budget,
     check_certainty,
 )
@@ -33,6 +37,9 @@ from planner.problem.tariff import Tariff
 from simulator.networks.execution import ACTIVATION_BYTES
 
 OBJECTIVES: Final = ("cost", "energy", "carbon", "throughput", "latency")
+
+#: What serves the jobs; see `catalogs.deployments.networks.NetworkEngine`.
+ENGINES: Final = ("triton", "sglang-diffusion", "vllm")
 
 #: What launches the operators of a network; see `simulator.networks.execution.Mode`.
 MODES: Final = ("eager", "compiled", "tensorrt")
@@ -60,7 +67,8 @@ class NetworkRequest(RequestModel):
     job: Annotated[
         str | None,
         key(
-            "Job of a network: 1280x720x81 (width, height, frames), or sizes as height=512,tokens=77.",
+            "Job of a network: 1280x720x81 (width, height, frames), sizes as height=512,tokens=77, several with shares "
+            "as 1280x720x81:0.7,832x480x81:0.3, or a file of jobs (.yaml, .csv).",
             LOAD,
             "--job",
             "SIZES",
@@ -70,6 +78,8 @@ class NetworkRequest(RequestModel):
         Whole | None, key("Denoising steps of a job (default: those of the network).", LOAD, "--steps", "N")
     ] = None
     requests_per_s: RequiredRate = None
+    users: Users = None
+    think_s: ThinkTime = 0.0
     confidence: RequiredConfidence = DEFAULT_CONFIDENCE
     max_usd_per_hour: Budget = None
     objective: Annotated[
@@ -87,9 +97,16 @@ class NetworkRequest(RequestModel):
         Texts,
         key("Executions of a network to consider: eager, compiled, tensorrt (default: the first two).", CHOICE),
     ] = ()
+    engine: Annotated[
+        str | None,
+        key("Server of a network: triton, sglang-diffusion or vllm (for texts).", CHOICE, "--engine"),
+    ] = None
     max_batch: Annotated[
         Whole | None, key("Most jobs of a network that are executed together (default: chosen by the plan).", CHOICE)
     ] = None
+    max_instances: Annotated[
+        Whole, key("Most copies of a network on an accelerator, for Triton (1, 2 and 4 are considered).", CHOICE)
+    ] = 4
     tariff: Annotated[Tariff, key("Prices of hardware and electricity.")] = Tariff()
     search: Annotated[SearchOptions, key("How the search runs.")] = SearchOptions()
     seed: Seed = 0
@@ -107,8 +124,18 @@ class NetworkRequest(RequestModel):
         rate = self.requests_per_s
         if rate is not None:
             refuse_if(not 0 < rate < math.inf, "a rate is a number of jobs per second above zero", rate, "1")
-        for name, count in (("steps", self.steps), ("max_batch", self.max_batch)):
+        if self.users is not None:
+            refuse_if(rate is not None, "users replace the rate of jobs", rate, "--users without --rate")
+            refuse_if(self.users < 1, "users are a whole number of at least 1", self.users, "1")
+        refuse_if(
+            self.think_s < 0 or not math.isfinite(self.think_s), "a think time is at least 0 s", self.think_s, "0"
+        )
+        refuse_if(self.think_s > 0 and self.users is None, "a think time is one of users", self.think_s, "--users N")
+        limits = ("steps", self.steps), ("max_batch", self.max_batch), ("max_instances", self.max_instances)
+        for name, count in limits:
             refuse_if(count is not None and count < 1, f"{name} must be a whole number of at least 1", count, "1")
+        if self.engine is not None:
+            need_one_of("an engine of networks", self.engine, ENGINES)
         for precision in self.precisions:
             need_one_of("a precision of networks", precision, tuple(ACTIVATION_BYTES))
         for mode in self.modes:
@@ -128,6 +155,11 @@ class NetworkRequest(RequestModel):
         return tuple(replace(slo, metric=E2E.name, metric_given=True) for slo in self.slos)
 
     @property
+    def is_required(self) -> bool:
+        """Return whether a load is required: a rate, or users; otherwise the highest rate is searched."""
+        return self.requests_per_s is not None or self.users is not None
+
+    @property
     def slo_words(self) -> list[str]:
         """Return each objective as a sentence."""
         return [slo.words.replace("requests", "jobs") for slo in self.objectives]
@@ -144,6 +176,7 @@ class NetworkRequest(RequestModel):
             "slo": [slo.text for slo in self.objectives],
             "job": self.job,
             "rate": self.requests_per_s,
+            "users": self.users,
             "confidence": self.confidence,
             "objective": self.objective,
             "seed": self.seed,
@@ -169,4 +202,7 @@ def network_request(keys: Mapping[str, Any]) -> NetworkRequest:
             raise InputError(f"{network_keys()[name].option} is needed", hint=EXAMPLE)
     if not given.get("slo"):
         raise InputError("an SLO is needed, written e2e.STAT=LIMIT", None, "e2e.p99=2s")
+    if given.get("rate") is None and given.get("users") is None and is_file_of_jobs(given.get("job")):
+        rate = load_job_workload(str(given["job"])).requests_per_s
+        given |= {} if rate is None else {"rate": rate}
     return NetworkRequest(**nested(given))

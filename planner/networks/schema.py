@@ -15,16 +15,24 @@ from planner.networks.request import NetworkRequest
 SCHEMA_VERSION: Final = 1
 
 
+class JobPart(JsonBlock):
+    """One of several jobs: its share of all jobs, and its sizes."""
+
+    share: float
+    sizes: dict[str, int]
+
+
 class JobBlock(JsonBlock):
     """The job of a plan: its sizes, and what it yields.
 
     Attributes:
         network: The network.
         family: What it does.
-        sizes: Every size of the job.
+        sizes: Every size of the job, the first one of several.
         words: The sizes in words.
         unit: What a job yields, such as "image"; figures per unit count these.
         units_per_job: How many one job yields.
+        parts: The different jobs; empty where all jobs are equal.
     """
 
     network: str
@@ -33,6 +41,7 @@ class JobBlock(JsonBlock):
     words: str
     unit: str
     units_per_job: int
+    parts: list[JobPart] = Field(default_factory=list)
 
 
 class JobMetrics(JsonBlock):
@@ -81,7 +90,11 @@ class JobMemory(JsonBlock):
 
 
 class StageRow(JsonBlock):
-    """One stage of a job on one replica: how often it runs, the seconds of all runs, and where its time is known."""
+    """One stage of a job on one replica: how often it runs, the seconds of all runs, and where its time is known.
+
+    `compute_s` and `memory_s` are the seconds of kernels that are bound by arithmetic and by bytes, `fixed_s` those of
+    short kernels, and `host_s` the seconds of launches on the host. All of them are of all runs.
+    """
 
     name: str
     runs: int
@@ -90,6 +103,10 @@ class StageRow(JsonBlock):
     host_bound: bool
     measured_fraction: float
     interpolated_fraction: float
+    compute_s: float = 0.0
+    memory_s: float = 0.0
+    fixed_s: float = 0.0
+    host_s: float = 0.0
 
 
 class PriceError(JsonBlock):
@@ -104,8 +121,20 @@ class PriceError(JsonBlock):
     bundle: str
 
 
+class LoadPoint(JsonBlock):
+    """A plan under another load, at the predicted speed: one short run with the seed of the request."""
+
+    requests_per_s: float
+    e2e_s: Stats
+    usd_per_unit: float | None
+    wh_per_unit: float
+
+
 class NetworkPlan(JsonBlock):
-    """One plan of an answer: a deployment that `simulate` reads, and its figures at `requests_per_s` jobs/s."""
+    """One plan of an answer: a deployment that `simulate` reads, and its figures at `requests_per_s` jobs/s.
+
+    `curve` holds the plan from a light load to its capacity.
+    """
 
     deployment: dict[str, Any]
     words: str
@@ -121,7 +150,13 @@ class NetworkPlan(JsonBlock):
     memory: JobMemory
     stages: list[StageRow]
     error: PriceError
+    curve: list[LoadPoint] = Field(default_factory=list)
     notices: list[str] = Field(default_factory=list)
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Return the price of the plan; None if it is unknown."""
+        return None if self.cost is None else self.cost.usd_per_hour
 
 
 class NetworkHardwareRow(JsonBlock):

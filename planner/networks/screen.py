@@ -12,7 +12,7 @@ from planner.answer.plan_schema import SloResult
 from planner.answer.schema import GOALS
 from planner.economics.money import offer_words
 from planner.networks.deploy import NetworkPackage
-from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan, UnitEnergy
+from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan
 from planner.sections.refusal import NO_REASON, refused_lines, ruled_out_lines
 from planner.sections.section import interval_words, level_words, verdict_words
 
@@ -39,19 +39,23 @@ def render(answer: NetworkAnswer, width: int = PIPED) -> str:
     return "\n".join(rows)
 
 
-def _question(answer: NetworkAnswer) -> Line:
+def question_words(answer: NetworkAnswer) -> str:
+    """Return the request in words: the network, the hardware, the job, the load, and what is optimised."""
     request, job = answer.request, answer.job
-    if request.requests_per_s is not None:
+    if request.users is not None:
+        think = f" with a think time of {seconds(request.think_s)}" if request.think_s else ""
+        rate = f"{counted(request.users, 'user')}{think}"
+    elif request.requests_per_s is not None:
         rate = f"{digits(request.requests_per_s)} jobs/s"
     else:
         rate = "a light load" if request.objective == "latency" else "highest rate that holds"
     goal = GOALS.get(request.objective, f"lowest {request.objective}")
-    return "Request", f"{job.network} ({job.family}) on {request.hardware}, job {job.words}, {rate}, {goal}"
+    return f"{job.network} ({job.family}) on {request.hardware}, job {job.words}, {rate}, {goal}"
 
 
 def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
     request, unit = answer.request, answer.job.unit
-    yield _question(answer)
+    yield "Request", question_words(answer)
     yield "", ""
     yield "Recommended", best.words
     for words, row in zip(request.slo_words, best.slo, strict=True):
@@ -60,10 +64,10 @@ def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
         yield "", f"{row.name} = {seconds(row.value_s)} ({interval}): {verdict_words(row.met, row.probability_met)}"
     yield from _capacity(answer, best)
     yield from _money(best, unit)
-    yield "Energy", _energy_words(best.energy, unit)
+    yield "Energy", _energy_line(best, unit)
     yield from _machine(best)
     for other in answer.alternatives:
-        yield "Alternative", f"{other.words}: {_difference(other, unit)}"
+        yield "Alternative", f"{other.words}: {difference_words(other, unit)}"
     for i, kind in enumerate(answer.hardware):
         yield "" if i else "Hardware", _hardware_words(kind, unit)
     for notice in (*answer.search.left_out, *best.notices[:4]):
@@ -75,12 +79,18 @@ def _feasible(answer: NetworkAnswer, best: NetworkPlan) -> Iterator[Line]:
 def _capacity(answer: NetworkAnswer, plan: NetworkPlan) -> Iterator[Line]:
     unit = answer.job.unit
     sure = percent(answer.request.confidence)
+    label = "" if plan.capacity_requests_per_s is not None else "Load"
     if plan.capacity_requests_per_s is not None:
         why = f" ({plan.limited_by})" if plan.limited_by else ""
         yield "Capacity", f"{digits(plan.capacity_requests_per_s)} jobs/s with {sure} confidence{why}"
-    each = f"{plan.units_per_hour:,.4g}" if plan.units_per_hour < 1000 else f"{plan.units_per_hour:,.0f}"
     rate = digits(plan.requests_per_s)
-    yield "", f"{each} {unit}s per hour at {rate} jobs/s; latency, cost and energy refer to this rate"
+    yield label, f"{hourly_words(plan, unit)} at {rate} jobs/s; latency, cost and energy refer to this rate"
+
+
+def hourly_words(plan: NetworkPlan, unit: str) -> str:
+    """Return how many units a plan yields in an hour."""
+    n = plan.units_per_hour
+    return f"{f'{n:,.0f}' if n >= 1000 else f'{n:.4g}'} {unit}s per hour"
 
 
 def _money(plan: NetworkPlan, unit: str) -> Iterator[Line]:
@@ -93,12 +103,21 @@ def _money(plan: NetworkPlan, unit: str) -> Iterator[Line]:
     yield "", offer_words(cost)
 
 
-def _energy_words(energy: UnitEnergy, unit: str) -> str:
+def _energy_line(plan: NetworkPlan, unit: str) -> str:
+    energy = plan.energy
     grid = f"grid {energy.grid_region} ({energy.grid_reason})"
-    return (
-        f"{kilowatts(energy.w_mean)}; {per_units(energy.wh_per_unit, unit, lambda wh: f'{digits(wh)} Wh')}, "
-        f"{per_units(energy.gco2e_per_unit, unit, lambda g: f'{digits(g)} gCO2e')} (PUE {energy.pue:g}; {grid})"
-    )
+    per_unit = f"{energy_words(plan, unit)}, {carbon_words(plan, unit)}"
+    return f"{kilowatts(energy.w_mean)}; {per_unit} (PUE {energy.pue:g}; {grid})"
+
+
+def energy_words(plan: NetworkPlan, unit: str) -> str:
+    """Return the energy of a unit."""
+    return per_units(plan.energy.wh_per_unit, unit, lambda wh: f"{digits(wh)} Wh")
+
+
+def carbon_words(plan: NetworkPlan, unit: str) -> str:
+    """Return the carbon of a unit."""
+    return per_units(plan.energy.gco2e_per_unit, unit, lambda grams: f"{digits(grams)} gCO2e")
 
 
 def per_units(value: float | None, unit: str, write: Callable[[float], str]) -> str:
@@ -141,13 +160,14 @@ def _hardware_words(row: NetworkHardwareRow, unit: str) -> str:
     return f"{row.hardware}: no plan, {row.why}"
 
 
-def _difference(other: NetworkPlan, unit: str) -> str:
+def difference_words(other: NetworkPlan, unit: str) -> str:
+    """Return the capacity, the cost and the energy of an alternative."""
     found = []
     if other.capacity_requests_per_s is not None:
         found.append(f"capacity {digits(other.capacity_requests_per_s)} jobs/s")
     if other.cost is not None and other.cost.usd_per_hour is not None:
         found.append(f"{dollars(other.cost.usd_per_hour)}/h, {per_units(other.usd_per_unit, unit, dollars)}")
-    return ", ".join([*found, per_units(other.energy.wh_per_unit, unit, lambda wh: f"{digits(wh)} Wh")])
+    return ", ".join([*found, energy_words(other, unit)])
 
 
 def _search(answer: NetworkAnswer) -> Line:
@@ -160,7 +180,7 @@ def _search(answer: NetworkAnswer) -> Line:
 
 def _refused(answer: NetworkAnswer) -> Iterator[Line]:
     refusal, search = answer.infeasible, answer.search
-    yield _question(answer)
+    yield "Request", question_words(answer)
     yield from refused_lines(
         NO_REASON if refusal is None else refusal.binding_constraint,
         answer.request.slo_words,

@@ -168,19 +168,19 @@ class _Run:
         return self.bounds[candidate] > best.score - tie
 
 
-_NAMES: Final = ("setup", "max_batch", "queue_delay_s")
+_NAMES: Final = ("setup", "max_batch", "queue_delay_s", "instances")
 
 
 def _params(candidate: JobCandidate) -> Params:
     """Return the parameters that identify a candidate in a study."""
     setup = candidate.setup
-    return f"{setup.hardware.text}: {setup.words}", candidate.max_batch, candidate.queue_delay_s
+    return f"{setup.hardware.text}: {setup.words}", candidate.max_batch, candidate.queue_delay_s, candidate.instances
 
 
 def study_name(request: NetworkRequest, hardware: str) -> str:
     """Return the name of the study of a request on one kind of hardware: equal names mean equal searches."""
     block = {k: v for k, v in request.as_dict().items() if k not in ("search", "slo_words")}
-    text = json.dumps({**block, "searched": hardware}, sort_keys=True)
+    text = json.dumps({**block, "searched": hardware, "by": _NAMES}, sort_keys=True)
     return f"network {hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

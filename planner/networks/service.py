@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import exp, log
 from statistics import NormalDist
 from typing import Final
 
 from calibration.bundles.bundle import Bundle, load_bundle
+from catalogs.errors import InputError
 from planner.networks.candidate import Setup
 from planner.networks.job import BATCH, STEPS, PlannedJob
+from planner.networks.mix import JobMix
+from planner.problem.slo import Slo
 from simulator.networks.factors import IntervalClass, interval_factor, load_factors, seconds_class
 from simulator.networks.job import JobPrice, price_job
+
+#: The engine whose pooling runner serves networks with one output for each text.
+POOLING: Final = "vllm"
+
+#: The families of such networks.
+POOLED_FAMILIES: Final = ("text embedding", "text reranking")
 
 #: Level of the published intervals of errors (docs/accuracy-networks.md), which are two-sided.
 PUBLISHED_LEVEL: Final = 0.9
@@ -30,15 +40,43 @@ def error_factor(kind: IntervalClass, level: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class JobService:
-    """Prices of one job on any setup; each is computed once.
+    """Prices of the jobs of a plan on any setup; each is computed once.
 
     Attributes:
-        job: The job.
+        mix: The jobs.
+        requested: The engine that the request names; None: the usual one.
+        change: Changes every price, as a counterfactual does; None: the prices as they are.
+
+    Raises:
+        InputError: The engine does not serve such jobs.
     """
 
-    job: PlannedJob
-    _prices: dict[tuple[Setup, int], JobPrice] = field(default_factory=dict, repr=False, compare=False)
+    mix: JobMix
+    requested: str | None = None
+    change: Callable[[JobPrice], JobPrice] | None = None
+    _prices: dict[tuple[Setup, int, int], JobPrice] = field(default_factory=dict, repr=False, compare=False)
     _bundles: dict[str, Bundle] = field(default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        family, usual = self.job.network.family, self._usual
+        if self.requested in (None, usual) or (self.requested == POOLING and family in POOLED_FAMILIES):
+            return
+        others = f", {POOLING}" if family in POOLED_FAMILIES else ""
+        raise InputError(f"{self.requested} does not serve networks of {family}", self.requested, f"{usual}{others}")
+
+    @property
+    def _usual(self) -> str:
+        return "sglang-diffusion" if self.repeats else "triton"
+
+    @property
+    def waits(self) -> bool:
+        """Return whether the engine can let a job wait for others."""
+        return self.engine != POOLING
+
+    @property
+    def job(self) -> PlannedJob:
+        """Return the job, the first one of several."""
+        return self.mix.first
 
     @property
     def repeats(self) -> bool:
@@ -47,8 +85,8 @@ class JobService:
 
     @property
     def engine(self) -> str:
-        """Return the engine that serves such jobs: SGLang-Diffusion for denoising, otherwise Triton."""
-        return "sglang-diffusion" if self.repeats else "triton"
+        """Return the requested engine, or the usual one: SGLang-Diffusion for denoising, otherwise Triton."""
+        return self.requested or self._usual
 
     def bundle(self, setup: Setup) -> Bundle:
         """Return the calibration of the accelerator of a setup.
@@ -67,39 +105,64 @@ class JobService:
         names = sorted(f"{b.name} {sorted(b.provenance.items(), key=str)}" for b in self._bundles.values())
         return " + ".join([*names, load_factors().model_dump_json()])
 
-    def price(self, setup: Setup, jobs: int = 1) -> JobPrice:
-        """Return the price of a batch of jobs.
+    def price(self, setup: Setup, jobs: int = 1, kind: int = 0) -> JobPrice:
+        """Return the price of a batch of equal jobs, of one kind of the mix.
 
         Raises:
             InputError: The setup cannot execute the job.
         """
-        key = setup, jobs
+        key = setup, jobs, kind
         if key not in self._prices:
-            sizes = dict(self.job.sizes)
-            if BATCH in self.job.all_sizes:
-                sizes[BATCH] = jobs * self.job.items
-            self._prices[key] = price_job(self.job.network, self.bundle(setup), setup.hardware, setup.execution, sizes)
+            job = self.mix.jobs[kind]
+            sizes = dict(job.sizes)
+            if BATCH in job.all_sizes:
+                sizes[BATCH] = jobs * job.items
+            found = price_job(job.network, self.bundle(setup), setup.hardware, setup.execution, sizes)
+            self._prices[key] = found if self.change is None else self.change(found)
         return self._prices[key]
 
+    def prices(self, setup: Setup, jobs: int = 1) -> list[tuple[float, JobPrice]]:
+        """Return the share of each kind of job with the price of a batch of it."""
+        return [(share, self.price(setup, jobs, kind)) for kind, share in enumerate(self.mix.shares)]
+
     def seconds(self, setup: Setup, jobs: int = 1) -> float:
-        """Return the seconds of a batch of jobs."""
-        return self.price(setup, jobs).seconds
+        """Return the seconds of a batch of jobs, the mean over the kinds of job."""
+        return sum(share * price.seconds for share, price in self.prices(setup, jobs))
+
+    def statistic_s(self, setup: Setup, jobs: int, slo: Slo) -> float:
+        """Return the statistic of an objective over the seconds of batches of each kind of job, without any wait."""
+        if not self.mix.several:
+            return self.seconds(setup, jobs)
+        seconds = {kind: self.price(setup, jobs, kind).seconds for kind in range(len(self.mix.jobs))}
+        return self.mix.statistic_s(seconds, slo)
 
     def joules(self, setup: Setup, jobs: int = 1) -> float:
-        """Return the joules of all accelerators of a replica in a batch of jobs."""
-        return setup.ranks * sum(stage.runs * stage.joules for stage in self.price(setup, jobs).stages)
+        """Return the joules of all accelerators of a replica in a batch of jobs, the mean over the kinds of job."""
+        each = (share * sum(s.runs * s.joules for s in price.stages) for share, price in self.prices(setup, jobs))
+        return setup.ranks * sum(each)
 
-    def memory_bytes(self, setup: Setup, jobs: int = 1) -> float:
-        """Return the peak memory of one accelerator in a batch of jobs."""
-        return self.price(setup, jobs).peak_memory_bytes
+    def memory_bytes(self, setup: Setup, jobs: int = 1, instances: int = 1) -> float:
+        """Return the peak memory of one accelerator in batches of jobs, one of the largest kind for each instance."""
+        return instances * max(price.peak_memory_bytes for _, price in self.prices(setup, jobs))
 
-    def fits(self, setup: Setup, jobs: int = 1) -> bool:
-        """Return whether a batch of jobs is predicted to fit into the memory of an accelerator."""
-        return self.memory_bytes(setup, jobs) <= setup.hardware.accelerator.memory_bytes
+    def fits(self, setup: Setup, jobs: int = 1, instances: int = 1) -> bool:
+        """Return whether batches of jobs are predicted to fit into the memory of an accelerator."""
+        return self.memory_bytes(setup, jobs, instances) <= setup.hardware.accelerator.memory_bytes
 
-    def fluid_jobs_per_s(self, setup: Setup, max_batch: int) -> float:
-        """Return the rate of one replica whose batches are always as large as serves most jobs per second."""
-        return max(jobs / self.seconds(setup, jobs) for jobs in batch_sizes(max_batch))
+    def fluid_jobs_per_s(self, setup: Setup, max_batch: int, instances: int = 1) -> float:
+        """Return the rate of one replica whose batches are always as large as serves most jobs per second.
+
+        Several instances hide each other's host time: at most all of it (simulator/jobs/accelerator.py). Batches are
+        of equal jobs, so that a job of each kind takes its own least time.
+        """
+        sizes = batch_sizes(max_batch)
+        if instances == 1 and not self.mix.several:
+            return max(jobs / self.seconds(setup, jobs) for jobs in sizes)
+        each_s = 0.0
+        for kind, share in enumerate(self.mix.shares):
+            prices = [(jobs, self.price(setup, jobs, kind)) for jobs in sizes]
+            each_s += share * min(max(p.seconds / instances, busy_s(p)) / jobs for jobs, p in prices)
+        return 1.0 / each_s
 
     def error_class(self, setup: Setup) -> IntervalClass:
         """Return the class of networks whose published error applies."""
@@ -108,6 +171,11 @@ class JobService:
     def slowdown(self, setup: Setup, level: float) -> float:
         """Return the factor on the seconds of a job that holds with a probability."""
         return error_factor(self.error_class(setup), level)
+
+
+def busy_s(price: JobPrice) -> float:
+    """Return the seconds in which the kernels and collectives of a job keep its accelerators busy."""
+    return min(price.seconds, sum(s.runs * (s.device_s + s.communication_s) for s in price.stages))
 
 
 def batch_sizes(most: int) -> list[int]:

@@ -17,6 +17,9 @@ from planner.networks.request import NetworkRequest
 from planner.networks.service import JobService, batch_sizes
 from simulator.networks.execution import Mode, Parallelism
 
+#: Copies of a network on an accelerator that are considered.
+INSTANCES: Final = (1, 2, 4)
+
 #: Largest batch that is considered where the request names none.
 MOST_BATCH: Final = 128
 
@@ -149,9 +152,9 @@ def _add(space: Space, request: NetworkRequest, service: JobService, plain: Setu
         words = f"one job needs {gigabytes(least)} of an accelerator's {gigabytes(own.memory_bytes)} ({own.name})"
         space.discard("memory", least / own.memory_bytes, words)
         return
-    limit_s = min(slo.limit_s for slo in request.objectives)
     slow = service.slowdown(setup, request.confidence)
-    alone_s = service.seconds(setup) * slow
+    tightest = max(request.objectives, key=lambda slo: service.statistic_s(setup, 1, slo) / slo.limit_s)
+    limit_s, alone_s = tightest.limit_s, slow * service.statistic_s(setup, 1, tightest)
     if space.floor is None or alone_s < space.floor[1]:
         space.floor = setup, alone_s
     if alone_s > limit_s:
@@ -161,17 +164,21 @@ def _add(space: Space, request: NetworkRequest, service: JobService, plain: Setu
         return
     best = 0.0
     for batch in _batches(request, service, setup):
-        batch_s = service.seconds(setup, batch)
+        batch_s = service.statistic_s(setup, batch, tightest)
         if batch_s * slow > limit_s and batch > 1:
             words = f"a batch of {batch} takes {seconds(batch_s * slow)}, above the limit of {seconds(limit_s)}"
             space.discard("batch", batch_s * slow / limit_s, words)
             break
-        if batch / batch_s < _GAIN * best:
+        per_s = batch / service.seconds(setup, batch)
+        if per_s < _GAIN * best:
             space.discard("no gain", 1.0, "a larger batch serves no more jobs per second")
             continue
-        best = batch / batch_s
-        delays = {_rounded(share * (limit_s - batch_s * slow)) for share in _DELAY_SHARES if batch > 1 or not share}
-        space.left += [JobCandidate(setup, setup.most_replicas, batch, delay) for delay in sorted(delays)]
+        best = per_s
+        shares = _DELAY_SHARES if batch > 1 and service.waits else (0.0,)
+        delays = {_rounded(share * (limit_s - batch_s * slow)) for share in shares}
+        for instances in _instances(request, service, setup, batch):
+            found = [JobCandidate(setup, setup.most_replicas, batch, delay, instances) for delay in sorted(delays)]
+            space.left += found
 
 
 def _variants(plain: Setup, service: JobService) -> Iterator[Setup]:
@@ -192,6 +199,22 @@ def _batches(request: NetworkRequest, service: JobService, setup: Setup) -> Iter
         if not service.fits(setup, batch):
             return
         yield batch
+
+
+def _instances(request: NetworkRequest, service: JobService, setup: Setup, batch: int) -> Iterator[int]:
+    """Yield the copies of a network on an accelerator that serve more jobs than fewer of them, and that fit."""
+    before = 0.0
+    for instances in INSTANCES:
+        several = instances > 1
+        if several and (instances > request.max_instances or service.engine != "triton"):
+            return
+        if several and (setup.hardware.accelerator.kind != "gpu" or not service.fits(setup, batch, instances)):
+            return
+        per_s = service.fluid_jobs_per_s(setup, batch, instances) if request.max_instances > 1 else 1.0
+        if per_s < _GAIN * before:
+            return
+        before = per_s
+        yield instances
 
 
 def _rounded(delay_s: float) -> float:

@@ -123,7 +123,8 @@ def _check(job: JobBlock, keys: Json) -> None:
         rule = f"text-embeddings-inference computes in {', '.join(sorted(set(_DTYPES.values())))}"
         raise InputError(rule, keys["precision"], "--precisions bf16")
     if keys["instances"] > 1:
-        raise InputError("text-embeddings-inference runs one instance on an accelerator", keys["instances"], "1")
+        rule = "text-embeddings-inference runs one instance on an accelerator"
+        raise InputError(rule, keys["instances"], "plan --set max_instances=1")
 
 
 def _servers(replicas: int, image: str, options: list[str], unit: Accelerator) -> list[str]:

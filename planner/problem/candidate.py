@@ -17,6 +17,11 @@ _ONE: Final = Layout()
 #: The key of deployment.yaml for the API server processes of each replica.
 API_SERVERS: Final = "api_server_count"
 
+#: The keys of deployment.yaml for a pool of encoders, and for how items are served.
+ENCODER_POOL: Final = "encoder_pool"
+
+MULTIMODAL: Final = "multimodal"
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class DeploymentOverrides:
@@ -100,6 +105,7 @@ class Candidate:
         max_num_batched_tokens: Token budget of a step.
         split: The prefill replicas, if the candidate is disaggregated.
         rest: Further keys of deployment.yaml.
+        part: "encode" for the replicas of the encoder pool of a candidate alone (see `pools`).
     """
 
     hardware: Hardware
@@ -111,6 +117,7 @@ class Candidate:
     max_num_batched_tokens: int
     split: Split = WHOLE
     rest: DeploymentOverrides = NO_OVERRIDES
+    part: Role = "both"
 
     def __lt__(self, other: Candidate) -> bool:
         return self._order < other._order
@@ -123,7 +130,38 @@ class Candidate:
     @property
     def accelerators(self) -> int:
         """Return the accelerators of all replicas."""
-        return self.replicas * self.layout.accelerators + self.split.replicas * self.split.layout.accelerators
+        prompts = self.split.replicas * self.split.layout.accelerators
+        return self.replicas * self.layout.accelerators + prompts + self.encoder_accelerators
+
+    @property
+    def encoders(self) -> tuple[int, Layout]:
+        """Return the number of replicas of the encoder pool, 0 without one, and the layout of each of them."""
+        pool = self.rest.values.get(ENCODER_POOL) or {}
+        ranks = int((pool.get("encode") or {}).get("tensor_parallel", 1))
+        return int(pool.get("replicas", 0)), Layout(tensor_parallel=ranks)
+
+    @property
+    def encoder_accelerators(self) -> int:
+        """Return the accelerators of the encoder pool."""
+        replicas, layout = self.encoders
+        return replicas * layout.accelerators
+
+    @property
+    def whole_towers(self) -> bool:
+        """Return whether every tensor rank holds whole towers and encodes its share of the items."""
+        how = self.rest.values.get(MULTIMODAL) or {}
+        return how.get("encoder_parallel") == "data"
+
+    def with_encoders(self, replicas: int) -> Candidate:
+        """Return the candidate with an encoder pool of so many accelerators, in place of replicas that it displaces."""
+        fewer = (self.hardware.n_accelerators - replicas) // self.layout.accelerators
+        rest = DeploymentOverrides({**self.rest.values, ENCODER_POOL: {"replicas": replicas}})
+        return replace(self, replicas=min(self.replicas, fewer), rest=rest)
+
+    def with_whole_towers(self) -> Candidate:
+        """Return the candidate with whole towers on every tensor rank."""
+        how = {**(self.rest.values.get(MULTIMODAL) or {}), "encoder_parallel": "data"}
+        return replace(self, rest=DeploymentOverrides({**self.rest.values, MULTIMODAL: how}))
 
     @property
     def microbatches(self) -> int:
@@ -143,13 +181,15 @@ class Candidate:
     @property
     def step_choices(self) -> tuple[object, ...]:
         """Return the choices that determine the time of a given step, which API servers do not change."""
-        rest = self.rest.without(API_SERVERS)
-        return (*astuple(self.layout), self.weight_dtype, self.kv_dtype, *((rest.text,) if rest else ()))
+        rest = self.rest.without(API_SERVERS).without(ENCODER_POOL)  # their number changes no step
+        pools = (self.part, "behind an encoder pool") if self.encoders[0] else ()
+        return (*astuple(self.layout), self.weight_dtype, self.kv_dtype, *((rest.text,) if rest else ()), *pools)
 
     @property
     def family(self) -> tuple[object, ...]:
         """Return the choices in which alternatives must differ: parallelism, weights and speculation."""
-        return (self.hardware, *astuple(self.layout), self.weight_dtype, *self._prefill, self.drafts)
+        own = (self.hardware, *astuple(self.layout), self.weight_dtype, *self._prefill, self.drafts)
+        return (*own, self.encoders) if self.encoders[0] else own
 
     @property
     def api_servers(self) -> int:
@@ -172,7 +212,18 @@ class Candidate:
 
     @property
     def pools(self) -> tuple[CandidatePool, ...]:
-        """Return the pools of replicas in the order in which a request visits them: one, or prefill and then decode."""
+        """Return the pools of replicas in the order in which a request visits them.
+
+        There is one, or prefill and then decode, each behind the encoder pool, if there is one.
+        """
+        encoders, layout = self.encoders
+        if not encoders or self.part == "encode":
+            return self._language_pools
+        first = replace(self, replicas=encoders, layout=layout, split=WHOLE, part="encode")
+        return CandidatePool("encode", first), *self._language_pools
+
+    @property
+    def _language_pools(self) -> tuple[CandidatePool, ...]:
         if not self.split:
             return (CandidatePool("both", self),)
         decode = replace(self, split=WHOLE)
@@ -190,14 +241,16 @@ class Candidate:
         For example "2 replicas x TP4, fp8 weights, bf16 KV, 256 sequences, 8192 batched tokens".
         """
         return (
-            f"{count_words(self.replicas, self.layout, self.split)}, {self.weight_dtype} weights, {self.kv_dtype} KV, "
+            f"{encoder_words(*self.encoders)}{count_words(self.replicas, self.layout, self.split)}, "
+            f"{self.weight_dtype} weights, {self.kv_dtype} KV, "
             f"{self.max_num_seqs} sequences, {self.max_num_batched_tokens} batched tokens"
-            f"{', speculating' if self.drafts else ''}{api_server_words(self.api_servers, self.layout)}"
+            f"{', speculating' if self.drafts else ''}{', whole towers on every rank' if self.whole_towers else ''}"
+            f"{api_server_words(self.api_servers, self.layout)}"
         )
 
     def as_dict(self) -> dict[str, object]:
         """Return the candidate as JSON types, with hardware as its text and further keys as JSON text."""
-        kept: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self)}
+        kept: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "part"}
         split: dict[str, object] = {"replicas": self.split.replicas, "layout": asdict(self.split.layout)}
         split |= {"rest": self.split.rest.text} if self.split.rest else {}
         layouts = {"layout": asdict(self.layout), "split": split}
@@ -208,11 +261,18 @@ class Candidate:
         own = ("replicas", *_OWN_KEYS)
         written: dict[str, Any] = {"model": model, "engine": engine, "hardware": self.hardware.text}
         written |= asdict(self.layout) | {name: getattr(self, name) for name in own}
+        if self.part == "encode":  # with a replica of the language model, which no one reads
+            written |= asdict(Layout()) | {"replicas": 1}
         if self.split:
             counts = {"prefill_replicas": self.split.replicas, "decode_replicas": self.replicas}
             prefill = asdict(self.split.layout) | dict(self.split.prefill)
             written |= {"replicas": 1, "disaggregation": {**self.split.rest.values, **counts, "prefill": prefill}}
         return validate_as(Deployment, written | dict(self.rest.values), "the deployment")
+
+
+def encoder_words(replicas: int, layout: Layout) -> str:
+    """Return the encoder pool in words, for example "2 encoders x TP1 + "; empty without one."""
+    return f"{'1 encoder' if replicas == 1 else f'{replicas} encoders'} x {layout.words} + " if replicas else ""
 
 
 def count_words(replicas: int, layout: Layout, split: Split = WHOLE) -> str:
@@ -227,7 +287,11 @@ def replicas_words(d: dict[str, Any]) -> str:
 
     A pool of a disaggregated deployment states only the keys in which it differs from the deployment.
     """
-    split = d.get("disaggregation")
+    split, pool = d.get("disaggregation"), d.get(ENCODER_POOL)
+    if pool:
+        ranks = int((pool.get("encode") or {}).get("tensor_parallel", 1))
+        first = encoder_words(pool["replicas"], Layout(tensor_parallel=ranks))
+        return first + replicas_words({**d, ENCODER_POOL: None})
     if not split:
         return count_words(d["replicas"], _layout(d))
     prefill, decode = (_layout(d | split.get(role, {})) for role in ("prefill", "decode"))
@@ -248,13 +312,19 @@ def deployment_words(d: dict[str, Any]) -> str:
     return (
         f"{replicas_words(d)} on {d['hardware']}, {d['weight_dtype']} weights, {d['kv_dtype']} KV, "
         f"{d['max_num_seqs']} sequences, {d['max_num_batched_tokens']} batched tokens"
-        f"{drafts_words(d.get('speculative'))}{api_server_words(d.get(API_SERVERS), _layout(d))}"
+        f"{drafts_words(d.get('speculative'))}{tower_words(d.get(MULTIMODAL))}"
+        f"{api_server_words(d.get(API_SERVERS), _layout(d))}"
     )
 
 
 def api_server_words(count: int | None, layout: Layout) -> str:
     """Return the API server processes in words, for example ", 4 API servers"; empty for the default number."""
     return "" if count is None or count == layout.data_parallel else f", {count} API servers"
+
+
+def tower_words(multimodal: dict[str, Any] | None) -> str:
+    """Return how tensor ranks share the towers, where they do not divide their weights; empty otherwise."""
+    return ", whole towers on every rank" if (multimodal or {}).get("encoder_parallel") == "data" else ""
 
 
 def drafts_words(speculative: dict[str, Any] | None) -> str:

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from catalogs.deployments.networks import is_network
 from catalogs.errors import InputError, nearest_name
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.request import PlanRequest
 from planner.problem.request_keys import FRONT_KEYS
 from planner.problem.scenario import request_of_keys
-from planner.problem.slo import Slo, parse_slo, parse_slos, split_slos
+from planner.problem.slo import Slo, parse_slo, parse_slos, split_slos, unclosed
 
 #: Name to unit and words, all per token made while the load lasts.
 PER_TOKEN: Final[dict[str, tuple[str, str]]] = {
@@ -57,13 +58,18 @@ class ParetoAxis:
         return self.name == "cost"
 
 
-def parse_axes(text: str) -> tuple[ParetoAxis, ...]:
-    """Return the axes of text such as "cost,ttft.p99": two or three, at least one of them a latency.
+def parse_axes(*texts: str) -> tuple[ParetoAxis, ...]:
+    """Return the axes of texts such as "cost,ttft.p99": two or three, at least one of them a latency.
 
     Raises:
         InputError: An axis is unknown, or there are too few, too many or only costs.
     """
-    names = [part.lower() for part in split_slos(text)]
+    text = ",".join(texts)
+    for each in texts:
+        if unclosed(each):
+            rule = "the bracket of a condition is not closed: ] is missing"
+            raise InputError(rule, each, "cost,e2e[in<1k,out<256].p99")
+    names = [part.lower() for each in texts for part in split_slos(each)]
     if not FEWEST <= len(names) <= MOST or len(set(names)) < len(names):
         raise InputError("--axes takes two or three different objectives", text, "cost,ttft.p99")
     axes = tuple(_axis(name) for name in names)
@@ -107,6 +113,8 @@ def front_request(keys: dict[str, Any], axes: tuple[ParetoAxis, ...]) -> tuple[P
     Raises:
         InputError: A key is invalid, or plan front does not take it.
     """
+    if is_network(str(keys.get("model") or "")):
+        raise InputError("a front is of language models, and this is another network", keys["model"], "plan --model")
     for name in keys:
         if name not in FRONT_KEYS:
             raise InputError("plan front has no such key", name, nearest_name(name, FRONT_KEYS))

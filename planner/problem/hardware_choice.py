@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Final
 
 from catalogs.economics.prices import Price
+from catalogs.engines.files import load_engine
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import list_hardware, parse_hardware, with_count
 from catalogs.hardware.specs import Hardware
@@ -34,7 +35,12 @@ class Choices:
 
 
 def choose_hardware(
-    text: str, price_of: PriceOf, needs_price: bool, budget: float | None = None, named: Hardware | None = None
+    text: str,
+    price_of: PriceOf,
+    needs_price: bool,
+    budget: float | None = None,
+    named: Hardware | None = None,
+    engine: str | None = None,
 ) -> Choices:
     """Return the hardware that `text` names, within the budget and with known prices.
 
@@ -46,12 +52,18 @@ def choose_hardware(
         needs_price: Whether hardware without a known price is left out.
         budget: The highest price, US dollars per hour.
         named: The parsed hardware, if `text` names exactly one.
+        engine: Name of the engine; `any` leaves out the accelerators that it does not run on. None for any engine.
 
     Raises:
         InputError: No hardware is left.
     """
     anything = is_any(text)
     found = _anything() if anything else named_hardware(text) if named is None else [named]
+    foreign: list[Hardware] = []
+    if anything and engine is not None:
+        profile = load_engine(engine)
+        foreign = [h for h in found if not profile.runs_on_device(h.accelerator.kind, h.accelerator.maker)]
+        found = [h for h in found if h not in foreign]
     if not anything and len(found) == 1 and budget is None:
         return Choices(tuple(found))
     priced = {hardware: price_of(hardware) for hardware in found}
@@ -67,7 +79,7 @@ def choose_hardware(
         left = [next(parts) for _, parts in groupby(left, lambda h: h.accelerator.name)]  # the largest of each type
         kept = _types(left)
         no_price, too_expensive = _types(unknown), [name for name in _types(expensive) if name not in kept]
-    notices = []
+    notices = [f"not compared, {engine} does not run on them: {', '.join(_types(foreign))}"] if foreign else []
     if no_price:
         notices.append(f"not compared, no known price: {', '.join(no_price)}")
     if too_expensive:

@@ -69,8 +69,8 @@ class ExpectedTimes:
     other_prefill_s: float = 0.0  # prefill on replicas that the queueing model does not cover
 
 
-def _not_reported(_run: MeasuredRun) -> FloatArray:
-    """Return no samples: load clients do not report the metric, so `plan verify` leaves it out with a note."""
+def not_reported(_run: MeasuredRun) -> FloatArray:
+    """Return no samples, of shape (0,): load clients do not report the metric, so `plan verify` leaves it out."""
     return np.empty(0)
 
 
@@ -87,7 +87,7 @@ class LatencyMetric:
     floor_words: str  # why a floor rules a candidate out, with the fields {floor} and {stat}
     guess: Callable[[ExpectedTimes, float | None], float]  # a closed-form estimate of a quantile, None for the mean
     stated_error: str  # the statistic of `calibration.accuracy.stated_error` whose error applies
-    measured: Callable[[MeasuredRun], FloatArray] = _not_reported  # finite samples from a load client's result
+    measured: Callable[[MeasuredRun], FloatArray] = not_reported  # finite samples from a load client's result
     histograms: tuple[str, ...] = ()  # names that vLLM has given its Prometheus histogram, the newest first
     samples_called: str = "requests"  # what the samples are; costly to collect unless they are requests
     always_plotted: bool = False  # in reports also where no objective is set on it

@@ -13,8 +13,9 @@ from typing import Final
 
 import numpy as np
 
+from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
-from planner.problem.latency_metric import LatencyMetric
+from planner.problem.latency_metric import LatencyMetric, RunWindow, not_reported
 from planner.problem.length_condition import LengthCondition
 from planner.problem.normalized_latency import NORMALIZED, NORMALIZED_TOTAL
 
@@ -86,6 +87,45 @@ E2E: Final = LatencyMetric(
 )
 
 
+def _grouped_s(window: RunWindow, groups: IntArray | None) -> FloatArray:
+    """Return the seconds of each session or task of a run that is completed; empty without such. Shape (groups,)."""
+    from simulator.analysis.sessions import grouped_times  # imported here: an objective is stated without a simulator
+
+    run = window.run
+    return np.empty(0) if groups is None or run.requests.graph is None else grouped_times(run, groups)[0]
+
+
+#: From the first request of a session to the end of its last, with the times of tools and humans in between. Its error
+#: is that of the end-to-end latency: if steps take a factor longer, requests do, and tools and humans do not.
+#: A session has at least one request, so the floor and the guess are those of a request.
+SESSION: Final = replace(
+    E2E,
+    name="session",
+    words="session time",
+    title="time of a session",
+    samples=lambda window: _grouped_s(window, window.run.requests.sessions),
+    floor_words="the {stat} of session time in an empty system is {floor}",
+    measured=not_reported,
+    histograms=(),
+    samples_called="session times",
+    in_every_answer=False,
+)
+
+#: What an agent does from one request of a human to the next, without the time of the human.
+TASK: Final = replace(
+    SESSION,
+    name="task",
+    words="task time",
+    title="time of a task",
+    samples=lambda window: _grouped_s(window, window.run.requests.tasks),
+    floor_words="the {stat} of task time in an empty system is {floor}",
+    samples_called="task times",
+)
+
+#: The metrics that need agents: a load of sessions whose requests wait for each other.
+OF_SESSIONS: Final = (SESSION.name, TASK.name)
+
+
 class LatencyMetrics(Mapping[str, LatencyMetric]):
     """Latency metrics by name; a name such as "e2e[in<1k]" gives the metric of the requests that fulfil the condition.
 
@@ -124,4 +164,4 @@ class LatencyMetrics(Mapping[str, LatencyMetric]):
 
 
 #: Every latency metric by its name, in the order of answers, reports and error messages.
-LATENCY_METRICS: Final = LatencyMetrics(TTFT, TPOT, ITL, E2E, NORMALIZED, NORMALIZED_TOTAL)
+LATENCY_METRICS: Final = LatencyMetrics(TTFT, TPOT, ITL, E2E, NORMALIZED, NORMALIZED_TOTAL, SESSION, TASK)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-import yaml
-
+from catalogs.deployments.key_texts import parse_settings
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name
-from catalogs.io.json_files import check_values, load_json
 from catalogs.io.yaml_files import validate_as
-from catalogs.io.yaml_loader import load_yaml
 from planner.problem.candidate import DeploymentOverrides
 
 #: Keys that follow from others or have their own option, and what to use instead.
@@ -48,52 +44,9 @@ def parse_keys(settings: Sequence[str], elsewhere: Mapping[str, str] = WHATIF_EL
     Raises:
         InputError: A key cannot be set (the error names the nearest one), is set twice, or its value is not YAML.
     """
-    found: dict[str, object] = {}
-    for setting in settings:
-        key, equals, value = (part.strip() for part in setting.partition("="))
-        if not equals:
-            raise InputError("a setting is KEY=VALUE of deployment.yaml", setting, "kv_dtype=fp8")
-        check_key(key if elsewhere is PLAN_ELSEWHERE else key.partition(".")[0], elsewhere)
-        if key in found:
-            raise InputError("a key is set twice", setting, f"{key}={json.dumps(found[key])}")
-        try:
-            found[key] = parse_value(value)
-        except yaml.YAMLError:
-            raise InputError(f"the value of {key} is not valid YAML", value, f"{key}=1") from None
-    return found
-
-
-def parse_value(text: str) -> object:
-    """Return the value of a text: JSON, which reads 1e-05 as a number, or else YAML.
-
-    Raises:
-        yaml.YAMLError: The text is neither.
-    """
-    try:
-        found: object = load_json(text)
-        check_values(found, "a value")
-        return found
-    except ValueError:  # not JSON, or not finite
-        return load_yaml(text)
-
-
-def with_keys(block: Mapping[str, object], keys: Mapping[str, object]) -> dict[str, object]:
-    """Return a deployment block with changed keys; a dotted key changes one key inside a block and keeps the others.
-
-    Raises:
-        InputError: A dotted key leads into a value that is not a block.
-    """
-    changed = dict(block)
-    for key, value in keys.items():
-        first, _, rest = key.partition(".")
-        if not rest:
-            changed[first] = value
-            continue
-        inner = changed.get(first) or {}
-        if not isinstance(inner, Mapping):
-            raise InputError(f"{first} is not a block with keys of its own", key, first)
-        changed[first] = with_keys(inner, {rest: value})
-    return changed
+    return parse_settings(
+        settings, lambda key: check_key(key if elsewhere is PLAN_ELSEWHERE else key.partition(".")[0], elsewhere)
+    )
 
 
 def check_key(key: str, elsewhere: Mapping[str, str]) -> None:
@@ -127,7 +80,10 @@ class Overrides:
         """
         for key in values:
             check_key(key, PLAN_ELSEWHERE)
-        validate_as(Deployment, {"model": "", "hardware": "", **values}, "fixed")
+        written = validate_as(Deployment, {"model": "", "hardware": "", **values}, "fixed")
+        if written.encoder_pool is not None and "hardware" in written.encoder_pool.encode:
+            rule = "plan places the encoder pool on the hardware of the other replicas"
+            raise InputError(rule, "encoder_pool.encode.hardware", "simulate DEPLOYMENT.yaml")
         return cls(dict(values))
 
     @classmethod

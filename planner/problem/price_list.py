@@ -16,11 +16,12 @@ def rental_need(candidate: Candidate) -> RentalNeed:
     """Return the accelerators that a candidate uses, in the groups that must share an instance.
 
     A group is a replica, or its part in one node if it spans nodes. The prefill and decode replicas of a node form one
-    group, because the simulation transfers KV blocks between them over the links of the node.
+    group, because the simulation transfers KV blocks between them over the links of the node; so do the replicas of an
+    encoder pool, which send embeddings.
     """
     hardware = candidate.hardware
     per_node, used = hardware.accelerators_per_node, candidate.accelerators
-    if candidate.split:
+    if candidate.split or candidate.encoders[0]:
         return RentalNeed.of(hardware, min(used, per_node), -(-used // per_node))
     each = min(candidate.layout.accelerators, per_node)
     return RentalNeed.of(hardware, each, -(-used // each))
@@ -69,7 +70,7 @@ class PriceList:
         """
         if not replicas:
             return 0.0
-        if self.tariff.usd_per_hour is not None or candidate.split:
+        if self.tariff.usd_per_hour is not None or candidate.split or candidate.encoders[0]:
             usd = self.usd_per_hour(candidate)
             return None if usd is None else usd * replicas / candidate.replicas
         return self.usd_per_hour(replace(candidate, replicas=replicas))

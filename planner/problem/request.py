@@ -46,6 +46,7 @@ from planner.problem.key_definition import (
     read_by,
     refuse_if,
 )
+from planner.problem.latency_metrics import OF_SESSIONS
 from planner.problem.overrides import NOT_FIXED, Overrides
 from planner.problem.slo import Slo, parse_slos
 from planner.problem.tariff import Tariff
@@ -138,6 +139,18 @@ Objectives = Annotated[
 RequiredRate = Annotated[
     Rate | None,
     key("Required requests per second (default: the highest sustainable rate).", LOAD, "--rate", alias="rate"),
+]
+
+Users = Annotated[Whole | None, key("Required number of concurrent users; replaces --rate.", LOAD, "--users")]
+
+ThinkTime = Annotated[
+    Number,
+    key(
+        "Think time of a user between an answer and the next request, seconds.",
+        LOAD,
+        metavar="S",
+        former="--think-time",
+    ),
 ]
 
 RequiredConfidence = Annotated[
@@ -271,16 +284,17 @@ class PlanRequest(RequestModel):
             value_of="workload",
         ),
     ] = False
-    users: Annotated[Whole | None, key("Required number of concurrent users; replaces --rate.", LOAD, "--users")] = None
-    think_s: Annotated[
-        Number,
+    users: Users = None
+    think_s: ThinkTime = 0.0
+    agents: Annotated[
+        Whole | None,
         key(
-            "Think time of a user between an answer and the next request, seconds.",
+            "Plan for N agents at work in a closed loop; --workload holds their sessions.",
             LOAD,
-            metavar="S",
-            former="--think-time",
+            "--agents",
+            "N",
         ),
-    ] = 0.0
+    ] = None
     spare: Annotated[
         InstanceOf[FailureTolerance],
         *_SPARE,
@@ -359,9 +373,20 @@ class PlanRequest(RequestModel):
         self.demand  # noqa: B018 - refuses an invalid load
         for name, tokens in (("input_tokens", self.input_tokens), ("output_tokens", self.output_tokens)):
             refuse_if(tokens is not None and tokens < 1, f"{name} must be a whole number of at least 1", tokens, "1")
+        self._check_agents()
         self._check_space()
         self._check_money()
         return self
+
+    def _check_agents(self) -> None:
+        if self.agents is None:
+            of_sessions = next((slo for slo in self.slos if slo.metric in OF_SESSIONS), None)
+            rule = "an objective on sessions or tasks needs agents (--agents N)"
+            refuse_if(of_sessions is not None, rule, "" if of_sessions is None else of_sessions.text, "e2e.p99=30s")
+            return
+        refuse_if(self.agents < 1, "agents must be a whole number of at least 1", self.agents, "1")
+        rule = "agents are a load of their own, without a rate, users and a load over time"
+        refuse_if(self.demand.given or self.over_time, rule, f"agents: {self.agents}", "--agents without --rate")
 
     def _check_space(self) -> None:
         for kind in self.extensions:

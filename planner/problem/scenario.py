@@ -7,19 +7,28 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import yaml
 
+from catalogs.deployments.key_texts import parse_value
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.json_files import read_json
 from catalogs.io.yaml_files import read_yaml
 from catalogs.ui.shared_options import DEFAULT_WORKLOAD
 from planner.problem.load_curve import peak_of
-from planner.problem.overrides import PLAN_ELSEWHERE, parse_keys, parse_value, settable
+from planner.problem.overrides import PLAN_ELSEWHERE, parse_keys, settable
 from planner.problem.request import PlanRequest
 from planner.problem.request_keys import RequestKey, network_keys, plan_keys, request_keys
 from planner.problem.slo import parse_slos
+
+
+class WrittenRequest(Protocol):
+    """A request, for a model of any kind, that can be written as the keys of a scenario file."""
+
+    def scenario(self) -> dict[str, Any]:
+        """Return the keys that differ from their defaults."""
+
 
 #: Values by dotted key; None removes a key, so that its default applies.
 Values = Mapping[str, Any]
@@ -241,7 +250,7 @@ def command_of(request: PlanRequest) -> str:
     return shlex.join(["plan", *arguments_of(keys_of(request) | {"seed": request.seed})])
 
 
-def keys_of(request: PlanRequest) -> dict[str, Any]:
+def keys_of(request: WrittenRequest) -> dict[str, Any]:
     """Return the keys of a request that differ from their defaults, by dotted name."""
     found: dict[str, Any] = {}
     for name, value in request.scenario().items():

@@ -185,13 +185,18 @@ def parse_slo(text: str) -> Slo:
     return Slo(metric, _stat(stat), tpot_limit_s(limit) if is_rate else _limit_s(limit), given, is_rate)
 
 
+def unclosed(text: str) -> bool:
+    """Return whether a bracket of a text is not closed."""
+    return _OPEN.search(text) is not None
+
+
 def _need_closed(text: str) -> None:
     """Check that every bracket of a text is closed.
 
     Raises:
         InputError: One is not; the nearest choice closes it before the statistic.
     """
-    if _OPEN.search(text) is None:
+    if not unclosed(text):
         return
     nearest = _OPEN.sub(lambda found: _closed(found[0]), text)
     try:

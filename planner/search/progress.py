@@ -57,6 +57,18 @@ def matrix_progress() -> Iterator[Callable[[int, int, str], None] | None]:
 
 
 @contextmanager
+def text_progress() -> Iterator[Callable[[str], None]]:
+    """Yield a callback that shows what is being done on a terminal, and nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("") as status:
+        yield status.update
+
+
+@contextmanager
 def candidate_progress() -> Iterator[Callable[[int, int], None] | None]:
     """Yield a callback for a search that states only how many candidates are done, or None without a terminal."""
     with _progress_bar("search") as update:

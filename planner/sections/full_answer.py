@@ -45,7 +45,7 @@ def parse_answer(data: object, where: str = "answer") -> Answer:
     Raises:
         InputError: The data is not an answer, is one for agents or a network, or has another schema version.
     """
-    if isinstance(data, dict) and {"schema_version", "agents", "capacity_agents"} <= set(data):
+    if isinstance(data, dict) and data.get("kind") == "agents":
         raise InputError("this command does not take an answer for agents (`plan --agents`)", where)
     if not isinstance(data, dict) or not {"schema_version", "request", "feasible", "search"} <= set(data):
         raise InputError("not an answer of `plan --json`", where, hint=HOW)

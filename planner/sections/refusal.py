@@ -7,7 +7,7 @@ and how many candidates each reason rules out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from catalogs.ui.html_page import Markup, PageSection, bullets, cards, note, table
 from catalogs.ui.terminal import Line
@@ -73,3 +73,36 @@ def refused_section(
 def unexplained_section() -> PageSection:
     """Return the section of a page about an answer with neither a plan nor a reason."""
     return PageSection("Recommended", [note(f"No plan, and {NO_REASON}.")])
+
+
+def refused_view(
+    reason: str,
+    stages: Iterable[str],
+    ways: Iterable[tuple[Suggestion, Mapping[str, Any]]],
+    reasons: Mapping[str, int],
+    closest: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Return what the plan page shows of a refusal.
+
+    Args:
+        reason: The binding constraint.
+        stages: What takes the time of the missed objective, one sentence each.
+        ways: Changes that would meet the objectives, each with the keys of the question that it sets.
+        reasons: The number of candidates by the reason why they are not the answer.
+        closest: The closest plan: its words, its table of objectives, and the figure of its memory.
+    """
+    return {
+        "reason": reason,
+        "stages": [capital(stage) for stage in stages],
+        "ways": [
+            {"words": capital(change.change), "verified_by": change.verified_by, "changes": dict(keys)}
+            for change, keys in ways
+        ],
+        "reasons": [[why, n] for why, n in reasons.items()],
+        "closest": None if closest is None else dict(closest),
+    }
+
+
+def capital(text: str) -> str:
+    """Return a text with a capital letter at its beginning."""
+    return text[:1].upper() + text[1:]

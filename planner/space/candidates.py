@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Final
 
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import CatalogLookup
+from catalogs.deployments.scale_blocks import check_scale_blocks, refusal
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import with_count, with_nodes
 from catalogs.hardware.specs import Hardware
@@ -79,9 +81,12 @@ def _each(
         placed: Returns pairs (hardware, replicas) for a layout.
         caches: KV dtypes.
         batches: Pairs (max_num_seqs, max_num_batched_tokens).
+
+    Raises:
+        InputError: The engine refuses every layout that the request leaves.
     """
     rest = request.further_keys
-    return [
+    found = [
         Candidate(
             hardware=hardware,
             replicas=replicas,
@@ -95,9 +100,34 @@ def _each(
         for layout in layouts(request, names)
         for hardware, replicas in placed(layout)
         for w in weight_dtypes(request, names)
+        if refusal(names.model, w, layout, names.engine) is None
         for kv in caches
         for s, t in batches
     ]
+    if not found:  # the engine refuses every layout that the request leaves
+        for layout, w in product(layouts(request, names), weight_dtypes(request, names)):
+            check_scale_blocks(names.model, w, layout, names.engine)
+    return [c for each in found if (c := _beside_encoders(each)).replicas > 0]
+
+
+def _beside_encoders(candidate: Candidate) -> Candidate:
+    """Return the candidate with as many replicas as fit beside the encoder pool that the request fixes, if any."""
+    taken = candidate.encoder_accelerators
+    if not taken:
+        return candidate
+    left = (candidate.hardware.n_accelerators - taken) // candidate.layout.accelerators
+    return replace(candidate, replicas=max(min(candidate.replicas, left), 0))
+
+
+def refused_layouts(request: PlanRequest, names: CatalogLookup) -> list[str]:
+    """Return one line for each reason why the engine does not load the weights in some of the layouts."""
+    found: dict[str, list[str]] = {}
+    scaled = [w for w in weight_dtypes(request, names) if names.model.weight_format(w).block_size]
+    for layout in layouts(request, names) if scaled else ():
+        for w in scaled:
+            if (why := refusal(names.model, w, layout, names.engine)) is not None:
+                found.setdefault(why, []).append(layout.words)
+    return [f"not compared, {', '.join(words)}: {why}" for why, words in found.items()]
 
 
 def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int]]:
@@ -188,6 +218,10 @@ def distance_from_defaults(candidate: Candidate, names: CatalogLookup) -> tuple[
         int(candidate.weight_dtype != names.model.weight_dtype),
         int(candidate.kv_dtype == "fp8"),
         int(candidate.max_num_seqs != seqs) + int(candidate.max_num_batched_tokens != tokens),
-        int(candidate.layout.expert_parallel) + 2 * bool(candidate.split) + 4 * candidate.drafts,
+        int(candidate.layout.expert_parallel)
+        + 2 * bool(candidate.split)
+        + 4 * candidate.drafts
+        + 8 * bool(candidate.encoders[0])
+        + int(candidate.whole_towers),
         candidate.api_servers - candidate.layout.data_parallel,
     )

@@ -119,7 +119,7 @@ def _is_supported(
     """Return whether model and engine support the layout and, if `sized`, whether the weights fit in memory."""
     try:
         pools = resolve_pools(_written(request, names, layout, weight_dtype), names)
-        return not sized or size_memory(pools[0]).free_bytes > 0
+        return not sized or size_memory(pools[-1]).free_bytes > 0
     except InputError:
         return False
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import percent
-from planner.evaluation.capacity import Capacity, find_capacity
+from planner.evaluation.capacity import Capacity, V, find_capacity
 from planner.evaluation.evaluator import Evaluator, RunSizes, Verdict
 from planner.search.candidate_tester import CandidateTester
 from planner.studies.capacity_inputs import CapacityInput, capacity_inputs
@@ -112,11 +112,11 @@ def binding_of(
     for each in inputs:
         tell(f"{percent(IMPROVEMENT - 1)} more of {each.words}")
         evaluator = each.improved(IMPROVEMENT)
-        gains.append(CapacityGain(each.words, _gain(base, partial(probe, evaluator)), each.advice))
+        gains.append(CapacityGain(each.words, gain_of(base, partial(probe, evaluator)), each.advice))
     return Binding(base.requests_per_s, ranked(gains))
 
 
-def _gain(base: Capacity[Verdict], probe: Callable[[float], Verdict]) -> float:
+def gain_of(base: Capacity[V], probe: Callable[[float], V]) -> float:
     """Return the relative gain of capacity; 0 if a rate that the plan misses is missed with the improvement too."""
     above = probe(base.upper_requests_per_s)
     if not above.met:

@@ -108,7 +108,8 @@ def resource_uses(plan: Plan, pools: Sequence[PoolUse], binding: Binding | None 
     found: list[ResourceUse] = []
     for pool in pools:
         prefix = "" if pool.role == "both" else f"{pool.role}: "
-        uses = (*_time(pool, _idle(plan, pool)), *_api_server(pool), *_kv(plan, pool), *_sequence_seats(pool))
+        uses = [*_time(pool, _idle(plan, pool)), *_api_server(pool)]
+        uses += [] if pool.role == "encode" else [*_kv(plan, pool), *_sequence_seats(pool)]
         found += [replace(use, resource=f"{prefix}{use.resource}") for use in uses]
     found += _queue(plan)
     if binding is None:

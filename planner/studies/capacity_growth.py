@@ -65,11 +65,13 @@ class Growth:
 
     goal_per_s: float
     changes: list[GrowthStep]
+    unit: str = "requests/s"
 
     @property
     def words(self) -> str:
         """Return the goal and what it is relative to: "18 requests/s instead of the capacity of 15 requests/s"."""
-        return f"{rate(self.goal_per_s)} instead of the capacity of {rate(self.goal_per_s / CAPACITY_GOAL)}"
+        goal, capacity = (rate(per_s, self.unit) for per_s in (self.goal_per_s, self.goal_per_s / CAPACITY_GOAL))
+        return f"{goal} instead of the capacity of {capacity}"
 
     @property
     def cheapest(self) -> GrowthStep | None:

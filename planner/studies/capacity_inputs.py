@@ -80,7 +80,7 @@ class CapacityInput:
     @property
     def words(self) -> str:
         """Return the name, with the kind of replica if there are two."""
-        return f"{self.role}: {self.name}" if self.role in ("prefill", "decode") else self.name
+        return f"{self.role}: {self.name}" if self.role in ("encode", "prefill", "decode") else self.name
 
 
 def _device(resource: DeviceResource) -> Change:
@@ -130,9 +130,11 @@ def _limit(name: str) -> Change:
 def _host_link(compiled: CompiledDeployment, factor: float) -> CompiledDeployment:
     resolved, offload = compiled.resolved, compiled.resolved.offload
     node = resolved.hardware.node
-    node = replace(node, host_bytes_per_s=node.host_bytes_per_s * factor)
+    copies = tuple(replace(c, bytes_per_s=c.bytes_per_s and c.bytes_per_s * factor) for c in node.host_copies)
+    node = replace(node, host_bytes_per_s=node.host_bytes_per_s * factor, host_copies=copies)
     if offload is not None:
-        rates = {name: getattr(offload, name) * factor for name in ("host_bytes_per_s", "disk_bytes_per_s")}
+        names = ("host_bytes_per_s", "to_host_bytes_per_s", "disk_bytes_per_s")
+        rates = {name: rate * factor for name in names if (rate := getattr(offload, name)) is not None}
         offload = replace(offload, **rates)
     hardware = replace(resolved.hardware, node=node)
     return replace(compiled, resolved=replace(resolved, hardware=hardware, offload=offload))
@@ -175,6 +177,10 @@ REPLICA_INPUTS: Final = (
 )
 
 
+#: The inputs that replicas without a language model do not have.
+_NOT_OF_ENCODERS: Final = (KV_CACHE, SEATS)
+
+
 def capacity_inputs(rerun: Rerun) -> Iterator[CapacityInput]:
     """Yield the inputs of the recommended plan of an answer."""
     evaluator, candidate = rerun.evaluator_of(0), rerun.candidates[0]
@@ -185,7 +191,8 @@ def capacity_inputs(rerun: Rerun) -> Iterator[CapacityInput]:
 
     for role, pool in candidate.pools:
         compiled = evaluator.deployments.compiled(pool)
-        for row in (row for row in REPLICA_INPUTS if row.applies(compiled)):
+        rows = (row for row in REPLICA_INPUTS if row.applies(compiled))
+        for row in (row for row in rows if role != "encode" or row.name not in _NOT_OF_ENCODERS):
             yield CapacityInput(row.name, role, row.advice, partial(of_role, row.change, role))
     if candidate.split:
         advice = "use a faster network between prefill and decode replicas"

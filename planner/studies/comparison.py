@@ -12,7 +12,7 @@ from planner.answer.schema import Answer
 from planner.problem.request import PlanRequest
 from planner.sections.complexity import LatencyByLength
 
-Unit = Literal["rate", "seconds", "usd", "joules", "grams", "share"]
+Unit = Literal["rate", "jobs", "seconds", "usd", "joules", "grams", "share"]
 
 Better = Literal["A", "B", "same", ""]
 

@@ -92,7 +92,7 @@ def found_again(plan: Plan, space: Sequence[Candidate], request: PlanRequest) ->
         InputError: No candidate matches.
     """
     for candidate in space:
-        written = candidate.deployment(request.model, request.engine).model_dump()
+        written = candidate.deployment(request.model, request.engine).model_dump(mode="json")
         chosen = {k: v for k, v in written.items() if v is not None or k in _DECISIVE}
         chosen |= {API_SERVERS: candidate.api_servers} if plan.deployment.get(API_SERVERS) else {}
         if candidate.split:  # the block of a plan states the number of its decode replicas

@@ -3,45 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Final
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
 
-from catalogs.deployments.layout import Layout
-from catalogs.deployments.resolve import resolve_pools
-from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.deployments.key_texts import with_keys
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
+from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import validate_as
 from catalogs.ui.words import counted, digits, human_s, sure_percent
-from planner.answer.evaluate import BEST, OTHER, PlanEvaluator, SeedBudget
+from planner.answer.evaluate import BEST, OTHER, SeedBudget
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.economics.money import offer_words
-from planner.evaluation.evaluator import RunSizes
 from planner.evaluation.multi_hardware import open_evaluator
-from planner.evaluation.simulated import SimulatedEvaluator
-from planner.problem.candidate import WHOLE, Candidate, DeploymentOverrides, Split
-from planner.problem.demand import RequiredRates
+from planner.problem.candidate import Candidate
 from planner.problem.hardware_choice import is_one
-from planner.problem.overrides import with_keys
-from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
-from planner.search.candidate_tester import CandidateTester
-from planner.space.bounds import length_discard, memory_discard
 from planner.studies.comparison import PlanComparison, deployment_differs, figures
 from planner.studies.rerun import without_load
-from simulator.memory.plan import size_memory
-
-#: Deployment keys that are fields of a candidate or are the same for all of them; the others go into its overrides.
-_NOT_OVERRIDDEN: Final = frozenset(
-    {f.name for f in fields(Candidate)} | {f.name for f in fields(Layout)} | {"model", "engine", "disaggregation"}
-)
-
-#: Keys of a `disaggregation` block that a candidate's Split states itself.
-_OF_SPLIT: Final = {"prefill_replicas", "decode_replicas", "prefill", "decode"}
+from planner.studies.written_deployment import WrittenDeployment, check_pools
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +50,7 @@ class WhatIf:
 
     comparison: PlanComparison
     breaks: tuple[str, ...]
-    plan: Plan | None
+    plan: JsonBlock | None
 
     def document(self) -> dict[str, Any]:
         """Return the document of `plan whatif --json`."""
@@ -101,34 +85,48 @@ def what_if(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
     Raises:
         InputError: The changed deployment is invalid, or the answer was made with another calibration.
     """
-    request = _request(answer, plan, changes)
     caution = _calibration_note(answer)
+    return _compared(answer.request, plan, changes, caution, _effort(answer, plan))
+
+
+def what_if_today(deployment: Deployment, request: PlanRequest, changes: Changes) -> WhatIf:
+    """Simulate a deployment that runs today, and the same with changes.
+
+    Args:
+        deployment: The deployment as it is written.
+        request: The objectives and the load, on the hardware of the deployment.
+        changes: The changes.
+
+    Raises:
+        InputError: One of the deployments is invalid, or the present one cannot start.
+    """
+    today = WrittenDeployment.of(deployment, request, request.model)
+    reason = today.unstartable()
+    if reason is not None:
+        raise InputError(f"the present deployment cannot start: {reason}", deployment.model)
+    keys = {"engine": deployment.engine, **changes.keys}  # a plan names its engine without the version
+    plan = today.entry(None, OTHER).plan
+    return _compared(today.request, plan, replace(changes, keys=keys), "", OTHER)
+
+
+def _compared(base: PlanRequest, plan: Plan, changes: Changes, caution: str, effort: SeedBudget) -> WhatIf:
+    """Return the changed plan compared with a plan that was made for the request `base`."""
+    request = _request(base, plan, changes)
     written = _written(plan, changes)
-    pools = resolve_pools(written)
-    resolved = pools[-1]
-    model, hardware = str(changes.keys.get("model", request.model)), resolved.hardware.without_notices()
-    request = request.replace(model=model, hardware=resolved.hardware.text)
-    evaluator = SimulatedEvaluator.of(request, hardware, exact_limits=True)
-    prices = PriceList(request.tariff, hardware)
-    prices.check()
-    candidate = _candidate(written, pools)
-    block = evaluator.facts(candidate).deployment
+    found = WrittenDeployment.of(written, request, str(changes.keys.get("model", request.model)))
+    request, evaluator, candidate = found.request, found.evaluator, found.candidate
+    block = found.block
     planned, now = plan.requests_per_s or 0.0, evaluator.request.requests_per_s or 0.0
     differs = [("requests/s", digits(planned), digits(now))] if digits(planned) != digits(now) else []
-    if answer.request.workload != request.workload:
-        differs.append(("workload", answer.request.workload, request.workload))
+    if base.workload != request.workload:
+        differs.append(("workload", base.workload, request.workload))
     differs += deployment_differs(plan.deployment, block)
-    for pool in pools:
-        where = "" if len(pools) == 1 else f"the {pool.role} replicas: "
-        found = memory_discard(size_memory(pool), evaluator.statistics.longest)
-        if found is None and pool.queueing.too_long != "truncate":
-            sample, side = evaluator.statistics.sample, pool.side_tokens
-            found = length_discard(pool.limits.max_model_len, sample, request.slos, side)
-        if found is not None:
-            return WhatIf(PlanComparison(tuple(differs), ()), (f"{where}{found.reason}",), None)
-    same = (changes.hardware, changes.workload) == (None, None) and not changes.keys
+    reason = found.unstartable()
+    if reason is not None:
+        return WhatIf(PlanComparison(tuple(differs), ()), (reason,), None)
+    same = (changes.hardware, changes.workload) == (None, None) and not changes.keys.keys() - {"engine"}
     start_per_s = plan.capacity_requests_per_s if same else None  # the rate alone does not change the capacity
-    changed = _plan_evaluator(evaluator, prices).entry(candidate, start_per_s, _effort(answer, plan)).plan
+    changed = found.entry(start_per_s, effort).plan
     billed = _billed(changed, candidate, request)
     notes = (*filter(None, [caution]), *_notes(plan, changed, evaluator.request), *billed)
     comparison = PlanComparison(tuple(differs), tuple(figures(plan, changed)), notes)
@@ -149,24 +147,10 @@ def _written(plan: Plan, changes: Changes) -> Deployment:
         decode = "disaggregation.decode_replicas"
         raise InputError("the replicas of this plan only decode", f"replicas={given['replicas']}", decode)
     keys = with_keys(block, hardware | given) | {"kv_blocks": None}
-    written = validate_as(Deployment, keys, "the changed deployment")
-    if written.pools is not None:
-        raise InputError("plan whatif has no pools other than prefill and decode", "pools", "disaggregation")
-    for role, own in zip(("prefill", "decode"), _halves(written), strict=True):
-        if own.get("hardware", written.hardware) != written.hardware:
-            rule = "plan whatif simulates prefill and decode replicas on the same kind of hardware"
-            raise InputError(rule, f"disaggregation.{role}.hardware={own['hardware']}", written.hardware)
-    return written
+    return check_pools(validate_as(Deployment, keys, "the changed deployment"))
 
 
-def _halves(written: Deployment) -> tuple[dict[str, object], dict[str, object]]:
-    """Return the keys in which the prefill and the decode replicas differ; both are empty without them."""
-    split = written.disaggregation
-    return ({}, {}) if split is None else (split.prefill, split.decode)
-
-
-def _request(answer: Answer, plan: Plan, changes: Changes) -> PlanRequest:
-    request = answer.request
+def _request(request: PlanRequest, plan: Plan, changes: Changes) -> PlanRequest:
     same = changes.hardware is None or changes.hardware == plan.deployment["hardware"]
     tariff = request.tariff if same else request.tariff.replace(usd_per_hour=None)
     if same and tariff.usd_per_hour is not None and plan.usd_per_hour is not None:
@@ -200,53 +184,9 @@ def _calibration_note(answer: Answer) -> str:
     return "the answer was made with another calibration or hardware choice, which may explain part of a change"
 
 
-def _candidate(written: Deployment, pools: Sequence[ResolvedDeployment]) -> Candidate:
-    """Return the candidate of a written deployment with one kind of replica, or with prefill and decode replicas."""
-    parts, resolved = [part.written.model_dump() for part in written.slices], pools[-1]
-    split = WHOLE
-    if len(pools) > 1:
-        own = {k: v for k, v in parts[0].items() if k not in _NOT_OVERRIDDEN and v != parts[1][k]}
-        values = [_chosen(pool) for pool in pools]
-        own |= {k: v for k, v in values[0].items() if v != values[1][k]}
-        kept = written.disaggregation.model_dump(exclude=_OF_SPLIT) if written.disaggregation else {}
-        rest = {k: v for k, v in kept.items() if v is not None} | ({"prefill": own} if own else {})
-        split = Split(pools[0].replicas, pools[0].layout, DeploymentOverrides(rest))
-    return Candidate(
-        hardware=resolved.hardware.without_notices(),
-        replicas=resolved.replicas,
-        layout=resolved.layout,
-        **_chosen(resolved),
-        split=split,
-        rest=DeploymentOverrides({k: v for k, v in parts[-1].items() if k not in _NOT_OVERRIDDEN}),
-    )
-
-
-def _chosen(resolved: ResolvedDeployment) -> dict[str, Any]:
-    """Return the precisions and limits of one kind of replica, as fields of a candidate."""
-    limits = resolved.limits
-    return {
-        "weight_dtype": resolved.weight_dtype,
-        "kv_dtype": resolved.kv_dtype,
-        "max_num_seqs": limits.max_num_seqs,
-        "max_num_batched_tokens": limits.max_num_batched_tokens,
-    }
-
-
 def _effort(answer: Answer, plan: Plan) -> SeedBudget:
     """Return the seeds with which the plan itself was simulated, so that a difference is not one of seeds."""
     return BEST if plan is answer.best else OTHER
-
-
-def _plan_evaluator(evaluator: SimulatedEvaluator, prices: PriceList) -> PlanEvaluator:
-    request, sizes = evaluator.request, RunSizes.for_slos(evaluator.request.slos)
-    rates = RequiredRates(request.demand, _no_users, _no_users) if request.spare else None
-    load = request.confidence, request.requests_per_s, rates
-    tester = CandidateTester(evaluator, request.slos, sizes, request.seed, *load)
-    return PlanEvaluator(evaluator, tester, prices)
-
-
-def _no_users(_: Candidate, requests_per_s: float) -> float:
-    raise AssertionError(f"a load of {requests_per_s:g} requests/s does not depend on the response time of users")
 
 
 def _breaks(changed: Plan) -> Iterator[str]:

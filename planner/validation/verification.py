@@ -16,6 +16,7 @@ from calibration.accuracy.measured_summary import MeasuredSummary
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.output_files import finite
+from catalogs.statistics import resampled_interval
 from planner.answer.schema import is_name_of, same_model
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
@@ -367,13 +368,14 @@ def finding(expected: Expected, low_s: float, high_s: float, beyond: float) -> F
 
 
 def bootstrap(samples: FloatArray, slo: Slo, level: float) -> tuple[float, float]:
-    """Return the interval of a level of a statistic by the bootstrap (Efron, Annals of Statistics 7(1), 1979), seconds.
+    """Return the interval of a level of a statistic of resampled requests, seconds.
 
     The requests of one run depend on each other, so the true interval is wider. `samples` has shape (n,).
     """
     rng = np.random.default_rng(0)
     few = samples if len(samples) <= _MAX_RESAMPLED else rng.choice(samples, _MAX_RESAMPLED, replace=False)
-    drawn = few[rng.integers(0, len(few), (_RESAMPLES, len(few)))]
-    values = drawn.mean(axis=1) if slo.quantile is None else np.quantile(drawn, slo.quantile, axis=1)
-    low, high = np.quantile(values, ((1 - level) / 2, (1 + level) / 2))
-    return float(low), float(high)
+
+    def statistic(drawn: FloatArray) -> FloatArray:
+        return np.asarray(drawn.mean(axis=1) if slo.quantile is None else np.quantile(drawn, slo.quantile, axis=1))
+
+    return resampled_interval((few,), statistic, level, _RESAMPLES, rng)

@@ -42,7 +42,8 @@ def _question() -> dict[str, Any]:
     from planner.web.documents import question_form as form
 
     metrics = {key: metric.title for key, metric in LATENCY_METRICS.items()}
-    found = {"groups": form.further_groups(), "choices": form.essential_choices(), "goals": form.goals()}
+    found: dict[str, Any] = {"groups": form.further_groups(), "choices": form.essential_choices()}
+    found |= {"goals": form.goals(), "language_goals": form.language_goals(), "only_of": form.only_of}
     return found | {"presets": form.PRESETS, "metrics": metrics, "stats": STATS}
 
 

@@ -24,10 +24,11 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.io.json_files import check_values
 from catalogs.io.yaml_loader import dump_yaml
 from catalogs.ui.shared_options import own_version
-from planner.problem.request_keys import RequestKey, request_keys
+from planner.problem.request_keys import RequestKey, plan_keys
 from planner.web.uploads import LocalFile, Uploads, is_hugging_face_id, replaced, unique_names, with_names
 
 if TYPE_CHECKING:
+    from planner.networks.request import NetworkRequest
     from planner.problem.request import PlanRequest
 
 #: Keys that the server sets: where a search is stored, and where it runs.
@@ -64,19 +65,25 @@ class Question:
 
     def spellings(self) -> dict[str, Any]:
         """Return the question as JSON, URL query, command line and scenario file, with the key of its answer."""
-        from planner.problem.scenario import arguments_of
-
-        seed = {"seed": self.keys.get("seed", 0)}
-        named = self._named(self.keys)
         return {
             "question": self.scenario,
             "query": to_query(with_references(self.keys, self.files)),
-            "command": shlex.join(["plan", *arguments_of(named | seed)]),
+            "command": self._command(),
             "scenario": dump_yaml(self._named(self.scenario)),
             "key": self.key,
             "version": own_version(),
             "calibration": calibration_digest(),
         }
+
+    def _command(self) -> str:
+        from planner.problem.scenario import arguments_of
+
+        named = self._named(self.keys)
+        if is_network_question(self.keys):
+            from planner.networks.reproduction import command_of_keys
+
+            return command_of_keys(named)
+        return shlex.join(["plan", *arguments_of(named | {"seed": self.keys.get("seed", 0)})])
 
     def _named(self, value: Any) -> Any:
         """Return a value with each upload under its original name."""
@@ -122,15 +129,40 @@ def read_question(body: Mapping[str, Any], uploads: Uploads, owner: str) -> Ques
     Raises:
         InputError: A key is missing, unknown or invalid, or names a file of the server.
     """
-    from planner.problem.scenario import keys_of, request_of_keys
+    from planner.problem.scenario import keys_of
 
     keys, files = read_keys(body, uploads, owner, "the question")
     with shown_names(files):
-        request = request_of_keys(keys)
+        request = any_request(keys)
     return Question(with_references(request.scenario(), files), keys_of(request), files)
 
 
-def refuse_unknown(request: PlanRequest) -> None:
+def is_network_question(keys: Mapping[str, Any]) -> bool:
+    """Return whether the model of a question is a network and not a language model."""
+    from catalogs.deployments.networks import is_network
+
+    return is_network(str(keys.get("model") or ""))
+
+
+def any_request(keys: Mapping[str, Any]) -> PlanRequest | NetworkRequest:
+    """Return the request for a language model or for a network that the keys describe.
+
+    Raises:
+        InputError: A key is missing, unknown or invalid, or is not of this kind of model.
+    """
+    if is_network_question(keys):
+        from planner.networks.request import network_request
+
+        return network_request(keys)
+    from catalogs.deployments.networks import refuse_misspelled_network
+    from planner.problem.scenario import request_of_keys
+
+    if keys.get("model") and not is_hugging_face_id(str(keys["model"])):
+        refuse_misspelled_network(str(keys["model"]))
+    return request_of_keys(keys)
+
+
+def refuse_unknown(request: PlanRequest | NetworkRequest) -> None:
     """Refuse a request whose model, hardware or workload does not exist, before it becomes a job.
 
     A model of Hugging Face is not looked up here, since this may take long.
@@ -139,10 +171,16 @@ def refuse_unknown(request: PlanRequest) -> None:
         InputError: A name is unknown, or a file cannot be read.
     """
     from catalogs.models.catalog import load_model
+    from catalogs.networks.files import load_network
+    from planner.networks.mix import read_jobs
+    from planner.networks.request import NetworkRequest
     from planner.problem.hardware_choice import is_any, named_hardware
 
     if not is_any(request.hardware):
         named_hardware(request.hardware)
+    if isinstance(request, NetworkRequest):
+        read_jobs(load_network(request.model), request.job, request.steps)
+        return
     if not is_hugging_face_id(request.model):
         load_model(request.model)
     request.read_workload()
@@ -166,7 +204,7 @@ def to_query(keys: Mapping[str, Any]) -> str:
 
 
 def _texts(name: str, value: object) -> Iterator[str]:
-    table = request_keys()
+    table = plan_keys()
     kind = table[name].kind if name in table else "object"
     if isinstance(value, list | tuple) and kind == "array":
         yield from (_text(part) for part in value)
@@ -190,9 +228,9 @@ def from_query(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
     for name, text in pairs:
         if text == "":
             continue
-        key = request_keys().get(name)
+        key = plan_keys().get(name)
         if key is None and not name.startswith(_FIXED):
-            near = nearest_name(name, request_keys())
+            near = nearest_name(name, plan_keys())
             raise InputError("a question has no such key", name, near)
         if key is not None and key.kind == "array":
             found.setdefault(name, []).append(text)
@@ -205,7 +243,7 @@ def from_query(pairs: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 
 def _parsed(name: str, text: str, key: RequestKey | None) -> object:
-    from planner.problem.overrides import parse_value
+    from catalogs.deployments.key_texts import parse_value
 
     try:
         return parse_value(text)

@@ -202,6 +202,9 @@ def api_server_busy(run: Run) -> list[float]:
             pools = np.array([r.pool for r in run.replicas])
             ended = ended & (pools[run.replica] == number)
         requests = float(ended.sum())
+        if compiled.resolved.role == "encode":
+            mine = [run.replicas[int(encoder)].pool == number for encoder in run.encodings[:, 1]]
+            requests = float(sum(mine))
         alive_s = sum(max(min(r.removed_s, last_s) - max(r.created_s, first_s), 0.0) for r in replicas)
         work_s = tokens * host.api_token_s + requests * host.api_request_s
         found.append(work_s / max(alive_s * compiled.resolved.api_server_count, 1e-300))

@@ -172,12 +172,15 @@ class _Trace:
         return max(self.window.from_s, min(first_s, last_s)), min(self.window.to_s, last_s)
 
     def _transfers(self) -> Iterator[Event]:
-        """Yield the KV transfers between replicas and from hosts that overlap the window, as asynchronous slices."""
+        """Yield the transfers between replicas and from hosts that overlap the window, as asynchronous slices."""
         assert self.run.options.journal is not None
         rows = [
             ("transfer", number, source, f"KV of request {int(request)} to replica {int(target)}", start_s, end_s)
             for number, (request, source, target, start_s, end_s) in enumerate(self.run.handovers.tolist())
         ]
+        for number, (request, source, target, _, _, start_s, end_s, _) in enumerate(self.run.encodings.tolist()):
+            name = f"embeddings of request {int(request)} to replica {int(target)}"
+            rows += [("embeddings", number, source, name, start_s, end_s)] if target >= 0 else []
         rows += [
             ("fetch", number, replica, f"KV of request {int(request)} from the host", start_s, end_s)
             for number, (request, replica, start_s, end_s) in enumerate(self.run.options.journal.fetches().tolist())

@@ -38,15 +38,19 @@ def latency_parts(run: Run) -> dict[str, FloatArray]:
     """Return the parts of the end-to-end time of each request by the names of `PARTS`, seconds.
 
     Each has shape (requests,), and is NaN for requests that are not completed. The part "transfer" is present if
-    prefill and decode run on separate replicas.
+    prefill and decode run on separate replicas, the part "encode" if there is an encoder pool: from the step that
+    begins to encode its items until their embeddings have arrived.
     """
     in_s, out_s = _fixed_times(run)
     transfer_s = _transfer_times(run)
+    instants = run.encoding_times()
+    encoding_s = np.nan_to_num(instants[:, 3] - instants[:, 1])
     before_first = run.options.hand_over.first_token == "decode"
     parts = {
         "client_network": in_s + out_s,
         "tokenise": run.routed_s - run.arrival_s - in_s,
-        "queue": run.started_s - run.routed_s,
+        "encode": encoding_s,
+        "queue": run.started_s - run.routed_s - encoding_s,
         "prefill": run.prefilled_s - run.started_s - (transfer_s if before_first else 0.0),
         "transfer": transfer_s,
         "decode": run.decoded_s - run.prefilled_s - (0.0 if before_first else transfer_s),
@@ -54,6 +58,8 @@ def latency_parts(run: Run) -> dict[str, FloatArray]:
     }
     if not len(run.handovers):
         del parts["transfer"]
+    if not len(run.encodings):
+        del parts["encode"]
     return {name: np.where(run.completed, seconds, np.nan) for name, seconds in parts.items()}
 
 
@@ -68,7 +74,7 @@ def _fixed_times(run: Run) -> tuple[FloatArray, FloatArray]:
     ways_in = []
     for model in range(1 + max(pool.model for pool in run.pools)):
         mine = [pool for pool in run.pools if pool.model == model]
-        ways_in.append(next((pool for pool in mine if pool.role != "decode"), mine[0]).rules.host.request_s)
+        ways_in.append(next((pool for pool in mine if pool.role in ("both", "prefill")), mine[0]).rules.host.request_s)
     ways_out = np.array([run.pools[replica.pool].rules.host.output_s for replica in run.replicas] + [0.0])
     return np.array(ways_in)[of_model], ways_out[run.replica]  # replica -1, which is none, reads the last entry
 

@@ -15,6 +15,7 @@ import numpy as np
 from calibration.accuracy.stated_error import StatedError, waiting_share
 from catalogs.arrays import FloatArray
 from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.statistics import QUANTILES, statistics
 from catalogs.ui.words import percent
 from simulator.analysis.energy import PoolEnergy, pool_uses, power_and_energy
 from simulator.cluster.run import Run
@@ -22,8 +23,6 @@ from simulator.core.step_log import StepLog
 from simulator.costs.pricing import N_CLASSES
 from simulator.costs.totals import StepTotals, priced, speculative_seconds
 from simulator.schedulers.registry import POLICIES
-
-QUANTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
 FRACTIONS = ("measured_fraction", "interpolated_fraction", "roofline_fraction")
 
@@ -136,7 +135,8 @@ def latency_metrics(run: Run) -> dict[str, Any]:
     done, duration = run.completed, duration_s(run)
     per_s = 1.0 / duration if duration > 0.0 else 0.0
     policies = [POLICIES[pool.rules.policy] for pool in run.pools]
-    streaming = (replica for replica in run.replicas if policies[replica.pool].streams)
+    streams = [policies[i].streams and pool.role != "encode" for i, pool in enumerate(run.pools)]
+    streaming = (replica for replica in run.replicas if streams[replica.pool])
     streamed = [part for replica in streaming for log in replica.logs for part in log.parts]
     waits = np.concatenate([prefill_waits(streamed), np.insert(run.waits_s, 2, 1.0, axis=1)])
     started = ~np.isnan(run.started_s)
@@ -170,7 +170,21 @@ def latency_metrics(run: Run) -> dict[str, Any]:
     found |= {name: n for name, n in counts.items() if n}
     if len(run.handovers):
         found["kv_transfer_s"] = statistics(run.handovers[:, 4] - run.handovers[:, 3])
+    if any(pool.role == "encode" for pool in run.pools):
+        found["encoder_pool"] = _encoder_metrics(run)
     return found
+
+
+def _encoder_metrics(run: Run) -> dict[str, Any]:
+    """Return how long requests waited at the encoder pool, were encoded, and how long their embeddings travelled."""
+    _, _, _, reached_s, began_s, encoded_s, arrived_s, embeddings = run.encodings.T
+    return {
+        "n_requests": len(run.encodings),
+        "n_embeddings": int(embeddings.sum()),
+        "wait_s": statistics(began_s - reached_s),
+        "encode_s": statistics(encoded_s - began_s),
+        "transfer_s": statistics(arrived_s - encoded_s),
+    }
 
 
 def _media_metrics(run: Run) -> dict[str, float]:
@@ -189,19 +203,6 @@ def _media_metrics(run: Run) -> dict[str, float]:
         "cache_hit_fraction": hits / whole if whole else 0.0,
         "encoder_s": seconds,
     }
-
-
-def statistics(values: FloatArray) -> dict[str, float | None]:
-    """Return the mean and percentiles (linear interpolation) of all values but NaN; None if there are none.
-
-    Args:
-        values: Shape (n,).
-    """
-    values = values[~np.isnan(values)]
-    if not len(values):
-        return dict.fromkeys(("mean", *QUANTILES))
-    points = np.percentile(values, list(QUANTILES.values()))
-    return {"mean": float(values.mean()), **dict(zip(QUANTILES, map(float, points), strict=True))}
 
 
 def prefill_waits(logs: Sequence[StepLog]) -> FloatArray:
@@ -377,10 +378,12 @@ def _counts(run: Run, first_s: float, last_s: float) -> dict[str, float]:
 
 
 def _pool_metrics(run: Run, number: int, duration_s: float) -> dict[str, Any]:
-    """Return the metrics of the requests that ended in a pool."""
+    """Return the metrics of the requests that ended in a pool, or that an encoder pool has encoded."""
     members = np.array([r.pool == number for r in run.replicas] + [False])  # the last entry is for replica -1 (none)
     done = run.completed & members[run.replica]
     n_completed = int(done.sum())
+    if run.pools[number].role == "encode":
+        n_completed = int(members[run.encodings[:, 1].astype(np.int64)].sum())
     latencies = {name: statistics(getattr(run, name)[done]) for name in ("ttft_s", "tpot_s", "e2e_s")}
     per_s = n_completed / duration_s if duration_s > 0.0 else 0.0
     return {"n_completed": n_completed, "requests_per_s": per_s, **latencies}

@@ -30,6 +30,8 @@ PHASE_WORDS: Final = {
     "wait_blocks": "waits for blocks",
     "wait_turn": "waits for budget",  # the token budget is used up, or the engine waits for more requests
     "wait_step": "waits for a step",  # the engine reads its queue only between steps, and schedules ahead
+    "encode": "encoding",  # on a replica of an encoder pool
+    "embeddings": "embedding transfer",  # from there to the replica that computes the prompt
     "prefill": "prefill",
     "transfer": "KV transfer",
     "decode": "decode",
@@ -147,6 +149,8 @@ def _histories(run: Run, journal: EventLog) -> dict[int, _History]:
     """Return the intervals of each request."""
     shown = run.options.hand_over.first_token
     started_s = run.started_s.tolist()
+    encoders = [run.is_encoder(number) for number in range(len(run.replicas))]
+    began_s = {(int(row[0]), row[5]): row[4] for row in run.encodings.tolist()}  # by request and end of the encoding
     histories: dict[int, _History] = {}
     for now, kind, number, replica, batch in journal.events().tolist():
         index = int(number)
@@ -158,6 +162,10 @@ def _histories(run: Run, journal: EventLog) -> dict[int, _History]:
                 history.reset(now)
             continue
         assert history is not None
+        if encoders[int(replica)]:
+            _advance_encoder(history, int(kind), now, began_s.get((index, now), now))
+            history.batch = (int(replica), int(batch))
+            continue
         arrived = kind == event_log.REACHED and history.place == "transfer"
         if arrived and shown != "prefill":
             # The client saw no token of the prefill replica.
@@ -168,6 +176,16 @@ def _histories(run: Run, journal: EventLog) -> dict[int, _History]:
             history.token = True
         history.batch = (int(replica), int(batch))
     return histories
+
+
+def _advance_encoder(history: _History, kind: int, now: float, began_s: float) -> None:
+    """Apply one event of a request on a replica of an encoder pool; its encoding began at `began_s`."""
+    if kind == event_log.REACHED:
+        history.move_to("wait", now)
+    elif kind == event_log.PROMPTED:
+        history.move_to("encode", began_s)
+    elif kind == event_log.FINISHED:
+        history.move_to("embeddings", now)
 
 
 def _advance(history: _History, kind: int, now: float, started_s: float) -> None:

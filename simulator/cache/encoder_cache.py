@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
+from catalogs.deployments.encoder_pools import EncodingPlace
 from simulator.core.invariants import require
 from simulator.core.request import Request
 
@@ -22,11 +23,13 @@ class EncoderLimits:
         budget: Most embeddings that are computed in a step.
         cache: Embeddings that the encoder cache holds.
         rejects: Whether requests with a larger item are rejected (vLLM), and not encoded without the cache (SGLang).
+        where: Where the items of the replica's requests are encoded.
     """
 
     budget: int
     cache: int
     rejects: bool = True
+    where: EncodingPlace = "here"
 
     @property
     def largest_item(self) -> float:
@@ -76,12 +79,12 @@ class EncoderCache:
             self.free += self._sizes.pop(content)
         return True
 
-    def insert(self, content: int, embeddings: int, request: Request) -> None:
-        """Add the entry of an item that is encoded for a request."""
+    def insert(self, content: int, embeddings: int, request: Request, encoded: bool = True) -> None:
+        """Add the entry of an item that is encoded for a request, or whose embeddings another replica has sent."""
         self._sizes[content] = embeddings
         self._holders[content] = {request}
         self.free -= embeddings
-        self.n_encoded += 1
+        self.n_encoded += encoded
 
     def release(self, content: int, request: Request) -> None:
         """End a request's hold on an entry, if it has one."""

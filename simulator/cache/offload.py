@@ -8,6 +8,9 @@ the device, in and out of the disk.
 
 Blocks with private content are counted and have no objects. They can never be hit, but they take space.
 
+Replicas may share the tiers as one pool (LMCache, Mooncake Store). Each replica copies over its own links, and finds
+what any of them has stored once it has arrived.
+
 The swap space is host memory to which the blocks of preempted requests are moved, and from which they come back (vLLM
 V0, swap_space).
 """
@@ -17,10 +20,10 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -36,12 +39,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OffloadRules:
-    """Sizes of the tiers in KV blocks of the replica, and the seconds of copying each block in one direction."""
+    """Sizes of the tiers in KV blocks of the replica, and the seconds of copying each block in one direction.
+
+    `to_host_s_per_block` of None means that copies to the host take as long as those from it. With `shared`, the blocks
+    of all replicas are one pool; each replica copies over its own links.
+    """
 
     host_blocks: int
     host_s_per_block: float
     disk_blocks: int = 0
     disk_s_per_block: float = 0.0
+    to_host_s_per_block: float | None = None
+    shared: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -123,6 +132,27 @@ class CacheTier:
             del self._by_key[entry.key]
 
 
+class OffloadTierPair(NamedTuple):
+    """The host tier and the disk tier behind it: those of one replica, or of a pool that replicas share."""
+
+    host: CacheTier
+    disk: CacheTier
+
+    @classmethod
+    def of(cls, rules: OffloadRules, replicas: int = 1) -> OffloadTierPair:
+        """Return empty tiers of the size of some replicas together."""
+        return cls(CacheTier(rules.host_blocks * replicas), CacheTier(rules.disk_blocks * replicas))
+
+    @classmethod
+    def pooled(cls, parts: Iterable[tuple[OffloadRules, int]]) -> OffloadTierPair | None:
+        """Return the empty pool of all replicas that share one, given rules with numbers of replicas; None for none."""
+        sharing = [(rules, n) for rules, n in parts if rules.shared]
+        if not sharing:
+            return None
+        host, disk = (sum(getattr(rules, name) * n for rules, n in sharing) for name in ("host_blocks", "disk_blocks"))
+        return cls(CacheTier(host), CacheTier(disk))
+
+
 class TierPort:
     """One direction of a link, on which copies run one after the other."""
 
@@ -162,14 +192,16 @@ class OffloadUse:
 
 
 class HostCache:
-    """The host and disk tiers of one replica.
+    """The host and disk tiers as one replica uses them.
 
     `fetches` records the request, start and end in seconds, and blocks of each fetch.
     """
 
-    def __init__(self, rules: OffloadRules, kv: KvCache, clock: Clock) -> None:
-        self.host, self.disk = CacheTier(rules.host_blocks), CacheTier(rules.disk_blocks)
-        self.to_host, self.to_device = TierPort(rules.host_s_per_block), TierPort(rules.host_s_per_block)
+    def __init__(self, rules: OffloadRules, kv: KvCache, clock: Clock, tiers: OffloadTierPair | None = None) -> None:
+        """Create the links of a replica to `tiers`, a pool that it shares with others; None for tiers of its own."""
+        self.host, self.disk = tiers or OffloadTierPair.of(rules)
+        back_s = rules.host_s_per_block if rules.to_host_s_per_block is None else rules.to_host_s_per_block
+        self.to_host, self.to_device = TierPort(back_s), TierPort(rules.host_s_per_block)
         self.to_disk, self.from_disk = TierPort(rules.disk_s_per_block), TierPort(rules.disk_s_per_block)
         self.fetches = array("d")
         self._reading: dict[Request, list[CachedBlocks]] = {}

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from calibration.complexity.length_bins import TokenRange
 from calibration.complexity.linear_fit import LatencyLaw
-from calibration.complexity.records import PARTS, QUANTILES
+from calibration.complexity.records import PARTS
+from catalogs.statistics import QUANTILES
 from catalogs.ui.terminal import text_table
 from catalogs.ui.words import percent
 

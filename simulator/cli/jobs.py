@@ -11,10 +11,10 @@ from typing import Any, Final
 from catalogs.deployments.networks import NetworkDeployment
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically, write_json
+from catalogs.statistics import QUANTILES
 from catalogs.ui.terminal import open_console, text_table
 from catalogs.ui.words import counted, digits, percent
 from catalogs.workloads.jobs import JobWorkload, load_job_workload
-from simulator.analysis.metrics import QUANTILES
 from simulator.core.outcomes import STATUS
 from simulator.jobs.compiled import compile_jobs
 from simulator.jobs.metrics import caveats, items_of, summarise_jobs

@@ -19,10 +19,12 @@ from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.shared_options import (
     DEFAULT_WORKLOAD,
+    FROM_COMMAND_HELP,
     INPUT_TOKENS_HELP,
     OUTPUT_TOKENS_HELP,
     WORKLOAD_HELP,
     VersionFlag,
+    command_group,
 )
 
 if TYPE_CHECKING:
@@ -35,9 +37,7 @@ if TYPE_CHECKING:
 #: Number of requests from which a run may use all cores.
 LONG_RUN: Final = 50_000
 
-app = typer.Typer(
-    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
-)
+app = command_group()
 
 
 def option(metavar: str, text: str, *names: str, **more: Any) -> Any:
@@ -56,12 +56,19 @@ _COMPLEXITY = "Show end-to-end latency by request length: parts, fit, per token,
 
 _COMPARE = "Compare with another run at equal complexity: the CSV of its requests, or a load client's result."
 
+_SET = "Set a key of deployment.yaml beside --from-command; repeatable."
+
 _STALENESS = "Seconds between updates of the router's view of replicas."
 
 
 @app.command()
 def simulate(
-    deployment: Annotated[Path, typer.Argument(metavar="DEPLOYMENT.yaml", help="Model, engine, hardware, limits.")],
+    deployment: Annotated[
+        Path | None, typer.Argument(metavar="DEPLOYMENT.yaml", help="Model, engine, hardware, limits.")
+    ] = None,
+    from_command: Annotated[str | None, option("COMMAND", FROM_COMMAND_HELP)] = None,
+    hw: Annotated[str | None, option("H", "Hardware of --from-command, such as h100x8.")] = None,
+    settings: Annotated[list[str] | None, option("KEY=VALUE", _SET, "--set")] = None,
     workload: Annotated[str | None, option("W", WORKLOAD_HELP, show_default=DEFAULT_WORKLOAD)] = None,
     json_file: Annotated[str | None, option("OUT.json", _JSON, "--json")] = None,
     requests_out: Annotated[Path | None, option("OUT.csv", "Write one row per request, in workload order.")] = None,
@@ -89,6 +96,9 @@ def simulate(
     from catalogs.deployments.networks import NetworkDeployment, load_any_deployment
     from catalogs.workloads.limits import check_rate
 
+    if artefact is not None and deployment is None:
+        rule = "an artefact keeps a deployment file; catalog import-launch writes one"
+        raise InputError(rule, "--artefact", "DEPLOYMENT.yaml")
     if artefact is not None:
         from simulator.cli.recorded import simulate_recorded
 
@@ -98,7 +108,12 @@ def simulate(
     if rate is not None:
         check_rate(rate, "--rate")
     check_targets(json_file, requests_out, chrome_trace, time_series)
-    written = with_router(load_any_deployment(deployment), router, router_staleness)
+    if deployment is not None:
+        refuse_command(from_command, hw, settings)
+        named: Deployment | NetworkDeployment = load_any_deployment(deployment)
+    else:
+        named = commanded(from_command, hw, settings or [])
+    written = with_router(named, router, router_staleness)
     if isinstance(written, NetworkDeployment):
         from simulator.cli.jobs import refuse_options, simulate_network
 
@@ -128,10 +143,10 @@ def simulate(
 
     by_length = complexity or json_file is not None
     views = RequestedOutputs(chrome_trace, trace_window, time_series, time_step, explain, compare, by_length)
-    named = workload or default_workload(written.model)
-    source = with_constant_lengths(load_workload(named), input_tokens, output_tokens)
+    sent = workload or default_workload(written.model)
+    source = with_constant_lengths(load_workload(sent), input_tokens, output_tokens)
     source = source if concurrency is None else in_closed_loop(source, concurrency)
-    written = with_media(written, named) if source.sends_media else written
+    written = with_media(written, sent) if source.sends_media else written
     fleet = compile_fleet(written)
     options = serving_options(written, fleet)
     source = fleet.reads(source)
@@ -156,6 +171,33 @@ def simulate(
         from simulator.cli.screen import print_summary
 
         print_summary(document, complexity)
+
+
+def commanded(command: str | None, hardware: str | None, settings: list[str]) -> Deployment:
+    """Return the deployment of a start command, and print what the reader says about its flags.
+
+    Raises:
+        InputError: There is no command, or it is invalid.
+    """
+    from catalogs.launch.reading.read import read_command
+
+    if command is None:
+        raise InputError("simulate needs a deployment", hint="give DEPLOYMENT.yaml or --from-command 'vllm serve ...'")
+    read = read_command(command, hardware, settings)
+    for note in read.important:
+        print(f"simulate: {note.line}", file=sys.stderr)
+    return read.deployment
+
+
+def refuse_command(command: str | None, hardware: str | None, settings: list[str] | None) -> None:
+    """Check that the options of a start command are not given beside a file.
+
+    Raises:
+        InputError: One of them is given.
+    """
+    for name, value in (("--from-command", command), ("--hw", hardware), ("--set", settings)):
+        if value:
+            raise InputError(f"{name} belongs to a start command, and a file states its own", value, "one of the two")
 
 
 def with_media(written: Deployment, workload: str) -> Deployment:

@@ -83,6 +83,9 @@ def resolved_deployment(run: Run, deployment: Deployment) -> dict[str, Any]:
         for compiled, part in zip(run.compiled_pools, parts, strict=True)
     ]
     shared = {key: getattr(deployment, key) for key in SHARED_KEYS if key not in ("disaggregation", "pools")}
+    if deployment.encoder_pool is not None:
+        shared["encoder_pool"] = deployment.encoder_pool.model_dump() | {"encode": blocks.pop(0)}
+        parts = parts[1:]
     if len(blocks) == 1:
         return blocks[0] | shared
     whole = {**blocks[0], "hardware": deployment.hardware, "replicas": len(run.replicas), **shared}

@@ -8,11 +8,12 @@ from rich.console import Console
 from rich.table import Table
 
 from calibration.accuracy.stated_error import in_words
+from catalogs.statistics import QUANTILES
 from catalogs.ui.terminal import open_console, text_table
 from catalogs.ui.words import counted, digits, percent
 from catalogs.workloads.length_statistics import LengthStatistics, TokenStatistics
 from simulator.analysis.explain import PERCENTILES
-from simulator.analysis.metrics import QUANTILES, speculative_line
+from simulator.analysis.metrics import speculative_line
 from simulator.analysis.request_phases import PHASE_WORDS
 from simulator.cli.complexity_screen import print_comparison, print_complexity
 
@@ -62,8 +63,20 @@ def _pools(deployment: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Return (name, block) of each pool; the name is empty for a single pool."""
     if deployment.get("pools"):
         return [(f"pool {i} ({pool['role']})", pool) for i, pool in enumerate(deployment["pools"])]
-    disaggregated = deployment["disaggregation"]
-    return [(name, disaggregated[name]) for name in ("prefill", "decode")] if disaggregated else [("", deployment)]
+    encoders, split = deployment.get("encoder_pool"), deployment["disaggregation"]
+    first = [("encode", encoders["encode"])] if encoders else []
+    if split:
+        return [*first, *((name, split[name]) for name in ("prefill", "decode"))]
+    return [*first, ("language model" if first else "", deployment)]
+
+
+def _encoders_line(encoders: dict[str, Any]) -> str:
+    """Return the times of requests at the encoder pool in one line."""
+    wait, encode, transfer = (1e3 * (encoders[name]["mean"] or 0.0) for name in ("wait_s", "encode_s", "transfer_s"))
+    return (
+        f"encoder pool: {counted(encoders['n_requests'], 'request')} encoded; on average {wait:,.1f} ms of waiting, "
+        f"{encode:,.1f} ms of encoding, and {transfer:,.2f} ms until the embeddings arrived"
+    )
 
 
 def _fleet(metrics: dict[str, Any]) -> list[str]:
@@ -127,6 +140,8 @@ def _sessions_line(sessions: dict[str, Any]) -> str:
     rate, whole = sessions["interactivity_tokens_per_s"], sessions["session_s"]["p50"]
     half = "-" if whole is None else f"{whole:,.0f} s"
     parts = [f"sessions: {sessions['n_completed']} of {sessions['n_sessions']} completed, half of them in {half}"]
+    if sessions["task_s"]["p50"] is not None:
+        parts.append(f"half of the tasks in {sessions['task_s']['p50']:,.0f} s")
     if rate["p90"] is not None:
         parts.append(f"{rate['p90']:.0f} output tokens/s or more for 90 % of requests")
     if sessions["hit_rate"] is not None:
@@ -157,6 +172,8 @@ def _features(metrics: dict[str, Any]) -> list[str]:
             f"images, videos and audio: {media['n_encoded']:,} encoded in {media['encoder_s']:.2f} s of the "
             f"accelerators' time, {media['n_cache_hits']:,} found in the encoder cache"
         )
+    if encoders := metrics.get("encoder_pool"):
+        lines.append(_encoders_line(encoders))
     if lora := metrics.get("lora"):
         lines.append(
             f"LoRA: {counted(lora['brought_to_device'], 'adapter')} loaded, {lora['read_from_disk']} of them from disk"

@@ -34,7 +34,7 @@ class Frontend:
         self._models = models
         self._intakes, self._output_s = list[RequestIntake](), list[float]()
         for model in range(1 + max(pool.model for pool in pools)):
-            taking = [pool for pool in pools if pool.model == model and pool.role != "decode"] or pools
+            taking = [pool for pool in pools if pool.model == model and pool.role in ("both", "prefill")] or pools
             servers, host = sum(pool.replicas * pool.rules.api_servers for pool in taking), taking[0].rules.host
             self._intakes.append(RequestIntake(host, max(1, servers)))
             self._output_s.append(host.output_s)

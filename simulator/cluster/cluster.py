@@ -16,13 +16,14 @@ from catalogs.deployments.routing import RouterOptions
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 from simulator.cache.lora_slots import check_adapters
+from simulator.cache.offload import OffloadTierPair
 from simulator.cluster.clients import ClientTimeouts, ClosedLoopClients, Frontend, RetryTracker
 from simulator.cluster.compiled import Pool
 from simulator.cluster.kv_transfer import DisaggregationPolicy, InstantTransfer, KvTransfer, LinkTraffic, TransferLinks
 from simulator.cluster.provisioning import PendingReplicas, ReplicaSlots
 from simulator.cluster.routers.base import ReplicaView
 from simulator.cluster.routers.registry import make_router
-from simulator.cluster.routing_stage import RoutingStage, RunningPool, content_keys
+from simulator.cluster.routing_stage import RoutingStage, RunningPool, content_keys, items_alone, of_items
 from simulator.cluster.sessions import SessionClients
 from simulator.core.clock import ARRIVAL, LAST, Callback, Clock, Process, Timetable
 from simulator.core.invariants import InvariantViolation
@@ -60,6 +61,24 @@ class RunOptions:
     processes: int = 1  # number of processes that share independent replicas (simulator/cluster/parallel.py)
 
 
+def kv_pools(pools: Sequence[Pool]) -> dict[int, OffloadTierPair]:
+    """Return the KV pool of each model whose replicas share one.
+
+    Raises:
+        InputError: They share it, and their blocks are not of one size.
+    """
+    found: dict[int, OffloadTierPair] = {}
+    for model in {pool.model for pool in pools}:
+        sharing = [pool for pool in pools if pool.model == model and pool.rules.offload and pool.rules.offload.shared]
+        sizes = {pool.rules.block_size for pool in sharing}
+        if len(sizes) > 1:
+            raise InputError("replicas that share a KV pool need the same block_size", max(sizes), str(min(sizes)))
+        tiers = OffloadTierPair.pooled((pool.rules.offload, pool.replicas) for pool in sharing if pool.rules.offload)
+        if tiers is not None:
+            found[model] = tiers
+    return found
+
+
 class Cluster:
     """One simulated run: create it, call `run` once, and read `results` and the logs of the replicas.
 
@@ -77,12 +96,16 @@ class Cluster:
         self.transfer: InstantTransfer | LinkTraffic = (
             options.transfer.start(self.clock, options.check_laws) if options.transfer else InstantTransfer(self.clock)
         )
+        self._kv_pools = kv_pools(pools)
         self.pools = [self._open(pool) for pool in pools]
         self.replicas: list[Replica] = []  # in order of creation, including those that have ended
         self.on_new_replica: list[Callable[[Replica], None]] = []  # called with every new replica
         self.slots = [ReplicaSlots() for _ in pools]
-        self._paths = [self._routing_stages(model) for model in range(1 + max(pool.model for pool in pools))]
-        self._only = self._paths[0] if self._models is None and len(self._paths[0]) == 1 else None  # of all requests
+        models = range(1 + max(pool.model for pool in pools))
+        self._paths = [self._routing_stages(model) for model in models]
+        self._encoders = [self._encoder_stage(model) for model in models]  # before the paths of requests with items
+        alone = self._models is None and len(self._paths[0]) == 1 and self._encoders[0] is None
+        self._only = self._paths[0] if alone else None  # of all requests
         self._draining: set[Replica] = set()
         self._stranded: deque[int] = deque()  # requests that no live replica could accept
         self.retries = RetryTracker(options.retries)
@@ -112,7 +135,8 @@ class Cluster:
 
     def _open(self, pool: Pool) -> RunningPool:
         # Workloads do not contain the max_tokens that clients declare: all declare the longest output.
-        output_tokens = [1] * self.requests.n if pool.role == "prefill" else self._output_tokens
+        # Encoder replicas answer without tokens; here each of their requests ends with one that no client sees.
+        output_tokens = [1] * self.requests.n if pool.role in ("prefill", "encode") else self._output_tokens
         declared = max(pool.rules.max_output_tokens, max(output_tokens, default=0))
         check_adapters(self.requests.adapters, pool.rules.lora)
         keys, unit_blocks = content_keys(self.requests, pool.rules)
@@ -129,27 +153,43 @@ class Cluster:
             results=self.results,
             output_tokens=output_tokens,
             on_finish=self._finished,
-            hand_over=self._hand_over if pool.role == "prefill" else None,
+            hand_over={"prefill": self._hand_over, "encode": self._send_embeddings}.get(pool.role),
             fast_forward=self.options.fast_forward,
             check=check_schedule if self.options.check_laws else None,
             event_log=self.options.journal,
+            kv_pool=self._kv_pools.get(pool.model) if pool.rules.offload and pool.rules.offload.shared else None,
         )
-        return RunningPool.of(pool, context, self.requests, keys)
+        return RunningPool.of(
+            pool, context, items_alone(self.requests) if pool.role == "encode" else self.requests, keys
+        )
 
     def _routing_stages(self, model: int) -> list[RoutingStage]:
-        roles = {opened.pool.role for opened in self.pools if opened.pool.model == model}
+        roles = {opened.pool.role for opened in self.pools if opened.pool.model == model} - {"encode"}
+        if not roles:
+            raise InputError("an encoder pool needs replicas that run the language model", "encode", "both")
         if ("prefill" in roles) != ("decode" in roles):
             rule = "a model needs both prefill and decode pools, or neither"
             raise InputError(rule, ", ".join(sorted(roles)), "prefill, decode")
+        return [self._new_stage() for _ in range(2 if "decode" in roles else 1)]
+
+    def _encoder_stage(self, model: int) -> RoutingStage | None:
+        """Return the routing stage of the encoder pool of a model; None if it has none."""
+        some = any(opened.pool.role == "encode" and opened.pool.model == model for opened in self.pools)
+        return self._new_stage() if some else None
+
+    def _new_stage(self) -> RoutingStage:
         stale = self.options.router_staleness_s > 0.0
         sessions = None if self.requests.sessions is None else self.requests.sessions.tolist()
-        stages = range(2 if "decode" in roles else 1)
-        return [RoutingStage(make_router(self.options.router, ReplicaView(stale, sessions))) for _ in stages]
+        return RoutingStage(make_router(self.options.router, ReplicaView(stale, sessions)))
+
+    @property
+    def _stages(self) -> list[RoutingStage]:
+        """Return all routing stages."""
+        return [*(stage for stage in self._encoders if stage), *(stage for path in self._paths for stage in path)]
 
     def _collect_signals(self) -> None:
-        for path in self._paths:
-            for stage in path:
-                stage.router.view.collect(stage.replicas)
+        for stage in self._stages:
+            stage.router.view.collect(stage.replicas)
 
     # ---- the replicas
 
@@ -266,13 +306,9 @@ class Cluster:
         routed_s = self.results.routed_s
         if isnan(routed_s[index]):
             routed_s[index] = self.clock.now
-        request = Request(index, self._input_tokens[index])
+        request = self._request(index)
         if self._timeouts is not None and not self._timeouts.begin(request):
             return
-        if self._adapters is not None:
-            request.adapter = self._adapters[index]
-        if self.requests.media is not None:
-            request.media = self.requests.media.of_request(index)
         refusal, replica = self.route(request)
         self.results.status[index] = refusal or UNFINISHED
         if refusal:
@@ -284,9 +320,31 @@ class Cluster:
             self.results.replica[index] = replica.index
             replica.receive(request)
 
+    def _request(self, index: int) -> Request:
+        """Return a request as the first replica that it passes gets it: an encoder replica gets its items alone."""
+        request = self._whole_request(index)
+        return of_items(request) if request.media and self._encoders[self._model(index)] is not None else request
+
+    def _whole_request(self, index: int) -> Request:
+        """Return a request with its prompt, its items and its adapter."""
+        request = Request(index, self._input_tokens[index])
+        if self._adapters is not None:
+            request.adapter = self._adapters[index]
+        if self.requests.media is not None:
+            request.media = self.requests.media.of_request(index)
+        return request
+
+    def _model(self, index: int) -> int:
+        return self._models[index] if self._models else 0
+
     def route(self, request: Request) -> tuple[int, Replica | None]:
-        """Return (rejection code or 0, chosen replica); the replica is None if no live replica accepts the request."""
+        """Return (rejection code or 0, chosen replica); the replica is None if no live replica accepts the request.
+
+        Requests with items pass the encoder pool first, if their model has one; others never do.
+        """
         path = self._only or self._path(request.index)
+        if request.media and (encoders := self._encoders[self._model(request.index)]) is not None:
+            path = [encoders, *path]
         for stage in path:
             if stage.refusing and (refusal := stage.refusal(request.index)):
                 return refusal, None
@@ -296,7 +354,7 @@ class Cluster:
     @property
     def blind(self) -> bool:
         """Return whether routing depends on no replica signal and on no client timeout."""
-        return self._timeouts is None and all(stage.router.blind for path in self._paths for stage in path)
+        return self._timeouts is None and all(stage.router.blind for stage in self._stages)
 
     def _hand_over(self, source_index: int, request: Request) -> bool:
         """Transfer a computed prompt to a decode replica; return False if its single output token was the last."""
@@ -341,6 +399,48 @@ class Cluster:
             self._restart(request.index)
         self._release(source, request)
 
+    def _send_embeddings(self, source_index: int, request: Request) -> bool:
+        """Send the embeddings of a request's items to a replica that computes its prompt; return True."""
+        index, now, results = request.index, self.clock.now, self.results
+        source, whole = self.replicas[source_index], self._whole_request(index)
+        began_s = results.started_s[index]
+        # No client sees the token that ends the request here.
+        results.started_s[index] = results.prefilled_s[index] = results.first_token_s[index] = nan
+        target = self._path(index)[0].choose(whole)
+        embeddings = sum(item.layout.embeddings for item in whole.media)
+        number = -1 if target is None else target.index
+        results.encodings.extend((index, source_index, number, request.reached_s, began_s, now, nan, embeddings))
+        if target is None:  # the request restarts when a replica can accept it
+            self.retries.n += 1
+            self._stranded.append(index)
+            self.clock.at(now, ARRIVAL, [lambda _: self._release(source, request)])
+            return True
+        target.incoming += 1
+        place = len(results.encodings) - 2
+        self.clock.process(self._carry(KvTransfer(embeddings, source, target, began_s), request, whole, place))
+        return True
+
+    def _carry(self, transfer: KvTransfer, request: Request, whole: Request, place: int) -> Process:
+        """Carry the embeddings of `request` to the replica that computes its prompt as `whole`."""
+        source, target = transfer.source, transfer.target
+        yield self.transfer.begin(transfer)
+        now = self.clock.now
+        target.incoming -= 1
+        if source.removed_s <= now:
+            self._end_if_drained(target)
+            return  # the embeddings were lost with their source, and the request has restarted
+        self.results.encodings[place] = now
+        if target.removed_s <= now:
+            self._restart(request.index)
+        elif self._bounded and target.full:
+            self.results.status[request.index] = QUEUE_FULL
+            self.answered(request.index)
+            self._end_if_drained(target)
+        else:
+            self.results.replica[request.index] = target.index
+            target.receive(whole)
+        self._release(source, request)
+
     def _release(self, source: Replica, request: Request) -> None:
         if source.removed_s > self.clock.now:
             source.release_transferred(request)
@@ -371,13 +471,17 @@ class Cluster:
 
         There is one stage, or a prefill and a decode stage unless the request stays with a decode replica.
         """
-        path = self._paths[self._models[index] if self._models else 0]
+        path = self._paths[self._model(index)]
         if len(path) > 1 and self.options.hand_over.stays(self._input_tokens[index], path[0].replicas):
             return path[-1:]
         return path
 
     def _stage_of(self, replica: Replica) -> RoutingStage:
         pool = self.pools[replica.pool].pool
+        if pool.role == "encode":
+            stage = self._encoders[pool.model]
+            assert stage is not None
+            return stage
         return self._paths[pool.model][-1 if pool.role == "decode" else 0]
 
     def _finished(self, replica_index: int, request: Request) -> None:

@@ -13,10 +13,11 @@ from calibration.bundles import engine_calibration
 from calibration.bundles.bundle import Bundle, load_bundle
 from catalogs.deployments.layout import Role
 from catalogs.deployments.resolve import resolve, resolve_pools
-from catalogs.deployments.resolved import OffloadTiers, ResolvedDeployment
-from catalogs.deployments.schema import Deployment, Disaggregation
+from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.deployments.schema import Deployment, Disaggregation, EncoderPool
 from catalogs.engines.profile import HostTimes, KvTransfer
 from catalogs.errors import InputError
+from catalogs.hardware.host_copies import copy_rates
 from catalogs.units import GIGA
 from catalogs.workloads.workload import Workload
 from simulator.cache.offload import OffloadRules, SwapRules
@@ -59,7 +60,8 @@ class CompiledDeployment:
     @property
     def notices(self) -> tuple[str, ...]:
         """Return the notices that apply to every result, one sentence each."""
-        operators = [line.op for line in step_calls(Shard.of(self.resolved), SAMPLE_STEP)]
+        serves = self.resolved.runs_language_model
+        operators = [line.op for line in step_calls(Shard.of(self.resolved), SAMPLE_STEP)] if serves else []
         age = self.bundle.version_notice(self.resolved.engine.name, self.resolved.engine.version)
         own = [*self.resolved.notices, *self.bundle.notices, *self.bundle.notices_for(operators)]
         if self.bundle.provenance.get("engine") == "torch" and not self.resolved.engine.host.measured:
@@ -104,6 +106,8 @@ class CompiledFleet:
         hand_over: The policy for transfers between prefill and decode pools.
         transfer: When KV blocks are transferred (EngineProfile.kv_transfer).
         transfer_queues: Number of transfer queues per source (EngineProfile.transfer_queues).
+        embedding_bytes_per_s: Rate of transfers of embeddings from an encoder pool; None for the rate of the link
+            between the replicas.
     """
 
     deployments: tuple[CompiledDeployment, ...]
@@ -111,6 +115,7 @@ class CompiledFleet:
     hand_over: DisaggregationPolicy = field(default_factory=DisaggregationPolicy)
     transfer: KvTransfer = "at_end"
     transfer_queues: int | None = None
+    embedding_bytes_per_s: float | None = None
 
     def reads(self, workload: Workload) -> Workload:
         """Return a workload as the model of the fleet reads it: images, videos and audio are tokens of the prompts.
@@ -136,42 +141,64 @@ def compile_fleet(deployment: Deployment, bundle_path: Path | None = None, measu
         compile_deployment(part.written, bundle_path, measured_host, resolved)
         for resolved, part in zip(resolve_pools(deployment), deployment.slices, strict=True)
     )
-    return fleet_of(compiled, deployment.disaggregation)
+    return fleet_of(compiled, deployment.disaggregation, deployment.encoder_pool)
 
 
-def fleet_of(compiled: tuple[CompiledDeployment, ...], split: Disaggregation | None) -> CompiledFleet:
-    """Return the pools behind one router; `split` is the `disaggregation` block of the deployment, if it has one."""
+def fleet_of(
+    compiled: tuple[CompiledDeployment, ...], split: Disaggregation | None, encoders: EncoderPool | None = None
+) -> CompiledFleet:
+    """Return the pools behind one router.
+
+    Args:
+        compiled: The compiled deployment of each pool.
+        split: The `disaggregation` block of the deployment, if it has one.
+        encoders: Its `encoder_pool` block, if it has one.
+    """
     engine = compiled[-1].resolved.engine  # the engine that streams to the client
     hand_over = DisaggregationPolicy(engine.first_token)
+    rate = None if encoders is None else encoders.transfer_gb_per_s
+    embeddings = None if rate is None else rate * GIGA
     if split is None:
-        return CompiledFleet(compiled, None, hand_over, engine.kv_transfer, engine.transfer_queues)
+        return CompiledFleet(compiled, None, hand_over, engine.kv_transfer, engine.transfer_queues, embeddings)
     most_tokens, rate = split.max_local_prefill_tokens or 0, split.transfer_gb_per_s
     hand_over = replace(hand_over, max_local_tokens=most_tokens, max_queue=split.max_prefill_queue)
     bytes_per_s = None if rate is None else rate * GIGA
-    return CompiledFleet(compiled, bytes_per_s, hand_over, split.transfer or engine.kv_transfer, engine.transfer_queues)
+    moment = split.transfer or engine.kv_transfer
+    return CompiledFleet(compiled, bytes_per_s, hand_over, moment, engine.transfer_queues, embeddings)
 
 
 def swap_rules(resolved: ResolvedDeployment, memory: MemoryPlan) -> SwapRules:
     """Return the swap space of one replica.
 
-    All accelerators move their parts of a block at the same time, each over its own link to the host.
+    All accelerators move their parts of a block at the same time, each over its own link to the host. A block that goes
+    to the host comes back, so each move takes the mean of both directions.
     """
     part_bytes = memory.kv_bytes_per_token * memory.block_size
-    return SwapRules(int(resolved.swap_bytes / part_bytes), part_bytes / resolved.hardware.node.host_bytes_per_s)
+    to_host, to_device = copy_rates(resolved.hardware.node, None)
+    return SwapRules(int(resolved.swap_bytes / part_bytes), (part_bytes / to_host + part_bytes / to_device) / 2)
 
 
-def offload_rules(tiers: OffloadTiers, memory: MemoryPlan) -> OffloadRules:
-    """Return the host and disk tiers of one replica.
+def offload_rules(resolved: ResolvedDeployment, memory: MemoryPlan) -> OffloadRules | None:
+    """Return the host and disk tiers of one replica; None if the deployment has none.
 
-    A block is spread over all accelerators, and all of them copy their parts at the same time.
+    A block is spread over all accelerators, and all of them copy their parts at the same time. The blocks of a pool
+    that replicas share are spread evenly over the nodes, and pass the network unless they are on the replica's own.
+    Copies over the network and over the link to the host overlap, so that the slower of the two determines the time.
     """
+    tiers = resolved.offload
+    if tiers is None:
+        return None
     part_bytes = memory.kv_bytes_per_token * memory.block_size
     block_bytes = part_bytes * memory.accelerators
+    elsewhere = 1.0 - 1.0 / resolved.hardware.n_nodes
+    network_s = part_bytes / tiers.pool_bytes_per_s * elsewhere if tiers.shared else 0.0
     return OffloadRules(
         int(tiers.host_bytes / block_bytes),
-        part_bytes / tiers.host_bytes_per_s,
+        max(part_bytes / tiers.host_bytes_per_s, network_s),
         int(tiers.disk_bytes / block_bytes),
-        block_bytes / tiers.disk_bytes_per_s,
+        max(block_bytes / tiers.disk_bytes_per_s, network_s),
+        None if tiers.to_host_bytes_per_s is None else max(part_bytes / tiers.to_host_bytes_per_s, network_s),
+        tiers.shared,
     )
 
 
@@ -205,6 +232,8 @@ def fit(
         notice = f"{memory.why}; simulated with max_model_len {longest}, without which the engine would not start"
         resolved = _with_limits(replace(resolved, notices=(*resolved.notices, notice)), max_model_len=longest)
         memory = size_memory(resolved)
+    if not resolved.runs_language_model:
+        return resolved, memory
     return _with_limits(resolved, kv_blocks=memory.kv_blocks), memory
 
 

@@ -1,4 +1,8 @@
-"""The path of KV transfers between pools: bytes, links, pieces, and the network cards that replicas use."""
+"""The paths of transfers between pools: bytes, links, pieces, and the network cards that replicas use.
+
+KV blocks travel from prefill to decode replicas, embeddings from the replicas of an encoder pool to those that compute
+prompts.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,12 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from itertools import product, starmap
 
+from catalogs.deployments.encoder_pools import embedding_bytes
+from catalogs.deployments.layout import Role
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.engines.profile import KvTransfer
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
-from simulator.cluster.kv_transfer import LinkLoad, Links, TransferLinks
+from simulator.cluster.kv_transfer import LinkLoad, Links, TransferLinks, TransferPath
 from simulator.engine.replica import Replica
 from simulator.layers.shard import Shard
 from simulator.memory.plan import sequence_bytes
@@ -71,6 +77,41 @@ class RankPath:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddingPath:
+    """The transfer path of embeddings from an encoder replica to a replica that computes prompts.
+
+    One accelerator sends the embeddings of all items of a request once, when all of them are encoded. If several ranks
+    receive them, the first of them passes them on inside its node, which takes no time here.
+    """
+
+    embedding_bytes: float
+    source_bytes_per_s: float
+    target_bytes_per_s: float
+    latency_s: float
+
+    def pieces(self, tokens: int) -> int:  # noqa: ARG002
+        """Return 1: all embeddings of a request are sent together."""
+        return 1
+
+    def load(self, tokens: int) -> LinkLoad:
+        """Return the load of `tokens` embeddings on the links."""
+        size = tokens * self.embedding_bytes
+        return LinkLoad(size, size / self.source_bytes_per_s, size / self.target_bytes_per_s)
+
+    @classmethod
+    def between(cls, source: CompiledDeployment, target: CompiledDeployment, fleet: CompiledFleet) -> EmbeddingPath:
+        """Return the path between two compiled deployments, at the rates of `RankPath.between`."""
+        inside = _inside(source, target)
+        out_rate, in_rate = (
+            fleet.embedding_bytes_per_s
+            or (end.resolved.hardware.node.link_bytes_per_s if inside else card_share(end.resolved))
+            for end in (source, target)
+        )
+        latency_s = NODE_LATENCY_S if inside else NETWORK_LATENCY_S
+        return cls(embedding_bytes(source.resolved), out_rate, in_rate, latency_s)
+
+
 def _inside(source: CompiledDeployment, target: CompiledDeployment) -> bool:
     """Return whether both deployments are at one site in which one link domain connects all accelerators."""
     hardware = source.resolved.hardware
@@ -78,16 +119,25 @@ def _inside(source: CompiledDeployment, target: CompiledDeployment) -> bool:
 
 
 def transfer_links(fleet: CompiledFleet) -> TransferLinks | None:
-    """Return the links for transfers from prefill to decode pools; None if the fleet has no such pools."""
+    """Return the links for transfers between the pools of a fleet; None if nothing is transferred."""
+    kinds: dict[tuple[Role, Role], type[RankPath] | type[EmbeddingPath]] = {
+        ("prefill", "decode"): RankPath,
+        ("encode", "prefill"): EmbeddingPath,
+        ("encode", "both"): EmbeddingPath,
+        ("encode", "decode"): EmbeddingPath,  # of short prompts that a decode replica computes itself
+    }
     pairs = {
         (i, j): (source, target)
         for (i, source), (j, target) in product(enumerate(fleet.deployments), repeat=2)
-        if (source.resolved.role, target.resolved.role) == ("prefill", "decode")
+        if (source.resolved.role, target.resolved.role) in kinds
     }
     if not pairs:
         return None
     shared = not all(starmap(_inside, pairs.values()))
-    paths = {pools: RankPath.between(source, target, fleet) for pools, (source, target) in pairs.items()}
+    paths: dict[tuple[int, int], TransferPath] = {
+        pools: kinds[source.resolved.role, target.resolved.role].between(source, target, fleet)
+        for pools, (source, target) in pairs.items()
+    }
     return TransferLinks(paths, card_links(fleet) if shared else None, fleet.transfer_queues)
 
 

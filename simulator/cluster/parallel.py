@@ -41,6 +41,7 @@ def independent_cluster(pools: Sequence[Pool], requests: RequestSet, options: Ru
         or requests.concurrency is not None
         or requests.graph is not None
         or any(pool.role != "both" or pool.rules.speculation for pool in pools)  # drafts are drawn by workload row
+        or any(pool.rules.offload is not None and pool.rules.offload.shared for pool in pools)
         or "fork" not in multiprocessing.get_all_start_methods()
     ):
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import numpy as np
@@ -114,3 +114,23 @@ def content_keys(requests: RequestSet, rules: EngineRules) -> tuple[Sequence[tup
     if requests.hash_block_tokens % rules.block_size == 0:
         return hashes, requests.hash_block_tokens // rules.block_size
     return EngineBlocks(hashes, requests.hash_block_tokens, rules.block_size), 1
+
+
+def items_alone(requests: RequestSet) -> RequestSet:
+    """Return the requests as an encoder pool gets them: prompts of the items without the text.
+
+    A request without items, which never gets there, has one token.
+    """
+    tokens = np.zeros(requests.n, dtype=np.int64) if requests.media is None else requests.media.tokens
+    return replace(requests, input_tokens=np.maximum(tokens, 1))
+
+
+def of_items(request: Request) -> Request:
+    """Return the request as an encoder replica gets it: a prompt of its items, one after the other."""
+    found, start = [], 0
+    for item in request.media:
+        found.append(item._replace(start=start))
+        start += item.layout.tokens
+    alone = Request(request.index, start)
+    alone.media = tuple(found)
+    return alone

@@ -23,6 +23,11 @@ from simulator.schedulers.rules import PeakUse
 INSTANTS: Final = ("routed_s", "started_s", "prefilled_s", "first_token_s", "decoded_s", "last_token_s")
 
 
+#: The columns of `Run.encodings`: row of the request, index of the encoder replica and of the replica to which it sends
+#: the embeddings (-1: none), instants in seconds (`arrived_s` is nan if they never arrived), and the embeddings.
+ENCODINGS: Final = ("request", "encoder", "target", "reached_s", "began_s", "encoded_s", "arrived_s", "embeddings")
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaRun:
     """The record of one replica."""
@@ -52,7 +57,9 @@ class ReplicaRun:
         peak = (scheduler.kv.total - scheduler.kv.min_available) / max(1, scheduler.kv.total)
         offload = OffloadUse.of(scheduler.host) if scheduler.host else None
         adapters = (scheduler.slots.n_from_host, scheduler.slots.n_from_disk) if scheduler.slots else None
-        media = (scheduler.encoders.n_encoded, scheduler.encoders.n_hits) if scheduler.encoders else None
+        limits, cache = replica.rules.encoder_limits, scheduler.encoders
+        encodes = cache is not None and (limits is None or limits.where != "elsewhere")
+        media = (cache.n_encoded, cache.n_hits) if cache is not None and encodes else None
         existed = replica.created_s, replica.removed_s
         return cls(replica.pool, replica.logs, peak, offload, adapters, media, *existed, scheduler.peak_use)
 
@@ -82,6 +89,7 @@ class Run(ByStatus):
     waits_s: FloatArray  # (n, 2) per hand-over: the first decode step on the decode replica and the wait before it
     openings_s: FloatArray  # durations of decode steps that produced a first token
     handovers: FloatArray  # (n, 5): request, source replica, target replica, start and end in seconds (nan: cut off)
+    encodings: FloatArray  # (n, 8): columns ENCODINGS, of each pass of a request through an encoder pool
     restarts: int  # number of restarts of requests that lost their replica or had no replica to decode them
     orders: FloatArray  # (n, 3): pool, time of a replica's order, time it was ready or cancelled (inf: pending)
     replicas: tuple[ReplicaRun, ...]  # in order of creation
@@ -103,6 +111,7 @@ class Run(ByStatus):
             gaps_s=np.sort(np.array(results.gaps_s)),
             waits_s=np.array(results.waits_s).reshape(-1, 2),
             handovers=np.array(results.handovers).reshape(-1, 5),
+            encodings=np.array(results.encodings).reshape(-1, len(ENCODINGS)),
             restarts=cluster.retries.n,
             orders=np.array(orders, dtype=float).reshape(-1, 3),
             replicas=tuple(map(ReplicaRun.of, cluster.replicas)),
@@ -139,6 +148,20 @@ class Run(ByStatus):
     def kv_peak_fraction(self) -> float:
         """Return the peak KV cache usage of the fullest replica, as a fraction of its cache."""
         return max(r.kv_peak_fraction for r in self.replicas)
+
+    def is_encoder(self, replica: int) -> bool:
+        """Return whether a replica belongs to an encoder pool."""
+        return self.pools[self.replicas[replica].pool].role == "encode"
+
+    def encoding_times(self) -> FloatArray:
+        """Return the instants of the last completed pass of each request through an encoder pool, in seconds.
+
+        Shape (requests, 4): reached the encoder, began, encoded, arrived; nan for requests that passed none.
+        """
+        found = np.full((self.requests.n, 4), np.nan)
+        rows = self.encodings[np.isfinite(self.encodings[:, 6])]
+        found[rows[:, 0].astype(np.int64)] = rows[:, 3:7]  # the last row of a request counts
+        return found
 
     @property
     def offloads(self) -> tuple[OffloadUse, ...]:

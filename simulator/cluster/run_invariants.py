@@ -33,6 +33,7 @@ def check_run(run: Run) -> None:
         _check_steps(number, replica)
     _check_tokens(run)
     _check_handovers(run)
+    _check_encodings(run)
     _check_links(run)
 
 
@@ -137,8 +138,34 @@ def _check_handovers(run: Run) -> None:
     require((start_s <= removed_s[source.astype(int)]).all(), "KV blocks left a replica that had ended")
 
 
+def _check_encodings(run: Run) -> None:
+    """Check that exactly the requests with items pass an encoder pool, once unless they restart, and before any prompt.
+
+    Their embeddings leave a live encoder replica when they are encoded, and arrive before the prompt is computed.
+    """
+    if not any(pool.role == "encode" for pool in run.pools):
+        return
+    index, encoder, target, reached_s, began_s, encoded_s, arrived_s, embeddings = run.encodings.T
+    media = run.requests.media
+    items = np.zeros(run.requests.n, dtype=np.int64) if media is None else media.counts
+    passes = np.bincount(index.astype(np.int64), minlength=run.requests.n)
+    _forbid((passes > 0) & (items == 0), "has no items but passed an encoder pool")
+    _forbid(run.completed & (items > 0) & (passes == 0), "was served although no encoder pool encoded its items")
+    require(int((passes - 1).clip(min=0).sum()) <= run.restarts, "a request was encoded twice without a restart")
+    require(all(run.is_encoder(int(number)) for number in encoder), "items were encoded outside the encoder pool")
+    require(not any(run.is_encoder(int(n)) for n in target if n >= 0), "embeddings were sent to an encoder replica")
+    require(not (began_s < reached_s).any(), "an encoding began before its request reached the encoder")
+    require(not (encoded_s <= began_s).any(), "an encoding took no time")
+    require(not (arrived_s < encoded_s).any(), "embeddings arrived before they were encoded")
+    require(not (embeddings < 1).any(), "a request was encoded without embeddings")
+    arrived = run.encoding_times()[:, 3]
+    _forbid(run.completed & (items > 0) & ~(run.started_s >= arrived), "was computed before its embeddings arrived")
+    removed_s = np.array([replica.removed_s for replica in run.replicas])
+    require(bool((encoded_s <= removed_s[encoder.astype(int)]).all()), "embeddings left a replica that had ended")
+
+
 def _check_links(run: Run) -> None:
-    """Check the link use of KV transfers.
+    """Check the link use of the transfers of KV blocks and of embeddings.
 
     No transfer is faster than its links permit, no link exceeds its capacity, and overlapping transfers end no later
     than if they had been sent one after the other.
@@ -146,18 +173,20 @@ def _check_links(run: Run) -> None:
     transfer = run.options.transfer
     if not isinstance(transfer, TransferLinks):
         return
+    prompts = run.requests.input_tokens
+    rows = [(*row, int(prompts[int(row[0])])) for row in run.handovers.tolist()]
+    rows += [(*row[:3], *row[5:7], int(row[7])) for row in run.encodings.tolist() if row[2] >= 0]
     sent = []  # in the order in which they began
-    for index, source, target, start_s, end_s in run.handovers.tolist():
+    for index, source, target, start_s, end_s, tokens in sorted(rows, key=lambda row: row[3]):
         path = transfer.paths[run.replicas[int(source)].pool, run.replicas[int(target)].pool]
-        tokens = int(run.requests.input_tokens[int(index)])
         loads = path.load(tokens).by_link(transfer.names[int(source)], transfer.names[int(target)])
         if not np.isnan(end_s):
             sent.append(_SentTransfer(int(index), start_s, end_s - path.latency_s, path.pieces(tokens), loads))
     for trip in sent:
         in_time = trip.end_s >= trip.start_s + trip.wire_s / trip.pieces - trip.late_s
-        require(in_time, f"the KV blocks of request {trip.request} arrived faster than its links permit")
+        require(in_time, f"the data of request {trip.request} arrived faster than its links permit")
     _check_capacity(sent)
-    if len(sent) == len(run.handovers) and not transfer.was_slowed:
+    if len(sent) == len(rows) and not transfer.was_slowed:
         _check_busy(sent)
 
 
@@ -202,7 +231,7 @@ def _check_busy(transfers: Sequence[_SentTransfer]) -> None:
         if trip is None or trip.start_s > through_s:
             for each in met:
                 late_s = len(met) * ROUNDING * through_s + 1e-9
-                text = f"the KV blocks of request {each.request} arrived later than in a serial transfer"
+                text = f"the data of request {each.request} arrived later than in a serial transfer"
                 require(each.end_s <= through_s + late_s, text)
             met.clear()
         if trip is not None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from catalogs.deployments.encoder_pools import encoding_place
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError, nearest_name
@@ -124,6 +125,8 @@ def pool_of(compiled: CompiledDeployment, model: int = 0, requests: RequestSet |
     if requests is not None:
         blocks = even_blocks(resolved, compiled.memory, requests) * resolved.layout.data_parallel
         rules = replace(rules, kv_blocks=blocks)
+    if not resolved.runs_language_model:
+        rules = encoder_server_rules(rules, resolved)
     return Pool(rules, compiled.cost, resolved.replicas, resolved.role, model, compiled)
 
 
@@ -160,7 +163,7 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
         lora=lora_rules(resolved, compiled.bundle),
         speculation=SpeculationRules.of(resolved.speculation, seed) if resolved.speculation else None,
         swap=swap_rules(resolved, compiled.memory) if resolved.swap_bytes else None,
-        offload=offload_rules(resolved.offload, compiled.memory) if resolved.offload else None,
+        offload=offload_rules(resolved, compiled.memory),
         encoder_limits=encoder_limits(resolved),
         encoder_tokens=resolved.model.encoder_tokens if resolved.model.is_encoder_decoder else 0,
         side_tokens=resolved.side_tokens,
@@ -173,7 +176,25 @@ def encoder_limits(resolved: ResolvedDeployment) -> EncoderLimits | None:
     if not resolved.towers:
         return None
     rejects = resolved.engine.embedding_cache_bytes is None
-    return EncoderLimits(resolved.encoder_budget, resolved.encoder_cache_tokens, rejects)
+    place = encoding_place(resolved)
+    return EncoderLimits(resolved.encoder_budget, resolved.encoder_cache_tokens, rejects, place)
+
+
+def encoder_server_rules(rules: EngineRules, resolved: ResolvedDeployment) -> EngineRules:
+    """Return the rules of a replica of an encoder pool.
+
+    If the engine's encoder server is a loop that takes a number of requests at a time (SGLang), this number is the only
+    limit of a step, and no step is prepared while another one runs.
+    """
+    server = resolved.engine.encoder_server
+    if server is None or server.most_requests is None:
+        return rules
+    return replace(
+        rules,
+        max_num_seqs=server.most_requests,
+        max_num_batched_tokens=server.most_requests * rules.max_model_len,
+        lag=0,
+    )
 
 
 def check_media(requests: RequestSet, rules: Sequence[EngineRules]) -> None:

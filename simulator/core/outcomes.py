@@ -87,4 +87,7 @@ class RequestOutcomes:
         self.gaps_s = array("d")  # inter-token gaps caused by preemptions; all other gaps follow from the step log
         self.openings_s = array("d")  # durations of steps in which a transferred request gave its first token (no gap)
         self.waits_s = array("d")  # pairs per transferred request: its first decode step there and the wait before it
+        # Rows of (request, encoder replica, target replica, reached the encoder, began, encoded, arrived, embeddings)
+        # for each pass through an encoder pool; target -1: none was there; arrived nan: under way or lost
+        self.encodings = array("d")
         self.handovers = array("d")  # rows of (request, source replica, target replica, start, end); end nan: under way

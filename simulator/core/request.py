@@ -70,7 +70,7 @@ class Request:
                 last prompt token again.
         """
         twin = Request(self.index, self.input_tokens)
-        twin.priority, twin.deadline_s = self.priority, self.deadline_s
+        twin.priority, twin.deadline_s, twin.media = self.priority, self.deadline_s, self.media
         twin.known_tokens = self.input_tokens + with_first
         twin.brought_tokens = twin.known_tokens - 1
         twin.cached_tokens, twin.preemptions, twin.emitted = self.cached_tokens, self.preemptions, with_first

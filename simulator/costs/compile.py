@@ -7,7 +7,7 @@ from dataclasses import replace
 from calibration.operators.cost import CostSource
 from catalogs.deployments.resolved import ResolvedDeployment
 from simulator.costs.speculative import SpeculativeCost, draft_tables
-from simulator.costs.step_cost import StepCost
+from simulator.costs.step_cost import EncoderCost, StepCost
 from simulator.costs.tables import StepTables
 
 
@@ -18,6 +18,8 @@ def compile_step_cost(resolved: ResolvedDeployment, source: CostSource) -> StepC
         InputError: The model has a property that serving does not cover.
     """
     tables = StepTables.build(resolved, source)
+    if not resolved.runs_language_model:
+        return EncoderCost(tables)
     if resolved.speculation is None:
         return StepCost(tables)
     return SpeculativeCost(replace(tables, draft=draft_tables(tables, source)))

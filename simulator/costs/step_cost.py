@@ -291,6 +291,23 @@ class StepCost:
         return row
 
 
+class EncoderCost(StepCost):
+    """Seconds per step of a replica of an encoder pool, which runs only the towers.
+
+    The host prepares the next step while the towers run, if the engine schedules ahead: a step takes the longer of
+    both. Otherwise the host's time comes on top, as in steps of a language model.
+    """
+
+    def cycle_s(self, shape: BatchShape) -> float:
+        """Return the seconds of a step beyond those in which it encodes (`encoding_s`)."""
+        host = self._host_s + self._host_per_sequence_s * (shape.decodes + shape.prefill_chunks)
+        if not self._overlaps:
+            return host + self._gap_s
+        moves = shape.moves if isinstance(shape, Batch) else None
+        encoding = None if moves is None else moves.encoding
+        return max(host - (0.0 if encoding is None else self.encoding_s(encoding)), 0.0) + self._gap_s
+
+
 def _read(values: list[float], index: int) -> float:
     """Return an entry of a list, extrapolated linearly past its end (token budgets may be raised after compiling)."""
     if index < len(values):

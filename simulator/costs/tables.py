@@ -25,7 +25,7 @@ from simulator.costs.terms import DecodeTables, OperatorGroup, RankTerms, Term
 from simulator.costs.tower import TowerTables
 from simulator.layers.operator_call import OperatorCall
 from simulator.layers.shard import Shard
-from simulator.layers.step import StepCalls, step_launches
+from simulator.layers.step import StepCalls
 
 DecodeLines = Callable[[FloatArray, FloatArray, FloatArray], list[OperatorCall]]
 
@@ -120,8 +120,7 @@ class StepTables:
         sizes, dp = captured(resolved), shard.exchange_ranks
         # Launches on a CPU are negligible.
         launch_s = resolved.engine.host.kernel_launch_s if resolved.hardware.accelerator.kind == "gpu" else 0.0
-        launches = step_launches(shard) if launch_s else 0
-        decode_launches = step_launches(shard, encodes=False) if launch_s and shard.model.encoder_groups else launches
+        launches, decode_launches = (lines.launches, lines.decode_launches) if launch_s else (0, 0)
         return cls(
             resolved,
             pricer,

@@ -50,8 +50,9 @@ class TowerTables:
 
     @classmethod
     def build_all(cls, resolved: ResolvedDeployment, source: CostSource, pricer: Pricer) -> tuple[TowerTables, ...]:
-        """Price the towers of a deployment."""
-        return tuple(cls._build(TowerCalls.of(tower, resolved, source), resolved, pricer) for tower in resolved.towers)
+        """Price the towers that the replicas of a deployment run."""
+        run = resolved.towers if resolved.runs_towers else ()
+        return tuple(cls._build(TowerCalls.of(tower, resolved, source), resolved, pricer) for tower in run)
 
     @classmethod
     def _build(cls, calls: TowerCalls, resolved: ResolvedDeployment, pricer: Pricer) -> TowerTables:

@@ -87,16 +87,16 @@ def _recorded(folder: Path, target: EndpointTarget, plan: MeasuringPlan) -> Endp
     Raises:
         InputError: The server is not on this machine, or the folder holds a trace already.
     """
-    from calibration.machine_trace.folder import write_trace
-    from calibration.machine_trace.sampler import MachineSampler, pids_of_port
+    from calibration.machine_trace.folder import check_new_trace
+    from calibration.machine_trace.sampler import ApiProcesses, MachineSampler, pids_of_port
+    from calibration.report.machine_page import write_trace_and_page
     from simulator.endpoint.measurement import measure
 
     if not target.on_this_machine:
         raise InputError("only this machine can be recorded, and the server is not on it", target.server.host)
-    if (folder / "machine.parquet").exists():
-        raise InputError("this folder holds a trace already", str(folder))
-    pids = pids_of_port(target.server.port)
-    with MachineSampler(lambda: pids) as sampler:
+    check_new_trace(folder)
+    pids, api = pids_of_port(target.server.port), ApiProcesses(lambda: target.server.port)
+    with MachineSampler(lambda: pids, api_pids=api) as sampler:
         found = measure(target, plan, _tell)
     requests = []
     for level in found.levels:
@@ -105,9 +105,11 @@ def _recorded(folder: Path, target: EndpointTarget, plan: MeasuringPlan) -> Endp
         sampler.add_phase(f"{level.concurrency} at once", shift_s, shift_s + max(ends, default=0.0))
         for sent in level.load.sent:
             if sent.reply is not None and sent.end_s is not None:
-                times = {"start_s": shift_s + sent.sent_s, "end_s": shift_s + sent.end_s}
-                requests.append({**times, "latency_s": sent.reply.e2e_s, "concurrency": level.concurrency})
-    write_trace(folder, sampler.trace, requests)
+                start_s, first_s = shift_s + sent.sent_s, sent.reply.ttft_s
+                times = {"start_s": start_s, "end_s": shift_s + sent.end_s, "latency_s": sent.reply.e2e_s}
+                first = {} if first_s is None else {"first_token_s": start_s + first_s}
+                requests.append({**times, **first, "concurrency": level.concurrency})
+    write_trace_and_page(folder, sampler.trace, requests)
     return found
 
 

@@ -2,9 +2,9 @@
 
 The requests that the endpoint answered are simulated on every candidate: the same lengths, with as many clients. The
 ratio of a measured to a simulated latency has a known distribution, the error that is stated with every answer of this
-engine (calibration.accuracy.stated_error), and so every candidate has a likelihood. Of the candidates that serve the
-model and are not far from the values at the lowest concurrency, all hardware is equally likely a priori, then all
-engines on it, then all sizes and number formats of these. The calculation is:
+engine (calibration.accuracy.stated_error), and so every candidate has a likelihood. Of the candidates that can serve
+the model, all hardware is equally likely a priori, then all engines on it, then all sizes and number formats of these.
+The measured values have no part in this: candidates that they rule out keep their share. The calculation is:
 
 - The measured values are the mean time to first token, without the time of the network, and the mean time per output
   token, at every concurrency.
@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -210,7 +210,7 @@ def identify(
     longest = max(i + o for level in found.levels for i, o, _ in lengths(level))
     context = _context(longest, model)
     refused: Counter[str] = Counter()
-    far, ranked = 0, list[RankedCandidate]()
+    far, ranked, able = 0, list[RankedCandidate](), Counter[tuple[str, str]]()
     lightest = min(x.level.concurrency for x in observed)
     for i, candidate in enumerate(among, 1):
         if i % _PROGRESS == 0:
@@ -219,6 +219,7 @@ def identify(
             compiled = compile_deployment(candidate.deployment(model_name, context))
             if candidate.weight_dtype is not None and compiled.resolved.weight_dtype == model.weight_dtype:
                 continue  # the same deployment as that with the model's own weights
+            able[candidate.hardware, candidate.engine] += 1
             light = [x for x in observed if x.level.concurrency == lightest]
             if _compared(candidate, compiled, light).deviation > FAR_DEVIATIONS**2 + len(light):
                 far += 1
@@ -226,7 +227,7 @@ def identify(
             ranked.append(_compared(candidate, compiled, observed))
         except InputError as error:
             refused[_kind(error.rule)] += 1
-    return _weighted(Identification(model.name, observed, tuple(ranked), {}, far, dict(refused.most_common())))
+    return _weighted(Identification(model.name, observed, tuple(ranked), {}, far, dict(refused.most_common())), able)
 
 
 def _kind(rule: str) -> str:
@@ -314,18 +315,22 @@ def error_covariance(metrics: Sequence[str], sigmas: FloatArray, noise: FloatArr
     return np.asarray(np.outer(sigmas, sigmas) * correlation + np.diag(noise**2))
 
 
-def _weighted(found: Identification) -> Identification:
-    """Return an identification with the probabilities of its candidates, in their order."""
+def _weighted(found: Identification, able: Mapping[tuple[str, str], int]) -> Identification:
+    """Return an identification with the probabilities of its candidates, in their order.
+
+    Args:
+        found: The identification.
+        able: How many candidates of each hardware and engine can serve the model, also those that are not ranked.
+    """
     from scipy.stats import chi2
 
     if not found.ranked:
         return found
-    sizes = Counter((r.candidate.hardware, r.candidate.engine) for r in found.ranked)
-    engines = Counter(hardware for hardware, _ in sizes)
+    engines = Counter(hardware for hardware, _ in able)
     logs = np.array(
         [
             r.log_likelihood
-            - math.log(sizes[r.candidate.hardware, r.candidate.engine])
+            - math.log(able[r.candidate.hardware, r.candidate.engine])
             - math.log(engines[r.candidate.hardware])
             for r in found.ranked
         ]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from simulator.cache.offload import OffloadTierPair
 from simulator.core.batch import Batch
 from simulator.core.clock import Clock
 from simulator.core.outcomes import RequestOutcomes
@@ -68,3 +69,4 @@ class EngineContext:
     fast_forward: bool = True
     check: Check | None = None  # called after every schedule
     event_log: EventLog | None = None
+    kv_pool: OffloadTierPair | None = None  # host and disk tiers that replicas share; None: each has its own, if any

@@ -89,7 +89,8 @@ def check_batch(scheduler: Scheduler, rules: EngineRules, batch: Batch) -> None:
     require(1 <= batch.passes <= batch.tokens, f"{batch.passes} passes over {batch.tokens} tokens")
     require(len({id(r) for r in batch.prompted}) == len(batch.prompted), "a request is twice in a batch")
     require(len({id(r) for r in batch.finishing}) == len(batch.finishing), "a request ends twice")
-    require(batch.logits == batch.decodes + len(batch.prompted), "logits are not decodes + finished prompts")
+    due = 0 if rules.encodes_only else batch.decodes + len(batch.prompted)
+    require(batch.logits == due, "logits are not decodes + finished prompts")
     prompted = set(batch.prompted)
     decoding = scheduler.mixes_phases or not batch.prefill_tokens
     could = [r for r in scheduler.running_requests() if decoding and _decodes(r, scheduler) and r not in prompted]

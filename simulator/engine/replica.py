@@ -45,7 +45,7 @@ class Replica:
         self.scheduler: Scheduler = make_scheduler(context.rules)  # of the first loop; all loops share queue and cache
         rules, offload = context.rules, context.rules.offload
         if offload is not None:
-            self.scheduler.host = HostCache(offload, self.scheduler.kv, context.clock)
+            self.scheduler.host = HostCache(offload, self.scheduler.kv, context.clock, context.kv_pool)
         further = [make_scheduler(rules, self.scheduler) for _ in range(1, rules.pipeline_stages)]
         schedulers = (self.scheduler, *further)
         self._clock, self._event_log = context.clock, context.event_log
@@ -103,6 +103,8 @@ class Replica:
         """
         leaves = self._hand_over is not None and self._hand_over(self.index, request)
         self.n_leaving += leaves
+        if leaves:
+            self.fruitless = 0  # an encoder replica outputs no tokens
         return leaves
 
     def receive(self, request: Request) -> None:

@@ -7,7 +7,7 @@ gaps of one instance are filled by the kernels of another.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
@@ -78,6 +78,7 @@ class CompiledJobs:
         hardware: All accelerators.
         bundle: The costs of one accelerator.
         execution: How each job is executed.
+        change: Changes the price of every job, as a counterfactual does; None: the price as it is.
     """
 
     deployment: NetworkDeployment
@@ -85,6 +86,7 @@ class CompiledJobs:
     hardware: Hardware
     bundle: Bundle
     execution: Execution
+    change: Callable[[JobPrice], JobPrice] | None = None
     _known: dict[tuple[str, tuple[tuple[str, int], ...], int], BatchPrice] = field(default_factory=dict)
 
     @property
@@ -166,7 +168,8 @@ class CompiledJobs:
 
     def _detail(self, kind: NetworkJob, sizes: Mapping[str, int]) -> JobPrice:
         sorted_sizes = tuple(sorted(sizes.items()))
-        return _priced(self.name_of(kind), self.deployment.hardware, self.execution, sorted_sizes)
+        found = _priced(self.name_of(kind), self.deployment.hardware, self.execution, sorted_sizes)
+        return found if self.change is None else self.change(found)
 
     def weights_bytes(self, name: str) -> float:
         """Return the bytes of a network's weights on one accelerator."""

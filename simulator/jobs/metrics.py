@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 
 from catalogs.arrays import FloatArray, IntArray
+from catalogs.statistics import statistics
 from catalogs.ui.words import counted
-from simulator.analysis.metrics import statistics
 from simulator.jobs.batch_log import BatchLog
 from simulator.jobs.compiled import CompiledJobs
 from simulator.jobs.run import JobRun

@@ -75,10 +75,22 @@ class StepCalls:
     joins_decodes: JoinsDecodes = never_joins
     fuses_quantisation: bool = False
 
+    @property
+    def launches(self) -> int:
+        """Return the kernels of one eager step with prefill on one rank."""
+        return step_launches(self.shard)
+
+    @property
+    def decode_launches(self) -> int:
+        """Return the kernels of one eager step without prefill on one rank."""
+        return step_launches(self.shard, encodes=False) if self.shard.model.encoder_groups else self.launches
+
     @classmethod
     def of(cls, resolved: ResolvedDeployment, source: CostSource) -> StepCalls:
         """Return the operators of a deployment, with the kernels that `source` knows for its engine."""
         engine = resolved.engine
+        if not resolved.runs_language_model:
+            return NoCalls(Shard.of(resolved))
         native = engine.fuses_quantisation and "fp8" in resolved.hardware.accelerator.peak_flops
         return cls(Shard.of(resolved), engine.fuses_norms, source.joins_decodes, native)
 
@@ -188,6 +200,39 @@ class StepCalls:
             if group.cross_attention:
                 calls += calls_of(group, crossed(group))
         return calls
+
+
+class NoCalls(StepCalls):
+    """The operators of the steps of an encoder pool besides those of its towers: none, no language model runs."""
+
+    @property
+    def launches(self) -> int:
+        """Return 0."""
+        return 0
+
+    def rank(self, tokens: Num, graph: bool = True) -> list[OperatorCall]:  # noqa: ARG002
+        """Return no operators."""
+        return []
+
+    def group(self, tokens: Num, graph: bool = True) -> list[OperatorCall]:  # noqa: ARG002
+        """Return no operators."""
+        return []
+
+    def logits(self, sequences: Num) -> list[OperatorCall]:  # noqa: ARG002
+        """Return no operators."""
+        return []
+
+    def prefill(self, chunks: Num, chunk_tokens: Num, prior: Num) -> list[OperatorCall]:  # noqa: ARG002
+        """Return no operators."""
+        return []
+
+    def decode(self, sequences: Num, mean_context: Num, max_context: Num) -> list[OperatorCall]:  # noqa: ARG002
+        """Return no operators."""
+        return []
+
+    def mixed_decode(self, sequences: Num, mean_context: Num, max_context: Num) -> list[OperatorCall]:  # noqa: ARG002
+        """Return no operators."""
+        return []
 
 
 def step_calls(shard: Shard, shape: BatchShape) -> list[OperatorCall]:

@@ -48,6 +48,13 @@ SAMPLER_COPIES: Final = 8.5
 REFERENCE_TOKENS: Final = 2048
 
 
+#: The blocks of a replica without a KV cache: more than all its requests together could fill.
+UNLIMITED_BLOCKS: Final = 1 << 40
+
+#: The name of the weights of towers and projectors among the weights outside the layers.
+TOWERS: Final = "other parts, not run for text"
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
     """How the memory of one accelerator is divided, in bytes.
@@ -113,6 +120,11 @@ class MemoryPlan:
         """Return the KV size and its terms in GiB, on one line."""
         terms = (self.budget_bytes, self.weights_bytes, self.activation_bytes, self.non_torch_bytes, self.free_bytes)
         budget, weights, activations, runtime, left = (f"{t / GIB:.2f}" for t in terms)
+        if not self.kv_bytes_per_token:
+            return (
+                f"towers only: {budget} (usable) - {weights} (weights) - {activations} (their pass, or the encoder "
+                f"cache) - {runtime} (runtime) = {left} GiB per accelerator left free; no KV cache"
+            )
         held = f"weights, {self.draft_bytes / GIB:.2f} of them the drafter" if self.draft_bytes else "weights"
         return (
             f"KV = {budget} (usable) - {weights} ({held}) - {activations} (activations) - {runtime} (runtime) "
@@ -132,8 +144,9 @@ def size_memory(resolved: ResolvedDeployment) -> MemoryPlan:
     visible = unit.memory_bytes - (DRIVER_BYTES if unit.kind == "gpu" else 0.0)
     adapters, drafter, drafting = lora_bytes(resolved), draft_bytes(resolved), draft_shard(resolved)
     tower = tower_memory(resolved)
-    weights = weight_bytes(shard) + adapters + drafter + tower.copies
-    activations = tower.activation_bytes(activation_bytes(shard, resolved))
+    serves = resolved.runs_language_model
+    weights = (weight_bytes(shard) if serves else outer_bytes(shard)[TOWERS]) + adapters + drafter + tower.copies
+    activations = tower.activation_bytes(activation_bytes(shard, resolved) if serves else 0.0)
     alone = resolved.accelerators_per_replica == 1
     runtime = engine.non_torch_bytes_single if alone else engine.non_torch_bytes_parallel
     share = resolved.gpu_memory_utilization
@@ -143,6 +156,8 @@ def size_memory(resolved: ResolvedDeployment) -> MemoryPlan:
     elif engine.memory_rule == "free":
         budget = visible - (1.0 - share) * max(visible - weights - activations - runtime, 0.0)
     kv_bytes = max(budget - weights - activations - runtime, 0.0)
+    if not serves:
+        return _encoder_plan(resolved, budget, weights, activations, runtime)
     caches = [shard] if drafting is None else [shard, drafting]
     per_token = cache_bytes(caches, REFERENCE_TOKENS) / REFERENCE_TOKENS
     block_bytes = per_token * limits.block_size
@@ -173,6 +188,31 @@ def size_memory(resolved: ResolvedDeployment) -> MemoryPlan:
         drafter,
         cache_bytes(caches[1:], REFERENCE_TOKENS) / REFERENCE_TOKENS,
         -(-shard.model.encoder_tokens // limits.block_size),
+    )
+
+
+def _encoder_plan(
+    resolved: ResolvedDeployment, budget: float, weights: float, activations: float, runtime: float
+) -> MemoryPlan:
+    """Return the memory plan of a replica of an encoder pool, which has no KV cache.
+
+    Blocks never limit its requests.
+    """
+    limits = resolved.limits
+    fits = budget > weights + activations + runtime
+    return MemoryPlan(
+        budget,
+        weights,
+        activations,
+        runtime,
+        0.0,
+        0.0,
+        UNLIMITED_BLOCKS,
+        limits.block_size,
+        1,
+        limits.max_model_len if fits else 0,
+        limits.max_model_len,
+        resolved.accelerators_per_replica,
     )
 
 
@@ -208,7 +248,7 @@ def outer_bytes(shard: Shard) -> dict[str, float]:
     return {
         "embedding": model.embedding_params / shard.tp * each,
         "output projection": model.lm_head_params / shard.tp * each,
-        "other parts, not run for text": model.other_params / shard.tp * each,
+        TOWERS: model.other_params / shard.tp * each,
         "last norms": model.norm_size * (2 if model.is_encoder_decoder else 1) * each,
     }
 

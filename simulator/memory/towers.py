@@ -4,6 +4,9 @@ vLLM measures it when it starts (`profile_run` in gpu_model_runner.py): it encod
 the encoder budget holds, of the kind with the most embeddings, keeps their embeddings, and then runs the language model
 over a full token budget. The peak is that of the tower or that of the language model with the embeddings, whichever is
 larger.
+
+A replica of an encoder pool holds the towers, their pass and the encoder cache, and nothing else. The replicas behind
+it hold no towers, but embeddings in an encoder cache of their own.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ class TowerMemory:
     """The memory of the towers on one rank, in bytes.
 
     Attributes:
-        copies: Weights beyond the rank's share, where every rank holds whole towers.
+        copies: Weights beyond the rank's share, where every rank holds whole towers; negative by that share where none
+            holds any, behind an encoder pool.
         pass_bytes: Activations of the largest pass.
         embeddings: The embeddings in the encoder cache.
     """
@@ -45,10 +49,13 @@ def tower_memory(resolved: ResolvedDeployment) -> TowerMemory:
         return NO_TOWER
     ranks, whole = resolved.layout.tensor_parallel, resolved.multimodal.encoder_parallel == "data"
     each = resolved.model.weight_format(resolved.weight_dtype).other_bytes_per_weight()
+    values = max(tower.embedding_values for tower in resolved.towers)
+    embeddings = resolved.encoder_cache_tokens * values * ACT
+    if resolved.encodes_elsewhere:  # its encoder cache holds what the encoder pool has sent
+        return TowerMemory(-resolved.model.other_params / ranks * each, 0.0, embeddings)
     copies = resolved.model.other_params * (1.0 - 1.0 / ranks) * each if whole else 0.0
     largest = max(resolved.towers, key=lambda tower: resolved.largest_item(tower).embeddings)
-    values = max(tower.embedding_values for tower in resolved.towers)
-    return TowerMemory(copies, _pass_bytes(resolved, largest, whole), resolved.encoder_cache_tokens * values * ACT)
+    return TowerMemory(copies, _pass_bytes(resolved, largest, whole), embeddings)
 
 
 def _pass_bytes(resolved: ResolvedDeployment, tower: Tower, whole: bool) -> float:

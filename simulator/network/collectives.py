@@ -119,9 +119,11 @@ class Network:
         return CollectiveSpan(ranks, min(ranks, max(self.hardware.link_domain // stride, 1)))
 
     def link_bytes_per_s(self, span: CollectiveSpan) -> float:
-        """Return the rate of each rank to the others of its domain: a pair's own bridge, or the node's link."""
+        """Return the rate of each rank to the others of its domain: a pair's own bridge, or the node's links."""
         node = self.hardware.node
-        return node.pair_bytes_per_s if span.inside <= 2 and node.pair_bytes_per_s else node.link_bytes_per_s
+        if span.inside <= 2 and node.pair_bytes_per_s:
+            return node.pair_bytes_per_s
+        return node.link_bytes_per_s_of(span.inside)
 
     def collective_s(self, op: Collective, span: CollectiveSpan) -> FloatArray:
         """Return the seconds of the cheapest algorithm, which rise with ranks, nodes and bytes.

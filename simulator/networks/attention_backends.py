@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from pydantic import PositiveFloat
 
@@ -15,6 +16,7 @@ from calibration.operators.roofline import compute_s, roofline_s
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import DATA, YamlBlock, read_yaml, validate_as
 from catalogs.networks.shapes import AttentionShape
+from simulator.networks.written_attention import WRITTEN_OUT
 
 
 class BackendEntry(YamlBlock):
@@ -43,6 +45,10 @@ def load_backends() -> dict[str, tuple[BackendEntry, ...]]:
     """
     path = DATA / "attention_backends.yaml"
     return validate_as(BackendFile, read_yaml(path), path.name).backends
+
+
+#: Backends that the causal tables stand for, whose kernels are FlashAttention 2 on the boards without other tables.
+LIKE_FLASH_2: Final = (None, "fa2", "sdpa", "efficient", "tensorrt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +83,11 @@ def attention_price(
         InputError: The backend is unknown.
     """
     source = source or bundle
+    if backend in WRITTEN_OUT:  # one kernel where a caller asks for one
+        backend = None
     if backend is not None and backend not in load_backends():
-        raise InputError("unknown attention backend", backend, nearest_name(backend, load_backends()))
+        known = (*load_backends(), *WRITTEN_OUT)
+        raise InputError("unknown attention backend", backend, nearest_name(backend, known))
     if shape.causal and shape.queries == shape.keys:
         return _causal(shape, source)
     model = bundle.models.get("noncausal_attention")
@@ -97,7 +106,7 @@ def attention_price(
             rate = "an assumed rate" if entry.assumed else "a published rate"
             note = f"attention backend {backend}: {rate}, {speed:g} times that of the measured {kernel}"
             return AttentionPrice(seconds, ROOFLINE, watts, note)
-    elif "prefill_attention" in bundle.models and backend in (None, "fa2", "sdpa"):
+    elif "prefill_attention" in bundle.models and backend in LIKE_FLASH_2:
         note = f"attention without a mask: from the causal table of {bundle.name}, {WITHOUT_MASK:g} times its rate"
         cost = source.cost(_as_prompt(shape))
         return AttentionPrice(float(cost.seconds) / WITHOUT_MASK, ROOFLINE, float(cost.watts), note)

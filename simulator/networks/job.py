@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Final
+from typing import Final, Literal
 
 from calibration.bundles.bundle import Bundle
 from calibration.operators.cost import INTERPOLATED, MEASURED
@@ -25,12 +25,14 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.networks.network import NeuralNetwork, SizedOperator, SizedStage
 from catalogs.networks.shapes import AttentionShape, ConvolutionShape, ElementShape, GemmShape, Shape
+from simulator.costs.improved import FIXED_COST_FACTOR
 from simulator.network.collectives import Network
 from simulator.networks.execution import Execution, Parallelism
 from simulator.networks.factors import EngineFactors, load_factors
-from simulator.networks.launches import launches
+from simulator.networks.launches import KernelLaunch, launches
 from simulator.networks.measured import host_launch_s
-from simulator.networks.operator_price import Pricing
+from simulator.networks.operator_price import GEMM_DTYPE, TF32_SLOWDOWN, Pricing
+from simulator.networks.written_attention import scores_bytes
 
 #: The size that counts the steps of a sampler: stages whose runs depend on it are those that a job repeats.
 STEPS: Final = "steps"
@@ -43,6 +45,12 @@ GUIDANCE: Final = "guidance"
 CONTEXT_BYTES: Final = 0.15 * 2**30
 
 CONTEXT_BYTES_PARALLEL: Final = 0.6 * 2**30
+
+#: What limits a kernel, the launches of the host, or a collective.
+Resource = Literal["compute", "memory", "fixed", "host", "link"]
+
+#: What limits a kernel.
+Bound = Literal["compute", "memory", "fixed"]
 
 #: Clocks at which a stage under a power limit is priced, as shares of the highest.
 CLOCKS: Final = tuple(1.0 - 0.025 * i for i in range(33))
@@ -64,6 +72,9 @@ class StagePrice:
         interpolated: Share between measured points; the rest is from the roofline.
         parameters: Parameters of the stage.
         activation_bytes: Largest activations of one rank.
+        compute_s: The part of `device_s` in kernels that are bound by arithmetic.
+        memory_s: The part in kernels that are bound by bytes; the rest is the fixed cost of short kernels.
+        serial: Whether the host and the kernels work one after the other, as on a CPU.
     """
 
     name: str
@@ -77,6 +88,40 @@ class StagePrice:
     interpolated: float
     parameters: int
     activation_bytes: float
+    compute_s: float = 0.0
+    memory_s: float = 0.0
+    serial: bool = False
+
+    @property
+    def fixed_s(self) -> float:
+        """Return the part of `device_s` in kernels that are bound by neither arithmetic nor bytes."""
+        return max(0.0, self.device_s - self.compute_s - self.memory_s)
+
+    def improved(self, resource: Resource, factor: float) -> StagePrice:
+        """Return the stage where what is bound by one resource takes its time divided by a factor.
+
+        The joules are those of the stage as it is.
+        """
+        now = {
+            "compute": self.compute_s,
+            "memory": self.memory_s,
+            "fixed": self.fixed_s,
+            "host": self.host_s,
+            "link": self.communication_s,
+        }
+        new = now | {resource: now[resource] / factor}
+        device_s = new["compute"] + new["memory"] + new["fixed"]
+        before_s = _total_s(self.device_s, self.host_s, self.communication_s, self.serial)
+        after_s = _total_s(device_s, new["host"], new["link"], self.serial)
+        return replace(
+            self,
+            seconds=self.seconds * after_s / before_s if before_s else self.seconds,
+            device_s=device_s,
+            host_s=new["host"],
+            communication_s=new["link"],
+            compute_s=new["compute"],
+            memory_s=new["memory"],
+        )
 
     @property
     def roofline(self) -> float:
@@ -101,6 +146,10 @@ class JobPrice:
     def seconds(self) -> float:
         """Return the seconds of the job."""
         return sum(stage.total_s for stage in self.stages)
+
+    def improved(self, resource: Resource, factor: float) -> JobPrice:
+        """Return the job where what is bound by one resource takes its time divided by a factor."""
+        return replace(self, stages=tuple(stage.improved(resource, factor) for stage in self.stages))
 
 
 def price_job(
@@ -128,21 +177,28 @@ def price_job(
     if split.ranks > hardware.accelerators_per_node * hardware.n_nodes:
         most = str(hardware.accelerators_per_node * hardware.n_nodes)
         raise InputError("a job has at most as many ranks as the hardware has accelerators", split.ranks, most)
-    repeated = repeated_stages(network)
-    _check_split(network, split, bool(repeated), job)
+    _check_split(network, split, bool(repeated_stages(network)), job)
     sizes, links = network.sizes_of(job), Network(hardware)
+    pricing = pricings(network, bundle, execution, factors)
+    priced = tuple(
+        price_stage(stage.at(sizes, own.execution.activation_bytes), own, links)
+        for stage, own in zip(network.stages, pricing, strict=True)
+    )
+    return JobPrice(priced, _peak_memory_bytes(priced, pricing), tuple(pricing[0].notices))
+
+
+def pricings(
+    network: NeuralNetwork, bundle: Bundle, execution: Execution, factors: EngineFactors | None = None
+) -> list[Pricing]:
+    """Return the prices of the kernels of each stage; all of them share their notices."""
+    repeated, factors = repeated_stages(network), factors or load_factors()
     main = Pricing(bundle, execution, factors)
-    pricing = [
+    return [
         main
         if stage.name in repeated
         else Pricing(bundle, _of_single_stage(execution, stage.name, bool(repeated)), factors, notices=main.notices)
         for stage in network.stages
     ]
-    priced = tuple(
-        price_stage(stage.at(sizes, own.execution.activation_bytes), own, links)
-        for stage, own in zip(network.stages, pricing, strict=True)
-    )
-    return JobPrice(priced, _peak_memory_bytes(priced, pricing), tuple(main.notices))
 
 
 def repeated_stages(network: NeuralNetwork) -> frozenset[str]:
@@ -212,7 +268,7 @@ def price_stage(stage: SizedStage, pricing: Pricing, links: Network) -> StagePri
 
     def at(clock: float) -> StagePrice:
         if clock not in known:
-            known[clock] = _at_clock(stage, replace(pricing, clock=clock, _known={}), links)
+            known[clock] = _at_clock(stage, replace(pricing, clock=clock, _known={}, _cache_rate=None), links)
         return known[clock]
 
     def under(held_w: float) -> StagePrice:
@@ -222,7 +278,14 @@ def price_stage(stage: SizedStage, pricing: Pricing, links: Network) -> StagePri
 
     limited, own = under(limit), under(measured_w)
     factor, joules = limited.seconds / own.seconds, limited.joules * plain.seconds / own.seconds
-    return replace(plain, seconds=plain.seconds * factor, device_s=plain.device_s * factor, joules=joules)
+    return replace(
+        plain,
+        seconds=plain.seconds * factor,
+        device_s=plain.device_s * factor,
+        compute_s=plain.compute_s * factor,
+        memory_s=plain.memory_s * factor,
+        joules=joules,
+    )
 
 
 def measured_limit_w(bundle: Bundle) -> float:
@@ -245,20 +308,23 @@ def _at_clock(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice
     attended = tuple(_attended(op, execution.attended) for op in stage.operators)
     sharded = replace(stage, operators=tuple(sequence_shard(op, split) for op in attended))
     device, joules, known, kernels = 0.0, 0.0, {MEASURED: 0.0, INTERPOLATED: 0.0}, 0
+    bound_s = {"compute": 0.0, "memory": 0.0, "fixed": 0.0}
     for launch in launches(sharded, execution):
         price = pricing.price(launch)
         seconds = launch.times * price.seconds
         device, kernels = device + seconds, kernels + launch.times * launch.kernels
         joules += seconds * price.watts
+        bound_s[bound_of(launch, price.seconds, pricing)] += seconds
         if price.origin in known:
             known[price.origin] += seconds
-    device += _cast_s(stage, pricing)
+    cast = _cast_s(stage, pricing)
+    device, bound_s["memory"] = device + cast, bound_s["memory"] + cast
     measured = host_launch_s(execution, pricing.bundle)
     host = kernels * (pricing.factors.host_launch_s[execution.mode] if measured is None else measured)
     talk = _communication_s(stage, sharded, split, pricing, links)
     runs = ceil(stage.runs / split.guidance)
     on_host = pricing.bundle.accelerator.kind == "cpu"  # the kernels run where the launches do, one after the other
-    total = (device + host if on_host else max(device, host)) + talk
+    total = _total_s(device, host, talk, on_host)
     return StagePrice(
         stage.name,
         runs,
@@ -270,8 +336,38 @@ def _at_clock(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice
         known[MEASURED] / device if device else 0.0,
         known[INTERPOLATED] / device if device else 0.0,
         stage.parameters,
-        stage.peak_activation_bytes / split.sequence,
+        max([stage.peak_activation_bytes / split.sequence, *(scores_bytes(op, execution) for op in sharded.operators)]),
+        bound_s["compute"],
+        bound_s["memory"],
+        on_host,
     )
+
+
+def _total_s(device_s: float, host_s: float, communication_s: float, serial: bool) -> float:
+    """Return the seconds of a run from its parts; `serial`: the host and the kernels work one after the other."""
+    return (device_s + host_s if serial else max(device_s, host_s)) + communication_s
+
+
+def bound_of(launch: KernelLaunch, seconds: float, pricing: Pricing) -> Bound:
+    """Return what limits a kernel that takes some seconds: the larger side of its roofline, or neither of them.
+
+    A kernel far from its roofline is short: its fixed cost determines its time (simulator/costs/improved.py).
+    """
+    arithmetic_s, moving_s = roofline_sides_s(launch, pricing)
+    if seconds > FIXED_COST_FACTOR * max(arithmetic_s, moving_s):
+        return "fixed"
+    return "compute" if arithmetic_s > moving_s else "memory"
+
+
+def roofline_sides_s(launch: KernelLaunch, pricing: Pricing) -> tuple[float, float]:
+    """Return the seconds of a kernel's arithmetic at the peak of its format, and of its bytes at the peak rate."""
+    unit, precision = pricing.bundle.accelerator, pricing.execution.precision
+    moving_s = launch.bytes / unit.memory_bandwidth_bytes_per_s
+    if launch.operator is None:
+        return 0.0, moving_s
+    slower = TF32_SLOWDOWN if precision == "tf32" else 1.0
+    peak = unit.flops_for(GEMM_DTYPE[precision]) / slower
+    return launch.operator.shape.executed_flops / peak, moving_s
 
 
 def _cast_s(stage: SizedStage, pricing: Pricing) -> float:

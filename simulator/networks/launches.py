@@ -16,6 +16,7 @@ from typing import Final
 from calibration.operators.of_network import converts_nothing
 from catalogs.networks.network import SizedOperator, SizedStage
 from simulator.networks.execution import Execution
+from simulator.networks.written_attention import written_out
 
 #: Kinds that compilers fuse with each other.
 FUSED: Final = frozenset({"pointwise", "normalisation", "softmax", "reduction", "copy", "gather", "resize"})
@@ -32,6 +33,10 @@ COMPUTING: Final = frozenset({"gemm", "attention", "convolution"})
 AUTOCAST_TRAFFIC: Final = (2 + 4 + 4 + 4 + 4 + 2) / (2 + 2)
 
 AUTOCAST_KERNELS: Final = 3
+
+#: Kernels of a product or convolution under autocast in eager mode: itself, and the casts of its weight and its bias
+#: from fp32. torch keeps a cast only until autocast ends (ATen/autocast_mode.cpp), so that each pass repeats them.
+AUTOCAST_PRODUCT_KERNELS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +62,8 @@ class KernelLaunch:
 
 def launches(stage: SizedStage, execution: Execution) -> list[KernelLaunch]:
     """Return the kernels of one run of a stage in their order."""
-    operators = tuple(op for op in stage.operators if not converts_nothing(op))
+    kept = (op for op in stage.operators if not converts_nothing(op))
+    operators = tuple(part for op in kept for part in written_out(op, execution))
     if execution.mode == "eager":
         return [_alone(op, execution) for op in operators]
     return list(_fused(unrolled_edges(operators), execution))
@@ -86,7 +92,9 @@ def unrolled_edges(operators: tuple[SizedOperator, ...]) -> tuple[SizedOperator,
 def _alone(op: SizedOperator, execution: Execution) -> KernelLaunch:
     moved: float = op.read_bytes + op.written_bytes + op.weights * execution.activation_bytes
     if op.kind in COMPUTING:
-        return KernelLaunch(op.kind, op, moved, 1, op.times, (op.name,))
+        casts = execution.autocast and execution.mode == "eager" and op.weights > 0
+        kernels = AUTOCAST_PRODUCT_KERNELS if casts else 1
+        return KernelLaunch(op.kind, op, moved, kernels, op.times, (op.name,))
     kind = "norm" if op.kind in ROWS else "stream"
     if execution.autocast and op.kind in ("normalisation", "softmax") and not is_batch_norm(op):
         return KernelLaunch(kind, None, moved * AUTOCAST_TRAFFIC, AUTOCAST_KERNELS, op.times, (op.name,))
@@ -113,7 +121,8 @@ def _fused(operators: tuple[SizedOperator, ...], execution: Execution) -> Iterat
 def _chain(chain: list[SizedOperator], producer: SizedOperator | None, execution: Execution) -> Iterator[KernelLaunch]:
     """Yield the kernel of a chain, or nothing where the product before it does all of its work."""
     head: list[SizedOperator] = []
-    if execution.mode == "tensorrt" and producer is not None and producer.times == chain[0].times:
+    fits = producer is not None and producer.times == chain[0].times and not _gates(chain[0], producer)
+    if execution.mode == "tensorrt" and fits:
         while chain and (chain[0].kind == "pointwise" or is_batch_norm(chain[0])):
             head, chain = [*head, chain[0]], chain[1:]
     names = tuple(op.name for op in (*head, *chain))
@@ -123,6 +132,15 @@ def _chain(chain: list[SizedOperator], producer: SizedOperator | None, execution
         yield KernelLaunch(kind, None, joined + chain_bytes(chain, execution), 1, chain[0].times, names)
     elif joined:  # the product reads the further inputs itself: traffic without a launch
         yield KernelLaunch("stream", None, joined, 0, head[0].times, names)
+
+
+def _gates(first: SizedOperator, producer: SizedOperator) -> bool:
+    """Return whether the operator after a product takes only a part of its columns, as gated activations do (GEGLU).
+
+    Both parts of a pair are in different tiles of the product, so its kernel cannot combine them. TensorRT fuses them
+    from 10.10 on, on Blackwell only (release notes, "GEMM+SwiGLU/GeGLU fusion").
+    """
+    return first.kind == "pointwise" and first.read_bytes < producer.written_bytes
 
 
 def _outside_bytes(chain: list[SizedOperator], given: float) -> float:

@@ -6,12 +6,16 @@ matrix. One with a group for each channel runs on the vector units. In eager mod
 convolutions on the matrix units also transpose their input and output. Images that fit into the last-level cache are
 still there from the kernel before, and move at the rate of measured kernels of that size.
 
+An implicit product reads a pixel once for each tap of its kernel and each tile of output channels. These reads come
+from the last-level cache, so that a convolution with few output channels is bound by its bandwidth, not by arithmetic.
+
 Where the calibration holds the kernel itself (measured.py), its measured time counts instead.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import ceil, inf
 from typing import Final
 
 import numpy as np
@@ -25,7 +29,7 @@ from calibration.operators.roofline import compute_s, roofline_s
 from catalogs.networks.network import SizedOperator
 from catalogs.networks.shapes import AttentionShape, ConvolutionShape, GemmShape
 from simulator.networks.attention_backends import attention_price
-from simulator.networks.execution import Execution
+from simulator.networks.execution import ACTIVATION_BYTES, Execution
 from simulator.networks.factors import EngineFactors, load_factors
 from simulator.networks.launches import KernelLaunch
 from simulator.networks.measured import measured_cost
@@ -34,6 +38,12 @@ from simulator.networks.measured import measured_cost
 TILE_COLUMNS: Final = 64
 
 TILE_DEPTH: Final = 32
+
+#: Output channels of the widest tiles, of which each reads the pixels again.
+TILE_CHANNELS: Final = 256
+
+#: Bytes of a stream that show the bandwidth of the last-level cache, where they fit into it.
+CACHED_STREAMS: Final = (4e6, 8e6, 16e6, 32e6)
 
 #: Number format of the vector units; products in it run there, and those in tf32 on the matrix units.
 VECTOR_DTYPE: Final = "fp32"
@@ -45,7 +55,10 @@ WIDE_ATTENTION_SHARE: Final = 0.35
 IMAGE_SHARE: Final = 0.80
 
 #: Backends that read a mask tensor; engines give the others the lengths of sequences instead.
-TAKES_MASKS: Final = (None, "sdpa")
+TAKES_MASKS: Final = (None, "sdpa", "efficient", "tensorrt")
+
+#: The attention kernels that TensorRT takes by itself.
+TENSORRT_ATTENTION: Final = "tensorrt"
 
 #: Table of products by precision; tf32 is half of bf16 on all boards that have it.
 GEMM_DTYPE: Final = {"fp32": "fp32", "tf32": "bf16", "bf16": "bf16", "fp16": "bf16", "fp8": "fp8", "int8": "int8"}
@@ -72,6 +85,7 @@ class Pricing:
     clock: float = 1.0
     notices: dict[str, None] = field(default_factory=dict)
     _known: dict[object, KernelPrice] = field(default_factory=dict)
+    _cache_rate: float | None = None
 
     @property
     def source(self) -> CostSource:
@@ -100,7 +114,7 @@ class Pricing:
             return self.stream(launch.bytes, launch.kind, bool(launch.kernels))
         match op.shape:
             case GemmShape():
-                return self.product(op.shape, shared=bool(op.weights))
+                return self.product(op.shape, bool(op.weights), self._precision_of(op))
             case AttentionShape():
                 return self.attention(op.shape, launch.bytes)
             case ConvolutionShape():
@@ -108,11 +122,23 @@ class Pricing:
             case _:
                 return self.stream(launch.bytes, launch.kind, launches=True)
 
-    def product(self, shape: GemmShape, shared: bool) -> KernelPrice:
-        """Return the price of `shape.batch` products; `shared`: all have the same second factor, a parameter."""
+    def _precision_of(self, op: SizedOperator) -> str:
+        """Return the number format of a product: fp32 where the network computes this one in fp32."""
+        wide = op.dtype == "fp32" and self.execution.precision in ("bf16", "fp16")
+        return "fp32" if wide else self.execution.precision
+
+    def product(self, shape: GemmShape, shared: bool, precision: str | None = None) -> KernelPrice:
+        """Return the price of `shape.batch` products.
+
+        Args:
+            shape: The products.
+            shared: Whether all have the same second factor, a parameter.
+            precision: Their number format, where it is not that of the execution.
+        """
+        precision = precision or self.execution.precision
         rows = shape.m * shape.batch
-        slower = TF32_SLOWDOWN if self.execution.precision == "tf32" else 1.0
-        sized = self._gemm(rows, shape.n, shape.k)
+        slower = TF32_SLOWDOWN if precision == "tf32" else 1.0
+        sized = Gemm(float(rows), float(shape.n), float(shape.k), GEMM_DTYPE[precision])
         cost = self.source.cost(sized)
         seconds = float(cost.seconds) * slower
         if self._in_8_bits and self.execution.mode == "tensorrt":
@@ -122,7 +148,7 @@ class Pricing:
                 f"products in {self.execution.precision} under TensorRT: those of 16 bits of the same steps"
             ] = None
         if not shared and shape.batch > 1:  # each has factors of its own, which pass through memory
-            size = self.execution.activation_bytes
+            size = ACTIVATION_BYTES[precision]
             moved = size * shape.batch * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n)
             seconds = max(seconds, self.stream(moved, "stream", launches=True).seconds)
         measured = slower == 1.0 and not (self._in_8_bits and self.execution.mode == "tensorrt")
@@ -156,10 +182,13 @@ class Pricing:
             peak = unit.flops_for(VECTOR_DTYPE) if self.execution.precision == "fp32" else tf32
             watts = self.product(GemmShape(shape.queries, shape.keys, shape.head_dim), shared=True).watts
             return KernelPrice(shape.executed_flops / peak / WIDE_ATTENTION_SHARE / self.clock, ROOFLINE, watts)
-        found = attention_price(shape, self.execution.attention_backend, self.bundle, self.source)
+        backend = self.execution.attention_backend
+        if backend is None and self.execution.mode == "tensorrt":
+            backend = TENSORRT_ATTENTION
+        found = attention_price(shape, backend, self.bundle, self.source)
         if found.notice:
             self.notices[found.notice] = None
-        if shape.masked and self.execution.attention_backend in TAKES_MASKS:
+        if shape.masked and backend in TAKES_MASKS:
             reading = moved_bytes / (IMAGE_SHARE * self.bundle.accelerator.memory_bandwidth_bytes_per_s)
             return KernelPrice(max(found.seconds / self.factors.masked_attention_speed, reading), ROOFLINE, found.watts)
         return KernelPrice(found.seconds, found.origin, found.watts)
@@ -185,11 +214,28 @@ class Pricing:
         arithmetic = slower * product.batch * float(compute_s(sized, accelerator)) / utilisation / share
         if self._in_8_bits:
             self.notices[f"convolutions in {self.execution.precision}: no table; the utilisation of bf16"] = None
-        seconds = max(arithmetic, moving, self.stream(0.0, "stream", launches=True).seconds)
+        seconds = max(arithmetic, moving, self._taps_s(product), self.stream(0.0, "stream", launches=True).seconds)
         if mode == "eager":
             transposed = 2.0 * (op.read_bytes + op.written_bytes)
             seconds += self.factors.transposed_share * self.stream(transposed, "stream", launches=True).seconds
         return KernelPrice(seconds, ROOFLINE, float(cost.watts))
+
+    def _taps_s(self, product: GemmShape) -> float:
+        """Return the seconds in which a convolution reads its pixels from the cache, for each tap and tile."""
+        tiles = ceil(product.n / TILE_CHANNELS)
+        size = 1 if self._in_8_bits else self.execution.activation_bytes
+        return float(product.batch) * product.m * product.k * size * tiles / self._cache_bytes_per_s()
+
+    def _cache_bytes_per_s(self) -> float:
+        """Return the bandwidth of the last-level cache, from measured streams that fit into it; infinite without."""
+        if "elementwise" not in self.bundle.models:
+            return inf
+        if self._cache_rate is None:
+            fitting = [n for n in CACHED_STREAMS if n <= CACHE_SHARE * self.bundle.accelerator.cache_bytes]
+            launch = self.stream(0.0, "stream", launches=True).seconds
+            times = [(n, self.stream(n, "stream", launches=True).seconds - launch) for n in fitting]
+            self._cache_rate = max((n / seconds for n, seconds in times if seconds > 0.0), default=inf)
+        return self._cache_rate
 
     def stream(self, moved_bytes: float, kind: str, launches: bool) -> KernelPrice:
         """Return the price of a memory-bound kernel; without a launch, its bytes are those of another kernel."""
@@ -209,6 +255,3 @@ class Pricing:
         kernel = self.stream(image_bytes, "stream", launches=True).seconds
         cached = kernel - self.stream(0.0, "stream", launches=True).seconds
         return min(cached, image_bytes * from_memory) + weight_bytes * from_memory
-
-    def _gemm(self, m: int, n: int, k: int) -> Gemm:
-        return Gemm(float(m), float(n), float(k), GEMM_DTYPE[self.execution.precision])

@@ -15,7 +15,7 @@ from simulator.schedulers.llama_cpp import LlamaCpp
 from simulator.schedulers.orca import Orca
 from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.sarathi import Sarathi
-from simulator.schedulers.sglang import Sglang, SglangMedia
+from simulator.schedulers.sglang import Sglang, SglangEncoder, SglangMedia
 from simulator.schedulers.speculative import SPECULATIVE
 from simulator.schedulers.static_batching import OneAtATime, StaticBatching
 from simulator.schedulers.transformers import TransformersCb
@@ -70,6 +70,10 @@ VARIANTS: Final[dict[str, SchedulerVariant]] = {
 }
 
 
+#: The class for each policy of replicas that only encode the items of requests.
+ENCODERS: Final[dict[str, type[ContinuousBatching]]] = {"vllm-v1": MediaV1, "sglang": SglangEncoder}
+
+
 def scheduler_class(rules: EngineRules) -> type[ContinuousBatching]:
     """Return the scheduler class of these rules; for ranks in lockstep, the class of each rank.
 
@@ -80,6 +84,10 @@ def scheduler_class(rules: EngineRules) -> type[ContinuousBatching]:
     made = POLICIES.get(rules.policy)
     if made is None:
         raise InputError("unknown scheduling policy", rules.policy, nearest_name(rules.policy, POLICIES))
+    if rules.encodes_only:
+        if rules.policy not in ENCODERS:
+            raise InputError(f"an encoder pool is simulated only for {', '.join(ENCODERS)}", rules.policy)
+        return ENCODERS[rules.policy]
     variants = [variant for field, variant in VARIANTS.items() if getattr(rules, field)]
     if len(variants) > 1:
         rule = f"{variants[0].words} is not simulated together with {variants[1].words}"

@@ -51,6 +51,11 @@ class EngineRules(Limits):
         return -(-self.encoder_tokens // self.block_size)
 
     @property
+    def encodes_only(self) -> bool:
+        """Return whether the replica belongs to an encoder pool and runs no language model."""
+        return self.encoder_limits is not None and self.encoder_limits.where == "only here"
+
+    @property
     def in_lockstep(self) -> bool:
         """Return whether every rank has its own scheduler, and their steps begin together."""
         return self.attention_ranks > 1 and bool(self.rank_dispatch)

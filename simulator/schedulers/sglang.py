@@ -22,7 +22,7 @@ from catalogs.engines.profile import ReceiveIntervals
 from simulator.cache.encoder_cache import RequestEmbeddings
 from simulator.core.batch import Batch, Encoding
 from simulator.core.request import Request
-from simulator.schedulers.continuous_batching import ContinuousBatching
+from simulator.schedulers.continuous_batching import NO_HITS, ContinuousBatching
 from simulator.schedulers.rules import EngineRules
 
 # Default environment variables of SGLang (python/sglang/srt/environ.py): SGLANG_INIT_NEW_TOKEN_RATIO,
@@ -289,6 +289,9 @@ class SglangMedia(Sglang):
     chunk that begins before the end of the items encodes them again. Items whose tokens are in the radix cache are not
     encoded.
 
+    A server behind an encoder pool (`--language-only`) reads a request when all its embeddings have arrived, and
+    encodes nothing.
+
     Simplifications: the requests of a step are encoded in one pass, and images and videos of one request as one entry;
     SGLang runs one pass for each request and each kind of item.
 
@@ -297,18 +300,17 @@ class SglangMedia(Sglang):
     """
 
     pipelines = False
-    takes_over = False
-    hands_over = False
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
         if rules.encoder_limits is None:
             raise ValueError("a scheduler of images and videos needs the limits of encoding")
+        self._encodes = rules.encoder_limits.where != "elsewhere"
         self.encoders = self._cache = RequestEmbeddings(rules.encoder_limits.cache)
 
     def _prefill(self, batch: Batch, request: Request, tokens: int) -> None:
         """Add `tokens` prompt tokens to the batch, and encode the items of the prompt if none of its steps has."""
-        if request.media and request.media[-1].end > request.computed_tokens:
+        if self._encodes and request.media and request.media[-1].end > request.computed_tokens:
             self._encode(batch, request)
         super()._prefill(batch, request, tokens)
 
@@ -325,6 +327,47 @@ class SglangMedia(Sglang):
         for item in items:
             encoding = encoding.plus(item.layout)
         batch.moving().encoding = encoding
+
+
+class SglangEncoder(ContinuousBatching):
+    """SGLang's server that only encodes (`--encoder-only`, `EncoderScheduler` in srt/disaggregation/encode_server.py).
+
+    One loop takes the waiting requests in the order of their arrival, at most SGLANG_ENCODER_MAX_BATCH_SIZE of them
+    (max_num_seqs here), encodes all their items in one pass, and sends the embeddings while it takes the next requests.
+    It has no budget and, by default, no cache of embeddings. Every step ends the requests that it takes.
+
+    Simplification: videos, which SGLang encodes one request at a time, are encoded together with images and audio.
+    """
+
+    pipelines = False
+    shares_prefixes = False
+
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(rules)
+        self.encoders = self._items = RequestEmbeddings(0)  # counts items and keeps none
+
+    def schedule(self) -> Batch | None:
+        """Return the batch of the next pass, or None if no request waits."""
+        if not self._waiting:
+            return None
+        batch, encoding = Batch(), Encoding()
+        for _ in range(min(len(self._waiting), self.rules.max_num_seqs - len(self._running))):
+            request = self._waiting[0]
+            self._seat(batch, request, NO_HITS, request.known_tokens)
+            encoding = self._with_items(encoding, request)
+        batch.moving().encoding, batch.logits = encoding, 0
+        return batch
+
+    def _with_items(self, encoding: Encoding, request: Request) -> Encoding:
+        for item in request.media:
+            encoding = encoding.plus(item.layout)
+        self._items.n_encoded += len(request.media)
+        return encoding
+
+    @property
+    def blocked(self) -> bool:
+        """Return whether no request waits: a pass takes the first of them, whatever else the server holds."""
+        return not self._waiting
 
 
 class ReceiveInterval:

@@ -5,6 +5,11 @@ tokens are in the prefix cache. A step encodes at most the encoder budget, and o
 for; otherwise the prompt is computed up to the item. A request releases an item when the step with its last
 token has ended, which with steps scheduled ahead is known one schedule later.
 
+A replica behind an encoder pool receives the embeddings and encodes nothing. They take the same space in its encoder
+cache, and an item that is larger than the budget still ends a chunk, but receiving it uses up none of the budget
+(`external_load_encoder_input`). A replica of an encoder pool schedules like any other (`is_mm_encoder_only`): prompts
+of items without text, whose steps encode and run no language model.
+
 Simplification: after a prompt that the encoder budget has cut, no further request is admitted in the step. vLLM goes on
 with the next waiting request, which therefore may start earlier there.
 """
@@ -27,13 +32,12 @@ class MediaV1(VllmV1):
     """
 
     pipelines = False
-    takes_over = False
-    hands_over = False
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
         if rules.encoder_limits is None:
             raise ValueError("a scheduler of images, videos and audio needs the limits of encoding")
+        self._encodes = rules.encoder_limits.where != "elsewhere"
         self.encoders = self._cache = EncoderCache(rules.encoder_limits.cache)
         self._budget = self._most = rules.encoder_limits.budget  # embeddings left in this step
         self._planned: list[PromptItem] = []  # items that the next chunk of a prompt needs encoded
@@ -46,6 +50,8 @@ class MediaV1(VllmV1):
         self._release_passed(everything=not self.rules.lag)
         self._budget = self._most
         batch = super().schedule()
+        if batch is not None and self.rules.encodes_only:
+            batch.logits = 0
         if batch is None:  # the next call comes after all steps have ended
             self._release_passed(everything=True)
         return batch
@@ -67,7 +73,7 @@ class MediaV1(VllmV1):
 
     def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
         """Admit the head of the queue up to the first item that cannot be encoded in this step."""
-        if not request.media or request.retired:
+        if not request.media or request.retired or request.brought_tokens:
             return super()._admit_head(batch, request, budget)
         hit_tokens = self._hits(request)[3]
         wanted = min(request.known_tokens - hit_tokens, budget)
@@ -119,7 +125,8 @@ class MediaV1(VllmV1):
             embeddings = item.layout.embeddings
             if embeddings > budget or not cache.make_space(planned + embeddings):
                 return max(item.start - computed, 0)
-            budget -= embeddings
+            if self._encodes:
+                budget -= embeddings
             planned += embeddings
             self._planned.append(item)
         return tokens
@@ -133,10 +140,11 @@ class MediaV1(VllmV1):
         """Encode the planned items with the batch, and note the items whose last token it computes."""
         cache = self._cache
         cache.n_hits += len(self._hit)
-        if self._planned:
+        for item in self._planned:
+            cache.insert(item.content, item.layout.embeddings, request, self._encodes)
+        if self._planned and self._encodes:
             encoding = batch.moving().encoding or Encoding()
             for item in self._planned:
-                cache.insert(item.content, item.layout.embeddings, request)
                 self._budget -= item.layout.embeddings
                 encoding = encoding.plus(item.layout)
             batch.moving().encoding = encoding

@@ -65,17 +65,22 @@ def verify(
     artefact: Annotated[
         Path | None, option("DIR", "Keep the comparison with its rows and logs in a new folder.")
     ] = None,
+    machine: Annotated[
+        Path | None, option("DIR", "Write what the machine did, with its page, into this folder; default: below --out.")
+    ] = None,
     docs: Annotated[Path | None, option("FILE", "Insert the judged lines between the marks of this page.")] = None,
     json_file: Annotated[str | None, option("FILE", "Write JSON to FILE, or - for stdout.", "--json")] = None,
 ) -> None:
     """Serve a model with a real engine, replay requests with a real client, and compare with the simulation."""
     given = dict(locals())
     from calibration.artefacts.recording import check_new_folder
+    from calibration.machine_trace.folder import check_new_trace
     from simulator.verify import screen
     from simulator.verify.session import verify as compare
 
     check_targets(json_file, docs)
     check_new_folder(artefact)
+    check_new_trace(machine)
     _check_engine(engine)
     effort = _effort(input_tokens, output_tokens, requests, repeats, tuple(rate or ()))
     n_threads = _threads(threads)
@@ -86,7 +91,7 @@ def verify(
         subject, client = _started(engine, model, dtype, n_threads, python, server, port)
     if docs is not None:
         screen.check_place(docs, subject.deployment.engine)
-    found = compare(subject, client, effort, folder, lambda text: typer.echo(text, err=True))
+    found = compare(subject, client, effort, folder, lambda text: typer.echo(text, err=True), machine)
     # The result is written first, so that a later failure does not lose the measurement.
     write_json(screen.document(found), str(folder / "verify.json"))
     # Times through a network are not host times, so those of an endpoint are installed only on request.

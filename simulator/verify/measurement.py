@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.importers.iteration_log import read_iteration_log
 from calibration.machine_trace.folder import write_trace
-from calibration.machine_trace.sampler import MachineSampler
+from calibration.machine_trace.sampler import ApiProcesses, MachineSampler
 from calibration.profile.machine.contention import ContentionSample, usage
+from calibration.report.machine_page import write_trace_and_page
 from calibration.serve.clients import TRIES, Client, IncompleteReplay, InProcessEngine
 from calibration.serve.probe import Probe, probe
 from calibration.serve.server import EngineServer
@@ -39,11 +41,22 @@ class Probed:
 
 
 class EngineUnderTest:
-    """An engine with a client, started on entry and stopped on exit."""
+    """An engine with a client, started on entry and stopped on exit.
 
-    def __init__(self, subject: EngineSubject, client: Client, out: Path, tell: Tell) -> None:
-        self.subject, self._client, self._out, self._tell = subject, client, out, tell
-        self._sampler, self._requests = MachineSampler(self._pids), list[dict[str, float]]()
+    Args:
+        subject: The engine.
+        client: The client.
+        out: Folder for logs, and for the trace of the machine.
+        tell: Shows a line of progress.
+        machine: Folder for the trace with its page; None writes the trace without the page into `out`.
+    """
+
+    def __init__(
+        self, subject: EngineSubject, client: Client, out: Path, tell: Tell, machine: Path | None = None
+    ) -> None:
+        self.subject, self._client, self._out, self._tell, self._machine = subject, client, out, tell, machine
+        api = ApiProcesses(lambda: self._server.launch.port if self._server is not None else None)
+        self._sampler, self._requests = MachineSampler(self._pids, api_pids=api), list[dict[str, float]]()
         self._server = EngineServer(subject.launch, out / "server.log") if subject.launch is not None else None
 
     def __enter__(self) -> EngineUnderTest:
@@ -62,7 +75,10 @@ class EngineUnderTest:
         if self._server is not None:
             self._server.stop()
         self._sampler.__exit__()
-        write_trace(self._out / "machine", self._sampler.trace, self._requests)
+        if self._machine is None:
+            write_trace(self._out / "machine", self._sampler.trace, self._requests)
+        else:
+            write_trace_and_page(self._machine, self._sampler.trace, self._requests)
 
     def _pids(self) -> frozenset[int]:
         """Return the processes of the engine; () for a server that the user runs, which may be elsewhere."""
@@ -106,9 +122,11 @@ class EngineUnderTest:
         end_s = self._sampler.now_s()
         self._sampler.add_phase(name, start_s, end_s)
         first_s = max(end_s - run.duration_s, start_s)
-        for arrival_s, e2e_s in zip(run.arrival_s.tolist(), run.e2e_s.tolist(), strict=True):
+        rows = zip(run.arrival_s.tolist(), run.e2e_s.tolist(), run.ttft_s.tolist(), strict=True)
+        for arrival_s, e2e_s, ttft_s in rows:
             sent_s = first_s + arrival_s
-            self._requests.append({"start_s": sent_s, "end_s": sent_s + e2e_s, "latency_s": e2e_s})
+            times = {"start_s": sent_s, "end_s": sent_s + e2e_s, "latency_s": e2e_s}
+            self._requests.append(times if math.isnan(ttft_s) else {**times, "first_token_s": sent_s + ttft_s})
 
     def _replay(self, trial: Trial, folder: Path) -> MeasuredRun:
         """Replay a trial once; if single requests fail, report which and why, and try again."""

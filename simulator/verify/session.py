@@ -78,15 +78,24 @@ class Verification:
         return [line for line in self.lines if line.met(way) is False]
 
 
-def verify(subject: EngineSubject, client: Client, effort: VerificationEffort, out: Path, tell: Tell) -> Verification:
+def verify(
+    subject: EngineSubject,
+    client: Client,
+    effort: VerificationEffort,
+    out: Path,
+    tell: Tell,
+    machine: Path | None = None,
+) -> Verification:
     """Measure, simulate and compare; all measurements stay in the folder `out`.
+
+    The trace of the machine with its page goes to the folder `machine`, without the page to `out` if that is None.
 
     Raises:
         InputError: The engine or the client cannot run the comparison.
     """
     compiled = compile_deployment(subject.deployment, measured_host=False)
     seats, most_input_tokens = compiled.resolved.limits.max_num_seqs, _most_input_tokens(compiled, effort.size.lengths)
-    with EngineUnderTest(subject, client, out, tell) as engine:
+    with EngineUnderTest(subject, client, out, tell, machine) as engine:
         probed = engine.probe(most_input_tokens, seats)
         calibration = _calibration(compiled, probed)
         fitted = _with_measured(compiled, calibration.host)

@@ -34,6 +34,9 @@ COPY_BYTES: Final = (MIB, 64 * MIB)
 
 PAGES: Final = ("4 KB", "2 MB transparent", "2 MB reserved", "1 GB reserved")
 
+#: Directions of copies.
+TO_DEVICE, TO_HOST, ON_HOST = "host to device", "device to host", "host to host"
+
 #: Flags of Linux's mmap(2) and madvise(2), of which Python defines only some.
 MAP_HUGETLB: Final = 0x40000
 
@@ -44,16 +47,18 @@ MADV_HUGEPAGE: Final = 14
 MADV_NOHUGEPAGE: Final = 15
 
 
-def shapes(device: ProfiledDevice) -> list[Shape]:
-    """Return the shapes of the host.
-
-    They are text and HTTP work, and copies between host pages; on a GPU the copies go from host pages to the device.
-    """
+def shapes() -> list[Shape]:
+    """Return the shapes of the host's work on text and HTTP requests."""
     found = [Shape.of("host", CHECKS, kind=k, tokens=t) for k in ("tokenise", "detokenise") for t in TOKENS]
-    found.append(Shape.of("host", CHECKS, kind="http round trip", tokens=1))
-    way = "host to device" if device.is_cuda else "host to host"
+    return [*found, Shape.of("host", CHECKS, kind="http round trip", tokens=1)]
+
+
+def page_shapes(device: ProfiledDevice) -> list[Shape]:
+    """Return copies between host pages; on a GPU they are between host pages and the device, in both directions."""
+    ways = (TO_DEVICE, TO_HOST) if device.is_cuda else (ON_HOST,)
     copies = [(pages, size) for pages in PAGES for size in COPY_BYTES if "1 GB" not in pages or size == COPY_BYTES[-1]]
-    return found + [Shape.of("pages", CHECKS, kind=f"{way}, {p} pages", message_bytes=int(b)) for p, b in copies]
+    kinds = [(f"{way}, {pages} pages", size) for way in ways for pages, size in copies]
+    return [Shape.of("pages", CHECKS, kind=kind, message_bytes=int(size)) for kind, size in kinds]
 
 
 def work(shape: Shape, device: ProfiledDevice) -> Work:  # noqa: ARG001 (the signature of all families)
@@ -128,19 +133,38 @@ def _round_trip() -> Call:
 
 
 def page_copy(shape: Shape, device: ProfiledDevice) -> Work:
-    """Return a copy from memory with one page size, to a GPU's memory or to host memory with the same page size.
+    """Return a copy between host memory with one page size and a GPU, or within such memory.
+
+    On a GPU the host memory is locked (cudaHostRegister), as engines do with swap space and offloaded blocks, so that
+    the GPU copies it itself. Where the driver refuses this, the copy is a pageable one, as the name of its kernel says.
 
     Raises:
         DoesNotFit: If the host has too little memory.
         Unavailable: If the system grants no such pages.
     """
-    pages, size = str(shape["kind"]).partition(", ")[2].removesuffix(" pages"), int(shape["message_bytes"])
-    source = _mapped(device, pages, size)
-    if device.is_cuda:
-        target, kernel = device.torch.empty(size, dtype=device.torch.uint8, device="cuda"), "pageable copy"
-    else:
-        target, kernel = _mapped(device, pages, size), "memory copy"
-    return Work([lambda: target.copy_(source)], kernel, graph=False)
+    way, _, words = str(shape["kind"]).partition(", ")
+    pages, size = words.removesuffix(" pages"), int(shape["message_bytes"])
+    if not device.is_cuda:
+        source, target = (_mapped(device, pages, size) for _ in range(2))
+        return Work([lambda: target.copy_(source)], "memory copy", graph=False)
+    host, is_locked = _locked(device, pages, size)
+    remote = device.torch.empty(size, dtype=device.torch.uint8, device="cuda")
+    source, target = (host, remote) if way == TO_DEVICE else (remote, host)
+    kernel = "pinned copy" if is_locked else "pageable copy"
+    return Work([lambda: target.copy_(source, non_blocking=is_locked)], kernel, graph=False)
+
+
+#: Host memory that the driver knows, with whether it is locked. It is kept, because it must not be unmapped meanwhile.
+_KNOWN_TO_DRIVER: Final[dict[tuple[str, int], tuple[Any, bool]]] = {}
+
+
+def _locked(device: ProfiledDevice, pages: str, size: int) -> tuple[Any, bool]:
+    """Return host memory with one page size, and whether the driver has locked it."""
+    if (pages, size) not in _KNOWN_TO_DRIVER:
+        memory = _mapped(device, pages, size)
+        status = device.torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), 0)
+        _KNOWN_TO_DRIVER[pages, size] = memory, int(status) == 0
+    return _KNOWN_TO_DRIVER[pages, size]
 
 
 def _mapped(device: ProfiledDevice, pages: str, size: int) -> Any:

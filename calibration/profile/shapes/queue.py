@@ -164,7 +164,7 @@ def extra_shapes(sizes: Sizes, limits: SizeLimits, device: ProfiledDevice) -> li
     role = CHECKS if device.is_cuda else FIT  # on a GPU, engines run a fused scan that plain torch does not have
     scans = sorted(sizes.scans, key=lambda s: (-sizes.scans[s], s))[:SCANS]
     found = [s for scan in scans for s in _scans(scan, limits, role)]
-    return found + windowed(sizes, limits) + host.shapes(device)
+    return found + windowed(sizes, limits) + host.shapes()
 
 
 def _scans(scan: Scan, limits: SizeLimits, role: str) -> list[Shape]:

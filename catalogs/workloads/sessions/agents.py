@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from catalogs.arrays import FloatArray, IntArray
+from catalogs.arrays import BoolArray, FloatArray, IntArray
 from catalogs.errors import InputError
 from catalogs.workloads.lengths import Lengths
 from catalogs.workloads.sessions.texts import TextTree
@@ -84,6 +84,7 @@ class AgentSessions:
         session: Session of each request, from 0.
         waits: As in RequestGraph.
         gap_s: Time from the end of the last request that each waits for; 0 for the first of a session.
+        by_human: Whether a human sent the request: the first of a session, and others after the time of a human.
         inputs: Tokens of each prompt.
         outputs: Tokens of each output.
         texts: The texts of prompts and outputs.
@@ -92,6 +93,7 @@ class AgentSessions:
     session: IntArray
     waits: IntArray
     gap_s: FloatArray
+    by_human: BoolArray
     inputs: IntArray
     outputs: IntArray
     texts: TextTree
@@ -100,6 +102,13 @@ class AgentSessions:
     def n_sessions(self) -> int:
         """Return the number of sessions."""
         return int(self.session[-1]) + 1
+
+    def tasks(self) -> IntArray:
+        """Return the task of each request, from 0: what an agent does from one request of a human to the next.
+
+        Shape (n,). Sub-agents work on the task of the request that starts them.
+        """
+        return np.asarray(np.cumsum(self.by_human) - 1)
 
     def plays(self, sessions: IntArray) -> AgentSessions:
         """Return these sessions, each with texts of its own, also where a session is played more than once.
@@ -128,6 +137,7 @@ class AgentSessions:
             session=np.repeat(np.arange(len(sessions)), n),
             waits=self.waits[wait_rows] + np.repeat(begin - first[sessions], k)[:, None],
             gap_s=self.gap_s[rows],
+            by_human=self.by_human[rows],
             inputs=self.inputs[rows],
             outputs=self.outputs[rows],
             texts=texts,
@@ -188,9 +198,10 @@ def draw_sessions(
     first = (turns.first_input_tokens or lengths[0]).sample(streams[3], m)
     if turns.subagents is not None:
         first = np.where(is_sub, turns.subagents.first_input_tokens.sample(streams[3], m), first)
-    gap_s = turns.gap_s.sample_s(streams[5], m, is_sub)
+    gap_s, by_human = turns.gap_s.draw(streams[5], m, is_sub)
     begins = previous < 0
     gap_s[begins & ~is_sub] = 0.0
+    by_human |= begins & ~is_sub
     again = np.zeros(m, dtype=np.int64)
     forced, above = np.zeros(m, dtype=np.bool_), MOST_CONTEXT_TOKENS + 1
     if turns.restarts is not None:
@@ -215,7 +226,7 @@ def draw_sessions(
         known_tokens=known,
     )
     waits = np.array(lines.waits, dtype=np.int64).reshape(-1, 2)
-    return AgentSessions(session, waits, gap_s, inputs, outputs, texts)
+    return AgentSessions(session, waits, gap_s, by_human, inputs, outputs, texts)
 
 
 def _contexts(

@@ -116,8 +116,8 @@ class Gaps(YamlBlock):
             raise ValueError("human_share needs the times of humans (key human)")
         return self
 
-    def sample_s(self, rng: np.random.Generator, n: int, tools_only: BoolArray) -> FloatArray:
-        """Return n gaps in seconds. Shape (n,).
+    def draw(self, rng: np.random.Generator, n: int, tools_only: BoolArray) -> tuple[FloatArray, BoolArray]:
+        """Return n gaps in seconds, and which of them are those of humans. Shape (n,) each.
 
         Args:
             rng: The random stream; each gap takes the same number of draws.
@@ -128,12 +128,12 @@ class Gaps(YamlBlock):
         found = self.tool.sample_s(rng, n)
         if self.human is not None:
             found = np.where(by_human, self.human.sample_s(rng, n), found)
-        return found if self.longest_s is None else np.minimum(found, self.longest_s)
+        return (found if self.longest_s is None else np.minimum(found, self.longest_s)), by_human
 
     @property
     def mean_s(self) -> float:
         """Return the mean gap between the turns of a session, in seconds."""
-        return float(self.sample_s(np.random.default_rng(0), 20_000, np.zeros(20_000, dtype=np.bool_)).mean())
+        return float(self.draw(np.random.default_rng(0), 20_000, np.zeros(20_000, dtype=np.bool_))[0].mean())
 
 
 def parse_gaps(data: object) -> Gaps:

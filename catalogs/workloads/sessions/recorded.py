@@ -182,6 +182,8 @@ def recorded_sessions(sessions: Iterable[dict[str, Any]], where: str) -> Recorde
     if not reading.session:
         raise InputError(f"{where} holds no requests")
     n = len(reading.session)
+    of_session, is_sub = np.array(reading.session, dtype=np.int64), np.array(reading.is_sub)
+    previous, by_human = np.array(reading.previous, dtype=np.int64), np.array(reading.by_human)
     texts = TextTree(
         parent=np.array(reading.parent, dtype=np.int64),
         kept_tokens=np.array(reading.kept, dtype=np.int64),
@@ -190,15 +192,15 @@ def recorded_sessions(sessions: Iterable[dict[str, Any]], where: str) -> Recorde
         known_tokens=np.array(reading.known, dtype=np.int64),
     )
     found = AgentSessions(
-        session=np.array(reading.session, dtype=np.int64),
+        session=of_session,
         waits=np.array(reading.waits, dtype=np.int64).reshape(-1, 2),
         gap_s=np.array(reading.gap_s),
+        by_human=(by_human | (previous < 0)) & ~is_sub,
         inputs=np.array(reading.inputs, dtype=np.int64),
         outputs=np.array(reading.outputs, dtype=np.int64),
         texts=texts,
     )
-    previous = np.array(reading.previous, dtype=np.int64)
-    return RecordedSessions(found, previous, np.array(reading.is_sub), np.array(reading.by_human))
+    return RecordedSessions(found, previous, is_sub, by_human)
 
 
 def session_files(folder: Path) -> Sequence[Path]:

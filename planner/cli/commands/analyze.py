@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
 from planner.cli.options import JsonTo, write_result
 
+CONTEXT: Final = 1024
+
+STAGE: Final = "decode"
+
+
+class JobTexts(NamedTuple):
+    """The job of a network as typed: model, hardware, batch, sizes, steps, number format and execution."""
+
+    model: str
+    hardware: str
+    batch: int
+    job: str | None
+    steps: int | None
+    precision: str | None
+    mode: str | None
+
 
 def analyze(
     model: Annotated[str, typer.Option(help="Model: alias, Hugging Face id, or path of a config.json.")],
     hw: Annotated[str, typer.Option(help="Hardware of one replica, e.g. h100, h100x8.")],
-    batch: Annotated[int, typer.Option(metavar="N", help="Sequences in the step.")] = 1,
+    batch: Annotated[int, typer.Option(metavar="N", help="Sequences in the step, or jobs of a network together.")] = 1,
     context: Annotated[
         int, typer.Option(metavar="N", help="Tokens per sequence; for prefill, the prompt length.")
-    ] = 1024,
-    stage: Annotated[str, typer.Option(help="Stage of inference: decode or prefill.")] = "decode",
+    ] = CONTEXT,
+    stage: Annotated[str, typer.Option(help="Stage of inference: decode or prefill.")] = STAGE,
     weight_dtype: Annotated[
-        str | None, typer.Option(help="Data type of the weights: bf16, fp8, int4, ... (default: the model's own).")
+        str | None,
+        typer.Option(
+            help="Data type of the weights, or format of a network: bf16, fp8, int4, ... (default: the model's own)."
+        ),
     ] = None,
     kv_dtype: Annotated[str | None, typer.Option(help="Data type of the KV cache (default: the engine's).")] = None,
     tensor_parallel: Annotated[
@@ -34,6 +53,13 @@ def analyze(
     resolution: Annotated[
         str, typer.Option(metavar="SIZE", help="Their size: 1024x1024, a video of 32 frames 640x360x32, audio 30s.")
     ] = "1024x1024",
+    job: Annotated[
+        str | None, typer.Option(metavar="SIZES", help="Job of a network: 1280x720x81, or sizes as tokens=77.")
+    ] = None,
+    steps: Annotated[int | None, typer.Option(metavar="N", help="Denoising steps of the job of a network.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(help="Execution of a network: eager, compiled or tensorrt (default: compiled).")
+    ] = None,
     published: Annotated[
         bool, typer.Option("--published", help="Print one decode step in the conventions of a published table.")
     ] = False,
@@ -48,12 +74,31 @@ def analyze(
     plan analyze --model llama3.1-70b --hw h100x4 --batch 64 --context 2048
     """
     from catalogs.deployments.encoder_decoders import default_engine
+    from catalogs.deployments.networks import is_network
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets
     from planner.cli.screens.analysis import show
     from planner.studies import step_analysis as analysis
 
     check_targets(json_file, html)
+    if is_network(model):
+        of_tokens = {
+            "--context": context != CONTEXT,
+            "--stage": stage != STAGE,
+            "--kv-dtype": kv_dtype is not None,
+            "--tensor-parallel": tensor_parallel is not None,
+            "--engine": engine is not None,
+            "--images": images > 0,
+            "--published": published,
+        }
+        for option, is_given in of_tokens.items():
+            if is_given:
+                raise InputError(f"{option} is of language models, and {model} is a network", option, "--job SIZES")
+        _analyze_job(JobTexts(model, hw, batch, job, steps, weight_dtype, mode), json_file, html)
+        return
+    for option, value in (("--job", job), ("--steps", steps), ("--mode", mode)):
+        if value is not None:
+            raise InputError(f"{option} is of networks, and {model} is a language model", value, "--context N")
     engine = engine or default_engine(model, hw)
     own = weight_dtype, kv_dtype, tensor_parallel, images, resolution
     query = analysis.StepQuery(model, hw, batch, context, stage, engine, *own)
@@ -68,4 +113,18 @@ def analyze(
             from planner.report.analysis_page import write_analysis
 
             write_analysis(found, html)
+    write_result(document, json_file, lambda: show(document))
+
+
+def _analyze_job(given: JobTexts, json_file: str | None, html: Path | None) -> None:
+    """Break one job of a network down by stage and kernel."""
+    from planner.cli.screens.analysis import show
+    from planner.networks.studies.analysis import JobQuery, analyze_job, job_document
+
+    found = analyze_job(JobQuery(*given[:-1], given.mode or "compiled"))
+    document = job_document(found)
+    if html is not None:
+        from planner.networks.report.analysis import write_job_analysis
+
+        write_job_analysis(found, html)
     write_result(document, json_file, lambda: show(document))

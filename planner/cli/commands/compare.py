@@ -17,9 +17,9 @@ def compare(
 ) -> None:
     """Compare two answers: differences, costs, and advantages of each."""
     from planner.cli.screens.studies import show_comparison
-    from planner.sections.full_answer import read_answer
-    from planner.studies.comparison import compare_answers
+    from planner.networks.answer_file import read_any_answer
+    from planner.networks.studies.comparison import compare_any
 
-    found = compare_answers(read_answer(first), read_answer(second))
+    found = compare_any(read_any_answer(first), read_any_answer(second))
     names = str(first), str(second)
     write_result({"a": names[0], "b": names[1], **found.document()}, json_file, lambda: show_comparison(found, names))

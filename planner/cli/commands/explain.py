@@ -15,10 +15,16 @@ def explain(
     """
     from catalogs.ui.terminal import progress_bar
     from planner.cli.screens.studies import show_explanation
-    from planner.sections.full_answer import read_answer
+    from planner.networks.answer_file import read_any_answer
+    from planner.networks.schema import NetworkAnswer
     from planner.studies import explain as explaining
 
-    read = read_answer(answer)
+    read = read_any_answer(answer)
     with progress_bar("explain") as progress:
-        found = explaining.explain(read, progress)
+        if isinstance(read, NetworkAnswer):
+            from planner.networks.studies.explain import explain_network
+
+            found = explain_network(read, progress)
+        else:
+            found = explaining.explain(read, progress)
     write_result(explaining.document(found), json_file, lambda: show_explanation(found))

@@ -24,11 +24,13 @@ _JOBS = "Processes that evaluate cells; default: one per core."
 
 _CLUSTER = "Evaluate cells on a Ray cluster: ray://local, auto or ray://HOST:PORT."
 
-_MEASURED = "Published or own measurements to compare with predictions of the same cells; repeatable."
+_MEASURED = "Measurements to compare with predictions: a table, or RESULTS.json=deployment.yaml; repeatable."
 
 _PYTHON = "With --run: Python interpreter of vLLM's environment."
 
 _SERVER = "With --run: the llama-server program of llama.cpp."
+
+_MACHINE = "With --run: write what the machine did, with a page, into a folder below this one per model and engine."
 
 _RUN = "Also measure the cells whose engine is installed on this machine (hardware: local)."
 
@@ -42,6 +44,7 @@ def matrix(
     python: Annotated[Path | None, typer.Option(metavar="PATH", help=_PYTHON)] = None,
     server: Annotated[Path | None, typer.Option(metavar="PATH", help=_SERVER)] = None,
     threads: Annotated[int, typer.Option(metavar="N", help="With --run: threads of an engine on a CPU.", min=1)] = 1,
+    machine: Annotated[Path | None, typer.Option(metavar="DIR", help=_MACHINE)] = None,
     only: Annotated[str | None, typer.Option(metavar="TEXT", help="Only cells whose name contains this text.")] = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page with charts.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="DIR", help=_CSV)] = None,
@@ -61,9 +64,9 @@ def matrix(
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets, make_folder
     from planner.cli.screens.matrix import show_matrix
+    from planner.matrix.client_results import read_points
     from planner.matrix.layouts import check_names
     from planner.matrix.live import LiveSettings, is_live, results_folder
-    from planner.matrix.measured import read_measured
     from planner.matrix.outputs import check_folder, write_folder
     from planner.matrix.pools import cell_pool
     from planner.matrix.records import FILE_NAME, RowRecords
@@ -80,14 +83,16 @@ def matrix(
     if csv is not None and not resume:
         check_folder(csv)
     wanted = chosen_matrix(file, preset, hw, bool(measured))
-    points = [point for path in measured or () for point in read_measured(path)]
+    points = [point for path in measured or () for point in read_points(path)]
     cells = [] if wanted is None else chosen_cells(wanted, only)
     check_names(cells)
     if run and not any(map(is_live, cells)):
         raise InputError("--run measures cells on this machine, and no cell has hardware: local", nearest="--hw local")
+    if machine is not None and not run:
+        raise InputError("--machine records the measurement of --run", str(machine), hint="give --run")
     records = None if csv is None else RowRecords(make_folder(csv) / FILE_NAME)
     with cell_pool(jobs, distributed) as pool, matrix_progress() as progress, results_folder(csv) as out:
-        live = LiveSettings(out, threads, python, server) if run else None
+        live = LiveSettings(out, threads, python, server, machine) if run else None
         result = run_matrix(wanted, cells, points, MatrixRun(pool, records, resume, progress), live)
     if csv is not None:
         write_folder(result, csv)

@@ -31,10 +31,6 @@ def plan(
         Path | None,
         typer.Option(metavar="FILE", help="Write the recommended deployment, for `simulate`.", rich_help_panel=OUTPUT),
     ] = None,
-    agents: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Plan for N agents at work in a closed loop; --workload holds their sessions."),
-    ] = None,
     version: VersionFlag = False,  # noqa: ARG001 - its callback prints it
 ) -> None:
     """Plan a deployment, and write it to the requested outputs.
@@ -43,20 +39,22 @@ def plan(
     """
     if context.invoked_subcommand is not None:
         return
-    from catalogs.deployments.networks import is_network
+    from catalogs.deployments.networks import is_network, refuse_misspelled_network
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets, write_atomically
     from planner.problem.scenario import request_of_keys
 
     keys = given.keys()
     if is_network(str(keys.get("model") or "")):
-        if agents is not None:
+        if keys.get("agents") is not None:
             raise InputError("agents send requests to a language model, and this is another network", keys["model"])
         plan_of_network(keys, json, html, deployment_out)
         return
+    if keys.get("model") and "/" not in str(keys["model"]):  # an id of Hugging Face, or a path, names no entry here
+        refuse_misspelled_network(str(keys["model"]))
     request = request_of_keys(keys)
-    if agents is not None:
-        plan_of_agents(request, agents, json, html, deployment_out)
+    if request.agents is not None:
+        plan_of_agents(request, json, html, deployment_out)
         return
     check_targets(json, deployment_out, request.search.journal, html)
     if html is not None:  # fail before the search, not after it
@@ -86,23 +84,18 @@ def plan(
     raise typer.Exit(0 if answer.feasible else 1)
 
 
-def plan_of_agents(
-    request: PlanRequest, agents: int, json_to: str | None, html: Path | None, deployment_out: Path | None
-) -> None:
+def plan_of_agents(request: PlanRequest, json_to: str | None, html: Path | None, deployment_out: Path | None) -> None:
     """Plan for a number of agents at work, and write the answer to the requested outputs."""
-    from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets, write_atomically
 
-    if html is not None:
-        raise InputError("a plan for agents has no page yet", str(html), "--json FILE")
-    if request.demand.given:
-        raise InputError("agents are a load of their own", agents, "--agents without --rate and --users")
-    check_targets(json_to, deployment_out)
+    check_targets(json_to, deployment_out, html)
     from planner.agents.plan import plan_agents
     from planner.agents.screen import show_agents
+    from planner.search.progress import text_progress
 
     try:
-        answer = plan_agents(request, agents)
+        with text_progress() as progress:
+            answer = plan_agents(request, progress)
     except KeyboardInterrupt:
         raise Interrupted("") from None
     if deployment_out is not None and answer.feasible:
@@ -110,6 +103,10 @@ def plan_of_agents(
 
         write_atomically(deployment_out, [dump_yaml(answer.best.deployment)])
     write_result(answer.document(), json_to, lambda: show_agents(answer))
+    if html is not None:
+        from planner.agents.page import write_page
+
+        write_page(answer, html)
     raise typer.Exit(0 if answer.feasible else 1)
 
 
@@ -139,7 +136,7 @@ def plan_of_network(keys: dict[str, Any], json_to: str | None, html: Path | None
         write_atomically(deployment_out, [dump_yaml(answer.best.deployment)])
     write_result(answer.document(), json_to, lambda: show_network(answer))
     if html is not None:
-        from planner.networks.page import write_page
+        from planner.networks.report.page import write_page
 
         write_page(answer, html)
     if answer.search.interrupted:

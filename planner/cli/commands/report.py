@@ -29,6 +29,7 @@ def report(
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets
     from planner.cli.screens.report import show
+    from planner.networks.answer_file import read_network_answer
     from planner.report.pareto_page import read_front
     from planner.report.write import write_report
     from planner.sections.full_answer import read_answer
@@ -36,6 +37,14 @@ def report(
     check_targets(None, html)
     if csv is not None and csv.exists() and not csv.is_dir():
         raise InputError("--csv must be a folder", str(csv), f"{csv}.d")
+    of_network = read_network_answer(answer)
+    if of_network is not None:
+        if front:
+            raise InputError("a front is of language models, and this answer is for a network", str(front[0]))
+        from planner.networks.report.files import show_or_write
+
+        show_or_write(of_network, html, csv)
+        return
     read = read_answer(answer)
     fronts = [read_front(path, read) for path in front or []]
     material = write_report(read, html, csv, sensitivity, fronts)

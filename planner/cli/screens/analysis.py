@@ -12,8 +12,13 @@ from rich.table import Table
 from catalogs.ui.charts import number_text, si_text, time_text
 from catalogs.ui.terminal import open_console
 from catalogs.ui.words import percent
+from planner.networks.report.analysis import MODES, batch_rows, format_rows, stage_rows
+from planner.networks.studies.analysis import job_headlines
 from planner.report.analysis_page import precision_rows, scaling_rows
 from planner.studies.step_analysis import headlines
+
+#: Most characters of the name of an operator.
+_WIDEST: Final = 36
 
 #: Number of operators that each have a row.
 _SHOWN: Final = 16
@@ -22,6 +27,9 @@ _SHOWN: Final = 16
 def show(document: dict[str, Any]) -> None:
     """Print the document of `plan analyze --json`."""
     console = open_console()
+    if document.get("kind") == "network":
+        _job(console, document)
+        return
     if "published" in document:
         _published(console, document)
         return
@@ -37,6 +45,20 @@ def show(document: dict[str, Any]) -> None:
         console.print(f"Note: {notice}")
 
 
+def _job(console: Console, document: dict[str, Any]) -> None:
+    """Print one job of a network."""
+    for line in job_headlines(document):
+        console.print(line)
+    stages = ("stage", "runs", "time", "share", "kernels", "host", "waits for")
+    console.print(_table(stages, stage_rows(document)))
+    head = ("operator", "n", "FLOP", "bytes", "FLOP/B", "bound", "roofline", "time", "share")
+    console.print(_table(head, _operator_rows(document)))
+    console.print(_table(("jobs together", "time", "jobs/s", "memory", "fits"), batch_rows(document)))
+    console.print(_table(("format", *MODES), format_rows(document)))
+    for notice in document["notices"]:
+        console.print(f"Note: {notice}")
+
+
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> Table:
     """Return a table narrow enough for nine columns in 80 characters."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
@@ -48,18 +70,23 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -
 
 
 def _operator_rows(document: dict[str, Any]) -> list[tuple[str, ...]]:
-    operators, total_s = document["operators"], document["step"]["device_s"]
+    operators, total_s = document["operators"], sum(row["seconds"] for row in document["operators"])
     rows: list[tuple[str, ...]] = []
     for row in operators[:_SHOWN]:
         work = (si_text(row["flops"], ""), number_text(row["flops_per_byte"])) if row["flops"] else ("", "")
         times = (time_text(row["roofline_s"]), time_text(row["seconds"]), percent(row["seconds"] / total_s))
         cells = (f"{row['count']:g}", work[0], si_text(row["bytes"], "B"), work[1], row["bound"].removesuffix(" cost"))
-        rows.append((row["name"], *cells, *times))
+        rows.append((_short(row["name"]), *cells, *times))
     if len(operators) > _SHOWN:
         rest_s = sum(row["seconds"] for row in operators[_SHOWN:])
         count = f"{len(operators) - _SHOWN} more"
         rows.append((count, *[""] * 6, time_text(rest_s), percent(rest_s / total_s)))
     return rows
+
+
+def _short(name: str) -> str:
+    """Return the name of an operator within the width of its column: the end says more than the beginning."""
+    return name if len(name) <= _WIDEST else f"...{name[-_WIDEST + 3 :]}"
 
 
 PUBLISHED_WORDS: Final = {

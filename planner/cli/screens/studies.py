@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,15 @@ from planner.studies.whatif import WhatIf
 #: Maximum length of a value in a table of differences, in characters.
 _CELL: Final = 26
 
-_TEXT: Final = {"rate": rate, "seconds": seconds, "usd": dollars, "joules": joules, "grams": grams, "share": percent}
+_TEXT: Final[Mapping[str, Callable[[float | None], str]]] = {
+    "rate": rate,
+    "jobs": partial(rate, unit="jobs/s"),
+    "seconds": seconds,
+    "usd": dollars,
+    "joules": joules,
+    "grams": grams,
+    "share": percent,
+}
 
 
 def show_comparison(c: PlanComparison, names: tuple[str, str]) -> None:

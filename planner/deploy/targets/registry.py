@@ -131,6 +131,11 @@ def write_target(name: str, pools: Sequence[Serving]) -> DeploymentFiles:
 
 def _refusals(name: str, target: DeployTarget, pools: Sequence[Serving]) -> Iterator[str]:
     """Yield the reasons why a target cannot start a plan."""
+    encodes, split = pools[0].resolved.role == "encode", any(s.resolved.role == "prefill" for s in pools)
+    if encodes and target.write is not shell.write:
+        yield f"{name} does not start encoder servers"
+    elif encodes and split and pools[0].family == "vllm":
+        yield "vLLM's proxy pairs encoder servers with servers that prefill and decode, not with prefill servers"
     for s in pools:
         unit, nodes, span = s.resolved.hardware.accelerator, s.resolved.hardware.n_nodes, s.nodes_per_replica
         if s.family not in target.engines:
@@ -149,9 +154,12 @@ def _refusals(name: str, target: DeployTarget, pools: Sequence[Serving]) -> Iter
         if target.most_replicas is not None and s.replicas > target.most_replicas:
             starts = f"{name} starts {target.most_replicas} with fixed accelerators"
             yield f"this plan has {s.replicas} replicas, but {starts}"
-    if len(pools) > 1 and not target.disaggregates:
+    if not split:
+        return
+    pools = pools[-2:]
+    if not target.disaggregates:
         yield f"{name} does not support prefill and decode servers"
-    elif len(pools) > 1 and name == "kserve" and pools[0].family != "vllm":
+    elif name == "kserve" and pools[0].family != "vllm":
         yield "KServe's scheduler pairs prefill and decode servers of vLLM only"
-    elif len(pools) > 1 and (why := transfer_refusal(*pools)):
+    elif why := transfer_refusal(*pools):
         yield why

@@ -9,7 +9,15 @@ import shlex
 from collections.abc import Sequence
 from typing import Final
 
-from planner.deploy.disaggregated import LocalServer, local_addresses, local_servers, pools_words, router_words
+from planner.deploy.disaggregated import (
+    ENCODER_PROXY,
+    LocalServer,
+    encoder_proxy_words,
+    local_addresses,
+    local_servers,
+    pools_words,
+    router_words,
+)
 from planner.deploy.files import DeploymentFiles, bash_script
 from planner.deploy.serving import HEALTH, Serving
 from planner.deploy.serving import PORT as ROUTER_PORT
@@ -17,14 +25,20 @@ from planner.deploy.targets.compose import nginx_config
 
 _FIRST_PORT: Final = 8001
 
+#: The example proxy of vLLM's release.
+_PROXY_AT: Final = f"https://raw.githubusercontent.com/vllm-project/vllm/main/examples/disaggregated/disaggregated_encoder/{ENCODER_PROXY}"
+
 _VISIBLE: Final = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 
 
 def write(*pools: Serving) -> DeploymentFiles:
     """Return serve.sh, which starts every server and, if there are several, a router; nginx.conf configures nginx."""
-    s, disaggregated = pools[-1], len(pools) > 1
-    alone = not disaggregated and s.replicas == 1
+    s, encodes = pools[-1], pools[0].resolved.role == "encode"
+    disaggregated = any(pool.resolved.role == "prefill" for pool in pools)
+    proxied = encodes and s.family == "vllm"
+    alone = not disaggregated and not encodes and s.replicas == 1
     found = local_servers(pools, ROUTER_PORT if alone else _FIRST_PORT)
+    serving = [server for server in found if not server.encodes]
     lines = [
         "trap 'kill $(jobs -p) 2>/dev/null || true' EXIT",
         *_WATCH,
@@ -33,27 +47,34 @@ def write(*pools: Serving) -> DeploymentFiles:
     ]
     files: dict[str, str] = {}
     needs = f"needs `{s.arguments.program[0]}`"
-    if disaggregated:
+    if proxied:
+        needs += f", mooncake-transfer-engine and {ENCODER_PROXY} of vLLM in this folder (see the steps)"
+        lines += _wait([server.port for server in found])
+        lines += [f"{shlex.join(encoder_proxy_words(found, ROUTER_PORT))} > router.log 2>&1 &"]
+        lines += ["started router", *_wait([ROUTER_PORT])]
+    elif disaggregated:
         router = "vllm-router" if s.family == "vllm" else "sglang-router"
         needs += f", nixl and {router} on this machine (`pip install nixl {router}`)"
         lines += _wait([server.port for server in found])
-        lines += [f"{shlex.join(router_words(local_addresses(found), s.family, ROUTER_PORT))} > router.log 2>&1 &"]
+        lines += [f"{shlex.join(router_words(local_addresses(serving), s.family, ROUTER_PORT))} > router.log 2>&1 &"]
         lines += ["started router", *_wait([ROUTER_PORT])]
     else:
         needs += f"{'' if alone else ' and nginx'} on this machine"
         lines += _wait([server.port for server in found])
         if not alone:
             lines += ['nginx -p "$PWD" -c nginx.conf > nginx.log 2>&1 &', "started nginx"]
-            files["nginx.conf"] = _nginx([f"127.0.0.1:{server.port}" for server in found])
+            files["nginx.conf"] = _nginx([f"127.0.0.1:{server.port}" for server in serving])
     lines += [f'echo "ready on port {ROUTER_PORT}"', "wait -n || true", "all_run", "exit 1"]
     files["serve.sh"] = bash_script(lines, f"{pools_words(pools)} of {s.model}")
     steps = [
         "export HF_TOKEN=...   # for gated models",
+        *([f"curl -fsSLO {_PROXY_AT}"] if proxied else []),
         "./serve.sh   # runs until stopped; writes logs into this folder",
     ]
     made = f"the plan was made for {s.image}"
     tokens = s.family == "vllm" or not disaggregated  # sglang-router refuses prompts that are token ids
-    return DeploymentFiles(files, steps, [needs, made] if disaggregated else [f"{needs}; {made}"], token_prompts=tokens)
+    separate = disaggregated or proxied
+    return DeploymentFiles(files, steps, [needs, made] if separate else [f"{needs}; {made}"], token_prompts=tokens)
 
 
 def _start(server: LocalServer) -> str:

@@ -14,7 +14,14 @@ router = APIRouter(prefix=f"{PREFIX}/answers", tags=["answers"])
 @router.post("/view", summary="An answer in words, tables and figures")
 def view(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the words, tables and figures of an answer, as the plan page shows them."""
-    from planner.sections.full_answer import parse_answer
+    from planner.agents.answer import is_agents_answer, parse_agents_answer
+    from planner.networks.answer_file import any_answer
+    from planner.networks.report.view import network_document
+    from planner.networks.schema import NetworkAnswer
+    from planner.web.documents.agents_answer import agents_document
     from planner.web.documents.answers import answer_document
 
-    return answer_document(parse_answer(answer, "the answer"))
+    if is_agents_answer(answer):
+        return agents_document(parse_agents_answer(answer, "the answer"))
+    found = any_answer(answer, "the answer")
+    return network_document(found) if isinstance(found, NetworkAnswer) else answer_document(found)

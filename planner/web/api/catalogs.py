@@ -40,6 +40,14 @@ def list_models(
     return {"items": documents.models(search)}
 
 
+@router.get("/networks")
+def list_networks() -> Items[shapes.NetworkItem]:
+    """List the networks that are not language models: encoders, diffusion, segmentation, detection."""
+    from planner.web.documents import catalogs as documents
+
+    return {"items": documents.networks()}
+
+
 @router.get("/models/{name:path}")
 def show_model(name: str) -> shapes.ModelDocument:
     """Show one model in full, by its name in the catalog or its Hugging Face id."""

@@ -24,7 +24,7 @@ def compare(
     job: Annotated[list[str], Query(min_length=2, max_length=MOST_PLANS, description="Ids of finished plans.")],
 ) -> AnswerComparison:
     """Compare finished plans: every figure, what differs, and which plan is best at what."""
-    from planner.sections.full_answer import parse_answer
+    from planner.networks.answer_file import any_answer
     from planner.web.documents.comparisons import comparison_document
 
     found = [state.submission(owner).finished(id_, "plan") for id_ in dict.fromkeys(job)]
@@ -35,5 +35,5 @@ def compare(
         content = state.store.artifact(each.id)
         if content is None:
             raise InputError("this plan has no result", each.id)
-        answers.append(parse_answer(json.loads(content), each.title))
+        answers.append(any_answer(json.loads(content), each.title))
     return comparison_document(answers, [each.title for each in found])

@@ -78,7 +78,7 @@ async def files(
     state: State,
     owner: Owner,
     job: FoundJob,
-    target: Annotated[str, Query(max_length=64)] = "vllm",
+    target: Annotated[str | None, Query(max_length=64)] = None,
     alternative: Annotated[int, Query(ge=0, le=100)] = 0,
     image: Annotated[str | None, Query(max_length=300)] = None,
 ) -> Response:
@@ -120,7 +120,8 @@ def deployment(state: State, job: FoundJob, alternative: Annotated[int, Query(ge
     plans = [plan for plan in (document.get("best"), *document.get("alternatives", ())) if plan]
     if alternative >= len(plans):
         raise _missing(job, "plan with this number")
-    text = dump_yaml(plans[alternative]["deployment"] | {"kv_blocks": None})  # `simulate` computes it
+    computed = {} if document.get("kind") == "network" else {"kv_blocks": None}  # `simulate` computes it
+    text = dump_yaml(plans[alternative]["deployment"] | computed)
     return _answer(job, "deployment.yaml", text.encode())
 
 

@@ -22,6 +22,7 @@ from planner.problem.slo import split_slos
 from planner.report import answer_tables, latency_figures, machine_figures, money_figures
 from planner.report.certainty import coverage, stated_rows
 from planner.report.plots import PlotlyFigure
+from planner.sections.refusal import capital, refused_view
 from planner.sections.registry import section_lines
 from planner.space.bounds import REQUEST_LENGTH
 
@@ -106,7 +107,7 @@ def _figures(answer: Answer, plan: Plan) -> Iterator[dict[str, Any]]:
         for name in order:
             caption = "One replica under its share, scaled to the plan at its rate. Hollow marks: the queue grows."
             drawn = latency_figures.capacity_curve(plan, [], name)
-            yield _figure("curve", f"{_capital(LATENCY_METRICS[name].title)} against load", caption, drawn, 400)
+            yield _figure("curve", f"{capital(LATENCY_METRICS[name].title)} against load", caption, drawn, 400)
     if plan.latency_cdf:
         caption = "At the planned rate. Crosses mark the objectives."
         yield _figure("distribution", "Distribution of latencies", caption, latency_figures.distributions(plan), 380)
@@ -139,16 +140,12 @@ def _figure(name: str, title: str, caption: str, drawn: PlotlyFigure, height: in
 
 
 def _refusal(answer: Answer, refusal: Refusal) -> dict[str, Any]:
-    closest = refusal.closest
-    found: dict[str, Any] = {
-        "reason": _capital(refusal.binding_constraint),
-        "stages": [_capital(stage) for stage in refusal.stages],
-        "ways": [way_out(answer.request, change) for change in refusal.what_would_meet_it],
-        "reasons": [[reason, n] for reason, n in refusal.reasons.items()],
-        "closest": None,
-    }
-    if closest is None:
-        return found
+    ways = [(change, changed_keys(answer.request, change)) for change in refusal.what_would_meet_it]
+    closest = None if refusal.closest is None else _closest(answer, refusal.closest)
+    return refused_view(capital(refusal.binding_constraint), refusal.stages, ways, refusal.reasons, closest)
+
+
+def _closest(answer: Answer, closest: Plan) -> dict[str, Any]:
     rows = [
         (
             row.name,
@@ -165,23 +162,15 @@ def _refusal(answer: Answer, refusal: Refusal) -> dict[str, Any]:
         drawn = machine_figures.memory_bar(closest.memory)
         memory = _figure("memory", "Memory of one accelerator", closest.memory.equation, drawn, 210)
     objectives = asdict(answer_tables.TextTable(head, tuple(rows))) if rows else None
-    words = deployment_words(closest.deployment)
-    return found | {"closest": {"words": words, "objectives": objectives, "memory": memory}}
+    return {"words": deployment_words(closest.deployment), "objectives": objectives, "memory": memory}
 
 
-def way_out(request: PlanRequest, change: Suggestion) -> dict[str, Any]:
-    """Return a change that would meet a refused request, with the keys of the question that it sets."""
-    keys: dict[str, Any]
+def changed_keys(request: PlanRequest, change: Suggestion) -> dict[str, Any]:
+    """Return the keys of the question that a change of a refused request sets."""
     if change.kind == "slo":
-        keys = {"slo": split_slos(str(change.value))}
-    elif change.kind == "precision":
-        keys = {"precisions": [change.value]}
-    elif change.kind == REQUEST_LENGTH:
-        keys = {"fixed": {**request.fixed.values, REQUEST_LENGTH: int(change.value or 0)}}
-    else:
-        keys = {_CHANGED_KEY[change.kind]: change.value}
-    return {"words": _capital(change.change), "verified_by": change.verified_by, "changes": keys}
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+        return {"slo": split_slos(str(change.value))}
+    if change.kind == "precision":
+        return {"precisions": [change.value]}
+    if change.kind == REQUEST_LENGTH:
+        return {"fixed": {**request.fixed.values, REQUEST_LENGTH: int(change.value or 0)}}
+    return {_CHANGED_KEY[change.kind]: change.value}

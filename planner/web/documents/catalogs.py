@@ -16,7 +16,11 @@ from catalogs.models.catalog import list_models, load_model
 from catalogs.models.layers import LayerGroup
 from catalogs.models.names import load_names
 from catalogs.models.spec import Checkpoint, ModelSpec
+from catalogs.networks.files import list_networks
+from catalogs.networks.header import NetworkHeader, load_header
+from catalogs.networks.names import load_names as load_network_names
 from catalogs.workloads.workload import load_workload
+from planner.networks.job import STEPS, default_text, unit_of, usual_objective
 from planner.web.documents.shapes import (
     Calibrated,
     CheckpointItem,
@@ -24,6 +28,7 @@ from planner.web.documents.shapes import (
     HardwareItem,
     ModelDocument,
     ModelItem,
+    NetworkItem,
     PriceItem,
     WorkloadDocument,
     WorkloadItem,
@@ -127,6 +132,33 @@ def attention_words(model: ModelSpec) -> str:
 def group_words(group: LayerGroup, encoder: bool = False) -> str:
     """Return what a layer consists of, for example "encoder: MHA, dense feed-forward block"."""
     return f"encoder: {group.words}" if encoder else group.words
+
+
+# ---- networks
+
+
+@lru_cache(maxsize=1)
+def networks() -> list[NetworkItem]:
+    """Return the networks that are not language models, with their sizes and their default jobs."""
+    return [_network_item(load_header(name)) for name in list_networks()]
+
+
+def _network_item(found: NetworkHeader) -> NetworkItem:
+    names, sizes = load_network_names(), {size.name: size.default for size in found.sizes}
+    return {
+        "name": found.name,
+        "hf_id": names.hf_id(found.name),
+        "other_names": list(names.of(found.name)),
+        "family": found.family,
+        "params": float(found.parameters),
+        "flops": float(found.default_job_flops),
+        "sizes": [asdict(size) for size in found.sizes],
+        "job": default_text(sizes),
+        "steps": sizes.get(STEPS),
+        "unit": unit_of(found.family),
+        "slo": usual_objective(sizes),
+        "source": found.source,
+    }
 
 
 # ---- hardware

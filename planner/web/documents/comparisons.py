@@ -6,18 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.answer.schema import Answer
-from planner.studies.comparison import TIE, Figure, compare_answers
+from planner.networks.schema import NetworkAnswer
+from planner.networks.studies.comparison import compare_any
+from planner.studies.comparison import TIE, Figure
 from planner.web.documents.shapes import AnswerComparison, AnswerDifference, ComparedFigure
 
 
-def comparison_document(answers: Sequence[Answer], titles: Sequence[str]) -> AnswerComparison:
+def comparison_document(answers: Sequence[Answer | NetworkAnswer], titles: Sequence[str]) -> AnswerComparison:
     """Return answers side by side; each is compared with the first.
 
     Args:
         answers: Two answers or more.
         titles: Their titles.
+
+    Raises:
+        InputError: Some answers are for language models and others for networks.
     """
-    pairs = [compare_answers(answers[0], other) for other in answers[1:]]
+    pairs = [compare_any(answers[0], other) for other in answers[1:]]
     names = dict.fromkeys(figure.name for pair in pairs for figure in pair.figures)
     tables = [{figure.name: figure for figure in pair.figures} for pair in pairs]
     keys = dict.fromkeys(what for pair in pairs for what, _, _ in pair.differs)
@@ -40,7 +45,7 @@ def _letter(i: int) -> str:
     return chr(ord("A") + i)
 
 
-def _head(answer: Answer, title: str) -> dict[str, Any]:
+def _head(answer: Answer | NetworkAnswer, title: str) -> dict[str, Any]:
     plan = answer.best or (answer.infeasible and answer.infeasible.closest)
     return {
         "title": title,

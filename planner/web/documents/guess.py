@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from calibration.accuracy.stated_error import COVERAGE
+from catalogs.errors import InputError
 from planner.evaluation.guess import Guess, GuessRange, guess_plan
 from planner.problem.request import PlanRequest
 from planner.web.documents import shapes
+
+if TYPE_CHECKING:
+    from planner.networks.request import NetworkRequest
 
 #: Figures of a memory plan that the document states as an answer does.
 _MEMORY_KEYS: Final = (
@@ -25,8 +29,10 @@ def guess_document(request: PlanRequest) -> shapes.GuessDocument:
     """Return the first guess of a plan for a request.
 
     Raises:
-        InputError: A name is unknown, or the values that the request fixes leave no layout.
+        InputError: A name is unknown, the values that the request fixes leave no layout, or the request is for agents.
     """
+    if request.agents is not None:
+        raise InputError("there is no first guess for agents, which are simulated", f"agents: {request.agents}")
     found = guess_plan(request)
     sized = found.sized
     deployment = None
@@ -38,6 +44,7 @@ def guess_document(request: PlanRequest) -> shapes.GuessDocument:
         "binds": found.binds,
         "lone_ttft_s": found.lone_ttft_s,
         "lone_tpot_s": found.lone_tpot_s,
+        "lone_job_s": None,
         "gpus": None if sized is None else sized.gpus,
         "usd_per_hour": None if sized is None else sized.usd_per_hour,
         "requests_per_s": None if sized is None else sized.requests_per_s,
@@ -69,4 +76,32 @@ def _uncertainty(found: GuessRange) -> dict[str, Any]:
         **{name: list(values) for name, values in (ends | found.factors).items()},
         "words": f"closed-form estimate, not simulated; the range is the simulator's stated error ({source}), "
         "without the error of the queueing formulas",
+    }
+
+
+def network_guess_document(request: NetworkRequest) -> shapes.GuessDocument:
+    """Return the first guess of a plan for a network.
+
+    Raises:
+        InputError: A name or a size is invalid, or the hardware has no calibration.
+    """
+    from planner.networks.guess import guess_network
+
+    found = guess_network(request)
+    used = found.candidate
+    return {
+        "fits": found.lone_s is not None,
+        "memory": None,
+        "binds": found.why,
+        "lone_ttft_s": None,
+        "lone_tpot_s": None,
+        "lone_job_s": found.lone_s,
+        "gpus": None if used is None else used.accelerators,
+        "usd_per_hour": found.usd_per_hour,
+        "requests_per_s": found.most_jobs_per_s or None,
+        "enough": found.enough,
+        "deployment": None if used is None else used.words,
+        "hardware": found.hardware,
+        "uncertainty": None,
+        "notes": list(found.notes),
     }

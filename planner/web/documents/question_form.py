@@ -17,12 +17,14 @@ from catalogs.engines.files import list_engines
 from catalogs.errors import InputError
 from catalogs.launch.command import engine_family
 from planner.answer.schema import GOALS
+from planner.networks.request import OBJECTIVES as NETWORK_OBJECTIVES
 from planner.problem.request import OBJECTIVES
-from planner.problem.request_keys import RequestKey, request_keys
+from planner.problem.request_keys import RequestKey, network_keys, plan_keys, request_keys
 
 #: Keys that the template of the form presents itself.
 ESSENTIAL: Final = (
-    "model", "hardware", "slo", "workload", "input_tokens", "output_tokens", "over_time", "rate", "users", "think_s",
+    "model", "hardware", "slo", "job", "steps", "workload", "input_tokens", "output_tokens", "over_time",
+    "rate", "users", "think_s",
     "confidence", "objective", "max_usd_per_hour", "tariff.cloud", "tariff.region", "tariff.commitment",
 )  # fmt: skip
 
@@ -83,6 +85,7 @@ class FormField:
             "choice" or "switch".
         default: The value that stands in the control; empty without a default.
         choices: The values of a choice.
+        only: "language" or "network" for a key of one kind of model; empty for a key of both.
     """
 
     name: str
@@ -91,6 +94,7 @@ class FormField:
     kind: str
     default: str
     choices: tuple[str, ...] = ()
+    only: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +104,17 @@ class FormGroup:
     title: str
     fields: tuple[FormField, ...]
 
+    @property
+    def only(self) -> str:
+        """Return the kind of model of all of its controls; empty where they are of several kinds."""
+        kinds = {field.only for field in self.fields}
+        return kinds.pop() if len(kinds) == 1 else ""
+
 
 def further_groups() -> tuple[FormGroup, ...]:
     """Return the controls of the keys that are not essential, under the headings of `plan keys`."""
     groups: dict[str, list[FormField]] = {}
-    for key in request_keys().values():
+    for key in plan_keys().values():
         if key.name not in ESSENTIAL and key.name not in _FILES and not key.run_only:
             groups.setdefault(key.panel or "Request", []).append(_field(key))
     return tuple(FormGroup(_TITLES.get(title, title), tuple(fields)) for title, fields in groups.items())
@@ -113,6 +123,11 @@ def further_groups() -> tuple[FormGroup, ...]:
 def goals() -> dict[str, str]:
     """Return the quantities to optimise, in words."""
     return {name: GOALS.get(name, f"lowest {name}") for name in OBJECTIVES}
+
+
+def language_goals() -> tuple[str, ...]:
+    """Return the quantities to optimise that networks do not have."""
+    return tuple(name for name in OBJECTIVES if name not in NETWORK_OBJECTIVES)
 
 
 def essential_choices() -> dict[str, tuple[str, ...]]:
@@ -134,7 +149,14 @@ def _field(key: RequestKey) -> FormField:
     default = key.default if isinstance(key.default, str | int | float) and not isinstance(key.default, bool) else ""
     words = key.name.rpartition(".")[2].replace("_", " ")
     label = _LABELS.get(key.name, words[:1].upper() + words[1:])
-    return FormField(key.name, label, key.description, kind, str(default), choices)
+    return FormField(key.name, label, key.description, kind, str(default), choices, only_of(key.name))
+
+
+def only_of(name: str) -> str:
+    """Return the kind of model that alone has a key: "language" or "network"; empty for a key of both."""
+    if name not in network_keys():
+        return "language"
+    return "" if name in request_keys() else "network"
 
 
 def _choices() -> dict[str, tuple[str, ...]]:

@@ -121,6 +121,23 @@ class EngineItem(TypedDict):
     source: str
 
 
+class NetworkItem(TypedDict):
+    """A network in brief; `job` is its default job as a question writes it, and `steps` its denoising steps."""
+
+    name: str
+    hf_id: str | None
+    other_names: list[str]
+    family: str
+    params: float
+    flops: float
+    sizes: list[dict[str, Any]]
+    job: str
+    steps: int | None
+    unit: str
+    slo: str
+    source: str
+
+
 class WorkloadItem(TypedDict):
     """A workload with the mean lengths of its requests."""
 
@@ -271,6 +288,7 @@ class GuessDocument(TypedDict):
     binds: str | None
     lone_ttft_s: float | None
     lone_tpot_s: float | None
+    lone_job_s: float | None
     gpus: int | None
     usd_per_hour: float | None
     requests_per_s: float | None

@@ -16,6 +16,7 @@ from planner.web.uploads import Uploads
 
 if TYPE_CHECKING:
     from planner.answer.schema import Answer
+    from planner.networks.schema import NetworkAnswer
 
 #: Called with the number of finished steps, of all steps (None: unknown), what is done, and the best result so far.
 ProgressCallback = Callable[[int, int | None, str, Mapping[str, Any] | None], None]
@@ -133,17 +134,31 @@ class JobKind:
     derived: bool = False
 
 
-def parent_answer(task: Task) -> Answer:
+def parent_answer(task: Task) -> Answer | NetworkAnswer:
     """Return the answer of the plan that a task is about.
 
     Raises:
         InputError: The plan was deleted meanwhile.
     """
-    from planner.sections.full_answer import parse_answer
+    from planner.networks.answer_file import any_answer
 
     if task.parent is None:
         raise InputError("the plan of this job was deleted")
-    return parse_answer(json.loads(task.parent), "the plan")
+    return any_answer(json.loads(task.parent), "the plan")
+
+
+def language_answer(task: Task) -> Answer:
+    """Return the answer of the plan of a language model that a task is about.
+
+    Raises:
+        InputError: The plan was deleted meanwhile, or is one of a network.
+    """
+    from planner.networks.schema import NetworkAnswer
+
+    found = parent_answer(task)
+    if isinstance(found, NetworkAnswer):
+        raise InputError("this takes the plan of a language model, and this one is of a network", found.request.model)
+    return found
 
 
 def json_bytes(document: object) -> bytes:

@@ -21,10 +21,12 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_loader import dump_yaml
 
 #: Keys of an answer that are returned unless the whole answer is wanted.
-_BRIEF: Final = ("feasible", "best", "infeasible", "prices", "assumptions", "reproduce", "search")
+_BRIEF: Final = (
+    "feasible", "best", "infeasible", "prices", "assumptions", "reproduce", "search", "capacity_agents", "notices",
+)  # fmt: skip
 
 #: Parts of a plan that are left out unless the whole answer is wanted: curves and distributions.
-_LARGE_PARTS: Final = ("curve", "latency_cdf", "metrics", "time_breakdown")
+_LARGE_PARTS: Final = ("curve", "stages", "latency_cdf", "metrics", "time_breakdown")
 
 
 class RunningCommand:
@@ -122,10 +124,10 @@ def _number(description: str, kind: str = "number", **more: Any) -> dict[str, An
 
 def _question_keys() -> dict[str, Any]:
     """Return the keys of a question that one chooses by hand, with their help texts."""
-    from planner.problem.request_keys import request_keys
+    from planner.problem.request_keys import plan_keys
 
     found: dict[str, Any] = {}
-    for key in request_keys().values():
+    for key in plan_keys().values():
         if key.run_only or (key.option is None and "." in key.name):
             continue
         found[key.name] = {"type": key.kind, "description": key.description}
@@ -175,7 +177,7 @@ def _nested(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def _brief_answer(answer: dict[str, Any]) -> dict[str, Any]:
     brief = {key: answer[key] for key in _BRIEF if answer.get(key) not in (None, [])}
-    plans = [answer["best"], *answer["alternatives"]] if answer.get("best") else []
+    plans = [answer["best"], *answer.get("alternatives", [])] if answer.get("best") else []
     shown = [{key: value for key, value in plan.items() if key not in _LARGE_PARTS} for plan in plans]
     return brief | ({"best": shown[0], "alternatives": shown[1:]} if shown else {})
 
@@ -191,10 +193,12 @@ def _simulate(arguments: dict[str, Any], running: RunningCommand) -> dict[str, A
 
 
 def _guess(arguments: dict[str, Any], _: RunningCommand) -> dict[str, Any]:
-    from planner.problem.scenario import request_of_keys
-    from planner.web.documents.guess import guess_document
+    from planner.networks.request import NetworkRequest
+    from planner.web.documents.guess import guess_document, network_guess_document
+    from planner.web.questions import any_request
 
-    return dict(guess_document(request_of_keys(arguments)))
+    request = any_request(arguments)
+    return dict(network_guess_document(request) if isinstance(request, NetworkRequest) else guess_document(request))
 
 
 def _analyze(arguments: dict[str, Any], _: RunningCommand) -> dict[str, Any]:
@@ -224,7 +228,8 @@ TOOLS: Final = (
     Tool(
         "plan",
         "Plan a deployment",
-        "Find the cheapest deployment of a language model that meets latency objectives, by simulation of calibrated "
+        "Find the cheapest deployment of a language model, or of a network such as an image or video model, an encoder "
+        "or a detector, that meets latency objectives, by simulation of calibrated "
         "candidates. Returns the deployment, its cost, latencies with probabilities, and the command that starts it; "
         "or what would meet the objectives. Takes seconds to minutes.",
         _plan_properties,

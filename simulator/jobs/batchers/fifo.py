@@ -2,6 +2,9 @@
 
 An idle instance takes the job that has waited longest, and with it the jobs directly behind it of the same shape, up to
 max_batch items. It never waits for more jobs.
+
+vLLM's pooling runner does the same with requests of equal length: each step takes the waiting requests in order, up to
+max_num_seqs. Simplification: it would also join requests of other lengths in a step.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ BATCHERS: Final[Mapping[NetworkEngine, type[Batcher]]] = {
     "torch": Fifo,
     "triton": Triton,
     "sglang-diffusion": EqualShapes,
+    "vllm": Fifo,  # the pooling runner: requests end with the step in which their prompt is computed
 }
 
 

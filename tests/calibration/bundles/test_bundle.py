@@ -18,10 +18,13 @@ from seal_bundles import main as seal_bundles
 from calibration.bundles.bundle import Bundle, load_bundle, shipped_folder
 from calibration.bundles.files import facts_hash, read_bundle
 from calibration.bundles.ranges import array_fault
+from calibration.families.uncalibrated import UncalibratedModel
+from calibration.importers import aiter
 from calibration.importers.public import SHIPPED
-from calibration.operators.operators import DecodeAttention, Elementwise, Gemm, Operator, PrefillAttention
+from calibration.operators.operators import Collective, DecodeAttention, Elementwise, Gemm, Operator, PrefillAttention
 from calibration.operators.roofline import roofline_s
 from calibration.power.model import MOST_DEMAND
+from catalogs.engines.files import load_engine
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 
@@ -31,12 +34,17 @@ SHAPES = [(12288, 4096), (22016, 4096), (4096, 11008), (14336, 8192), (8192, 716
 HEADS = [(32, 32, 128), (32, 8, 128), (16, 2, 128), (16, 1, 128), (8, 1, 64)]
 
 
+#: Hardware with rows of an engine, not only of tuned kernels.
+TIMED_IN_ENGINES = [name for name in SHIPPED if name not in aiter.GPU_OF]
+
+
 @pytest.fixture(params=SHIPPED)
 def bundle(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bundle:
     monkeypatch.setattr("calibration.bundles.bundle.user_folder", lambda: tmp_path)
     return load_bundle(parse_hardware(request.param).accelerator)
 
 
+@pytest.mark.parametrize("bundle", TIMED_IN_ENGINES, indirect=True)
 def test_only_the_users_own_inexact_measurements_get_a_notice(bundle: Bundle) -> None:
     """The notice names the family, its error and the command that measures more; only for operators that are used."""
     op = Gemm(8.0, 4096.0, 4096.0, "bf16")
@@ -90,6 +98,7 @@ def test_arrays_and_scalars_agree(bundle: Bundle) -> None:
     assert together.seconds.tolist() == [float(c.seconds) for c in alone]
 
 
+@pytest.mark.parametrize("bundle", TIMED_IN_ENGINES, indirect=True)  # a tuner's kernels change with the rows
 def test_more_rows_hardly_ever_cost_less(bundle: Bundle) -> None:
     for n, k in SHAPES:
         for dtype in ("bf16", "fp8"):
@@ -117,6 +126,7 @@ def test_more_pairs_never_cost_less(bundle: Bundle) -> None:
             assert (np.diff(seconds) > -0.02 * seconds[:-1]).all(), (heads, q)
 
 
+@pytest.mark.parametrize("bundle", TIMED_IN_ENGINES, indirect=True)
 def test_weights_stream_at_a_plausible_bandwidth(bundle: Bundle) -> None:
     """Decode of Llama-3.1-70B TP4 layers reaches 60-97 % of the memory bandwidth on every card."""
     layers = [(2560, 8192), (8192, 2048), (14336, 8192), (8192, 7168)]
@@ -125,6 +135,7 @@ def test_weights_stream_at_a_plausible_bandwidth(bundle: Bundle) -> None:
     assert 0.6 < bandwidth / bundle.accelerator.memory_bandwidth_bytes_per_s < 0.97
 
 
+@pytest.mark.parametrize("bundle", TIMED_IN_ENGINES, indirect=True)
 def test_errors_are_recorded_and_small(bundle: Bundle) -> None:
     for family in ("gemm", "prefill_attention", "decode_attention"):
         assert 0.0 < bundle.relative_error(family) < 0.10
@@ -325,3 +336,28 @@ def test_the_users_own_calibration_comes_first(copy: Path, monkeypatch: pytest.M
     (copy / "bundle.json").write_text(sealed(facts))
     monkeypatch.setattr("calibration.bundles.bundle.user_folder", lambda: copy.parent)
     assert load_bundle(parse_hardware("rtx4090").accelerator).name.endswith("9.9")
+
+
+@pytest.mark.parametrize("hardware", sorted(aiter.GPU_OF))
+def test_what_only_a_tuner_timed_is_said_in_one_line(hardware: str) -> None:
+    bundle = load_bundle(parse_hardware(hardware).accelerator, engine=load_engine("vllm"))
+    assert set(bundle.models) == {"gemm", "moe"}
+    assert any("those of aiter" in line for line in bundle.notices)
+    op = DecodeAttention(np.array(8.0), np.array(8e3), np.array(1e3), 32, 8, 128, "bf16")
+    lines = bundle.notices_for([op, Collective("all_reduce", 1e6, 8), Gemm(8.0, 4096.0, 4096.0, "bf16")])
+    assert [line for line in lines if "decode_attention" in line] == [
+        f"not measured on {hardware}, roofline estimates instead: collective, decode_attention"
+    ]
+    assert float(bundle.cost(op).origin) == 2.0
+
+
+def test_a_narrower_table_never_stands_in_for_a_wider_format() -> None:
+    bundle = load_bundle(parse_hardware("mi300x").accelerator)
+    op = Gemm(16.0, 8192.0, 8192.0, "bf16")
+    assert float(bundle.cost(op).seconds) == pytest.approx(
+        float(UncalibratedModel("gemm").cost(op, bundle.accelerator)[0])
+    )
+    assert "gemm in bf16: not measured, roofline estimate" in bundle.notices_for([op])
+    assert "gemm in fp8: not measured, fp8_block utilisation against the fp8 roofline" in bundle.notices_for(
+        [Gemm(16.0, 8192.0, 8192.0, "fp8")]
+    )

@@ -70,6 +70,23 @@ def test_an_engine_is_priced_by_its_own_tables(hardware: str, engine: str) -> No
     assert own.shipped
 
 
+def test_experts_of_an_older_vllm_ran_other_kernels_and_nothing_else_changes() -> None:
+    """On B200 Triton's kernel for block-scaled experts takes about twice as long as FlashInfer's at 512 tokens."""
+    unit = parse_hardware("b200").accelerator
+    old, new = (load_bundle(unit, engine=load_engine(engine)) for engine in ("vllm-0.11", "vllm"))
+    experts = GroupedGemm(512.0, 4096, 1536, 128, 8, 2, "fp8_block")
+    assert 1.5 < float(old.cost(experts).seconds) / float(new.cost(experts).seconds) < 2.5
+    for op in (Gemm(64.0, 8192.0, 8192.0, "fp8"), Collective("all_reduce", 64e3, 4, graph=True)):
+        assert float(old.cost(op).seconds) == float(new.cost(op).seconds)
+    mxfp4 = GroupedGemm(64.0, 2880, 2880, 128, 4, 1, "mxfp4")
+    assert float(old.cost(mxfp4).seconds) == float(new.cost(mxfp4).seconds)
+    assert (old.name, old.lent, new.lent) == (new.name, {"moe": "vllm 0.19.0"}, {})
+    assert old.notices_for([experts]) == ["moe: the operator times of vllm 0.19.0, whose kernels the engine runs"]
+    assert old.notices_for([Gemm(64.0, 8192.0, 8192.0, "fp8")]) == []
+    assert load_bundle(unit, engine=load_engine("vllm-0.15")).lent == {}
+    assert load_bundle(parse_hardware("l40s").accelerator, engine=load_engine("vllm-0.11")).lent == {}
+
+
 def test_what_a_release_lacks_is_lent_and_said() -> None:
     """TensorRT-LLM's nvfp4 products are not used, and no engine's release has NCCL's all-gather."""
     unit = parse_hardware("b200").accelerator

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from calibration.bundles.files import Release
 from calibration.families.gemm import GemmModel
 from calibration.families.mla import REFERENCE_SHAPE
 from calibration.importers.aiconfigurator import LEAST_SHARE, as_run, with_static_scales
 from calibration.importers.mla_blocks import SMALL_KERNEL_S, SMALL_KERNELS, decode_blocks
+from calibration.importers.public import OLDER_EXPERTS, import_releases
 from calibration.operators.operators import Gemm
 from calibration.operators.roofline import roofline_s
 from catalogs.hardware.catalog import parse_hardware
@@ -50,6 +54,22 @@ def test_scales_come_off_per_tensor_fp8_alone_and_never_take_all_of_it() -> None
     scales = pd.DataFrame({"m": [1], "k": [64], "seconds": [7.0]})
     assert list(with_static_scales(rows, scales).seconds) == pytest.approx([3.0, 10.0, 3.0 * LEAST_SHARE])
     assert with_static_scales(rows, None) is rows
+
+
+def test_of_older_releases_of_vllm_only_the_experts_are_read(tmp_path: Path) -> None:
+    shape = {"hidden_size": 64, "inter_size": 64, "num_experts": 8, "topk": 2, "moe_tp_size": 1, "moe_ep_size": 1}
+    for version in ("0.14.0", OLDER_EXPERTS, "0.24.0"):
+        for folder, name, dtypes in (
+            ("gemm", "gemm_perf", ("bfloat16",)),
+            ("moe", "moe_perf", ("bfloat16", "fp8_block", "w4a16_mxfp4", "int4_wo")),
+        ):
+            file = tmp_path / f"aiconfigurator/h100_sxm/{folder}/vllm/{version}/{name}.parquet"
+            file.parent.mkdir(parents=True)
+            rows = pd.DataFrame({"gemm_dtype": dtypes, "moe_dtype": dtypes, "latency": 1.0, "num_tokens": 4})
+            rows.assign(m=8, n=8, k=8, distribution="balanced", kernel_source="x", **shape).to_parquet(file)
+    ((release, tables),) = import_releases(tmp_path, "h100")
+    assert (release, list(tables)) == (Release("vllm", OLDER_EXPERTS), ["moe"])
+    assert sorted(tables["moe"].dtype) == ["bf16", "fp8_block"]
 
 
 def test_an_mla_block_is_the_sum_of_its_parts() -> None:

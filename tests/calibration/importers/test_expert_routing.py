@@ -60,6 +60,13 @@ def test_a_row_outside_the_other_two_routings_is_noise() -> None:
     assert served(even=EVEN, mild=noisy, steep=DRAWN) == pytest.approx(OWN_CHOICE, rel=1e-6)
 
 
+def test_balanced_rows_that_take_longer_than_uneven_ones_are_not_balanced() -> None:
+    longer = [1.5 * s for s in EVEN]
+    assert list(served(even=longer, mild=DRAWN, steep=DRAWN)) == list(served(mild=DRAWN))
+    within_noise = [1.04 * s for s in EVEN]
+    assert list(served(even=within_noise, mild=DRAWN, steep=DRAWN)) != list(served(mild=DRAWN))
+
+
 def test_the_busiest_rank_touches_more_than_the_mean_and_no_more_than_it_has() -> None:
     tokens = np.array([1.0, 8.0, 64.0, 4096.0])
     mean = distinct_experts(tokens, 128, 8) / 8

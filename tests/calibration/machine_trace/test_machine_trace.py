@@ -22,10 +22,19 @@ from hypothesis import strategies as st
 from calibration.commands.main import app
 from calibration.machine_trace.advice import PageFaultCosts, advice, page_fault_costs
 from calibration.machine_trace.disturbances import CAUSES, cause_of, disturbances, while_slow
-from calibration.machine_trace.folder import document, read_trace, write_trace
+from calibration.machine_trace.folder import check_new_trace, document, read_trace, write_trace
 from calibration.machine_trace.perfetto import events, request_events
-from calibration.machine_trace.readings import MachineReader, ProcessReader, quantity
-from calibration.machine_trace.sampler import MachineSampler, MachineTrace, Phase, family_of, pids_of_port
+from calibration.machine_trace.readings import BusiestProcessReader, MachineReader, ProcessReader, quantity
+from calibration.machine_trace.sampler import (
+    ApiProcesses,
+    MachineSampler,
+    MachineTrace,
+    Phase,
+    family_of,
+    listeners,
+    pids_of_port,
+)
+from calibration.report.machine_page import profile_phases, write_trace_and_page
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 
@@ -129,8 +138,17 @@ def test_processes_that_end_keep_what_they_did() -> None:
 
 def test_the_processes_behind_a_port_are_found() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        found = pids_of_port(server.getsockname()[1])
+        port = server.getsockname()[1]
+        found = pids_of_port(port)
         assert os.getpid() in found
+        words = ["VLLM::EngineCore", "-c", "input()"]
+        engine = subprocess.Popen(words, executable=sys.executable, pass_fds=(server.fileno(),), stdin=subprocess.PIPE)
+        try:
+            assert {os.getpid(), engine.pid} <= listeners(port)
+            assert ApiProcesses(lambda: port)() == {os.getpid()}  # the engine holds the socket and does not serve it
+        finally:
+            engine.communicate(b"\n")
+    assert ApiProcesses(lambda: None)() == frozenset()
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
         assert child.pid in family_of([os.getpid()])
@@ -212,13 +230,73 @@ def test_advice_is_ranked_by_the_gain_that_the_lanes_allow_for() -> None:
     assert page_fault_costs().small_s > 0
 
 
+def test_api_processes_are_advised_where_one_uses_its_whole_core() -> None:
+    shown = {"engine__cpu": 2.0, "engine__api_busiest": pulse(0.5, 0.98, 0, N // 2 - 1)}
+    (found,) = advice(trace_of(**shown), COSTS)
+    assert found.change.startswith("run more API processes")
+    assert found.gain == pytest.approx(0.25)  # half of the half in which it is full
+    assert "50.0 %" in found.because
+    # a server that is one process has no API process to add
+    assert advice(trace_of(engine__cpu=0.98, engine__api_busiest=0.98), COSTS) == []
+
+
+def test_the_busiest_of_several_processes_is_read(tmp_path: Path) -> None:
+    def at(**ticks: int) -> dict[str, float]:
+        for pid, n in ticks.items():
+            folder = tmp_path / pid.removeprefix("p")
+            folder.mkdir(exist_ok=True)
+            (folder / "stat").write_text(f"{pid[1:]} (a name) S {'0 ' * 10}{n} 0 0 0\n")
+        return reader.read([1, 2, 3])
+
+    reader, tick_s = BusiestProcessReader(tmp_path), 1.0 / os.sysconf("SC_CLK_TCK")
+    assert at(p1=100, p2=500)["engine.api_busiest"] == 0.0
+    assert at(p1=150, p2=510)["engine.api_busiest"] == pytest.approx(50 * tick_s)
+    assert at(p1=160, p2=540)["engine.api_busiest"] == pytest.approx(80 * tick_s)
+    assert reader.read([]) == {}
+
+
+def test_the_time_until_the_first_token_is_a_phase_of_its_own(tmp_path: Path) -> None:
+    trace = trace_of(others__cpu=pulse(0.1, 1.6, 40, 43))
+    rows = [{"start_s": float(t), "end_s": t + 5.0, "first_token_s": t + 0.5, "latency_s": 5.0} for t in range(50)]
+    rows[20] |= {"first_token_s": 22.0, "end_s": 25.0}
+    write_trace(tmp_path / "t", trace, rows)
+    found = document(*read_trace(tmp_path / "t"), COSTS)
+    assert found["first_token_slow_from_s"] == pytest.approx(0.5, abs=1.0)
+    assert found["while_first_token_slow"][0]["signal"] == "others.cpu"
+    slices = [e for e in request_events(rows) if e["ph"] == "X"]
+    phases = [e for e in slices if e["name"] == "until the first token"]
+    assert [e["dur"] for e in phases].count(0.5e6) == 49
+    assert len(slices) == 3 * len(rows)
+    assert document(trace, [{"start_s": 0.0, "end_s": 1.0, "latency_s": 1.0}], COSTS)["while_first_token_slow"] == []
+
+
+def test_the_families_of_a_profile_are_phases() -> None:
+    rows = [
+        {"family": name, "at": 1000.0 + at, "elapsed_s": 1.0}
+        for name, at in (("gemm", -50.0), ("peak", 1.0), ("gemm", 2.5), ("gemm", 4.0), ("host", 6.0))
+    ]
+    found = [(p.name, p.start_s, p.end_s) for p in profile_phases(rows, 1000.0)]
+    assert found == [("peak", 1.0, 2.0), ("gemm", 2.5, 5.0), ("host", 6.0, 7.0)]
+
+
+def test_a_trace_with_its_page_is_written_once(tmp_path: Path) -> None:
+    trace, folder = trace_of(others__cpu=pulse(0.1, 1.6, 40, 43)), tmp_path / "t"
+    rows = [{"start_s": float(t), "end_s": t + 5.0, "first_token_s": t + 0.5, "latency_s": 5.0} for t in range(50)]
+    check_new_trace(folder)
+    write_trace_and_page(folder, trace, rows)
+    assert "While p99 of the first token happened" in (folder / "machine.html").read_text()
+    with pytest.raises(InputError, match="holds none"):
+        check_new_trace(folder)
+
+
 def test_a_trace_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     trace = trace_of(others__cpu=pulse(0.1, 1.6, 40, 49), disk__sda__busy=0.1)
-    trace = MachineTrace(trace.at_s, trace.values, {"gpu": "none"}, (Phase("probe", 1.0, 2.0),), 0.01)
+    trace = MachineTrace(trace.at_s, trace.values, {"gpu": "none"}, (Phase("probe", 1.0, 2.0),), 0.01, 1.7e9)
     requests = [{"start_s": 1.0, "end_s": 2.0, "latency_s": 1.0}]
     write_trace(tmp_path / "t", trace, requests)
     again, read = read_trace(tmp_path / "t")
     assert (again.not_measured, again.phases, again.sampler_cores) == (trace.not_measured, trace.phases, 0.01)
+    assert again.began_unix_s == 1.7e9
     assert read == requests
     assert {n: v.tolist() for n, v in again.values.items()} == {n: v.tolist() for n, v in trace.values.items()}
     assert document(again, read, COSTS) == document(trace, requests, COSTS)

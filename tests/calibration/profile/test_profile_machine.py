@@ -118,7 +118,7 @@ def cells(call: object) -> dict[str, object]:
 
 def test_host_and_pages_are_measured_or_skipped_with_a_reason(device: ProfiledDevice) -> None:
     timer = ShapeTimer(device, Meter(None, dict), 0.02)
-    for shape in host.shapes(device):
+    for shape in [*host.shapes(), *host.page_shapes(device)]:
         if shape.family == "pages" and shape["message_bytes"] > 2**20:
             continue
         row = timer.row(shape)

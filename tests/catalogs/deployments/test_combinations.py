@@ -28,6 +28,8 @@ KEYS: dict[str, dict[str, Any]] = {
     "lora": {"lora": {"adapters": 2}},
     "multimodal": {"multimodal": {}},
     "kv_offload": {"kv_offload": {"host_gib": 8.0}},
+    "kv_pool": {"kv_offload": {"host_gib": 8.0, "shared": True}},
+    "autoscaling": {"autoscaling": {"min_replicas": 1, "max_replicas": 2}},
     "swap": {"preemption": "swap"},
     "swap_space_gib": {"swap_space_gib": 4.0},
     "queue": {"queue": {"order": "priority"}},

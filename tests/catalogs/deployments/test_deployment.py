@@ -194,6 +194,18 @@ def test_the_default_kv_dtype_is_what_the_checkpoint_declares() -> None:
     assert made(model="deepseek-v3", hardware="h200x8", tensor_parallel=8).kv_dtype == "bf16"
 
 
+def test_tensorrt_llm_serves_nvidias_fp8_checkpoints_of_16_bit_models() -> None:
+    """They have one scale for a tensor and an fp8 KV cache; Qwen's own have blocks and leave the cache in 16 bits."""
+
+    def stored(model: str, engine: str) -> tuple[int | None, str]:
+        r = made(model=model, engine=engine, hardware="h200x8", tensor_parallel=8, weight_dtype="fp8")
+        return r.model.weight_format("fp8").block_size, r.kv_dtype
+
+    assert stored("qwen3-235b-a22b", "trtllm") == (None, "fp8")
+    assert stored("qwen3-235b-a22b", "vllm") == (128, "bf16")
+    assert stored("deepseek-v3", "trtllm") == stored("deepseek-v3", "vllm") == (128, "bf16")  # fp8 is its own dtype
+
+
 def test_block_sizes_engines_have() -> None:
     assert made(block_size=32).limits.block_size == 32
     assert refused(block_size=17).nearest == "16"

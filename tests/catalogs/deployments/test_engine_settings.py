@@ -37,8 +37,10 @@ def test_each_setting_changes_its_own_default() -> None:
 @pytest.mark.parametrize(
     ("keys", "rule"),
     [
-        ({"engine": "sglang", "fused_allreduce": True}, "fused_allreduce is a setting of vLLM"),
-        ({"engine": "trtllm", "async_scheduling": False}, "async_scheduling is a setting of vLLM"),
+        ({"engine": "sglang", "fused_allreduce": True}, "fused_allreduce is a setting of vllm; sglang has none"),
+        ({"engine": "llama.cpp", "async_scheduling": False}, "async_scheduling is a setting of vllm, sglang, trtllm"),
+        ({"model": "llama3.1-8b", "moe_backend": "triton"}, "moe_backend is that of experts"),
+        ({"enforce_eager": True, "cudagraph_mode": "full"}, "enforce_eager turns CUDA graphs and fused passes off"),
         ({"model": "llama3.1-8b", "activation_dtype": "mxfp8"}, "activation_dtype is that of experts"),
         ({"hardware": "h100x2", "activation_dtype": "mxfp8"}, "does not multiply 4-bit operands: activation_dtype"),
     ],
@@ -55,4 +57,35 @@ def test_the_start_command_has_the_flags_of_the_settings() -> None:
     assert arguments.environment == {MXFP8_VARIABLE: "1"}
     plain = vllm_arguments(engine_of())
     assert not [name for name, _ in plain.flags if "scheduling" in name or "compilation" in name]
-    assert len(KEYS) == 3
+    assert set(KEYS) <= set(Deployment.model_fields)
+
+
+def test_cuda_graphs_follow_the_settings() -> None:
+    plain = engine_of().engine
+    eager = engine_of(enforce_eager=True).engine
+    assert (eager.graph_capture_sizes, eager.max_graph_tokens, eager.fuses_quantisation) == ((), 0, False)
+    without = engine_of(cudagraph_mode="none").engine
+    assert (without.graph_capture_sizes, without.fuses_quantisation) == ((), plain.fuses_quantisation)
+    assert not engine_of(cudagraph_mode="full_decode_only").engine.graphs_with_prefill
+    own = engine_of(cudagraph_capture_sizes=[8, 4, 8]).engine
+    assert (own.graph_capture_sizes, own.max_graph_tokens) == ((4, 8), 8)
+    few = engine_of(max_cudagraph_capture_size=64).engine
+    assert few.graph_capture_sizes == tuple(size for size in plain.graph_capture_sizes if size <= 64)
+    more = engine_of(max_cudagraph_capture_size=1024).engine
+    assert more.graph_capture_sizes[:-1][-1] == 1008
+    assert more.max_graph_tokens == 1024
+
+
+def test_kernels_that_are_not_priced_are_stated() -> None:
+    notices = engine_of(moe_backend="cutlass", attention_backend="fa3").notices
+    assert len([n for n in notices if "is recorded: steps are priced" in n]) == 2
+
+
+def test_the_start_command_has_the_flags_of_graphs_and_kernels() -> None:
+    settings = {"enforce_eager": False, "cudagraph_mode": "piecewise", "max_cudagraph_capture_size": 256}
+    made = vllm_arguments(engine_of(**settings, moe_backend="triton", attention_backend="fa3"))
+    assert ("--no-enforce-eager", None) in made.flags
+    assert ("--compilation-config", '{"cudagraph_mode": "PIECEWISE"}') in made.flags
+    assert ("--max-cudagraph-capture-size", "256") in made.flags
+    assert ("--moe-backend", "triton") in made.flags
+    assert ("--attention-config", '{"backend": "FLASH_ATTN", "flash_attn_version": 3}') in made.flags

@@ -150,13 +150,19 @@ def test_engines_without_measurements_say_so_and_use_those_of_vllm(name: str) ->
     from catalogs.deployments.schema import Deployment
 
     engine, vllm = load_engine(name), load_engine("vllm")
-    fitted = ("kernel_launch_s", "source") if name == "sglang" else ()
-    assert replace(engine.host, **{term: getattr(vllm.host, term) for term in fitted}) == vllm.host
+    own = {"sglang": "kernel_launch_s", "trtllm": "api_token_s"}[name]
+    assert replace(engine.host, **{term: getattr(vllm.host, term) for term in (own, "source")}) == vllm.host
     deployment = Deployment(model="llama3.1-8b", hardware="h100", engine=name)
     (notice,) = resolve(deployment).notices
     assert notice.startswith(f"{name}: its scheduler and defaults are modelled")
     assert notice.endswith("host times are those measured on vLLM")
     assert resolve(deployment.model_copy(update={"engine": "vllm"})).notices == ()
+
+
+def test_tensorrt_llm_streams_ten_tokens_in_one_response() -> None:
+    engine, vllm = load_engine("trtllm"), load_engine("vllm")
+    assert engine.host.api_token_s == pytest.approx(vllm.host.api_token_s / 10)
+    assert load_engine("trtllm-max-utilization").host == engine.host
 
 
 def test_block_size_left_open_is_the_engines() -> None:

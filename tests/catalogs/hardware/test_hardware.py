@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from catalogs.deployments.resolve import CatalogLookup
 from catalogs.errors import InputError
 from catalogs.hardware import files as hardware_files
 from catalogs.hardware.catalog import canonical_order, list_hardware, list_mig_profiles, parse_hardware
@@ -260,3 +261,25 @@ def test_public_systems_files_agree(public_data) -> None:  # type: ignore[no-unt
         assert math.isclose(a.memory_bandwidth_bytes_per_s, gpu["mem_bw"], rel_tol=0.01)
         assert math.isclose(a.flops_for("bf16"), gpu["bfloat16_tc_flops"], rel_tol=0.01)
         assert a.tdp_w == gpu["power"]
+
+
+def test_ranks_of_a_mesh_have_only_the_links_between_them() -> None:
+    node = parse_hardware("mi300xx8").node
+    assert node.link_bytes_per_s_of(8) == node.link_bytes_per_s == 448e9
+    assert node.link_bytes_per_s_of(2) == pytest.approx(64e9)
+    assert parse_hardware("h100x8").node.link_bytes_per_s_of(2) == parse_hardware("h100x8").node.link_bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("text", "maker"),
+    [("h100", "nvidia"), ("mi355x", "amd"), ("b60", "intel"), ("gaudi3", "intel"), ("tpu-v6e", "google")],
+)
+def test_accelerators_have_a_maker(text: str, maker: str) -> None:
+    assert parse_hardware(text).accelerator.maker == maker
+
+
+def test_an_engine_runs_on_its_makers_only() -> None:
+    with pytest.raises(InputError, match="trtllm runs on nvidia only, not on AMD Instinct MI300X") as caught:
+        CatalogLookup.of("llama3.1-70b", "trtllm", "mi300xx8")
+    assert "\n" not in str(caught.value)
+    assert CatalogLookup.of("llama3.1-70b", "vllm", "tpu-v6ex8").hardware.n_accelerators == 8

@@ -8,7 +8,7 @@ import pytest
 
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from catalogs.hardware.local import Cpu, cpu_hardware, read_cpu
+from catalogs.hardware.local import Cpu, cpu_hardware, gpu_hardware, read_cpu
 
 
 def cpu(flags: str, cores: int = 4) -> Cpu:
@@ -53,3 +53,40 @@ def test_this_machine() -> None:
     h = parse_hardware("local")
     assert h.accelerator.memory_bytes > 1e8
     assert h.notices
+
+
+class FakeDriver:
+    """NVML as far as it is read, for an H100 that may be cut into instances."""
+
+    NVML_DEVICE_MIG_ENABLE = 1
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, mig: str | None) -> None:
+        self.mig = mig
+
+    def nvmlDeviceGetHandleByIndex(self, i: int) -> str:
+        return f"gpu {i}"
+
+    def nvmlDeviceGetName(self, handle: str) -> str:
+        return f"NVIDIA H100 80GB HBM3 MIG {self.mig}" if handle == "instance" else "NVIDIA H100 80GB HBM3"
+
+    def nvmlDeviceGetMigMode(self, _: str) -> list[int]:
+        if self.mig is None:
+            raise self.NVMLError("not supported")
+        return [int(bool(self.mig)), int(bool(self.mig))]
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, _: str, i: int) -> str:
+        assert i == 0
+        return "instance"
+
+
+def test_a_mig_instance_is_hardware_of_its_own() -> None:
+    part, whole = gpu_hardware(FakeDriver("1g.10gb"), 1), gpu_hardware(FakeDriver(None), 1)
+    assert part.accelerator.name == "h100:1g.10gb"
+    assert part.n_accelerators == 1
+    assert part.accelerator.memory_bytes < whole.accelerator.memory_bytes / 6
+    assert part.accelerator == parse_hardware("h100:1g.10gb").accelerator
+    assert gpu_hardware(FakeDriver(""), 1).accelerator == whole.accelerator
+    assert gpu_hardware(FakeDriver("9g.99gb"), 1).accelerator == whole.accelerator  # unknown to the catalog

@@ -88,6 +88,17 @@ def test_a_transposed_convolution_has_the_flops_of_torch() -> None:
     assert network.at({"side": 16})[0].flops == 2 * 16 * 16 * 16 * 4 * 6
 
 
+@pytest.mark.parametrize(("dimensions", "unfused"), [(3, 1), (4, 0), (5, 1)])
+def test_attention_of_other_than_four_dimensions_is_no_fused_kernel(dimensions: int, unfused: int) -> None:
+    class Attends(torch.nn.Module):
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            q = {3: x.flatten(0, 1), 4: x, 5: x[None]}[dimensions]
+            return torch.nn.functional.scaled_dot_product_attention(q, q, q)
+
+    network = traced(Attends(), lambda batch: (batch, 2, 8, 16))
+    assert [op.shape.unfused for op in operators(network, batch=1) if op.kind == "attention"] == [unfused]
+
+
 def test_attention_is_one_operator() -> None:
     class Attend(torch.nn.Module):
         def forward(self, x):

@@ -12,7 +12,7 @@ SCRIPT = """
 import json, resource, time
 from catalogs.deployments.schema import Deployment
 from catalogs.workloads.workload import load_workload
-from planner.agents.serving import requests_of
+from planner.agents.load import requests_of
 from simulator.analysis.prefix_hits import PrefixHits
 from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.simulate import simulate

@@ -6,38 +6,55 @@ import json
 import re
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, Final
 
 import numpy as np
 import pytest
+import yaml
+from jsonschema import Draft202012Validator
 from typer.testing import CliRunner
 
 from catalogs.deployments.schema import load_deployment
 from catalogs.errors import InputError
 from catalogs.ui.words import digits
 from catalogs.workloads.workload import load_workload
-from planner.agents.answer import AgentsAnswer
-from planner.agents.plan import TOLERANCE, _capacity, plan_agents
+from planner.agents.answer import AgentsAnswer, parse_agents_answer
+from planner.agents.capacity import TOLERANCE, capacity
+from planner.agents.choices import priced_choices
+from planner.agents.load import measured, requests_of
+from planner.agents.page import agents_page
+from planner.agents.plan import plan_agents
+from planner.agents.rating import Judge, Runs
 from planner.agents.screen import render
-from planner.agents.serving import measured, requests_of
 from planner.cli.main import app
+from planner.pipeline import plan as plan_deployment
+from planner.problem.candidate import deployment_words
 from planner.problem.interactivity import interactivity, tpot_limit_s
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slo, parse_slos
+from planner.search.workers import ProcessPool
 from planner.sections.full_answer import parse_answer
 from simulator.cluster.simulate import run_rules
+from tests.planner.agents.small_runs import SESSIONS, short_runs
 from tests.simulator.worlds import Linear, rules
 
-SESSIONS = (
-    "{arrivals: {closed_loop: 4}, input_tokens: 200, output_tokens: 30, "
-    "turns: {per_session: {uniform: {low: 4, high: 9}}, "
-    "gap_s: {tool: 1.0, human: 5.0, human_share: 0.2}, first_input_tokens: 900}}"
-)
+__all__ = ["short_runs"]
+
+SCHEMA: Final = Path(__file__).parents[3] / "planner/schemas/agents_answer.schema.json"
+
+KEYS: dict[str, Any] = {"model": "llama3.1-8b", "hardware": "h100", "workload": SESSIONS, "agents": 2}
+
+ONE: Final = ProcessPool(1)
 
 
 def request(slo: str = "interactivity.p90=20,ttft.p95=2s", **changes: object) -> PlanRequest:
     """Return a request for small sessions on one GPU."""
-    keys = {"model": "llama3.1-8b", "hardware": "h100", "workload": SESSIONS, "slos": parse_slos([slo])} | changes
-    return PlanRequest(**keys)  # type: ignore[arg-type]
+    return PlanRequest(**(KEYS | {"slos": parse_slos([slo])} | changes))
+
+
+def answer_to(slo: str = "interactivity.p90=20,ttft.p95=2s", **changes: object) -> AgentsAnswer:
+    """Return the answer to a request for small sessions on one GPU."""
+    return plan_agents(request(slo, **changes), workers=ONE)
 
 
 def test_interactivity_is_the_inverse_of_the_time_per_output_token() -> None:
@@ -50,21 +67,24 @@ def test_interactivity_is_the_inverse_of_the_time_per_output_token() -> None:
             tpot_limit_s(wrong)
 
 
-@pytest.fixture(autouse=True)
-def short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulate few requests in each run."""
-    monkeypatch.setattr("planner.agents.serving.FEWEST_REQUESTS", 60)
-
-
 def test_the_command_names_sessions_tier_hits_and_capacity(tmp_path: Path) -> None:
     out = tmp_path / "a.json"
     slo = "interactivity.p90=20,ttft.p95=2s"
-    keys = ["--model", "llama3.1-8b", "--hw", "h100", "--workload", SESSIONS, "--slo", slo, "--agents", "3"]
-    done = CliRunner().invoke(app, [*keys, "--json", str(out), "--deployment-out", str(tmp_path / "d.yaml")])
+    scenario = tmp_path / "s.yaml"
+    keys = {"model": "llama3.1-8b", "hardware": "h100", "workload": yaml.safe_load(SESSIONS)}
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(keys.pop("workload")))
+    scenario.write_text(yaml.safe_dump(keys | {"workload": str(tmp_path / "w.yaml"), "agents": 3, "slo": [slo]}))
+    page, file = tmp_path / "p.html", tmp_path / "d.yaml"
+    outputs = ["--json", str(out), "--deployment-out", str(file), "--html", str(page)]
+    done = CliRunner().invoke(app, [str(scenario), *outputs])
     assert done.exit_code == 0, done.output
-    for part in ("3 agents", "KV tier", "HBM", "tokens/s", "Capacity", "Cache", "Compared"):
+    for part in ("3 agents", "KV tier", "HBM", "tokens/s", "Capacity", "Cache", "Per task", "Compared"):
         assert part in done.output
-    answer = AgentsAnswer.model_validate(json.loads(out.read_text()))
+    answer = parse_agents_answer(json.loads(out.read_text()))
+    Draft202012Validator(json.loads(SCHEMA.read_text())).validate(json.loads(out.read_text()))
+    assert answer.command.startswith("plan --model llama3.1-8b")
+    assert "--agents 3" in answer.command
+    assert answer.best.words in page.read_text()
     assert answer.feasible
     assert answer.capacity_agents >= 3
     best = answer.best
@@ -72,6 +92,10 @@ def test_the_command_names_sessions_tier_hits_and_capacity(tmp_path: Path) -> No
     assert best.theoretical_hit_rate is not None
     assert 0.5 < best.hit_rate <= best.theoretical_hit_rate < 1
     assert {other.tier for other in answer.others} | {best.tier} == {"HBM", "HBM + DRAM", "HBM + DRAM + SSD"}
+    assert best.session_s.p50 is not None
+    assert best.task_s.p50 is not None
+    assert best.task_s.p50 < best.session_s.p50
+    assert best.usd_per_task == pytest.approx((best.usd_per_hour or 0.0) / best.tasks_per_hour)
     assert best.tier == "HBM"  # nothing is gained by further tiers: 3 agents fit
     assert len({other.words.rsplit(", ", 1)[-1] for other in answer.others}) > 1  # other token budgets
     assert load_deployment(tmp_path / "d.yaml").model == "llama3.1-8b"
@@ -82,7 +106,7 @@ def test_the_command_names_sessions_tier_hits_and_capacity(tmp_path: Path) -> No
 )
 def test_a_field_that_a_plan_for_agents_does_not_read_is_refused(changes: dict[str, object], field: str) -> None:
     with pytest.raises(InputError, match=f"does not read `{field}`"):
-        plan_agents(request(**changes), 2)
+        answer_to(**changes)
 
 
 def test_agents_are_refused_for_a_network() -> None:
@@ -92,14 +116,70 @@ def test_agents_are_refused_for_a_network() -> None:
 
 
 def test_an_objective_that_nothing_meets_has_no_capacity() -> None:
-    answer = plan_agents(request("interactivity.p90=5000"), 2)
+    answer = answer_to("interactivity.p90=5000")
     assert not answer.feasible
     assert answer.capacity_agents == 0
     assert "not even one agent" in render(answer)
 
 
+def test_a_refusal_states_what_binds_and_changes_that_meet_the_request() -> None:
+    answer = answer_to("ttft.p95=15ms", agents=3)
+    assert not answer.feasible
+    refusal = answer.infeasible
+    assert refusal is not None
+    assert re.match(r"ttft.p95 .* above the limit of 15 ms.* with 3 agents", refusal.binding_constraint)
+    assert any("tokens; device memory holds" in why for why in refusal.why)
+    assert any("would be in one without limits" in why for why in refusal.why)
+    changes = {change.kind: change.value for change in refusal.what_would_meet_it}
+    assert "slo" in changes
+    screen = render(answer, 300)
+    for part in ("NO ", "Closest", "Why", "Would meet", "(checked by simulation)"):
+        assert part in screen
+    assert agents_page(answer).sections[0].title == "Result"
+    met = answer_to(str(changes["slo"]), agents=3)
+    assert met.feasible
+
+
+def test_objectives_on_sessions_and_tasks_need_agents_and_are_judged() -> None:
+    with pytest.raises(InputError, match="needs agents"):
+        request("session.p90=20min", agents=None)
+    met, missed = answer_to("session.p90=20min,task.mean=10min"), answer_to("task.p90=1s")
+    assert met.feasible
+    assert {row.name for row in met.best.objectives} == {"session.p90", "task.mean"}
+    assert met.best.objectives[0].value_s == pytest.approx(met.best.session_s.p90)
+    assert not missed.feasible
+    assert missed.infeasible is not None
+    assert missed.infeasible.binding_constraint.startswith("task.p90 is")
+
+
+def test_several_replicas_have_private_and_shared_tiers_and_separate_ones_find_outputs_in_shared_ones() -> None:
+    asked = request(hardware="h100x2", precisions=("native",), fixed={"kv_dtype": "bf16"})
+    (group,) = [g for g in priced_choices(asked, asked.read_workload(), 4) if len(g.choices) > 1][-1:]
+    together = next(choice for choice in group.choices if choice.candidate.replicas == 2)
+    apart = next(choice for choice in group.choices if choice.candidate.split)
+    names = ["HBM", "HBM + DRAM", "HBM + shared DRAM", "HBM + DRAM + SSD", "HBM + shared DRAM + SSD"]
+    assert [choice.tier.name for choice in together.tiers()] == names
+    assert [choice.router for choice in together.routers()] == ["session_affinity", "round_robin"]
+    assert [choice.tier.name for choice in apart.tiers()] == names
+    seen = Judge(asked, Runs(ONE)).rate([(choice, 0) for choice in apart.tiers()[1:3]], 4, 10)
+    private, shared = (rated.seen.hits for rated in seen)
+    assert private.rate < shared.rate <= shared.theoretical_rate
+    assert "prefill" in deployment_words(apart.deployment)
+
+
+@pytest.mark.parametrize("changes", [{"agents": 0}, {"requests_per_s": 1.0}, {"users": 4}])
+def test_agents_are_a_load_of_their_own(changes: dict[str, object]) -> None:
+    with pytest.raises(InputError, match="agents"):
+        request(**changes)
+
+
+def test_a_plan_of_another_kind_refuses_agents() -> None:
+    with pytest.raises(InputError, match="a request for agents has an answer of its own"):
+        plan_deployment(request())
+
+
 def test_the_share_of_rejected_requests_is_stated_with_the_limit() -> None:
-    answer = plan_agents(request("interactivity.p90=20", fixed={"max_model_len": 1500}), 2)
+    answer = answer_to("interactivity.p90=20", fixed={"max_model_len": 1500})
     assert not answer.feasible
     assert 0.1 < answer.best.rejected_share < 1
     assert answer.best.interactivity_p90 is None
@@ -115,7 +195,7 @@ def test_the_share_of_rejected_requests_is_stated_with_the_limit() -> None:
 
 
 def test_a_capacity_at_the_end_of_the_search_is_a_lower_bound() -> None:
-    answer = plan_agents(request("interactivity.p90=20"), 1)
+    answer = answer_to("interactivity.p90=20", agents=1)
     assert answer.capacity_is_least
     assert answer.capacity_agents == 8
     screen = render(answer, 300)
@@ -130,31 +210,27 @@ def test_a_capacity_at_the_end_of_the_search_is_a_lower_bound() -> None:
 
 @pytest.mark.parametrize(("most", "found"), [(0, 0), (3, 3), (5, 5), (9, 9), (16, 16), (22, 22), (31, 30), (99, 32)])
 @pytest.mark.parametrize("quick", [0.3, 1.0, 3.0])
-def test_a_capacity_is_judged_as_the_answer_is(
-    most: int, found: int, quick: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_capacity_is_judged_as_the_answer_is(most: int, found: int, quick: float) -> None:
     judged: dict[int, bool] = {}
 
-    class Runs:
+    class Judging:
         """Full runs that meet the objectives for at most `most` agents; short runs err by the factor `quick`."""
 
-        def __init__(self, n: int) -> None:
-            self.met = judged[n] = n <= most
+        def full(self, _choice: object, n: int) -> SimpleNamespace:
+            judged[n] = n <= most
+            return SimpleNamespace(met=judged[n])
 
-        @classmethod
-        def of(cls, _choice: object, _request: object, n: int) -> Runs:
-            return cls(n)
+        def rate(self, _choices: object, n: int, _turns: int) -> list[SimpleNamespace]:
+            return [SimpleNamespace(meets=n <= max(most * quick, 0.1))]
 
-    choice = SimpleNamespace(rate=lambda n, *_: (n / max(most * quick, 0.1), None))
-    monkeypatch.setattr("planner.agents.plan.FullRuns", Runs)
-    low = _capacity(choice, request(), 4, most >= 4)  # type: ignore[arg-type]
+    low = capacity(Judging(), None, 4, most >= 4)  # type: ignore[arg-type]
     assert low in (0, 4) or judged[low]
     assert low <= found <= max(low + 1, low * TOLERANCE)
     assert len(judged) <= 10
 
 
 def test_commands_that_read_answers_refuse_one_for_agents() -> None:
-    data = {"schema_version": 1, "request": {}, "agents": 2, "feasible": True, "capacity_agents": 2}
+    data = {"kind": "agents", "schema_version": 2, "request": {}, "feasible": True}
     with pytest.raises(InputError, match="does not take an answer for agents"):
         parse_answer(data, "ag.json")
 
@@ -164,7 +240,7 @@ def test_commands_that_read_answers_refuse_one_for_agents() -> None:
 )
 def test_agents_need_sessions_that_wait(workload: str) -> None:
     with pytest.raises(InputError, match="sessions whose turns wait"):
-        plan_agents(request(workload=workload), 2)
+        answer_to(workload=workload)
 
 
 def test_only_requests_after_the_first_of_every_agent_are_measured() -> None:

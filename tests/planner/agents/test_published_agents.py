@@ -18,7 +18,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.workloads.replay import Replay
 from catalogs.workloads.sessions.scenarios import load_scenario
 from catalogs.workloads.workload import load_workload
-from planner.agents.serving import measured
+from planner.agents.load import measured
 from simulator.analysis.prefix_hits import PrefixHits
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import compile_deployment

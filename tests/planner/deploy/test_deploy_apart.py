@@ -249,3 +249,58 @@ def test_ray_and_kserve_state_both_kinds(tmp_path: Path) -> None:
     assert (spec["prefill"]["parallelism"], spec["parallelism"]) == ({"tensor": 2}, {"tensor": 4})
     with pytest.raises(InputError, match="vLLM only"):
         made("kserve", tmp_path, engine="sglang")
+
+
+def pooled(target: str, tmp: Path, split: dict[str, Any] | None = None, **keys: Any) -> Package:
+    """2 encoder servers and 2 servers of a vision-language model, where nothing else is said."""
+    plain: dict[str, Any] = {"engine": "vllm", "model": "qwen2.5-vl-7b", "hardware": "h100x4", "replicas": 2}
+    written = Deployment(**(plain | keys), multimodal={"modalities": ["image"]})  # type: ignore[arg-type]
+    block = resolve(written).filled_in(written)
+    block |= {"encoder_pool": {"replicas": 2}, "disaggregation": split}
+    answer = data()
+    answer["best"]["deployment"] = block
+    answer["request"]["engine"] = block["engine"]
+    path = tmp / "answer.json"
+    path.write_text(json.dumps(answer))
+    return pack(parse_answer(answer), path, target)
+
+
+def test_vllms_encoder_servers_and_their_proxy(tmp_path: Path) -> None:
+    package = pooled("vllm", tmp_path)
+    *encoders_and_servers, proxy = starts(package)
+    encoders, servers = encoders_and_servers[:2], encoders_and_servers[2:]
+    assert [json.loads(value(words, "--ec-transfer-config"))["ec_role"] for words in encoders] == ["ec_producer"] * 2
+    consumers = [json.loads(value(words, "--ec-transfer-config")) for words in servers]
+    assert [consumer["ec_role"] for consumer in consumers] == ["ec_consumer"] * 2
+    assert all("--enforce-eager" in words for words in encoders)
+    assert all("--enable-mm-embeds" in words for words in servers)
+    assert [value(words, "CUDA_VISIBLE_DEVICES") for words in encoders_and_servers] == ["0", "1", "2", "3"]
+    urls = [f"http://127.0.0.1:{value(words, '--port')}" for words in encoders_and_servers]
+    assert value(proxy, "--encode-servers-urls").split(",") == urls[:2]
+    assert value(proxy, "--decode-servers-urls").split(",") == urls[2:]
+    ports = [f"tcp://127.0.0.1:{consumer['ec_port']}" for consumer in consumers]
+    assert value(proxy, "--ec-consumer-zmq-addrs").split(",") == ports
+    assert len(set(ports)) == 2
+    assert any("disagg_epd_proxy.py" in step for step in package.steps)
+
+
+def test_sglangs_language_servers_know_their_encoders(tmp_path: Path) -> None:
+    found = starts(pooled("sglang", tmp_path, engine="sglang"))
+    encoders, servers = found[:2], found[2:4]
+    assert all("--encoder-only" in words for words in encoders)
+    urls = [f"http://127.0.0.1:{value(words, '--port')}" for words in encoders]
+    for words in servers:
+        at = words.index("--encoder-urls")
+        assert words[at + 1 : at + 3] == urls
+        assert "--language-only" in words
+
+
+@pytest.mark.parametrize("target", sorted(set(TARGETS) - {"vllm", "sglang", "llama.cpp"}))
+def test_other_targets_start_no_encoder_servers(target: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not start encoder servers"):
+        pooled(target, tmp_path)
+
+
+def test_vllms_proxy_does_not_pair_encoders_with_prefill_servers(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not with prefill servers"):
+        pooled("vllm", tmp_path, {"prefill_replicas": 1, "decode_replicas": 1}, replicas=1)

@@ -545,3 +545,16 @@ def test_the_command_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert run_command("plan", app, args) == 0
     assert json.loads(capsys.readouterr().out)["image"] == "mine:1"
     assert "image: mine:1" in (out / "compose.yaml").read_text()
+
+
+@pytest.mark.parametrize("target", ["vllm", "compose", "kubernetes"])
+def test_amd_runs_the_kernels_that_were_timed(target: str) -> None:
+    assert "VLLM_ROCM_USE_AITER" in "".join(made(target, hardware="mi300xx8").files.values())
+    assert "VLLM_ROCM_USE_AITER" not in "".join(made(target).files.values())
+
+
+@pytest.mark.parametrize("hardware", ["b60x4", "tpu-v6ex8"])
+def test_accelerators_without_a_published_image_get_no_files(hardware: str) -> None:
+    with pytest.raises(InputError, match="has no image for") as caught:
+        made("kubernetes", hardware=hardware, replicas=1)
+    assert "\n" not in str(caught.value)

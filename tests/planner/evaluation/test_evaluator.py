@@ -166,3 +166,9 @@ def test_the_stated_error_does_not_depend_on_the_candidate_that_comes_first() ->
             error.operator_error
         )
     assert all(len(found) == 1 for found in by_replica.values())
+
+
+def test_hardware_that_is_measured_in_part_or_not_at_all_is_said_to_be() -> None:
+    found = open_evaluator(PlanRequest(model="llama3.1-8b", hardware="h100x1,mi300xx1,tpu-v6ex1", slos=SLOS))
+    assert "products and experts measured, all else roofline estimates: mi300xx1" in found.notices
+    assert any(line.startswith("no calibration") and line.endswith("tpu-v6ex1") for line in found.notices)

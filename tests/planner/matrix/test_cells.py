@@ -168,6 +168,11 @@ def test_files_of_a_matrix(tmp_path: Path) -> None:
     assert [line["verdict"] for line in lines] == [found.verdict for found in result.rows]
     assert float(lines[0]["metrics.e2e_s.mean"]) == result.rows[0].statistic("e2e_s", "mean")
     assert len(list((tmp_path / "deployments").glob("*.json"))) == 3
+    summary, mean_s = (tmp_path / "summary.txt").read_text(encoding="utf-8"), result.rows[0].statistic("e2e_s", "mean")
+    assert summary.count("Results Summary") == result.n_ok
+    assert summary.count("Result is : VALID") == result.n_ok
+    assert mean_s is not None
+    assert f"E2E mean : {mean_s * 1e9:.0f}" in summary
     assert {"Cells", "Throughput", "Scaling with the batch"} <= {s.title for s in matrix_page(result).sections}
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from catalogs.errors import InputError
+from catalogs.workloads.workload import load_workload
+from planner.matrix.client_results import read_points
 from planner.matrix.comparison import compare, predict
 from planner.matrix.measured import MeasuredPoint, read_measured
 from planner.matrix.pools import LocalPool
@@ -72,6 +75,76 @@ def test_other_tables_are_refused(tmp_path: Path) -> None:
         read_measured(path)
     with pytest.raises(InputError, match="line 2 is not a measurement"):
         table(tmp_path, "h100,1,vLLM,llama-2-7b,128,32,1,-1,,,planted")
+
+
+def client_result(path: Path, n: int = 120, concurrency: int | None = 4) -> Path:
+    """Write what `vllm bench serve --save-result --save-detailed` writes, of requests of two lengths."""
+    outputs = [8 if i % 2 else 16 for i in range(n)]
+    gaps = [[0.01] * (o - 1) for o in outputs]
+    document = {
+        "duration": 30.0,
+        "completed": n,
+        "request_throughput": n / 30.0,
+        "max_concurrency": concurrency,
+        "request_rate": "inf",
+        "input_lens": [100 if i % 2 else 300 for i in range(n)],
+        "output_lens": outputs,
+        "ttfts": [0.05] * n,
+        "itls": gaps,
+        "errors": [""] * n,
+        "start_times": [0.2 * i for i in range(n)],
+    }
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def test_results_of_a_load_client_are_joined_with_their_deployment(tmp_path: Path) -> None:
+    result, served = client_result(tmp_path / "run.json"), tmp_path / "deployment.yaml"
+    served.write_text("model: llama3.1-8b\nengine: vllm\nhardware: h100x1\nmax_num_seqs: 64\n", encoding="utf-8")
+    (point,) = read_points(Path(f"{result}={served}"))
+    assert (point.model, point.engine, point.hardware, point.batch) == ("llama3.1-8b", "vllm", "h100x1", 4)
+    assert point.values["ttft_s.mean"] == pytest.approx(0.05)
+    assert point.values["tpot_s.mean"] == pytest.approx(0.01)
+    drawn = load_workload(point.workload_text).materialise(0, 2000)
+    assert drawn.concurrency == 4
+    assert drawn.input_tokens.mean() == pytest.approx(200, rel=0.1)
+    assert drawn.output_tokens.mean() == pytest.approx(12, rel=0.1)
+    found = compare([point], [predict(point)])
+    assert {value.metric for value in found.values} == {"ttft_s.mean", "tpot_s.mean", "e2e_s.mean"}
+    assert all(value.low_s is not None for value in found.values)
+    with pytest.raises(InputError, match="give their deployment"):
+        read_points(result)
+    (tmp_path / "a.csv").write_text(HEAD)
+    with pytest.raises(InputError, match="states its deployments itself"):
+        read_points(Path(f"{tmp_path / 'a.csv'}={served}"))
+    with pytest.raises(InputError, match="cannot be read"):
+        read_points(tmp_path / "nothing.json")
+
+
+def test_rows_of_inferencex_state_their_deployment(tmp_path: Path) -> None:
+    row = {
+        "hw": "h200",
+        "tp": 8,
+        "ep": 1,
+        "dp_attention": "false",
+        "conc": 64,
+        "model": "openai/gpt-oss-120b",
+        "framework": "vllm",
+        "precision": "fp4",
+        "isl": 1024,
+        "osl": 1024,
+        "mean_ttft": 0.2,
+        "mean_tpot": 0.01,
+    }
+    path = tmp_path / "agg.json"
+    path.write_text(json.dumps([row, {**row, "is_multinode": True, "disagg": True, "framework": "dynamo-trt"}]))
+    one, several = read_points(path)
+    assert (one.hardware, one.batch, one.deployment["tensor_parallel"]) == ("h200x8", 64, 8)
+    assert one.values == {"ttft_s.mean": 0.2, "tpot_s.mean": 0.01}
+    assert "no such engine" in predict(several).rule
+    path.write_text(json.dumps([{**row, "mean_tpot": -1.0}]))
+    with pytest.raises(InputError, match="not a measurement"):
+        read_points(path)
 
 
 def part(least: int, n: int, mean_s: float) -> dict[str, object]:

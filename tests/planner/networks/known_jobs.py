@@ -13,6 +13,7 @@ from planner.networks.assess import JobAssessor
 from planner.networks.candidate import JobCandidate, Setup
 from planner.networks.evaluation import JobEvaluator
 from planner.networks.job import PlannedJob
+from planner.networks.mix import JobMix
 from planner.networks.request import NetworkRequest, network_request
 from planner.networks.service import JobService
 from simulator.jobs.compiled import BatchPrice, CompiledJobs, compile_jobs
@@ -59,7 +60,12 @@ class KnownEvaluator(JobEvaluator):
         if candidate not in self.known:
             found = compile_jobs(self.deployment(candidate))
             self.known[candidate] = KnownJobs(
-                found.deployment, found.networks, found.hardware, found.bundle, found.execution, {}, self.seconds_of
+                found.deployment,
+                found.networks,
+                found.hardware,
+                found.bundle,
+                found.execution,
+                seconds_of=self.seconds_of,
             )
         return self.known[candidate]
 
@@ -67,7 +73,8 @@ class KnownEvaluator(JobEvaluator):
 def world(seconds_of: SecondsOf, error: float = 1.0, **keys: Any) -> JobAssessor:
     """Return what measures candidates for which a batch of n jobs takes `seconds_of(n)` seconds."""
     request = ask(**keys)
-    service = KnownService(PlannedJob(load_network(request.model), {}), seconds_of=seconds_of, error=error)
+    mix = JobMix.one(PlannedJob(load_network(request.model), {}))
+    service = KnownService(mix, seconds_of=seconds_of, error=error)
     return JobAssessor(request, KnownEvaluator(request, service, seconds_of=seconds_of))
 
 

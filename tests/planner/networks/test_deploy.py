@@ -91,7 +91,7 @@ def test_commands_for_language_models_refuse_the_answer_in_one_line(
 ) -> None:
     file = tmp_path / "answer.json"
     file.write_text(json.dumps(batched.document()))
-    assert run_command("plan", app, ["explain", str(file)]) == 2
+    assert run_command("plan", app, ["spares", str(file), "--mtbf", "30d", "--restart", "10min"]) == 2
     assert "takes the answer for a language model, and this one is for a network" in capsys.readouterr().err
 
 
@@ -149,3 +149,34 @@ def test_an_accelerator_without_an_image_is_refused() -> None:
         image_of(parse_hardware("mi300x").accelerator)
     with pytest.raises(InputError, match="has no image for this accelerator"):
         image_of(parse_hardware("v100-16gb").accelerator)
+
+
+def test_the_pooling_runner_has_the_batches_and_replicas_of_the_plan(embedding: NetworkAnswer) -> None:
+    assert embedding.best is not None
+    keys = embedding.best.deployment
+    package = pack_network(embedding, "vllm")
+    lines = [line for line in package.files["serve.sh"].splitlines() if "vllm serve" in line]
+    assert len(lines) == keys["replicas"]
+    assert "CUDA_VISIBLE_DEVICES=0 vllm serve BAAI/bge-large-en-v1.5 --runner pooling --dtype bfloat16" in lines[0]
+    assert f"--max-model-len 128 --max-num-seqs {keys['max_batch']}" in lines[0]
+    assert f"--max-num-batched-tokens {128 * keys['max_batch']}" in lines[0]
+    assert any("sized with the batches of triton" in note for note in package.notes)
+
+
+def test_a_plan_for_the_pooling_runner_never_waits_for_a_batch() -> None:
+    keys = {"model": "bge-large", "hardware": "l4", "slo": "e2e.p90=200ms", "rate": 20, "modes": "compiled"}
+    more = {"precisions": "bf16", "tariff.usd_per_hour": 1.0, "search.trials": 2, "engine": "vllm"}
+    answer = plan_network(network_request(keys | more))
+    assert answer.best is not None
+    assert (answer.best.deployment["engine"], answer.best.deployment["queue_delay_s"]) == ("vllm", 0.0)
+    package = pack_network(answer, "vllm")
+    assert not any("sized with" in note for note in package.notes)
+
+
+def test_the_pooling_runner_serves_no_other_network() -> None:
+    with pytest.raises(
+        InputError, match=r"vllm does not serve networks of .*: got 'vllm'; nearest valid choice: triton"
+    ):
+        plan_network(network_request({"model": "resnet50", "hardware": "l4", "slo": "e2e.p90=80ms", "engine": "vllm"}))
+    with pytest.raises(InputError, match="an engine of networks"):
+        network_request({"model": "bge-large", "hardware": "l4", "slo": "e2e.p90=80ms", "engine": "trtllm"})

@@ -28,7 +28,7 @@ def test_the_shipped_schemas_are_those_of_the_models() -> None:
 
 def test_plan_takes_the_keys_of_both_kinds_of_request() -> None:
     assert set(plan_keys()) == {*request_keys(), *network_keys()}
-    assert {"job", "steps", "modes", "max_batch"} == set(network_keys()) - set(request_keys())
+    assert {"job", "steps", "modes", "max_batch", "max_instances"} == set(network_keys()) - set(request_keys())
     assert all(key.description.endswith(".") for key in network_keys().values())
 
 
@@ -47,7 +47,9 @@ def test_an_objective_without_a_metric_is_on_the_end_to_end_latency() -> None:
     ("keys", "message"),
     [
         ({"workload": "chat"}, "--workload is of language models, and sdxl is a network: got 'chat'"),
-        ({"users": 4}, "--users is of language models, and sdxl is a network: got 4"),
+        ({"users": 4, "rate": 2}, "users replace the rate of jobs"),
+        ({"think_s": 3}, "a think time is one of users"),
+        ({"max_instances": 0}, "max_instances must be a whole number of at least 1"),
         ({"fixed.kv_dtype": "fp8"}, "kv_dtype is of language models, and sdxl is a network"),
         ({"slo": "ttft.p99=2s"}, "so its objectives are on e2e: got 'ttft.p99=2s'; nearest valid choice: e2e.p99=2s"),
         ({"slo": None}, "an SLO is needed, written e2e.STAT=LIMIT"),
@@ -109,3 +111,11 @@ def test_a_wrong_option_ends_the_command_with_2(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == (
         "plan: width is 256 or more in steps of 32: got 1000; nearest valid choice: --job 992x1024\n"
     )
+
+
+def test_a_misspelled_network_is_not_taken_for_a_language_model(capsys: pytest.CaptureFixture[str]) -> None:
+    for typed, meant in (("sam2.1-larg", "sam2.1-large"), ("wan2.1-t2v-14", "wan2.1-t2v-14b")):
+        assert run_command("plan", app, ["--model", typed, "--slo", "e2e.p99=1s", "--hw", "l4"]) == 2
+        assert meant in capsys.readouterr().err
+    assert run_command("plan", app, ["--model", "llama3.1-8", "--slo", "e2e.p99=1s", "--hw", "l4"]) == 2
+    assert "llama3.1-8b" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.networks.files import load_network
 from planner.networks.candidate import Setup
 from planner.networks.job import PlannedJob
+from planner.networks.mix import JobMix
 from planner.networks.space import Space, make_space, splits
 from tests.planner.networks.known_jobs import KnownService, ask
 
@@ -16,16 +17,16 @@ from tests.planner.networks.known_jobs import KnownService, ask
 class Heavy(KnownService):
     """A network of 100 GB, of which 10 GB for each job stay if its weights are sharded or offloaded."""
 
-    def memory_bytes(self, setup: Setup, jobs: int = 1) -> float:
+    def memory_bytes(self, setup: Setup, jobs: int = 1, instances: int = 1) -> float:
         less = setup.offload or setup.parallelism.shard_weights
-        return 10e9 * jobs if less else 100e9
+        return instances * (10e9 * jobs if less else 100e9)
 
 
 class Light(KnownService):
     """A network that always fits."""
 
-    def memory_bytes(self, setup: Setup, jobs: int = 1) -> float:  # noqa: ARG002
-        return 1e9 * jobs
+    def memory_bytes(self, setup: Setup, jobs: int = 1, instances: int = 1) -> float:  # noqa: ARG002
+        return 1e9 * jobs * instances
 
 
 class Refused(Light):
@@ -40,7 +41,7 @@ class Refused(Light):
 
 
 def space(service: type[KnownService], model: str = "sdxl", seconds: float = 1.0, **keys: object) -> Space:
-    found = service(PlannedJob(load_network(model), {}), seconds_of=lambda n: seconds * n)
+    found = service(JobMix.one(PlannedJob(load_network(model), {})), seconds_of=lambda n: seconds * n)
     return make_space(ask(**({"model": model, "hardware": "h100x2"} | keys)), found, [parse_hardware("h100x2")])
 
 
@@ -73,7 +74,7 @@ def test_a_setup_that_the_simulator_refuses_is_one_reason() -> None:
 
 @pytest.mark.parametrize(("model", "most"), [("resnet50", 1), ("open-sora-2.0", 8), ("flux.1-dev", 8)])
 def test_only_jobs_that_repeat_a_stage_are_split(model: str, most: int) -> None:
-    service = Light(PlannedJob(load_network(model), {}))
+    service = Light(JobMix.one(PlannedJob(load_network(model), {})))
     found = splits(service, parse_hardware("h100x8"))
     assert max(split.ranks for split in found) == most
     assert len(set(found)) == len(found)
@@ -81,6 +82,6 @@ def test_only_jobs_that_repeat_a_stage_are_split(model: str, most: int) -> None:
 
 
 def test_an_unknown_precision_of_the_hardware_is_refused() -> None:
-    found = Light(PlannedJob(load_network("resnet50"), {}))
+    found = Light(JobMix.one(PlannedJob(load_network("resnet50"), {})))
     with pytest.raises(InputError, match="h100x8 has no such precision"):
         make_space(ask(precisions="fp8"), found, [parse_hardware("a100-80gbx2")])

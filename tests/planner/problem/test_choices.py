@@ -72,3 +72,11 @@ def test_a_choice_without_any_price_is_refused() -> None:
 def test_an_empty_name_is_refused() -> None:
     with pytest.raises(InputError, match="commas"):
         choose_hardware("h100x8,", price_of, True)
+
+
+def test_any_leaves_out_what_the_engine_does_not_run_on_and_says_so() -> None:
+    found = choose_hardware("any", price_of, False, engine="trtllm")
+    assert {h.accelerator.maker for h in found.hardware} == {"nvidia"}
+    assert "not compared, trtllm does not run on them: b60, gaudi3, mi300x" in found.notices[0]
+    everything = choose_hardware("any", price_of, False, engine="vllm")
+    assert {h.accelerator.maker for h in everything.hardware} == {"nvidia", "amd", "intel", "google"}

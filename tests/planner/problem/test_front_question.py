@@ -51,3 +51,16 @@ def test_latencies_on_axes_are_observed_without_a_limit() -> None:
 def test_a_key_that_a_front_does_not_take_is_named() -> None:
     with pytest.raises(InputError, match="users"):
         front_request({"model": "llama3.2-1b", "users": 5}, parse_axes("cost,ttft.p90"))
+
+
+@pytest.mark.parametrize(
+    "texts", [("cost,e2e[in<1k,out<256.p99",), ("cost", "e2e[in<1k"), ("cost,e2e[in<1k.p99,tpot.mean",)]
+)
+def test_an_unclosed_bracket_is_named_and_not_split_at_its_comma(texts: tuple[str, ...]) -> None:
+    with pytest.raises(InputError, match="] is missing") as caught:
+        parse_axes(*texts)
+    assert parse_axes(str(caught.value.nearest))
+
+
+def test_axes_as_a_list_are_those_of_one_text() -> None:
+    assert parse_axes("cost", "e2e[in<1k,out<256].p99") == parse_axes("cost,e2e[in<1k,out<256].p99")

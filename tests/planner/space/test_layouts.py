@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import CatalogLookup, resolve
 from catalogs.errors import InputError
 from planner.evaluation.multi_hardware import open_evaluator
@@ -14,7 +15,7 @@ from planner.problem.overrides import PLAN_ELSEWHERE, Overrides, parse_keys
 from planner.problem.request import EXTENSIONS, PlanRequest
 from planner.problem.scenario import command_of
 from planner.problem.slo import parse_slos
-from planner.space.candidates import candidates, widest_limits
+from planner.space.candidates import candidates, refused_layouts, widest_limits
 from planner.space.layouts import replicas_of
 
 SLOS = parse_slos(["p99=2s"])
@@ -131,3 +132,22 @@ def test_a_rate_opens_fewer_nodes() -> None:
     many = {c.hardware.text for c in space("llama3.1-8b", "32*h100x8", requests_per_s=9.0, precisions=("native",))}
     assert {"h100x8", "32*h100x8"} < many
     assert len(many) <= 9
+
+
+def test_layouts_that_the_engine_refuses_are_left_out_with_one_line() -> None:
+    request = PlanRequest(model="qwen3-235b-a22b-fp8", hardware="h200x8", engine="sglang", slos=SLOS)
+    names = CatalogLookup.of(request.model, request.engine, request.hardware)
+    assert {c.layout for c in candidates(request, names)}.isdisjoint({Layout(8)})
+    (line,) = refused_layouts(request, names)
+    assert line.startswith("not compared, TP8: sglang")
+    assert line in open_evaluator(request).notices
+    whole = request.replace(model="llama3.1-70b")
+    assert refused_layouts(whole, CatalogLookup.of(whole.model, "sglang", "h200x8")) == []
+
+
+def test_a_fixed_layout_that_the_engine_refuses_is_refused_with_the_reason() -> None:
+    fixed = fixed_by(["tensor_parallel=8", "expert_parallel=false"])
+    request = PlanRequest(model="qwen3-235b-a22b-fp8", hardware="h200x8", engine="sglang", slos=SLOS, fixed=fixed)
+    names = CatalogLookup.of(request.model, request.engine, request.hardware)
+    with pytest.raises(InputError, match="192 wide"):
+        candidates(request, names)

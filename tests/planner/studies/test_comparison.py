@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from catalogs.deployments.key_texts import with_keys
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
 from planner.cli.main import app
 from planner.cli.screens.studies import _cells
-from planner.problem.overrides import parse_keys, with_keys
+from planner.problem.overrides import parse_keys
 from planner.sections.full_answer import parse_answer
 from planner.studies.comparison import Figure, compare_answers
 from planner.studies.whatif import Changes, parse_rate, what_if

@@ -364,3 +364,30 @@ def test_a_text_encoder_needs_neither_engine_nor_workload(files: dict[str, Path]
     found = json.loads(files["o.json"].read_text())
     assert found["deployment"]["engine"] == "trtllm"
     assert found["metrics"]["n_completed"] == 50
+
+
+def test_a_start_command_is_the_same_as_its_deployment(files: dict[str, Path]) -> None:
+    command = "vllm serve llama3.1-8b --max-model-len 4096 --max-num-seqs 64 --port 80"
+    files["d.yaml"].write_text("{model: llama3.1-8b, hardware: h100, max_model_len: 4096, max_num_seqs: 64}")
+    out = ["--workload", files["w.yaml"], "--json", files["o.json"]]
+    assert simulate(files["d.yaml"], *out) == 0
+    written = json.loads(files["o.json"].read_text())
+    assert simulate("--from-command", command, "--hw", "h100", *out) == 0
+    assert json.loads(files["o.json"].read_text())["metrics"] == written["metrics"]
+    assert simulate("--from-command", command, "--hw", "h100", "--set", "max_num_seqs=1", *out) == 0
+    assert json.loads(files["o.json"].read_text())["metrics"] != written["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("words", "rule"),
+    [
+        ([], "simulate needs a deployment"),
+        (["--from-command", "ls"], "must start an engine that is known"),
+        (["--from-command", "vllm serve llama3.1-8b"], "does not name one kind of accelerator"),
+        (["d.yaml", "--hw", "h100"], "--hw belongs to a start command"),
+        (["--from-command", "vllm serve m", "--hw", "h100", "--artefact", "a"], "an artefact keeps a deployment file"),
+    ],
+)
+def test_bad_start_commands(words: list[str], rule: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(*words) == 2
+    assert rule in capsys.readouterr().err

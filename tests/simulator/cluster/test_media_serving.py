@@ -143,9 +143,9 @@ def test_the_command_serves_images_without_further_options(tmp_path: Path) -> No
 def test_what_is_not_simulated_says_so() -> None:
     with pytest.raises(InputError, match="serving of images, videos and audio is not simulated for trtllm"):
         compile_deployment(Deployment(model=QWEN, hardware="h100", engine="trtllm", multimodal=Multimodal()))
-    voxtral = Deployment(model="voxtral-mini-3b", hardware="h100", engine="sglang", multimodal=Multimodal())
-    with pytest.raises(InputError, match=r"sglang serves no model that reads audio: got 'voxtral-mini-3b'; .* vllm"):
-        compile_deployment(voxtral)
+    omni = Deployment(model="qwen2.5-omni-7b", hardware="h100", engine="sglang", multimodal=Multimodal())
+    with pytest.raises(InputError, match=r"sglang serves no \w+, which reads audio: got 'qwen2.5-omni-7b'; .* vllm"):
+        compile_deployment(omni)
     with pytest.raises(InputError, match="the catalog knows no tower of this model"):
         compile_deployment(Deployment(model="llama3.1-8b", hardware="h100", multimodal=Multimodal()))
     text = compile_deployment(Deployment(model=QWEN, hardware="h100"))
@@ -183,3 +183,17 @@ def test_audio_takes_its_own_tower() -> None:
     alone_s = sum(towers[name].seconds(TowerWork(1, 1, n, float(n) ** 2)) for name, n in patches.items())
     assert deployed.cost.encoding_total_s(log) == pytest.approx(3 * alone_s, rel=0.2)
     assert summarise(run)["metrics"]["media"]["n_encoded"] == 6
+
+
+def test_sglang_serves_audio_of_voxtral() -> None:
+    """Two chunks of 30 s, 375 tokens each and one before them; encoded with the first chunk of the prompt."""
+    model = load_model("voxtral-mini-3b")
+    deployed = compile_deployment(
+        Deployment(model=model.name, hardware="h100", engine="sglang", multimodal=Multimodal())
+    )
+    block = "{arrivals: {poisson: {}}, input_tokens: 50, output_tokens: 4, audio: {per_request: 1, seconds: 45}}"
+    run = serve(load_workload(block).for_model(model).materialise(n_requests=3, requests_per_s=1.0), deployed)
+    assert run.requests.input_tokens.tolist() == [50 + 751] * 3
+    log = run.replicas[0].logs[0]
+    assert log.audio_patches.sum() == 3 * 2 * 1500
+    assert run.completed.all()

@@ -111,6 +111,19 @@ def test_the_number_of_options_of_hardware_does_not_favour_it() -> None:
     assert odds[1] <= odds[0] * 1.0001
 
 
+def test_the_prior_does_not_depend_on_what_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    among = [LikelyDeployment(name, "vllm", n, w) for name in ("h100", "b200") for n in (1, 8) for w in (None, "fp8")]
+    measurement = measurement_of(H100)
+    few = found(measurement, *among)
+    assert few.n_far > 0
+    monkeypatch.setattr("simulator.endpoint.identification.FAR_DEVIATIONS", 1e6)
+    every = found(measurement, *among)
+    assert every.n_far == 0
+    probabilities = {r.candidate: r.probability for r in every.ranked}
+    # what is ruled out has next to no likelihood, and leaving it out changes no other probability
+    assert all(r.probability == pytest.approx(probabilities[r.candidate], abs=1e-5) for r in few.ranked)
+
+
 def test_without_a_stream_nothing_is_compared() -> None:
     from catalogs.errors import InputError
 

@@ -17,6 +17,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
 from catalogs.networks.files import load_network
 from simulator.networks.execution import Execution
+from simulator.networks.factors import load_factors
 from simulator.networks.job import price_job
 from simulator.networks.measured import host_launch_s
 
@@ -100,4 +101,4 @@ def test_without_measured_kernels_prices_stay_as_they_were() -> None:
     shipped = load_bundle(HARDWARE.accelerator)
     assert not {"matmul", "convolution", "streaming", "host_launch"} & shipped.models.keys()
     found = price_job(load_network("resnet50"), shipped, HARDWARE, Execution(mode="eager", precision="bf16"))
-    assert found.stages[0].host_s == pytest.approx(174 * 6e-6)
+    assert found.stages[0].host_s == pytest.approx(174 * load_factors().host_launch_s["eager"])

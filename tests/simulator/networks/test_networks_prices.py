@@ -27,8 +27,9 @@ from simulator.networks.job import (
     repeated_stages,
     sequence_shard,
 )
-from simulator.networks.launches import AUTOCAST_TRAFFIC, launches, unrolled_edges
+from simulator.networks.launches import AUTOCAST_PRODUCT_KERNELS, AUTOCAST_TRAFFIC, launches, unrolled_edges
 from simulator.networks.operator_price import WIDE_ATTENTION_SHARE, Pricing
+from simulator.networks.written_attention import written_out
 
 EAGER, COMPILED = Execution(mode="eager"), Execution(mode="compiled")
 TENSORRT = Execution(mode="tensorrt")
@@ -88,6 +89,12 @@ def test_tensorrt_fuses_what_follows_a_product_into_it() -> None:
     assert [found.kernels for found in kernels] == [1, 0]
     assert kernels[1].bytes == 128  # the second input of the sum
     assert [found.kernels for found in launches(after, COMPILED)] == [1, 1]
+
+
+def test_a_gated_activation_stays_a_kernel_of_its_own() -> None:
+    """A product writes 8 x 16 elements; an activation of half of its columns is multiplied by the other half."""
+    after = stage(product(8, 16, 8), memory_op("pointwise", 128, 128), memory_op("pointwise", 256, 128))
+    assert [(found.kernels, found.bytes) for found in launches(after, TENSORRT)][1:] == [(1, 128 + 128 + 128)]
 
 
 def test_chains_end_where_the_repeats_differ() -> None:
@@ -165,6 +172,75 @@ def test_autocast_runs_norms_in_fp32_in_eager_mode_only() -> None:
     assert launches(norm, replace(COMPILED, autocast=True))[0].bytes == 200
 
 
+def test_autocast_casts_the_weight_and_the_bias_of_each_product_in_eager_mode_only() -> None:
+    linear = stage(product(8, 8, 8))
+    assert [found.kernels for found in launches(linear, replace(EAGER, autocast=True))] == [AUTOCAST_PRODUCT_KERNELS]
+    assert [found.kernels for found in launches(linear, EAGER)] == [1]
+    assert [found.kernels for found in launches(linear, replace(COMPILED, autocast=True))] == [1]
+
+
+# ---- attention that is written out
+
+
+def pairs(queries: int, keys: int, masked: int = 0, unfused: int = 1, heads: int = 1) -> SizedOperator:
+    """Attention of heads of 64 channels in 16 bits, with a mask of one element for each score."""
+    shape = AttentionShape(1, heads, heads, queries, keys, 64, 64, 0, masked, unfused)
+    read = heads * (2 * 64 * (queries + 2 * keys) + 2 * masked * queries * keys)
+    return SizedOperator("attn", "attention", "sdpa", shape, read, heads * 2 * 64 * queries, 0, None, 1)
+
+
+def test_inputs_that_fit_no_fused_kernel_are_attended_to_in_fp32_by_torch() -> None:
+    """10 queries of 20 keys: 200 scores of 4 bytes and a mask of 2 bytes each, in the order of torch's kernels."""
+    found = launches(stage(pairs(10, 20, masked=1)), EAGER)
+    operators = [part.operator for part in found if part.operator]
+    expected = ["_to_copy"] * 3 + ["mul"] * 2 + ["bmm", "add", "_softmax", "eq", "all", "where", "bmm", "_to_copy"]
+    assert [op.operator for op in operators] == expected
+    scores = {op.operator: (op.read_bytes, op.written_bytes) for op in operators}
+    assert scores["add"] == (800 + 400, 800)
+    assert scores["_softmax"] == (800, 800)
+    assert scores["eq"] == (800, 200)
+    assert scores["where"] == (800 + 10, 800)
+
+
+def test_a_compiler_leaves_one_kernel_between_the_two_products() -> None:
+    found = launches(stage(pairs(10, 20, masked=1)), COMPILED)
+    middle = [part for part in found if part.kind == "norm"]
+    assert [part.kind for part in found].count("gemm") == 2
+    assert [part.bytes for part in middle] == [800 + 400 + 800]
+
+
+def test_an_attention_of_the_module_itself_keeps_its_format() -> None:
+    parts = written_out(pairs(10, 20, unfused=0), Execution(mode="eager", attention_backend="eager"))
+    assert [part.operator for part in parts] == ["mul", "bmm", "_softmax", "bmm"]
+    assert (parts[2].read_bytes, parts[2].written_bytes, parts[2].dtype) == (400, 400, None)
+
+
+@pytest.mark.parametrize("backend", ["efficient", "fa2", "cudnn"])
+def test_a_stated_kernel_fuses_all_the_same_and_so_does_tensorrt(backend: str) -> None:
+    op = pairs(10, 20)
+    assert written_out(op, Execution(attention_backend=backend)) == (op,)
+    assert written_out(op, TENSORRT) == (op,)
+
+
+@given(st.integers(1024, 4096), st.integers(1024, 4096), st.booleans())
+@settings(max_examples=20)
+def test_attention_written_out_has_the_flops_of_the_kernel_and_takes_longer(q: int, k: int, masked: bool) -> None:
+    op = pairs(q, k, int(masked), heads=16)
+    parts = written_out(op, EAGER)
+    assert sum(part.flops for part in parts) == op.flops
+    fused = replace(op, shape=replace(op.shape, unfused=0))  # type: ignore[type-var]
+    assert price(stage(op), EAGER) > price(stage(fused), EAGER)
+
+
+def test_scores_count_in_the_memory_of_a_stage() -> None:
+    """1000 x 1000 scores of 4 bytes, before and after the softmax."""
+    found = parse_hardware("h100")
+    pricing = Pricing(bundle(), EAGER)
+    assert price_stage(stage(pairs(1000, 1000)), pricing, Network(found)).activation_bytes == 8e6
+    fused = replace(pricing, execution=replace(EAGER, attention_backend="fa2"))
+    assert price_stage(stage(pairs(1000, 1000)), fused, Network(found)).activation_bytes == 2000
+
+
 # ---- prices
 
 
@@ -185,6 +261,20 @@ def test_a_convolution_of_one_pixel_windows_costs_its_product_over_the_fitted_sh
     assert found >= (2 * moved + 512 * 512 * 2) / bandwidth
     assert found == pytest.approx(own / load_factors().convolution_share["compiled"], rel=0.2)
     assert Pricing(bundle(), EAGER).convolution(shape, op).seconds > found  # transposes
+
+
+def test_few_output_channels_take_as_long_as_half_of_them_because_the_pixels_are_read_once_for_each_tap() -> None:
+    def seconds(channels: int, kernel: int) -> float:
+        side, taps = 64, (kernel, kernel, kernel)
+        image, each = (side, side, side), (1, 1, 1)
+        shape = ConvolutionShape(1, 32, channels, taps, image, image, each, each)
+        read, written = 2 * 32 * side**3, 2 * channels * side**3
+        op = SizedOperator("conv", "convolution", "convolution", shape, read, written, 32 * channels, None, 1)
+        return Pricing(bundle(), TENSORRT).convolution(shape, op).seconds
+
+    assert seconds(32, 3) == pytest.approx(seconds(16, 3))
+    assert seconds(32, 5) == pytest.approx(seconds(32, 3) * 125 / 27)
+    assert seconds(256, 3) > 1.5 * seconds(32, 3)  # arithmetic
 
 
 def test_a_depthwise_convolution_runs_on_the_vector_units() -> None:

@@ -20,7 +20,7 @@ def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
     from planner.problem.front import front_request, parse_axes
 
     given = dict(body)
-    axes = parse_axes(",".join(_names(given.pop("axes", DEFAULT_AXES))))
+    axes = parse_axes(*_names(given.pop("axes", DEFAULT_AXES)))
     keys, files = read_keys(given, submission.uploads, submission.owner, "the front")
     with shown_names(files):
         request, limits = front_request(keys, axes)
@@ -49,7 +49,7 @@ def run(task: Task) -> JobResult:
     from planner.search.pareto_search import make_front
 
     given = dict(task.question)
-    axes = parse_axes(",".join(given.pop("axes")))
+    axes = parse_axes(*given.pop("axes"))
     keys = scenario_keys(given, "the front") | {"search.study": "study.journal"}
     request, limits = front_request(keys, axes)
 

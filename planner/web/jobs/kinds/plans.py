@@ -7,36 +7,79 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task
-from planner.web.questions import read_question, refuse_unknown, shown_names
+from planner.web.questions import any_request, read_question, refuse_unknown, shown_names
 
 if TYPE_CHECKING:
+    from planner.networks.request import NetworkRequest
     from planner.problem.request import PlanRequest
     from planner.search.candidate_tester import Outcome
 
 
 def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
     """Return the question of a plan: the keys of a scenario file."""
-    from planner.problem.scenario import request_of_keys
-
     question = read_question(body, submission.uploads, submission.owner)
     with shown_names(question.files):
-        refuse_unknown(request_of_keys(question.keys))
+        refuse_unknown(any_request(question.keys))
     return Prepared(question.title, question.scenario)
 
 
 def run(task: Task) -> JobResult:
     """Plan; an interrupted search ends with the best plan so far."""
+    from planner.networks.request import NetworkRequest
     from planner.pipeline import plan
-    from planner.problem.scenario import request_of_keys, scenario_keys
+    from planner.problem.scenario import scenario_keys
     from planner.report.material import ReportData
     from planner.report.write import csv_text, tables_of
 
+    keys = scenario_keys(task.question, "the question")
+    if keys.get("agents") is not None:
+        return _run_agents(task, keys)
     search = {"search.study": "study.journal", "search.workers": task.cores}
-    request = request_of_keys(scenario_keys(task.question, "the question") | search)
+    request = any_request(keys | search)
+    if isinstance(request, NetworkRequest):
+        return _network(task, request)
     answer = plan(request, SearchReport(task, request).report)
     tables = tables_of(ReportData(answer, None, []))
     table = {"result.csv": csv_text(tables["plans"]).encode()} if "plans" in tables else {}
     return JobResult(answer.document(), answer.feasible, table, answer.interrupted)
+
+
+def _network(task: Task, request: NetworkRequest) -> JobResult:
+    """Plan a network."""
+    from planner.networks.plan import plan_network
+    from planner.networks.report.tables import plan_rows
+    from planner.report.write import csv_text
+
+    earlier = last = 0  # candidates of earlier searches, and of this one
+
+    def report(done: int, planned: int) -> None:
+        nonlocal earlier, last
+        if done < last:  # the search on the next kind of accelerator has begun
+            earlier += last
+        last = done
+        task.report(earlier + done, earlier + planned, "candidates simulated", None)
+
+    answer = plan_network(request, report)
+    rows = plan_rows(answer)
+    table = {"result.csv": csv_text(rows).encode()} if rows else {}
+    return JobResult(answer.document(), answer.feasible, table, answer.search.interrupted)
+
+
+def _run_agents(task: Task, keys: dict[str, Any]) -> JobResult:
+    """Plan for a number of agents."""
+    from planner.agents.plan import plan_agents
+    from planner.problem.scenario import request_of_keys
+    from planner.search.workers import ProcessPool
+
+    steps = 0
+
+    def progress(words: str) -> None:
+        nonlocal steps
+        steps += 1
+        task.report(steps, None, words, None)
+
+    answer = plan_agents(request_of_keys(keys), progress, ProcessPool(task.cores))
+    return JobResult(answer.document(), answer.feasible)
 
 
 class SearchReport:
@@ -71,11 +114,12 @@ class SearchReport:
 
 
 def schema() -> dict[str, Any]:
-    """Return the JSON Schema of a question."""
-    from planner.problem.request_keys import SCHEMA_FILE
+    """Return the JSON Schema of a question: the keys of language models, and those that only networks have."""
+    from planner.problem.request_keys import NETWORK_SCHEMA_FILE, SCHEMA_FILE
 
-    found: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
-    return found
+    found, networks = (json.loads(file.read_text(encoding="utf-8")) for file in (SCHEMA_FILE, NETWORK_SCHEMA_FILE))
+    whole: dict[str, Any] = found | {"properties": networks["properties"] | found["properties"]}
+    return whole | {"$defs": networks.get("$defs", {}) | found.get("$defs", {})}
 
 
 KIND = JobKind(

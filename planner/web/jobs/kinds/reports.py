@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from catalogs.io.yaml_files import YamlBlock, validate_as
 from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task, parent_answer
 from planner.web.uploads import refuse_paths
+
+if TYPE_CHECKING:
+    from planner.networks.schema import NetworkAnswer
 
 PAGE, TABLES = "result.html", "tables.zip"
 
@@ -35,11 +39,21 @@ def run(task: Task) -> JobResult:
     from dataclasses import replace
 
     from catalogs.ui.html_page import need_plotly, render
+    from planner.agents.answer import is_agents_answer, parse_agents_answer
+    from planner.agents.page import agents_page
+    from planner.networks.schema import NetworkAnswer
     from planner.report.material import gather
     from planner.report.page import answer_page
     from planner.report.write import write_tables
 
     need_plotly()
+    data = None if task.parent is None else json.loads(task.parent)
+    if is_agents_answer(data):
+        page = render(agents_page(parse_agents_answer(data, "the plan"))).encode()
+        return JobResult({"tables": [], "page_bytes": len(page)}, None, {PAGE: page})
+    answer = parent_answer(task)
+    if isinstance(answer, NetworkAnswer):
+        return _network(answer)
     steps = 0
 
     def progress(words: str) -> None:
@@ -47,15 +61,32 @@ def run(task: Task) -> JobResult:
         steps += 1
         task.report(steps, None, words, None)
 
-    material = replace(gather(parent_answer(task), progress, task.question["sensitivity"]), fronts=())
+    material = replace(gather(answer, progress, task.question["sensitivity"]), fronts=())
     page = render(answer_page(material)).encode()
     folder = Path("tables")
+    write_tables(material, folder)
+    return _result(page, {path.name: path.read_bytes() for path in folder.iterdir()})
+
+
+def _network(answer: NetworkAnswer) -> JobResult:
+    """Write the page and the table of an answer for a network, which simulate nothing."""
+    from catalogs.ui.html_page import render
+    from planner.networks.report.files import write_network_tables
+    from planner.networks.report.page import network_page
+
+    folder = Path("tables")
+    write_network_tables(answer, folder)
+    tables = {path.name: path.read_bytes() for path in folder.iterdir()}
+    return _result(render(network_page(answer)).encode(), tables)
+
+
+def _result(page: bytes, tables: Mapping[str, bytes]) -> JobResult:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as files:
-        for path in write_tables(material, folder):
-            files.write(path, path.name)
-    names = sorted(path.name for path in folder.iterdir())
-    return JobResult({"tables": names, "page_bytes": len(page)}, None, {PAGE: page, TABLES: archive.getvalue()})
+        for name, content in sorted(tables.items()):
+            files.writestr(name, content)
+    found = {"tables": sorted(tables), "page_bytes": len(page)}
+    return JobResult(found, None, {PAGE: page, TABLES: archive.getvalue()})
 
 
 SUMMARY: Final = "Write a plan as an HTML page and as tables."

@@ -12,7 +12,7 @@ from pydantic import Field
 from catalogs.errors import InputError
 from catalogs.io.json_files import check_values
 from catalogs.io.yaml_files import YamlBlock, validate_as
-from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task, parent_answer
+from planner.web.jobs.kind import JobKind, JobResult, Prepared, Submission, Task, language_answer
 from planner.web.uploads import PREFIX, refuse_paths
 
 _MOST_RESULTS: Final = 20
@@ -50,7 +50,7 @@ def run(task: Task) -> JobResult:
     from planner.validation.prediction import Prediction
     from planner.validation.verification import runs_document, verify
 
-    answer, alternative = parent_answer(task), task.question["alternative"]
+    answer, alternative = language_answer(task), task.question["alternative"]
     prediction = Prediction.of(answer, chosen("verify", answer, alternative))
     simulator = lru_cache(maxsize=1)(partial(LoadSimulator.of, prediction, alternative))
     files = [Path(name) for name in task.question["results"]]

@@ -28,14 +28,16 @@ function recommended(view, files) {
     main ? figure(main) : null,
     el("p", {}, view.capacity),
     el("p", { class: "soft" }, `For: ${view.question}.`),
-    fold("Start it", [
-      codeBlock(view.start.command, "Command that starts the plan"),
-      el(
-        "ul",
-        {},
-        view.start.notes.map((text) => el("li", {}, text)),
-      ),
-    ]),
+    view.start
+      ? fold("Start it", [
+          codeBlock(view.start.command, "Command that starts the plan"),
+          el(
+            "ul",
+            {},
+            view.start.notes.map((text) => el("li", {}, text)),
+          ),
+        ])
+      : null,
     view.alternatives.length
       ? fold(`Alternatives (${view.alternatives.length})`, () => [
           el(
@@ -52,9 +54,12 @@ function recommended(view, files) {
       ? fold("Hardware to choose from", () => [textTable(view.hardware, "Hardware"), list(view.left_out)])
       : null,
     ...others.filter((f) => f.name === "curve" || f.name === "distribution").map(folded),
-    fold("Memory and time", () =>
-      others.filter((f) => ["memory", "time"].includes(f.name)).map((f) => figure(f, true)),
-    ),
+    ...(view.tables ?? []).map((part) => fold(part.title, () => textTable(part.table, part.title))),
+    others.some((f) => ["memory", "time"].includes(f.name))
+      ? fold("Memory and time", () =>
+          others.filter((f) => ["memory", "time"].includes(f.name)).map((f) => figure(f, true)),
+        )
+      : null,
     view.regions
       ? fold("Prices by region", () => [
           ...others.filter((f) => f.name === "prices").map((f) => figure(f)),
@@ -64,6 +69,7 @@ function recommended(view, files) {
     view.sections.length ? fold("Users, ownership, power and quality", () => pairs(view.sections)) : null,
     fold("How sure is this?", () => [
       ...others.filter((f) => f.name === "evidence").map((f) => figure(f)),
+      view.errors ? textTable(view.errors, "Published error of the prices") : null,
       view.stated?.length
         ? table({
             head: ["Statistic", "Runs compared", "True value relative to the simulated one"],
@@ -109,14 +115,16 @@ function refused(view, files, onChange) {
           no.closest.memory ? figure(no.closest.memory, true) : null,
         ]
       : null,
-    fold("Why candidates were rejected", () =>
-      table({
-        head: ["Reason", "Candidates"],
-        rows: no.reasons.map(([reason, n]) => [reason, n.toLocaleString("en-US")]),
-        numeric: [1],
-        label: "Reasons",
-      }),
-    ),
+    no.reasons.length
+      ? fold("Why candidates were rejected", () =>
+          table({
+            head: ["Reason", "Candidates"],
+            rows: no.reasons.map(([reason, n]) => [reason, n.toLocaleString("en-US")]),
+            numeric: [1],
+            label: "Reasons",
+          }),
+        )
+      : null,
   ];
 }
 

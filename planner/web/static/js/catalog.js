@@ -26,6 +26,16 @@ const COLUMNS = {
     },
     source,
   ],
+  networks: [
+    { key: "name", head: "Network", link: (item) => `/plan?model=${encodeURIComponent(item.name)}` },
+    { key: "family", head: "What it does" },
+    { key: "params", head: "Parameters", show: amount((x) => si(x, "")), number: true },
+    { key: "flops", head: "Default job", show: amount((x) => si(x, "FLOP")), number: true },
+    { key: "job", head: "Its sizes" },
+    { key: "steps", head: "Steps", show: amount(grouped), number: true },
+    { key: "unit", head: "Yields" },
+    source,
+  ],
   hardware: [
     { key: "name", head: "Hardware", link: (item) => `/plan?hardware=${encodeURIComponent(`${item.name}x1`)}` },
     { key: "full_name", head: "Full name" },

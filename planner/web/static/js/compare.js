@@ -127,7 +127,8 @@ function showComparison(found) {
   const wins = found.answers.map((_, i) =>
     found.figures.filter((figure) => figure.best.includes(i)).map((figure) => figure.name),
   );
-  const cost = found.figures.find((figure) => figure.name === "$ per million output tokens");
+  const cost = found.figures.find((figure) => figure.name.startsWith("$ per ") && figure.name !== "$ per hour");
+  const costWords = `Dollars${cost?.name.slice(1) ?? ""}`;
   const chart = el("div", {});
   fill(
     place.answer,
@@ -141,7 +142,7 @@ function showComparison(found) {
       ]),
     ),
     cost && cost.values.filter((v) => v !== null).length > 1
-      ? el("figure", {}, chart, el("figcaption", {}, "Dollars per million output tokens."))
+      ? el("figure", {}, chart, el("figcaption", {}, `${costWords}.`))
       : null,
     table({
       head: ["", ...heads],
@@ -199,7 +200,7 @@ function showComparison(found) {
       chart,
       { data, layout: { yaxis: { autorange: "reversed" }, xaxis: { rangemode: "tozero", tickprefix: "$" } } },
       {
-        label: `Dollars per million output tokens: ${each.join(", ")}`,
+        label: `${costWords}: ${each.join(", ")}`,
         height: 60 + 42 * letters.length,
       },
     );

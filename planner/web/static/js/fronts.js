@@ -74,7 +74,7 @@ function axes() {
 }
 
 function restoreAxes() {
-  const given = new URLSearchParams(window.location.search).get("axes")?.split(",");
+  const given = new URLSearchParams(window.location.search).get("axes")?.split(/,(?![^[]*\])/);
   controls.forEach((control, i) => (given ? pick(control, given[i] ?? "") : null));
 }
 

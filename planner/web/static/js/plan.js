@@ -6,6 +6,7 @@ import { failure, follow, progressBox, resultLinks } from "/static/js/job.js";
 import { liveStrip } from "/static/js/live.js";
 import { announce, codeBlock, el, fill, fold, problemNote, shareButton } from "/static/js/parts.js";
 import { questionForm } from "/static/js/question/form.js";
+import { isJob } from "/static/js/url_state.js";
 import { digits } from "/static/js/words.js";
 
 const place = Object.fromEntries(
@@ -18,6 +19,7 @@ let current = null; // the id of the job on the page
 
 const page = questionForm({
   kept: ["job"],
+  takesNetworks: true,
   onChange: () => {
     fill(place.problem);
     changed();
@@ -194,7 +196,7 @@ async function showLinked(id) {
 
 /** Show the job that the address names, unless it is on the page already; none if it names none. */
 function followAddress() {
-  const named = new URLSearchParams(window.location.search).get("job");
+  const named = new URLSearchParams(window.location.search).getAll("job").find(isJob) ?? null;
   if (named === current) return;
   clear();
   if (named) showLinked(named);

@@ -4,6 +4,7 @@ import { call, query } from "/static/js/api.js";
 import { formHistory } from "/static/js/form_history.js";
 import { announce, debounced } from "/static/js/parts.js";
 import { hardwareChips } from "/static/js/question/hardware.js";
+import { kindOfModel, networkNamed } from "/static/js/question/kind.js";
 import { modelField } from "/static/js/question/model.js";
 import { objectiveRows, splitObjectives } from "/static/js/question/objectives.js";
 import { asQuestion, asText, flat, severalValues } from "/static/js/question/spelling.js";
@@ -15,26 +16,35 @@ const at = (id) => document.getElementById(id);
 /**
  * Give life to the form of `_question.html`.
  *
- * @param {{onChange: () => void, kept?: string[]}} page What runs after a change; names of the address that are not the
- *   form's.
+ * @param {{onChange: () => void, kept?: string[], takesNetworks?: boolean}} page What runs after a change; names of the
+ *   address that are not the form's; whether the model may be a network that is not a language model.
  */
-export function questionForm({ onChange, kept = [] }) {
+export function questionForm({ onChange, kept = [], takesNetworks = false }) {
   const form = at("question");
   const models = call("/models")
     .then((found) => found.items)
     .catch(() => []);
+  const networks = !takesNetworks
+    ? Promise.resolve([])
+    : call("/networks")
+        .then((found) => found.items)
+        .catch(() => []);
   const hardware = call("/hardware")
     .then((found) => found.items)
     .catch(() => []);
-  const changed = debounced(() => {
+  const changed = debounced(async () => {
+    await followKind();
     state.save();
     onChange();
   }, 120);
 
   const slo = objectiveRows(presetObjectives()[0], changed);
   const chips = hardwareChips(hardware, changed);
-  const lists = { ...severalValues(form), slo, hardware: chips, model: modelField(models, changed) };
-  const state = urlState(form, { lists, kept });
+  const showKind = kindOfModel(form, slo, presetObjectives()[0]);
+  const followKind = async () =>
+    takesNetworks && showKind(networkNamed(at("model").value, await networks, await models));
+  const lists = { ...severalValues(form), slo, hardware: chips, model: modelField(models, networks, changed) };
+  const state = urlState(form, { lists, kept, inAddress: { job: "sizes" } });
   const workloads = workloadField(changed);
   lengthSlider("input", changed);
   lengthSlider("output", changed);
@@ -46,6 +56,9 @@ export function questionForm({ onChange, kept = [] }) {
     workloads.follow();
     form.dispatchEvent(new Event("restored"));
     loadFields();
+    followKind().then((other) => {
+      if (other) onChange();
+    });
   };
   const restore = formHistory(form, state, { kept, follow, onChange });
   form.addEventListener("input", changed);

@@ -2,13 +2,14 @@
 
 import { combobox, matches } from "/static/js/combobox.js";
 import { problemNote } from "/static/js/parts.js";
+import { networkNamed } from "/static/js/question/kind.js";
 import { upload, uploadName, uploadsOf } from "/static/js/uploads.js";
 import { grouped, si } from "/static/js/words.js";
 
 const at = (id) => document.getElementById(id);
 
 /** Give life to the model: a name with suggestions, or a config.json; return what reads and writes it. */
-export function modelField(loading, changed) {
+export function modelField(loading, loadingNetworks, changed) {
   const input = at("model");
   const note = async () => {
     const name = input.value.trim();
@@ -17,7 +18,14 @@ export function modelField(loading, changed) {
       if (input.value.trim() === name) at("model-note").textContent = `Your file ${file}.`;
       return;
     }
-    const known = (await loading).find((item) => item.name === name || item.hf_id === name);
+    const [models, networks] = [await loading, await loadingNetworks];
+    if (input.value.trim() !== name) return; // typed on meanwhile
+    const known = models.find((item) => item.name === name || item.hf_id === name);
+    const network = known ? undefined : networkNamed(name, networks, models);
+    if (network) {
+      at("model-note").textContent = describeNetwork(network);
+      return;
+    }
     at("model-note").textContent = known
       ? describe(known)
       : name
@@ -34,10 +42,14 @@ export function modelField(loading, changed) {
   box.replaceWith(
     combobox(
       input,
-      async (typed) =>
-        (await loading)
+      async (typed) => [
+        ...(await loading)
           .filter((item) => matches(`${item.name} ${item.hf_id} ${item.other_names.join(" ")}`, typed))
           .map((item) => ({ value: item.name, text: item.name, detail: describe(item) })),
+        ...(await loadingNetworks)
+          .filter((item) => matches(`${item.name} ${item.family} ${item.other_names.join(" ")}`, typed))
+          .map((item) => ({ value: item.name, text: item.name, detail: describeNetwork(item) })),
+      ],
       take,
     ),
   );
@@ -68,6 +80,12 @@ export function modelField(loading, changed) {
       note();
     },
   };
+}
+
+function describeNetwork(network) {
+  const size = `${si(network.params, "").replace(" G", " B")} parameters`;
+  const job = `job ${network.job}${network.steps ? `, ${network.steps} steps` : ""}`;
+  return [network.family, size, job].join(" · ");
 }
 
 function describe(model) {

@@ -16,12 +16,22 @@ const at = (id) => document.getElementById(id);
 /** Give life to the rows of objectives; return what reads and writes them. `usual` are objectives for an empty form. */
 export function objectiveRows(usual, changed) {
   const place = at("slo-rows");
+  let only = ""; // the only metric that objectives may have; empty for any
+  const limitMetrics = (row) => {
+    const metrics = row.querySelector("select");
+    const lengths = row.querySelector(".lengths");
+    for (const option of metrics.options) option.hidden = option.disabled = only !== "" && option.value !== only;
+    if (only) pick(metrics, only);
+    lengths.hidden = only !== "";
+    if (only) lengths.value = "";
+  };
   const add = (written = "") => {
     const [, metric, condition, stat, limit, unit] = written.match(WRITTEN) ?? [];
     const row = at("slo-row").content.firstElementChild.cloneNode(true);
     const [metrics, stats, number, units, lengths] = row.querySelectorAll("select, input");
+    limitMetrics(row);
     if (stat) {
-      pick(metrics, metric ?? "ttft");
+      pick(metrics, metric ?? (only || "ttft"));
       pick(stats, stat);
       pick(units, unit);
       number.value = limit;
@@ -53,6 +63,13 @@ export function objectiveRows(usual, changed) {
       place.replaceChildren();
       const given = values.flatMap(splitObjectives);
       for (const written of given.length ? given : usual) add(written);
+    },
+    /** Let objectives have one metric only, or any if it is empty; `write` replaces those of another metric. */
+    only: (metric) => {
+      only = metric;
+      for (const row of place.children) {
+        if (!only || row.querySelector("select").value === only) limitMetrics(row);
+      }
     },
   };
 }

@@ -11,7 +11,7 @@ export function asQuestion(form, found) {
   for (const [name, value] of Object.entries(found)) if (value.length) put(name, value);
   for (const control of form.elements) {
     const value = control.value?.trim?.() ?? "";
-    if (!control.name || control.name in found || value === "") continue;
+    if (!control.name || control.disabled || control.name in found || value === "") continue;
     if (control.type === "checkbox") {
       if (control.checked) put(control.name, true);
     } else if (value === fixedDefault(control)) {
@@ -70,21 +70,25 @@ export function severalValues(form) {
     const kind = control.dataset.kind;
     if (kind === "list" || kind === "numbers") {
       found[control.name] = {
-        read: () => parts(control.value),
+        read: () => (control.disabled ? [] : parts(control.value)),
         write: (values) => {
           control.value = values.join(",");
         },
       };
     } else if (kind === "keys" && control.name === "fixed") {
       found["fixed."] = {
-        read: () => Object.entries(keys(control.value)).map(([name, value]) => [`fixed.${name}`, asText(value)]),
+        read: () =>
+          Object.entries(control.disabled ? {} : keys(control.value)).map(([name, value]) => [
+            `fixed.${name}`,
+            asText(value),
+          ]),
         write: (pairs) => {
           control.value = pairs.map(([name, value]) => `${name.slice("fixed.".length)}=${value}`).join("\n");
         },
       };
     } else if (kind === "keys") {
       found[control.name] = {
-        read: () => (control.value.trim() ? [JSON.stringify(keys(control.value))] : []),
+        read: () => (!control.disabled && control.value.trim() ? [JSON.stringify(keys(control.value))] : []),
         write: ([value]) => {
           control.value = value
             ? Object.entries(JSON.parse(value))

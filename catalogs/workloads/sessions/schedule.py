@@ -8,13 +8,37 @@ from typing import Final
 import numpy as np
 
 from catalogs.arrays import FloatArray, IntArray
-from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.sessions.agents import AgentSessions
 from catalogs.workloads.sessions.request_graph import RequestGraph
-from catalogs.workloads.sessions.texts import BLOCK_TOKENS
+from catalogs.workloads.sessions.texts import TextTree
 
 #: A session under way at the start of a run is at a random time within this many sessions of its client.
 SESSIONS_BEFORE: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledRequests:
+    """The requests of sessions in the order of a run; arrays have shape (n,).
+
+    Attributes:
+        arrival_s: When each would be sent in an open loop; zeros in a closed one.
+        input_tokens: Tokens of each prompt.
+        output_tokens: Tokens of each output.
+        concurrency: The clients of a closed loop; None for an open loop.
+        texts: The texts of prompts and outputs.
+        sessions: Session of each request.
+        tasks: Task of each request; see `AgentSessions.tasks`.
+        graph: Which requests wait for which.
+    """
+
+    arrival_s: FloatArray
+    input_tokens: IntArray
+    output_tokens: IntArray
+    concurrency: int | None
+    texts: TextTree
+    sessions: IntArray
+    tasks: IntArray
+    graph: RequestGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +72,10 @@ class SessionSchedule:
         before = self.clients * self.mean_turns if self.clients else requests_per_s * self.span_s
         return n + round(SESSIONS_BEFORE * before) + 1
 
-    def requests(self, drawn: AgentSessions, n: int, starts_s: FloatArray, rng: np.random.Generator) -> RequestSet:
-        """Return the first n requests of the run, without models, adapters and classes.
+    def requests(
+        self, drawn: AgentSessions, n: int, starts_s: FloatArray, rng: np.random.Generator
+    ) -> ScheduledRequests:
+        """Return the first n requests of the run.
 
         Args:
             drawn: Whole sessions with enough requests.
@@ -70,14 +96,14 @@ class SessionSchedule:
         graph = RequestGraph(drawn.waits, drawn.gap_s).taken(order)
         gap_s = self._first_gaps_s(session, at_s[order], rng) if clients else np.zeros(len(order))
         firsts = np.array(graph.awaited()) == 0
-        return RequestSet(
+        return ScheduledRequests(
             arrival_s=np.zeros(len(order)) if clients else at_s[order],
             input_tokens=drawn.inputs[order],
             output_tokens=drawn.outputs[order],
             concurrency=clients,
-            block_hashes=drawn.texts.taken(order),
-            hash_block_tokens=BLOCK_TOKENS,
+            texts=drawn.texts.taken(order),
             sessions=session,
+            tasks=drawn.tasks()[order],
             graph=replace(graph, gap_s=np.where(firsts, gap_s, graph.gap_s)),
         )
 

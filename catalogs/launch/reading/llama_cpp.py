@@ -1,0 +1,123 @@
+"""Start commands of llama.cpp: `llama-server`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from catalogs.engines.flags import flag_table
+from catalogs.errors import InputError
+from catalogs.launch.reading.lines import LaunchLine
+from catalogs.launch.reading.reading import Reading
+from catalogs.models.catalog import load_model
+from catalogs.models.spec import ModelSpec
+
+#: Slots of the default -np -1 (common/arg.cpp).
+_SLOTS: Final = 4
+
+#: Micro-batch of the engine's profile (-ub).
+_PHYSICAL_TOKENS: Final = 512
+
+
+def read_llama_cpp(line: LaunchLine) -> Reading:
+    """Return the reading of a command of llama.cpp, which spreads a model over all accelerators that it sees.
+
+    Raises:
+        InputError: The command names no model of the catalog, or a value is invalid.
+    """
+    reading = Reading.of(line, flag_table("llama.cpp"), line.words)
+    special = reading.special
+    for word in reading.others:
+        reading.say("unknown", word, "no flag takes this word; it is left out")
+    alias, path, hub = (special.get(name) for name in ("--alias", "-m", "-hf"))
+    if path is None and hub is None:
+        raise InputError("a start command must name its model", line.program, "-m FILE.gguf")
+    if hub is not None:
+        repository, _, storage = hub.value.partition(":")
+        name = repository.removesuffix("-GGUF").removesuffix("-gguf") + f"-{storage or 'Q4_K_M'}"
+    else:
+        assert path is not None
+        name = path.value.rpartition("/")[2]
+    names = () if alias is None else (alias.value,)
+    model = reading.model(name, (hub or path).text, names)  # type: ignore[union-attr]
+    if alias is not None and not reading.line.model and _same_model(alias.value, model):
+        reading.keys["model"] = alias.value
+    _cache(reading)
+    _context(reading)
+    _split(reading)
+    for flag in ("--cpu-moe", "--n-cpu-moe", "--no-kv-offload", "--model-draft", "--no-cont-batching", "--embedding"):
+        if flag in special:
+            reading.say("not simulated", special[flag].text, "the whole model decodes on the accelerators")
+    return reading
+
+
+def _cache(reading: Reading) -> None:
+    special = reading.special
+    values = special.get("--cache-type-v")
+    stated = reading.keys.get("kv_dtype")
+    if stated in ("int8", "int4"):
+        del reading.keys["kv_dtype"]
+        reading.say("not simulated", f"--cache-type-k {stated}", "the cache is simulated in 16 bit")
+    row = reading.table.row("kv_dtype")
+    if values is not None and row.also.get(values.value, values.value) != stated:
+        reading.say("not simulated", values.text, "keys and values are stored alike in a simulation")
+    elif values is not None:
+        reading.say("read", values.text, f"kv_dtype: {stated}")
+    if "--no-cache-prompt" in special:
+        reading.state("prefix_caching", False, "--no-cache-prompt")
+    else:
+        reading.say("not simulated", "--cache-prompt", "reuse of a slot's last prompt, which is on by default")
+
+
+def _context(reading: Reading) -> None:
+    """Divide the context of the server among its slots, each of which holds one sequence."""
+    special, keys = reading.special, reading.keys
+    context = special.get("-c")
+    slots = int(keys.get("max_num_seqs", _SLOTS))
+    if slots < 1:
+        del keys["max_num_seqs"]
+        slots = _SLOTS
+    if context is not None and context.integer() > 0:
+        shared = "-kvu" in special or ("max_num_seqs" not in keys and "--no-kv-unified" not in special)
+        each = context.integer() if shared else context.integer() // slots
+        reading.state("max_model_len", each, context.text)
+        if shared:
+            reading.say("not simulated", "--kv-unified", "each slot has a cache of its own in a simulation")
+    physical = special.get("-ub")
+    if physical is not None and physical.integer() not in (_PHYSICAL_TOKENS, keys.get("max_num_batched_tokens")):
+        reading.say("not simulated", physical.text, f"micro-batches have {_PHYSICAL_TOKENS} tokens in a simulation")
+    elif physical is not None:
+        reading.say("read", physical.text, "the micro-batch that is simulated")
+
+
+def _split(reading: Reading) -> None:
+    special = reading.special
+    layers = special.get("-ngl")
+    if (
+        layers is not None
+        and layers.value not in ("all", "auto", "-1")
+        and not (layers.value.isdigit() and int(layers.value) >= _layers(reading))
+    ):
+        reading.say("not simulated", layers.text, "the whole model is on the accelerators in a simulation")
+    elif layers is not None:
+        reading.say("read", layers.text, "the whole model is on the accelerators")
+    mode, shares = special.get("--split-mode"), special.get("--tensor-split")
+    count = len(shares.value.split(",")) if shares is not None else reading.line.gpus or 1
+    named = "layer" if mode is None else mode.value
+    if count > 1 and named != "none":
+        key = "tensor_parallel" if named in ("tensor", "row") else "pipeline_parallel"
+        reading.state(key, count, mode.text if mode is not None else "--split-mode layer")
+    if shares is not None:
+        reading.say("no effect", shares.text, "layers are divided evenly in a simulation")
+
+
+def _same_model(name: str, model: ModelSpec) -> bool:
+    """Return whether a name is one of the model's."""
+    try:
+        return load_model(name).name == model.name
+    except InputError:
+        return False
+
+
+def _layers(reading: Reading) -> int:
+    """Return the layers of the model that a command names."""
+    return load_model(reading.keys["model"]).n_layers

@@ -1,0 +1,370 @@
+"""Start commands and manifests as deployments: each server is read, all are combined, and the result is checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from catalogs.deployments.key_texts import parse_settings, with_keys
+from catalogs.deployments.resolve import CatalogLookup, resolve_pools
+from catalogs.deployments.schema import Deployment, deployment_of_keys
+from catalogs.errors import InputError, nearest_name
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.specs import Hardware
+from catalogs.io.input_files import read_text
+from catalogs.io.yaml_loader import MOST_CHARACTERS
+from catalogs.launch.reading.lines import LaunchLine, launch_lines
+from catalogs.launch.reading.llama_cpp import read_llama_cpp
+from catalogs.launch.reading.manifests import manifest_lines
+from catalogs.launch.reading.names import engine_of_version
+from catalogs.launch.reading.notes import WORTH_READING, Note
+from catalogs.launch.reading.reading import Reading
+from catalogs.launch.reading.sglang import read_sglang
+from catalogs.launch.reading.shell import unset_variables
+from catalogs.launch.reading.trtllm import read_trtllm
+from catalogs.launch.reading.vllm import read_vllm
+from catalogs.models.catalog import load_model
+
+#: Readers by the family of the engine.
+READERS: Final[Mapping[str, Callable[[LaunchLine], Reading]]] = {
+    "vllm": read_vllm,
+    "sglang": read_sglang,
+    "trtllm": read_trtllm,
+    "llama.cpp": read_llama_cpp,
+}
+
+#: Keys that a pool of a disaggregated deployment does not set itself.
+_SHARED: Final = ("model", "replicas")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLaunch:
+    """What was read from a command or a manifest.
+
+    Attributes:
+        keys: The keys of deployment.yaml.
+        notes: What the reader says about each flag, in the order of the text.
+        programs: The programs that were read.
+        kept: The words of flags without an effect on a step, for another command of the same server; () for several.
+    """
+
+    keys: dict[str, Any]
+    notes: tuple[Note, ...]
+    programs: tuple[str, ...]
+    kept: tuple[str, ...] = ()
+
+    @property
+    def deployment(self) -> Deployment:
+        """Return the deployment."""
+        return deployment_of_keys(self.keys, "the deployment of the command")
+
+    @property
+    def important(self) -> list[Note]:
+        """Return the notes that a user should read, the most important kinds first."""
+        return sorted((n for n in self.notes if n.kind in WORTH_READING), key=lambda n: WORTH_READING.index(n.kind))
+
+    def document(self) -> dict[str, Any]:
+        """Return the reading as JSON data."""
+        return {
+            "schema_version": 1,
+            "deployment": self.keys,
+            "programs": list(self.programs),
+            "notes": [note.document() for note in self.notes],
+        }
+
+
+def read_command(
+    text: str,
+    hardware: str | None = None,
+    settings: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    service: str | None = None,
+) -> ReadLaunch:
+    """Return the deployment of a shell text: one command, or a script with several.
+
+    Args:
+        text: The command.
+        hardware: What it runs on, such as h100x8; None where the text states it.
+        settings: `KEY=VALUE` of deployment.yaml, which take precedence over the text.
+        variables: Values of variables that the text uses.
+        service: The server that counts, by the name in a manifest, or by its number in the text (1 is the first).
+
+    Raises:
+        InputError: The text starts no known server, or the deployment is invalid.
+    """
+    lines = launch_lines(text, variables)
+    if not lines:
+        known = "vllm serve, python -m sglang.launch_server, trtllm-serve, llama-server"
+        raise InputError("a start command must start an engine that is known", text.strip()[:80], known)
+    return _combined(lines, hardware, settings, service)
+
+
+def read_launch_file(
+    path: Path,
+    hardware: str | None = None,
+    settings: Sequence[str] = (),
+    variables: Mapping[str, str] | None = None,
+    service: str | None = None,
+) -> ReadLaunch:
+    """Return the deployment of a shell script or of a YAML manifest; see `read_command`.
+
+    Raises:
+        InputError: The file cannot be read, starts no known server, or the deployment is invalid.
+    """
+    text = read_text(path, f"cannot read {path.name}", MOST_CHARACTERS)
+    if path.suffix.lower() not in (".yaml", ".yml", ".json"):
+        return read_command(text, hardware, settings, variables, service)
+    for name, value in (variables or {}).items():
+        text = text.replace("${" + name + "}", value).replace(f"${name}", value)
+    text = re.sub(r"\$\{\w+:?-([^}]*)\}", r"\1", text)
+    try:
+        documents = list(yaml.safe_load_all(text))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark is not None else ""
+        raise InputError(f"{path.name}{line} is not valid YAML: {getattr(error, 'problem', error)}") from None
+    return _combined(manifest_lines(documents), hardware, settings, service)
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """One server of a text: the keys that it states, without hardware and replicas."""
+
+    line: LaunchLine
+    keys: dict[str, Any]
+    role: str
+    replicas: int
+    accelerators: int  # of each replica
+    kept: tuple[str, ...]
+
+
+def _combined(
+    lines: Sequence[LaunchLine], hardware: str | None, settings: Sequence[str], service: str | None
+) -> ReadLaunch:
+    notes: list[Note] = []
+    changed = parse_settings(settings, _check_key)
+    named = str(changed.get("model", ""))
+    seen = parse_hardware(hardware).n_accelerators if hardware is not None and len(lines) == 1 else None
+    lines = [replace(line, model=named, gpus=seen if line.gpus is None else line.gpus) for line in lines]
+    chosen = [line for line in _chosen(lines, service) if not _is_further_node(line, notes)]
+    servers = [_server(line, notes, len(lines) > 1) for line in chosen or lines[:1]]
+    keys = _joined(servers)
+    if hardware is None and "hardware" not in changed:
+        hardware = _stated_hardware(servers)
+    keys = with_keys({"hardware": hardware, **keys}, changed)
+    keys = {"model": keys.pop("model"), "engine": keys.pop("engine"), **keys}
+    if isinstance(keys["hardware"], str):
+        _check_hardware(str(keys["hardware"]), servers, keys)
+    kept = servers[0].kept if len(servers) == 1 else ()
+    read = ReadLaunch(keys, (), tuple(dict.fromkeys(s.line.program for s in servers)), kept)
+    keys = _completed(read.deployment, dict(keys), servers, notes)
+    read = replace(read, keys=keys, notes=tuple(dict.fromkeys(notes)))
+    resolve_pools(read.deployment)
+    return read
+
+
+def _chosen(lines: Sequence[LaunchLine], service: str | None) -> list[LaunchLine]:
+    if service is None:
+        return list(lines)
+    if service.isdigit() and 1 <= int(service) <= len(lines):
+        return [lines[int(service) - 1]]
+    found = [line for line in lines if line.name == service]
+    if not found:
+        names = [line.name or str(i + 1) for i, line in enumerate(lines)]
+        raise InputError("no server of the text has this name", service, nearest_name(service, names) or names[0])
+    return found
+
+
+def _is_further_node(line: LaunchLine, notes: list[Note]) -> bool:
+    """Return whether a command belongs to a further node of a server that another command starts."""
+    words = [word.replace("_", "-") for word in line.words]
+    rank = next((words[i + 1] for i, w in enumerate(words[:-1]) if w in ("--node-rank", "-r")), "0")
+    further = "--headless" in words or rank not in ("0",)
+    if further:
+        notes.append(Note("no effect", line.program, "a further node of the same server; its command is not counted"))
+    return further
+
+
+def _server(line: LaunchLine, notes: list[Note], several: bool) -> _Server:
+    """Return one server, and add the notes of its reading."""
+    line = _without_unset(line, notes)
+    reading = READERS[line.engine](line)
+    where = f"{line.name}: " if several and line.name else ""
+    notes += [replace(note, flag=f"{where}{note.flag}") if where else note for note in reading.notes]
+    if "engine" not in reading.keys:
+        version = reading.version or line.version
+        engine, more = engine_of_version(line.engine, version, line.image)
+        reading.keys["engine"] = engine
+        notes += more
+    keys = reading.keys
+    if keys.get("expert_parallel") and not load_model(keys["model"]).is_moe:
+        del keys["expert_parallel"]
+        notes.append(Note("no effect", "--enable-expert-parallel", "the model has no experts"))
+    replicas = line.replicas * int(keys.pop("replicas", 1))
+    sizes = ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel")
+    accelerators = 1
+    for size in sizes:
+        accelerators *= int(keys.get(size, 1))
+    return _Server(line, keys, reading.role, replicas, accelerators, tuple(reading.kept))
+
+
+def _without_unset(line: LaunchLine, notes: list[Note]) -> LaunchLine:
+    """Return the line without words that are only a variable which is not set.
+
+    Raises:
+        InputError: A variable that is not set is a part of a word.
+    """
+    kept: list[str] = []
+    for i, word in enumerate(line.words):
+        unset = unset_variables(word)
+        if not unset:
+            kept.append(word)
+            continue
+        is_value = i > 0 and line.words[i - 1].startswith("-")
+        if word == "${" + unset[0] + "}" and not is_value:
+            notes.append(Note("assumed", word, "the variable is not set; nothing is taken for it"))
+            continue
+        raise InputError("the command uses a variable that nothing sets", word, hint=f"--env {unset[0]}=VALUE")
+    used = sorted(line.conditional)
+    if used:
+        text = "set under a condition that is not evaluated: the last assignment counts"
+        notes.append(Note("assumed", ", ".join(used[:6]), text))
+    return replace(line, words=tuple(kept))
+
+
+def _joined(servers: Sequence[_Server]) -> dict[str, Any]:
+    """Return the keys of all servers together: equal ones are replicas, and those of two roles are disaggregated.
+
+    Raises:
+        InputError: The servers differ in another way.
+    """
+    groups: list[list[_Server]] = []
+    for server in servers:
+        same = next((g for g in groups if g[0].keys == server.keys and g[0].role == server.role), None)
+        if same is None:
+            groups.append([server])
+        else:
+            same.append(server)
+    counts = [sum(server.replicas for server in group) for group in groups]
+    if len(groups) == 1:
+        return groups[0][0].keys | {"replicas": counts[0]}
+    by_role = {group[0].role: (group[0], count) for group, count in zip(groups, counts, strict=True)}
+    if len(groups) == 2 and set(by_role) == {"prefill", "decode"}:
+        (prefill, n_prefill), (decode, n_decode) = by_role["prefill"], by_role["decode"]
+        own = {key: prefill.keys.get(key) for key in {**prefill.keys, **decode.keys} if key not in _SHARED}
+        own = {key: value for key, value in own.items() if value != decode.keys.get(key)}
+        own = {key: _neutral(key) if value is None else value for key, value in own.items()}
+        split = {"prefill_replicas": n_prefill, "decode_replicas": n_decode, "prefill": own}
+        return decode.keys | {"disaggregation": split}
+    names = [server.line.name or str(i + 1) for i, server in enumerate(servers)]
+    raise InputError(
+        "the text starts several servers that differ; choose one", ", ".join(names), f"--service {names[0]}"
+    )
+
+
+def _neutral(key: str) -> Any:
+    """Return the value of a key that a pool does not state although the other one does."""
+    return Deployment.model_fields[key].default
+
+
+def _stated_hardware(servers: Sequence[_Server]) -> str:
+    """Return the hardware that a manifest states by its resources and node selectors.
+
+    Raises:
+        InputError: The text does not name the accelerator.
+    """
+    kinds = list(dict.fromkeys(server.line.accelerator for server in servers))
+    if len(kinds) != 1 or not kinds[0]:
+        count = _needed(servers)
+        rule = "the text does not name one kind of accelerator"
+        raise InputError(rule, ", ".join(filter(None, kinds)) or None, hint=f"give it: --hw h100x{count}")
+    return _text(kinds[0], servers)
+
+
+def _needed(servers: Sequence[_Server]) -> int:
+    """Return the accelerators of all servers: those that they use, or those of their pods where these are more."""
+    return sum(s.replicas * max(s.accelerators, (s.line.gpus or 0) * s.line.nodes) for s in servers)
+
+
+def _text(kind: str, servers: Sequence[_Server]) -> str:
+    """Return hardware of one kind that holds all pods, such as h200x8 or 2*h200x8."""
+    most = parse_hardware(kind).node.max_accelerators
+    total = _needed(servers)
+    if total <= most:
+        return f"{kind}x{total}" if total > 1 else kind
+    each = max(max(s.line.gpus or s.accelerators, 1) for s in servers)
+    per_node = most // each * each if each <= most else most
+    return f"{-(-total // per_node)}*{kind}x{per_node}"
+
+
+def _check_hardware(text: str, servers: Sequence[_Server], keys: Mapping[str, Any]) -> None:
+    hardware = parse_hardware(text)
+    used = sum(server.replicas * server.accelerators for server in servers)
+    set_again = {"tensor_parallel", "pipeline_parallel", "data_parallel", "replicas"} & set(keys)
+    if used > hardware.n_accelerators and all(keys.get(k) == servers[0].keys.get(k, keys.get(k)) for k in set_again):
+        name = hardware.accelerator.name
+        rule = f"the command uses {used} accelerators, and {text} has {hardware.n_accelerators}"
+        raise InputError(rule, text, _text(name, servers))
+
+
+def _completed(
+    written: Deployment, keys: dict[str, Any], servers: Sequence[_Server], notes: list[Note]
+) -> dict[str, Any]:
+    """Return the keys with what depends on the hardware and on the sizes of the model."""
+    hardware = parse_hardware(written.hardware)
+    if keys["engine"] == "sglang" and not _polls_seldom(servers) and _receives(written, hardware):
+        keys["engine"] = "sglang-bare"
+        text = "engine: sglang-bare, which receives requests before every step; the published recipes set an interval"
+        notes.append(Note("assumed", "--scheduler-recv-interval", text))
+    longest = load_model(written.model).longest_sequence_tokens
+    if (written.max_model_len or 0) > longest:
+        allowed = any(
+            "--hf-overrides" in s.line.words
+            or "--rope-scaling" in s.line.words
+            or s.line.environment.get("VLLM_ALLOW_LONG_MAX_MODEL_LEN") == "1"
+            for s in servers
+        )
+        if allowed:
+            keys["max_model_len"] = longest
+            notes.append(Note("not simulated", "--max-model-len", f"contexts beyond the model's {longest} tokens"))
+    return keys
+
+
+def _polls_seldom(servers: Sequence[_Server]) -> bool:
+    words = [part for server in servers for word in server.line.words for part in word.split("=", 1)]
+    return any(w == "--scheduler-recv-interval" and b != "1" for w, b in pairwise(words))
+
+
+def _receives(written: Deployment, hardware: Hardware) -> bool:
+    """Return whether the profile of SGLang has the receive interval of the published recipes on this hardware."""
+    unit = hardware.accelerator
+    names = CatalogLookup.on(hardware, written.model, written.engine)
+    return names.engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving is not None
+
+
+def parse_variables(texts: Sequence[str]) -> dict[str, str]:
+    """Return the variables that `NAME=VALUE` texts set.
+
+    Raises:
+        InputError: A text is not NAME=VALUE.
+    """
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError("a variable is NAME=VALUE", text, "TP=8")
+        found[name] = value
+    return found
+
+
+def _check_key(key: str) -> None:
+    first = key.partition(".")[0]
+    if first not in Deployment.model_fields:
+        nearest = nearest_name(first, Deployment.model_fields)
+        raise InputError("deployment.yaml has no such key", key, nearest or "kv_dtype")

@@ -1,0 +1,203 @@
+"""What the readers of all engines share: flags that state one key each, and notes on all others."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from catalogs.engines.flags import FlagRow, FlagTable
+from catalogs.errors import InputError, nearest_name
+from catalogs.launch.reading.lines import LaunchLine
+from catalogs.launch.reading.names import DTYPES, find_model
+from catalogs.launch.reading.notes import Kind, Note
+from catalogs.launch.reading.words import GivenFlag, parse_words
+from catalogs.models.catalog import load_model
+from catalogs.models.spec import ModelSpec
+
+
+@dataclass(slots=True)
+class Reading:
+    """The reading of one line in progress.
+
+    Attributes:
+        line: The command.
+        table: The flags of its engine.
+        role: Whether the server computes prompts, decodes, or does both.
+        version: The version of the engine; None if nothing names it.
+        keys: The keys of deployment.yaml that the command states.
+        notes: What the reader says about flags.
+        special: The last occurrence of each flag that states no single key, by its name.
+        objects: The merged JSON values of flags, by their name.
+        others: The words that belong to no flag.
+        method: The method of quantisation that a flag names.
+        kept: The words of flags without an effect on a step.
+    """
+
+    line: LaunchLine
+    table: FlagTable
+    role: str = "both"
+    version: str | None = None
+    keys: dict[str, Any] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+    special: dict[str, GivenFlag] = field(default_factory=dict)
+    objects: dict[str, dict[str, Any]] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+    method: str = ""
+    kept: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, line: LaunchLine, table: FlagTable, words: Iterable[str]) -> Reading:
+        """Return the reading of a command with the keys of all flags that state one.
+
+        Raises:
+            InputError: A flag is ambiguous, or its value is invalid.
+        """
+        reading = cls(line, table)
+        given, reading.others = parse_words(list(words), table)
+        written: dict[str, str] = {}
+        for flag in given:
+            reading._take(flag, written)
+        reading._variables()
+        return reading
+
+    def say(self, kind: Kind, flag: str, text: str) -> None:
+        """Add a note."""
+        self.notes.append(Note(kind, flag, text))
+
+    def state(self, key: str, value: Any, flag: str) -> None:
+        """Set a key, `block.key` in a block, and note which flag states it; None leaves the engine's default."""
+        if value is not None:
+            place, _, last = key.rpartition(".")
+            block = self.keys.setdefault(place, {}) if place else self.keys
+            block[last] = value
+        else:
+            self.keys.pop(key, None)
+        self.say("read", flag, f"{key}: {'the default' if value is None else shown(value)}")
+
+    def model(self, written: str, flag: str, other_names: tuple[str, ...] = ()) -> ModelSpec:
+        """Set the model, and the dtype of its weights where the name states it.
+
+        Raises:
+            InputError: The catalog does not know the model.
+        """
+        found = find_model(self.line.model or written, other_names)
+        self.notes += found.notes
+        self.state("model", found.name, flag)
+        if found.weight_dtype is not None:
+            self.keys["weight_dtype"] = found.weight_dtype
+        return load_model(found.name)
+
+    def dtype(self, flag: GivenFlag | None, model: ModelSpec) -> None:
+        """Read the dtype of activations, which is that of the weights of a model in 16 or 32 bit."""
+        if flag is None:
+            return
+        chosen = DTYPES.get(flag.value.lower())
+        if flag.value == "auto" or chosen is None or model.weight_dtype not in ("bf16", "fp16", "fp32"):
+            self.say("no effect", flag.text, f"the weights of {model.name} are in {model.weight_dtype}")
+        elif chosen != model.weight_dtype and "weight_dtype" not in self.keys:
+            self.state("weight_dtype", chosen, flag.text)
+        else:
+            self.say("no effect", flag.text, "the dtype of the model")
+
+    def quantization(self, model: ModelSpec) -> None:
+        """Read the method of quantisation, which applies to 16-bit weights or names the storage of a checkpoint."""
+        method = self.method
+        if not method:
+            return
+        stored = self.keys.get("weight_dtype") or model.weight_dtype
+        if method == "fp8" and stored in ("bf16", "fp16"):
+            self.keys["weight_dtype"] = "fp8"
+            self.say("read", f"quantization {method}", "weight_dtype: fp8, quantised while the weights are loaded")
+        elif method == "bitsandbytes" and stored in ("bf16", "fp16"):
+            self.keys["weight_dtype"] = "int4"
+            self.say("assumed", f"quantization {method}", "weight_dtype: int4; its kernels are not those of the tables")
+        elif stored in ("bf16", "fp16"):
+            text = "the catalog knows the model in 16 bit: name the quantised checkpoint, or --set weight_dtype=int4"
+            self.say("not simulated", f"quantization {method}", text)
+        else:
+            self.say("no effect", f"quantization {method}", f"the weights are in {stored}, as the checkpoint states")
+
+    def _take(self, given: GivenFlag, written: dict[str, str]) -> None:
+        flag = given.flag
+        if flag is None:
+            nearest = self.table.nearest(given.written)
+            text = f"{self.table.name} has no such flag" + (f"; nearest: {nearest}" if nearest else "")
+            self.say("unknown", given.text, f"{text}; it is left out")
+            return
+        if flag.name in written and flag.takes != "json":
+            self.say("assumed", given.text, f"given twice: the last value counts, not that of {written[flag.name]}")
+        written[flag.name] = given.text
+        if flag.row is None:
+            self.say(flag.kind, given.text, flag.why)  # type: ignore[arg-type]
+            if flag.kind == "no effect":
+                self.kept += [given.written, *given.values]
+            return
+        if flag.row.trap:
+            self.say("trap", given.text, flag.row.trap)
+        if flag.takes == "json" and (given.path or given.value[:1] in "{["):
+            self.objects[flag.name] = merged(self.objects.get(flag.name, {}), given.mapping())
+            self.special[flag.name] = given
+        elif flag.row.key is None:
+            self.special[flag.name] = given
+        elif flag.row.key == "weight_dtype":
+            self.method = given.value.lower()
+        else:
+            self.state(flag.row.key, value_of(given, flag.row), given.text)
+
+    def _variables(self) -> None:
+        """Note the environment variables that the table does not read; HOME and the like are passed over."""
+        for name, value in self.line.environment.items():
+            group = next((g for g in self.table.variables if any(fnmatch.fnmatch(name, p) for p in g.names)), None)
+            if group is not None:
+                self.say(group.kind, f"{name}={value}", group.why)
+
+
+def value_of(given: GivenFlag, row: FlagRow) -> Any:
+    """Return the value of a key that a flag states; None for the engine's default.
+
+    Raises:
+        InputError: The value has another type, or is none of the engine's names.
+    """
+    if given.flag is not None and given.flag.bare:
+        off = given.negated or given.value.lower() in ("false", "0")
+        return (not row.sets) if off else row.sets
+    folded = {name.lower(): value for name, value in row.also.items()}
+    folded |= {name.lower(): value for value, name in row.names.items() if name.lower() not in folded}
+    if given.value.lower() in folded:
+        return folded[given.value.lower()]
+    if row.takes == "int":
+        return given.integer()
+    if row.takes == "float":
+        return given.number()
+    if row.takes == "list":
+        return [int(value) for value in given.values] if all(v.isdigit() for v in given.values) else len(given.values)
+    return given.value
+
+
+def merged(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
+    """Return two mappings as one; inner mappings are merged too, and the second takes precedence."""
+    found = dict(a)
+    for key, value in b.items():
+        inner = found.get(key)
+        both = isinstance(inner, Mapping) and isinstance(value, Mapping)
+        found[key] = merged(inner, value) if both else value  # type: ignore[arg-type]
+    return found
+
+
+def shown(value: Any) -> str:
+    """Return a value as deployment.yaml shows it."""
+    return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+
+
+def choice(value: str, choices: Mapping[str, Any], rule: str) -> Any:
+    """Return the meaning of an engine's name.
+
+    Raises:
+        InputError: The engine has no such name.
+    """
+    found = choices.get(value.lower())
+    if found is None:
+        raise InputError(rule, value, nearest_name(value, choices) or next(iter(choices)))
+    return found

@@ -1,0 +1,94 @@
+"""The command `plan improve`: what to change in a deployment that runs today."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from catalogs.ui.shared_options import FROM_COMMAND_HELP, INPUT_TOKENS_HELP, OUTPUT_TOKENS_HELP, WORKLOAD_HELP
+from planner.cli.options import JsonTo, write_result
+
+
+def improve(
+    from_command: Annotated[str | None, typer.Option(metavar="COMMAND", help=FROM_COMMAND_HELP)] = None,
+    launch: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Script or manifest instead; see catalog import-launch.")
+    ] = None,
+    hw: Annotated[str | None, typer.Option(help="Hardware that the command runs on, such as h100x8.")] = None,
+    slo: Annotated[
+        list[str] | None,
+        typer.Option(metavar="METRIC.STAT=LIMIT", help="Objective, e.g. ttft.p99=2s; repeat or use commas."),
+    ] = None,
+    workload: Annotated[str | None, typer.Option(help=WORKLOAD_HELP)] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests per second today (default: the highest).")] = None,
+    input_tokens: Annotated[int | None, typer.Option(metavar="N", help=INPUT_TOKENS_HELP)] = None,
+    output_tokens: Annotated[int | None, typer.Option(metavar="N", help=OUTPUT_TOKENS_HELP)] = None,
+    other_hw: Annotated[
+        list[str] | None, typer.Option(metavar="H", help="Other hardware to compare with; repeatable.")
+    ] = None,
+    objective: Annotated[str, typer.Option(help="cost, energy, carbon, throughput, goodput or latency.")] = "cost",
+    confidence: Annotated[float | None, typer.Option(help="Probability with which each objective is met.")] = None,
+    precision: Annotated[
+        list[str] | None, typer.Option(metavar="DTYPE", help="Weight dtypes to choose from, e.g. native.")
+    ] = None,
+    price: Annotated[float | None, typer.Option(metavar="USD", help="Your price of the hardware, per hour.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Correct a key of the deployment that was read; repeatable."),
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Value of a variable of the text; repeatable.")
+    ] = None,
+    service: Annotated[str | None, typer.Option(help="Server that counts, by its name or its number.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of workload and search.")] = 0,
+    deployment_out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the improved deployment, for `simulate`.")
+    ] = None,
+    json_file: JsonTo = None,
+) -> None:
+    """Say what to change in a running deployment, and what each change brings; exit status 1 if nothing meets the SLOs.
+
+    plan improve --from-command "vllm serve meta-llama/Llama-3.1-8B-Instruct --max-num-seqs 64" --hw h100x1 --slo p99=2s
+    """
+    from catalogs.errors import InputError
+    from catalogs.io.output_files import check_targets, write_atomically
+    from catalogs.launch.reading.read import parse_variables, read_command, read_launch_file
+    from catalogs.ui.terminal import progress_bar
+    from planner.cli.screens.improve import show_improvement
+    from planner.improve.study import improve as study
+    from planner.improve.study import request_for
+    from planner.problem.scenario import request_of_keys
+
+    if (from_command is None) == (launch is None):
+        raise InputError(
+            "plan improve needs one start command", hint="give --from-command 'vllm serve ...' or --launch FILE"
+        )
+    check_targets(json_file, deployment_out)
+    variables = parse_variables(env or [])
+    if launch is not None:
+        read = read_launch_file(launch, hw, settings or [], variables, service)
+    else:
+        read = read_command(str(from_command), hw, settings or [], variables, service)
+    given: dict[str, Any] = {
+        "slo": slo,
+        "workload": workload,
+        "rate": rate,
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "objective": objective,
+        "confidence": confidence,
+        "precisions": precision,
+        "tariff.usd_per_hour": price,
+        "seed": seed,
+    }
+    request = request_of_keys(request_for(read, given))
+    with progress_bar("improve") as progress:
+        found = study(str(launch or from_command), read, request, other_hw or [], progress)
+    if deployment_out is not None and found.improved_deployment is not None:
+        from catalogs.io.yaml_loader import dump_yaml
+
+        write_atomically(deployment_out, [dump_yaml(found.improved_deployment)])
+    write_result(found.document(), json_file, lambda: show_improvement(found))
+    raise typer.Exit(0 if found.feasible else 1)

@@ -1,0 +1,106 @@
+"""The differences between two deployments as changes that can be made one at a time, with the flags of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from catalogs.deployments.engine_settings import KEYS as SETTINGS
+from catalogs.deployments.layout import Layout
+from catalogs.deployments.resolve import resolve_pools
+from catalogs.deployments.schema import Deployment
+from catalogs.errors import InputError
+from catalogs.launch.arguments import Arguments
+from catalogs.launch.command import serve_arguments
+
+#: Keys that change together: where the model is placed, and on how many accelerators.
+PLACEMENT: Final = (
+    "hardware",
+    "replicas",
+    *(f.name for f in fields(Layout)),
+    "api_server_count",
+    "rank_dispatch",
+    "disaggregation",
+)
+
+#: Keys that are changes of their own.
+SINGLE: Final = (
+    "weight_dtype",
+    "kv_dtype",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "prefix_caching",
+    "block_size",
+    "gpu_memory_utilization",
+    *SETTINGS,
+)
+
+#: Keys that a search keeps: facts about what is served and about the machine, and kernels that are not priced.
+KEPT: Final = (
+    "max_model_len",
+    "gpu_memory_utilization",
+    "lora",
+    "multimodal",
+    "speculative",
+    "kv_offload",
+    "queue",
+    "sampling",
+    "preemption",
+    "swap_space_gib",
+    "activation_dtype",
+    "moe_backend",
+    "attention_backend",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change: keys of deployment.yaml with their value before and after."""
+
+    what: str
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+
+
+def changes_between(today: Mapping[str, Any], best: Mapping[str, Any], written: Mapping[str, Any]) -> list[Change]:
+    """Return the changes from one filled-in deployment to another.
+
+    Args:
+        today: The present deployment, every null filled in.
+        best: The other one.
+        written: The keys of the present deployment that its command states; the others follow the defaults.
+    """
+    found = []
+    placed = [key for key in PLACEMENT if today.get(key) != best.get(key)]
+    if any(key in placed for key in PLACEMENT if key not in ("api_server_count", "rank_dispatch")):
+        keys = [key for key in PLACEMENT if key in placed]
+        found.append(_change("parallelism", keys, today, best))
+    for key in SINGLE:
+        derived = key == "gpu_memory_utilization" and key not in written
+        if today.get(key) != best.get(key) and not derived:
+            found.append(_change(key, [key], today, best))
+    return found
+
+
+def _change(what: str, keys: list[str], today: Mapping[str, Any], best: Mapping[str, Any]) -> Change:
+    return Change(what, {key: today.get(key) for key in keys}, {key: best.get(key) for key in keys})
+
+
+def flag_changes(before: Deployment, after: Deployment) -> list[str]:
+    """Return the flags that one start command has and the other lacks: "+--flag value", "---flag value".
+
+    An engine or a deployment without a start command has none.
+    """
+    try:
+        old, new = (_first(d) for d in (before, after))
+    except InputError:
+        return []
+    one, two = ([" ".join(filter(None, pair)) for pair in a.flags] for a in (old, new))
+    model = [f"-{old.model}", f"+{new.model}"] if old.model != new.model else []
+    gone = [f"-{flag}" for flag in one if flag not in two]
+    return model + gone + [f"+{flag}" for flag in two if flag not in one]
+
+
+def _first(deployment: Deployment) -> Arguments:
+    return serve_arguments(resolve_pools(deployment)[-1])

@@ -1,0 +1,80 @@
+"""A first guess of the plan of a network: full batches at the confidence, without queues and without simulation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from catalogs.ui.words import counted, percent, seconds
+from planner.networks.assess import JobAssessor
+from planner.networks.candidate import JobCandidate
+from planner.networks.plan import NetworkPlanner
+from planner.networks.request import NetworkRequest
+from planner.networks.space import make_space
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkGuess:
+    """A first guess of a plan.
+
+    Attributes:
+        hardware: The first hardware of the request, in words.
+        candidate: The best candidate by its bound; None where bounds rule out all of them.
+        lone_s: Seconds of a lone job in the fastest setup, at the confidence; None where the network does not fit.
+        most_jobs_per_s: The rate of full batches on all the hardware at the confidence; 0 without a candidate.
+        usd_per_hour: Price of the candidate; None if it is unknown.
+        enough: Whether the hardware holds the required rate.
+        why: What rules out most of the other candidates, or all of them.
+        notes: What the guess leaves out.
+    """
+
+    hardware: str
+    candidate: JobCandidate | None
+    lone_s: float | None
+    most_jobs_per_s: float
+    usd_per_hour: float | None
+    enough: bool
+    why: str | None
+    notes: tuple[str, ...]
+
+
+def guess_network(request: NetworkRequest) -> NetworkGuess:
+    """Return a first guess of the plan of a request.
+
+    Raises:
+        InputError: A name or a size is invalid, or the hardware has no calibration.
+    """
+    planner = NetworkPlanner.of(request)
+    several = planner.hardware()
+    space = make_space(request, planner.assessor.evaluator.service, several[:1])
+    more = len(several) - 1
+    notes = ["full batches at the confidence of the request, without queues: the plan is simulated"]
+    notes += [f"the guess is for {several[0].text}; the plan compares {counted(more, 'further kind')}"] if more else []
+    lone_s = None if space.floor is None else space.floor[1]
+    why = min(space.closest.values(), default=(0.0, None))[1]
+    ranked = sorted((c for c in space.left if planner.assessor.most_replicas(c)), key=lambda c: c.distance)
+    if not ranked:
+        return NetworkGuess(several[0].text, None, lone_s, 0.0, None, False, why, tuple(notes))
+    return _ranked(request, planner.assessor, ranked, (several[0].text, lone_s, why, tuple(notes)))
+
+
+def _ranked(
+    request: NetworkRequest,
+    assessor: JobAssessor,
+    ranked: list[JobCandidate],
+    known: tuple[str, float | None, str | None, tuple[str, ...]],
+) -> NetworkGuess:
+    hardware, lone_s, why, notes = known
+    evaluator = assessor.evaluator
+    held = [c for c in ranked if math.isfinite(assessor.bound(c))]
+    best = min(held or ranked, key=assessor.bound) if held else max(ranked, key=evaluator.fluid_per_s)
+    most = best.with_replicas(assessor.most_replicas(best))
+    rate = request.requests_per_s
+    used = most if rate is None or not held else best.with_replicas(assessor.least_replicas(best))
+    per_s = evaluator.fluid_per_s(most) / evaluator.slowdown(most)
+    if held and lone_s is not None:
+        least_s = min(slo.limit_s for slo in request.objectives)
+        why = f"one job alone takes {percent(lone_s / least_s)} of the limit of {seconds(least_s)}"
+    elif not held:
+        why = "full batches on all of it serve fewer jobs than required, or none is within the budget"
+    return NetworkGuess(hardware, used, lone_s, per_s, assessor.usd_per_hour(used), bool(held), why, notes)

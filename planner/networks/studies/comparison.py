@@ -1,0 +1,94 @@
+"""The comparison of two plans of networks, or of two answers: differences, figures, and advantages of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from catalogs.errors import InputError
+from planner.answer.schema import Answer
+from planner.networks.schema import NetworkAnswer, NetworkPlan
+from planner.problem.slo import STATS
+from planner.studies.comparison import TIE, Figure, PlanComparison, compare_answers, deployment_differs, differences
+
+#: Keys of a request that are compared; the deployments contain the network, the hardware and the job.
+_REQUEST_KEYS: Final = ("slo", "rate", "users", "objective", "confidence", "precisions", "seed")
+
+
+def compare_any(a: Answer | NetworkAnswer, b: Answer | NetworkAnswer) -> PlanComparison:
+    """Return the comparison of two answers for models of the same kind.
+
+    Raises:
+        InputError: One answer is for a language model and the other one for a network.
+    """
+    if isinstance(a, NetworkAnswer) and isinstance(b, NetworkAnswer):
+        return compare_network_answers(a, b)
+    if isinstance(a, NetworkAnswer) or isinstance(b, NetworkAnswer):
+        names = f"{a.request.model}, {b.request.model}"
+        raise InputError("an answer for a network has no figures in common with one for a language model", names)
+    return compare_answers(a, b)
+
+
+def compare_network_answers(a: NetworkAnswer, b: NetworkAnswer) -> PlanComparison:
+    """Return the comparison of two answers; a refused one is represented by its closest plan, with a note."""
+    one, two = _plan(a), _plan(b)
+    requests = [
+        {key: ", ".join(map(str, value)) if isinstance(value, list) else value for key, value in block.items()}
+        for block in (a.request.as_dict(), b.request.as_dict())
+    ]
+    differs, found = [*differences(requests[0], requests[1], _REQUEST_KEYS, "free")], []
+    if a.feasible != b.feasible:
+        differs.append(("answer", "yes" if a.feasible else "no", "yes" if b.feasible else "no"))
+    differs += [("job", a.job.words, b.job.words)] if a.job.words != b.job.words else []
+    if one is not None and two is not None:
+        differs += [row for row in deployment_differs(one.deployment, two.deployment) if not row[0].startswith("job.")]
+        found = list(figures(one, two, a.job.unit, b.job.unit))
+    return PlanComparison(tuple(differs), tuple(found), tuple(_notes(a, b, one, two)))
+
+
+def _plan(answer: NetworkAnswer) -> NetworkPlan | None:
+    return answer.best or (None if answer.infeasible is None else answer.infeasible.closest)
+
+
+def figures(a: NetworkPlan, b: NetworkPlan, unit: str, other_unit: str | None = None) -> Iterator[Figure]:
+    """Yield the figures of two plans; those for each unit only where both plans yield the same one."""
+    yield Figure("planned jobs/s", "jobs", a.requests_per_s, b.requests_per_s, None)
+    yield Figure("capacity, jobs/s", "jobs", a.capacity_requests_per_s, b.capacity_requests_per_s, False)
+    yield from _latencies(a, b)
+    yield Figure("mean wait", "seconds", a.metrics.queue_s.mean, b.metrics.queue_s.mean)
+    yield Figure("a lone job", "seconds", a.metrics.service_s, b.metrics.service_s)
+    yield Figure("accelerators busy", "share", a.metrics.busy_fraction, b.metrics.busy_fraction, None)
+    yield Figure("$ per hour", "usd", a.usd_per_hour, b.usd_per_hour)
+    if other_unit not in (None, unit):
+        return
+    yield Figure(f"$ per {unit}", "usd", a.usd_per_unit, b.usd_per_unit)
+    yield Figure(f"J per {unit}", "joules", a.energy.j_per_unit, b.energy.j_per_unit)
+    yield Figure(f"g CO2e per {unit}", "grams", a.energy.gco2e_per_unit, b.energy.gco2e_per_unit)
+
+
+def _latencies(a: NetworkPlan, b: NetworkPlan) -> Iterator[Figure]:
+    """Yield the value of and the confidence in each objective; one plan's objective is a statistic of the other."""
+    rows = [{row.name: row for row in plan.slo} for plan in (a, b)]
+    for name in dict.fromkeys((*rows[0], *rows[1])):
+        stat = name.partition(".")[2]
+        found = [by_name.get(name) for by_name in rows]
+        values = [
+            row.value_s if row is not None else plan.metrics.e2e_s.at(stat) if stat in STATS else None
+            for plan, row in zip((a, b), found, strict=True)
+        ]
+        yield Figure(name, "seconds", values[0], values[1])
+        sure = [None if row is None else row.probability_met for row in found]
+        yield Figure(f"confidence in {name}", "share", sure[0], sure[1], False)
+
+
+def _notes(a: NetworkAnswer, b: NetworkAnswer, one: NetworkPlan | None, two: NetworkPlan | None) -> Iterator[str]:
+    for name, answer, plan in (("A", a, one), ("B", b, two)):
+        if not answer.feasible and answer.infeasible is not None:
+            shown = "its closest plan is shown" if plan is not None else "it has no plan to show"
+            yield f"{name} is infeasible ({answer.infeasible.binding_constraint}): {shown}"
+    if a.reproduce.calibration != b.reproduce.calibration:
+        yield "the calibrations differ (other hardware, or another time), which may explain part of a difference"
+    if a.job != b.job:
+        yield "the jobs differ: latencies and costs refer to different work"
+    if one is not None and two is not None and abs(one.requests_per_s / two.requests_per_s - 1) > TIE:
+        yield "latency, cost and energy refer to the planned rate of each plan"

@@ -1,0 +1,182 @@
+"""What-if, explain, compare and analyze of networks: they agree with the plan, and with worlds of known prices."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalogs.errors import InputError
+from catalogs.ui.entry_point import run_command
+from planner.cli.main import app
+from planner.networks.answer_file import any_answer, chosen_plan, read_network_answer
+from planner.networks.plan import plan_network
+from planner.networks.request import network_request
+from planner.networks.schema import NetworkAnswer
+from planner.networks.studies.analysis import JobQuery, analyze_job, job_document
+from planner.networks.studies.comparison import compare_any, compare_network_answers
+from planner.networks.studies.inputs import find_network_binding
+from planner.networks.studies.whatif import NetworkChanges, parse_changes, what_if_network
+from planner.studies.capacity_inputs import ARRIVALS
+from tests.planner.networks.known_jobs import one, world
+
+#: A plan with one candidate.
+KEYS: dict[str, Any] = {
+    "model": "resnet50", "hardware": "h100x2", "slo": "e2e.p90=20ms", "rate": 300, "modes": "compiled",
+    "precisions": "bf16", "max_batch": 1, "max_instances": 1, "tariff.usd_per_hour": 4.0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def answer() -> NetworkAnswer:
+    return plan_network(network_request(KEYS))
+
+
+@pytest.fixture(scope="module")
+def file(answer: NetworkAnswer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("studies") / "answer.json"
+    path.write_text(json.dumps(answer.document()))
+    return path
+
+
+def change(answer: NetworkAnswer, **given: Any) -> Any:
+    return what_if_network(answer, chosen_plan("whatif", answer), NetworkChanges(**given))
+
+
+def test_a_change_to_the_same_value_changes_nothing(answer: NetworkAnswer) -> None:
+    found = change(answer, keys={"precision": "bf16"})
+    assert not found.breaks
+    assert found.comparison.differs == ()
+    assert [f.name for f in found.comparison.figures if f.a != pytest.approx(f.b)] == []
+
+
+def test_twice_the_rate_takes_longer_and_too_much_breaks(answer: NetworkAnswer) -> None:
+    assert answer.best is not None
+    assert answer.best.capacity_requests_per_s is not None
+    more = change(answer, requests_per_s=0.98 * answer.best.capacity_requests_per_s)
+    waits = next(f for f in more.comparison.figures if f.name == "mean wait")
+    assert waits.b > waits.a
+    broken = change(answer, requests_per_s=1.2 * answer.best.capacity_requests_per_s)
+    assert broken.breaks
+    hopeless = change(answer, requests_per_s=1e5)
+    assert hopeless.plan is None
+    assert "the queue grows" in hopeless.breaks[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "faster"),
+    [
+        ({"hardware": "l4x2"}, False),
+        ({"keys": {"precision": "fp32"}}, False),
+        ({"job": "batch=4"}, False),
+        ({"keys": {"mode": "tensorrt"}}, True),
+    ],
+)
+def test_each_kind_of_change_moves_a_lone_job(answer: NetworkAnswer, given: dict[str, Any], faster: bool) -> None:
+    found = change(answer, requests_per_s=10.0, **given)
+    alone = next(f for f in found.comparison.figures if f.name == "a lone job")
+    assert (alone.b < alone.a) == faster
+
+
+@pytest.mark.parametrize(
+    ("settings", "rule"),
+    [
+        (["max_batch"], "KEY=VALUE"),
+        (["max_batch=2", "max_batch=3"], "twice"),
+        (["kv_dtype=fp8"], "no such key"),
+        (["hardware=l4"], "no such key"),
+    ],
+)
+def test_what_cannot_be_changed_is_refused(settings: list[str], rule: str) -> None:
+    with pytest.raises(InputError, match=rule):
+        parse_changes(settings)
+
+
+def test_an_answer_equals_itself_and_differs_from_a_faster_one(answer: NetworkAnswer) -> None:
+    same = compare_network_answers(answer, answer)
+    assert same.differs == ()
+    assert all(f.better in ("same", "") for f in same.figures)
+    other = plan_network(network_request(KEYS | {"rate": 600}))
+    found = compare_any(answer, any_answer(other.document()))
+    assert ("rate", "300", "600") in found.differs
+    assert any("planned rate" in note for note in found.notes)
+
+
+def test_what_binds_is_the_input_that_raises_the_capacity_most() -> None:
+    """A world of known seconds has no resources to improve: only milder bursts raise its capacity."""
+    assessor = world(lambda _: 0.1, slo="e2e.p90=0.5s", confidence=0.5)
+    candidate = one()
+    floor = assessor.evaluator.verdict(candidate, assessor.light_per_s(candidate))
+    capacity = assessor.capacity(candidate, floor).requests_per_s
+    told: list[str] = []
+    found = find_network_binding(assessor, candidate, capacity, told.append)
+    assert found is not None
+    assert [gain.input for gain in found.binding] == [ARRIVALS]
+    assert len(told) == len(found.gains) + 1
+
+
+def test_explain_names_what_binds_and_what_it_would_take(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("plan", app, ["explain", str(file), "--json", "-"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    gains = {use["resource"]: use["gain"] for use in found["uses"]}
+    binding = [use["resource"] for use in found["uses"] if use["binds"]]
+    assert binding
+    assert max(gains, key=gains.__getitem__) in binding
+    assert any("cheapest that holds 300 jobs/s" in line for line in found["why"])
+    assert found["more_capacity"]["goal_requests_per_s"] > 300
+    held = [change for change in found["more_capacity"]["changes"] if change["holds"]]
+    assert held
+
+
+def test_the_commands_take_the_answer_of_a_network(file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert run_command("plan", app, ["whatif", str(file), "--rate", "x1.01", "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["holds"] is True
+    assert run_command("plan", app, ["compare", str(file), str(file), "--json", str(out)]) == 0
+    assert (
+        run_command(
+            "plan", app, ["report", str(file), "--html", str(tmp_path / "page.html"), "--csv", str(tmp_path / "t")]
+        )
+        == 0
+    )
+    assert {"plans.csv", "stages.csv", "curve.csv", "report.json"} <= {path.name for path in (tmp_path / "t").iterdir()}
+    assert read_network_answer(file) is not None
+    for wrong in (["--workload", "chat"], ["--set", "kv_dtype=fp8"], ["--alternative", "9", "--rate", "x2"], []):
+        assert run_command("plan", app, ["whatif", str(file), *wrong]) == 2
+
+
+def test_a_refusal_is_explained_and_has_nothing_to_change(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "no.json"
+    refused = plan_network(network_request(KEYS | {"slo": "e2e.p90=0.1ms"}))
+    file.write_text(json.dumps(refused.document()))
+    assert run_command("plan", app, ["explain", str(file)]) == 0
+    assert "No deployment of" in capsys.readouterr().out
+    assert run_command("plan", app, ["whatif", str(file), "--rate", "x2"]) == 2
+    assert "has no plan" in capsys.readouterr().err
+
+
+def test_the_kernels_of_a_job_add_up_to_its_stages() -> None:
+    for model, steps in (("resnet50", None), ("wan2.1-t2v-1.3b", 4)):
+        found = analyze_job(JobQuery(model, "h100", 1, None, steps))
+        document = job_document(found)
+        assert sum(row["seconds"] for row in document["operators"]) == pytest.approx(document["job"]["device_s"])
+        assert sum(document["bound_s"].values()) == pytest.approx(document["job"]["device_s"])
+        assert document["job"]["seconds"] == pytest.approx(sum(stage["total_s"] for stage in document["stages"]))
+        assert document["batches"][0]["seconds"] == pytest.approx(document["job"]["seconds"])
+
+
+def test_analyze_takes_a_network_and_refuses_tokens(tmp_path: Path) -> None:
+    given = ["analyze", "--model", "sam2.1-large", "--hw", "h100"]
+    assert run_command("plan", app, [*given, "--batch", "2", "--html", str(tmp_path / "a.html")]) == 0
+    assert "sam2.1-large" in (tmp_path / "a.html").read_text()
+    for wrong in (
+        ["--context", "5"],
+        ["--images", "2"],
+        ["--mode", "fast"],
+        ["--weight-dtype", "int3"],
+        ["--batch", "0"],
+    ):
+        assert run_command("plan", app, [*given, *wrong]) == 2
+    assert run_command("plan", app, ["analyze", "--model", "llama3.1-8b", "--hw", "h100", "--job", "512x512"]) == 2
