@@ -16,9 +16,8 @@ from catalogs.deployments.routing import RouterOptions
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 from simulator.cache.lora_slots import check_adapters
-from simulator.cache.offload import OffloadTierPair
 from simulator.cluster.clients import ClientTimeouts, ClosedLoopClients, Frontend, RetryTracker
-from simulator.cluster.compiled import Pool
+from simulator.cluster.compiled import Pool, kv_pools
 from simulator.cluster.kv_transfer import DisaggregationPolicy, InstantTransfer, KvTransfer, LinkTraffic, TransferLinks
 from simulator.cluster.provisioning import PendingReplicas, ReplicaSlots
 from simulator.cluster.routers.base import ReplicaView
@@ -33,7 +32,7 @@ from simulator.engine.context import EngineContext
 from simulator.engine.event_log import EventLog
 from simulator.engine.invariants import check_drained, check_schedule
 from simulator.engine.replica import Replica
-from simulator.schedulers.registry import scheduler_class
+from simulator.schedulers.registry import check_role
 
 
 class Controller(Protocol):
@@ -59,24 +58,6 @@ class RunOptions:
     controllers: tuple[Controller, ...] = ()
     journal: EventLog | None = None  # the log to which the run appends its events
     processes: int = 1  # number of processes that share independent replicas (simulator/cluster/parallel.py)
-
-
-def kv_pools(pools: Sequence[Pool]) -> dict[int, OffloadTierPair]:
-    """Return the KV pool of each model whose replicas share one.
-
-    Raises:
-        InputError: They share it, and their blocks are not of one size.
-    """
-    found: dict[int, OffloadTierPair] = {}
-    for model in {pool.model for pool in pools}:
-        sharing = [pool for pool in pools if pool.model == model and pool.rules.offload and pool.rules.offload.shared]
-        sizes = {pool.rules.block_size for pool in sharing}
-        if len(sizes) > 1:
-            raise InputError("replicas that share a KV pool need the same block_size", max(sizes), str(min(sizes)))
-        tiers = OffloadTierPair.pooled((pool.rules.offload, pool.replicas) for pool in sharing if pool.rules.offload)
-        if tiers is not None:
-            found[model] = tiers
-    return found
 
 
 class Cluster:
@@ -140,12 +121,7 @@ class Cluster:
         declared = max(pool.rules.max_output_tokens, max(output_tokens, default=0))
         check_adapters(self.requests.adapters, pool.rules.lora)
         keys, unit_blocks = content_keys(self.requests, pool.rules)
-        scheduler = scheduler_class(pool.rules)
-        if pool.role == "prefill" and not scheduler.hands_over:
-            raise InputError("this engine cannot hand requests over to a decode replica", pool.rules.policy, "vllm-v1")
-        if pool.role == "decode" and not scheduler.takes_over:
-            policy = pool.rules.policy + (" with LoRA adapters" if pool.rules.lora is not None else "")
-            raise InputError("this scheduler cannot take over requests from a prefill replica yet", policy, "vllm-v1")
+        check_role(pool.rules, pool.role)
         context = EngineContext(
             clock=self.clock,
             rules=replace(pool.rules, unit_blocks=unit_blocks, max_output_tokens=declared),

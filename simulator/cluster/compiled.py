@@ -5,6 +5,7 @@ A Pool describes identical replicas: their scheduling rules, step costs, number 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +21,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.host_copies import copy_rates
 from catalogs.units import GIGA
 from catalogs.workloads.workload import Workload
-from simulator.cache.offload import OffloadRules, SwapRules
+from simulator.cache.offload import OffloadRules, OffloadTierPair, SwapRules
 from simulator.cluster.kv_transfer import DisaggregationPolicy
 from simulator.core.batch import BatchShape
 from simulator.core.step_timer import StepTimer
@@ -296,3 +297,21 @@ class Pool:
     role: Role = "both"
     model: int = 0
     compiled: CompiledDeployment | None = None
+
+
+def kv_pools(pools: Sequence[Pool]) -> dict[int, OffloadTierPair]:
+    """Return the KV pool of each model whose replicas share one.
+
+    Raises:
+        InputError: They share it, and their blocks are not of one size.
+    """
+    found: dict[int, OffloadTierPair] = {}
+    for model in {pool.model for pool in pools}:
+        sharing = [pool for pool in pools if pool.model == model and pool.rules.offload and pool.rules.offload.shared]
+        sizes = {pool.rules.block_size for pool in sharing}
+        if len(sizes) > 1:
+            raise InputError("replicas that share a KV pool need the same block_size", max(sizes), str(min(sizes)))
+        tiers = OffloadTierPair.pooled((pool.rules.offload, pool.replicas) for pool in sharing if pool.rules.offload)
+        if tiers is not None:
+            found[model] = tiers
+    return found

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from catalogs.deployments.layout import Role
 from catalogs.errors import InputError, nearest_name
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.continuous_batching import ContinuousBatching
@@ -104,6 +105,20 @@ def scheduler_class(rules: EngineRules) -> type[ContinuousBatching]:
         name = variants[0].words if variants else "this scheduler"
         raise InputError(f"{name} allows only one batch in flight", f"pipeline_parallel: {rules.pipeline_stages}", "1")
     return made
+
+
+def check_role(rules: EngineRules, role: Role) -> None:
+    """Check that the scheduler of a replica can play the role of its pool.
+
+    Raises:
+        InputError: As `scheduler_class`; or it cannot hand requests over to decode replicas, or take them over.
+    """
+    scheduler = scheduler_class(rules)
+    if role == "prefill" and not scheduler.hands_over:
+        raise InputError("this engine cannot hand requests over to a decode replica", rules.policy, "vllm-v1")
+    if role == "decode" and not scheduler.takes_over:
+        policy = rules.policy + (" with LoRA adapters" if rules.lora is not None else "")
+        raise InputError("this scheduler cannot take over requests from a prefill replica yet", policy, "vllm-v1")
 
 
 def make_scheduler(rules: EngineRules, first: Scheduler | None = None) -> Scheduler:
