@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from calibration.importers.profilers.nsight_systems import torch_sizes
-from calibration.importers.profilers.trace import KERNEL, DeviceWork, OperatorCall, ProfilerTrace
+from calibration.importers.profilers.trace import KERNEL, DeviceWork, ProfiledCall, ProfilerTrace
 from catalogs.errors import InputError
 from catalogs.io.input_files import MOST_DATA_BYTES, read_text
 
@@ -51,7 +51,7 @@ def read_nsight_compute(path: Path) -> ProfilerTrace:
         raise InputError("this is not a CSV of Nsight Compute (it has no header line)", str(path), START + ",…")
     lines = list(csv.DictReader(io.StringIO(text[place:]), restval=""))
     kernels = _details(lines) if lines and "Metric Name" in lines[0] else _raw(lines)
-    calls: list[OperatorCall] = []
+    calls: list[ProfiledCall] = []
     work: list[DeviceWork] = []
     at_s, n_left_out, last = 0.0, 0, ("", "")
     for line, duration_s in kernels:
@@ -62,7 +62,7 @@ def read_nsight_compute(path: Path) -> ProfilerTrace:
         if operator is not None and (operator, line.get("Process ID", "")) != last:
             last = operator, line.get("Process ID", "")
             sizes = torch_sizes(operator) or ()
-            calls.append(OperatorCall(operator.partition(",")[0], "", at_s, at_s, sizes))
+            calls.append(ProfiledCall(operator.partition(",")[0], "", at_s, at_s, sizes))
         call = len(calls) - 1 if operator is not None else None
         device = line.get("Device", "0")
         number = int(device) if device.isdigit() else 0

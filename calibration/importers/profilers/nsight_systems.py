@@ -29,7 +29,7 @@ from calibration.importers.profilers.trace import (
     CallsOfThreads,
     DeviceWork,
     NamedRange,
-    OperatorCall,
+    ProfiledCall,
     ProfilerTrace,
     SampledMetric,
     Sizes,
@@ -108,7 +108,7 @@ class _Export:
                 return int(row["utcEpochNs"]) * _NS
         return None
 
-    def _nvtx(self) -> tuple[tuple[OperatorCall, ...], tuple[NamedRange, ...]]:
+    def _nvtx(self) -> tuple[tuple[ProfiledCall, ...], tuple[NamedRange, ...]]:
         """Return the ranges of torch's operators as calls, and all other ranges."""
         calls, ranges = [], []
         for row in self._rows("NVTX_EVENTS"):
@@ -119,12 +119,12 @@ class _Export:
             sizes = torch_sizes(text)
             if sizes is not None and row["eventType"] == _PUSH_POP:
                 name = text.partition(",")[0]
-                calls.append(OperatorCall(name, str(row["globalTid"]), start_s, end_s, sizes))
+                calls.append(ProfiledCall(name, str(row["globalTid"]), start_s, end_s, sizes))
             else:
                 ranges.append(NamedRange(text, start_s, end_s))
         return tuple(calls), tuple(ranges)
 
-    def _work(self, calls: tuple[OperatorCall, ...]) -> Iterator[DeviceWork]:
+    def _work(self, calls: tuple[ProfiledCall, ...]) -> Iterator[DeviceWork]:
         threads = CallsOfThreads(calls)
         launches = {
             (row["globalTid"] >> 24, row["correlationId"]): (str(row["globalTid"]), row["start"] * _NS)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from calibration.importers.profilers.trace import KERNEL, OperatorCall, ProfilerTrace, dtype_in, parents
+from calibration.importers.profilers.trace import KERNEL, ProfiledCall, ProfilerTrace, dtype_in, parents
 from calibration.operators.operators import extents
 
 if TYPE_CHECKING:
@@ -159,17 +159,17 @@ def _text(values: tuple[Any, ...]) -> str:
     return ";".join(extents(v) if isinstance(v, tuple) else str(v) for v in values)
 
 
-def _typed(call: OperatorCall, kernels: str) -> OperatorCall:
+def _typed(call: ProfiledCall, kernels: str) -> ProfiledCall:
     """Return a call whose trace states no number formats (an NVTX range) with that in the names of its kernels."""
     if any(call.dtypes):
         return call
     found = dtype_in(kernels)
-    return OperatorCall(
+    return ProfiledCall(
         call.name, call.thread, call.start_s, call.end_s, call.sizes, tuple(found if s else "" for s in call.sizes)
     )
 
 
-def _tensors(call: OperatorCall, ranks: Mapping[int, int]) -> list[tuple[int, ...]]:
+def _tensors(call: ProfiledCall, ranks: Mapping[int, int]) -> list[tuple[int, ...]]:
     """Return the sizes of the arguments at positions with their expected number of dimensions.
 
     Raises:
@@ -183,21 +183,21 @@ def _tensors(call: OperatorCall, ranks: Mapping[int, int]) -> list[tuple[int, ..
     return found
 
 
-def _dtype(call: OperatorCall, position: int) -> str:
+def _dtype(call: ProfiledCall, position: int) -> str:
     dtype = call.dtypes[position] if position < len(call.dtypes) else ""
     if not dtype:
         raise NoRow("the number format is not known")
     return dtype
 
 
-def _value(call: OperatorCall, position: int) -> str:
+def _value(call: ProfiledCall, position: int) -> str:
     return call.values[position] if position < len(call.values) else ""
 
 
-def _product(first: int) -> Callable[[OperatorCall, bool], Row]:
+def _product(first: int) -> Callable[[ProfiledCall, bool], Row]:
     """Return the converter of a product of two matrices whose first factor is the argument `first`."""
 
-    def convert(call: OperatorCall, on_device: bool) -> Row:
+    def convert(call: ProfiledCall, on_device: bool) -> Row:
         (m, k), (k2, n) = _tensors(call, {first: 2, first + 1: 2})
         if k != k2:
             raise NoRow("the sizes are not those of this operator")
@@ -213,8 +213,8 @@ def _matmul(sizes: dict[str, Any], batch: float, shared: int, dtype: str) -> dic
     return {**sizes, "batch": batch, "shared": shared, "dtype": dtype}
 
 
-def _batched(first: int) -> Callable[[OperatorCall, bool], Row]:
-    def convert(call: OperatorCall, _: bool) -> Row:
+def _batched(first: int) -> Callable[[ProfiledCall, bool], Row]:
+    def convert(call: ProfiledCall, _: bool) -> Row:
         (batch, m, k), (b2, k2, n) = _tensors(call, {first: 3, first + 1: 3})
         if (batch, k) != (b2, k2):
             raise NoRow("the sizes are not those of this operator")
@@ -224,10 +224,10 @@ def _batched(first: int) -> Callable[[OperatorCall, bool], Row]:
     return convert
 
 
-def _attention(causal: int, mask: int | None, kernel: str) -> Callable[[OperatorCall, bool], Row]:
+def _attention(causal: int, mask: int | None, kernel: str) -> Callable[[ProfiledCall, bool], Row]:
     """Return the converter of scaled_dot_product_attention with `is_causal` and a mask at these positions."""
 
-    def convert(call: OperatorCall, _: bool) -> Row:
+    def convert(call: ProfiledCall, _: bool) -> Row:
         query, key, _value_sizes = _tensors(call, {0: 4, 1: 4, 2: 4})
         sequences, n_heads, queries, head_dim = query
         n_kv_heads, keys = key[1], key[2]
@@ -256,7 +256,7 @@ def _attention(causal: int, mask: int | None, kernel: str) -> Callable[[Operator
     return convert
 
 
-def _convolution(call: OperatorCall, _: bool) -> Row:
+def _convolution(call: ProfiledCall, _: bool) -> Row:
     """Convert aten::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)."""
     rank = len(call.sizes[0]) if call.sizes else 0
     if not 3 <= rank <= 5:
@@ -303,7 +303,7 @@ def _listed(text: str, n: int) -> tuple[int, ...]:
 
 
 #: The converter of each torch operator that gives rows: it gets the call and whether it ran on an accelerator.
-CONVERTERS: Final[Mapping[str, Callable[[OperatorCall, bool], Row]]] = {
+CONVERTERS: Final[Mapping[str, Callable[[ProfiledCall, bool], Row]]] = {
     "aten::mm": _product(0),
     "aten::addmm": _product(1),
     "aten::_scaled_mm": _product(0),

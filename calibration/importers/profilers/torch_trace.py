@@ -25,7 +25,7 @@ from calibration.importers.profilers.trace import (
     CallsOfThreads,
     DeviceWork,
     NamedRange,
-    OperatorCall,
+    ProfiledCall,
     ProfilerTrace,
     Sizes,
     dtype_in,
@@ -120,14 +120,14 @@ def _thread(event: dict[str, Any]) -> str:
     return f"{event.get('pid')}/{event.get('tid')}"
 
 
-def _call(event: dict[str, Any], base_us: float, path: Path) -> OperatorCall:
+def _call(event: dict[str, Any], base_us: float, path: Path) -> ProfiledCall:
     found = event.get("args")
     args = found if isinstance(found, dict) else {}
     types, values = (_listed(args, key) for key in ("Input type", "Concrete Inputs"))
     sizes = tuple(_sizes(each) for each in _listed(args, "Input Dims"))
     dtypes = tuple(dtype_in(str(each)) if size else "" for each, size in zip(types, sizes, strict=False))
     name, (start_s, end_s) = str(event.get("name", "")), _span(event, base_us, path)
-    return OperatorCall(name, _thread(event), start_s, end_s, sizes, dtypes, tuple(map(str, values)))
+    return ProfiledCall(name, _thread(event), start_s, end_s, sizes, dtypes, tuple(map(str, values)))
 
 
 def _listed(args: dict[str, Any], key: str) -> list[Any]:
@@ -144,7 +144,7 @@ def _sizes(value: Any) -> Sizes:
 def _device_work(
     events: list[dict[str, Any]],
     operators: list[dict[str, Any]],
-    calls: tuple[OperatorCall, ...],
+    calls: tuple[ProfiledCall, ...],
     base_us: float,
     path: Path,
 ) -> Iterator[DeviceWork]:

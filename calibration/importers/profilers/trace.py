@@ -22,7 +22,7 @@ TO_DEVICE, TO_HOST, ON_DEVICE = "to_device", "to_host", "on_device"
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorCall:
+class ProfiledCall:
     """A call of a torch operator on a thread of the host.
 
     Attributes:
@@ -124,7 +124,7 @@ class ProfilerTrace:
 
     profiler: str
     source: str
-    calls: tuple[OperatorCall, ...]
+    calls: tuple[ProfiledCall, ...]
     work: tuple[DeviceWork, ...]
     ranges: tuple[NamedRange, ...] = ()
     metrics: tuple[SampledMetric, ...] = ()
@@ -139,7 +139,7 @@ class ProfilerTrace:
         return any(each.kind == KERNEL for each in self.work)
 
 
-def parents(calls: Sequence[OperatorCall]) -> list[int | None]:
+def parents(calls: Sequence[ProfiledCall]) -> list[int | None]:
     """Return the position of the call that encloses each call on its thread; None for an outermost call."""
     order = sorted(range(len(calls)), key=lambda i: (calls[i].thread, calls[i].start_s, -calls[i].end_s))
     found: list[int | None] = [None] * len(calls)
@@ -156,7 +156,7 @@ def parents(calls: Sequence[OperatorCall]) -> list[int | None]:
 class CallsOfThreads:
     """Finds the innermost call of a thread that was running at a time."""
 
-    def __init__(self, calls: Sequence[OperatorCall]) -> None:
+    def __init__(self, calls: Sequence[ProfiledCall]) -> None:
         self._calls, self._parents = calls, parents(calls)
         self._starts: dict[str, list[tuple[float, int]]] = {}
         for i in sorted(range(len(calls)), key=lambda i: (calls[i].start_s, -calls[i].end_s)):

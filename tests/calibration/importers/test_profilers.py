@@ -22,7 +22,7 @@ from calibration.importers.profilers.trace import (
     KERNEL,
     CallsOfThreads,
     DeviceWork,
-    OperatorCall,
+    ProfiledCall,
     ProfilerTrace,
     dtype_in,
     parents,
@@ -304,7 +304,7 @@ def test_the_innermost_call_is_the_shortest_one_around_a_time(seed: int) -> None
         inside = [] if depth == 0 else [s for a, b in cuts.reshape(2, 2) for s in nested(float(a), float(b), depth - 1)]
         return [(start, end), *inside]
 
-    calls = [OperatorCall("a", "t", start, end) for start, end in nested(0.0, 1.0, 3)]
+    calls = [ProfiledCall("a", "t", start, end) for start, end in nested(0.0, 1.0, 3)]
     found, at_s = CallsOfThreads(calls), float(draw.uniform(-0.1, 1.1))
     around = [i for i, call in enumerate(calls) if call.start_s <= at_s <= call.end_s]
     assert found.innermost("t", at_s) == (min(around, key=lambda i: calls[i].duration_s) if around else None)
@@ -320,7 +320,7 @@ def test_the_innermost_call_is_the_shortest_one_around_a_time(seed: int) -> None
 
 def test_own_times_add_up_to_the_outermost_calls() -> None:
     spans = [(0.0, 10.0), (1.0, 4.0), (2.0, 3.0), (5.0, 9.0), (20.0, 21.0)]
-    trace = ProfilerTrace("p", "s", tuple(OperatorCall("a", "t", *span) for span in spans), ())
+    trace = ProfilerTrace("p", "s", tuple(ProfiledCall("a", "t", *span) for span in spans), ())
     assert CallTimes(trace).own_s == [3.0, 2.0, 1.0, 4.0, 1.0]
     work = (DeviceWork(KERNEL, "k", 0, 30.0, 32.0, 2), DeviceWork(KERNEL, "k", 0, 32.0, 33.0, None))
     on_device = CallTimes(ProfilerTrace("p", "s", trace.calls, work))
