@@ -80,8 +80,8 @@ def run(task: Task) -> JobResult:
     task.report(0, None, "simulating", None)
     options = question.model_dump(exclude={"deployment", "trace_window", "time_step", "workload"})
     simulate(
-        Path("deployment.yaml"),
-        question.workload,
+        deployment=Path("deployment.yaml"),
+        workload=question.workload,
         json_file="out.json",
         requests_out=Path(REQUESTS),
         chrome_trace=Path(TRACE),
