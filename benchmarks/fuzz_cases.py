@@ -17,7 +17,7 @@ from catalogs.deployments.faults import Fault, Retries
 from catalogs.deployments.queueing import Queueing
 from catalogs.deployments.resolve import BLOCK_SIZES
 from catalogs.deployments.routing import ROUTER_OPTIONS
-from catalogs.deployments.schema import SHARED_KEYS, Deployment
+from catalogs.deployments.schema import ENCODE_KEYS, SHARED_KEYS, Deployment
 from catalogs.engines.files import list_engines
 from catalogs.hardware.catalog import list_hardware
 from catalogs.models.catalog import list_models, load_model
@@ -183,6 +183,11 @@ def _half(d: Drawer) -> dict[str, Any]:
     return {key: value for key, value in own.items() if key not in ("model", "replicas")}
 
 
+def _encode(d: Drawer) -> dict[str, Any]:
+    own = _pool_keys(d, "encoder_pool", 0.2)
+    return {key: value for key, value in own.items() if key in ENCODE_KEYS}
+
+
 def _pools(d: Drawer) -> list[dict[str, Any]]:
     roles = d.rng.choice((("both",), ("both", "both"), ("prefill", "decode"), ("prefill", "decode", "decode")))
     named = [{} if role == "both" and d.rng.random() < 0.5 else {"role": role} for role in roles]
@@ -295,6 +300,7 @@ DOMAINS: Final[dict[str, Domain]] = {
     "gpu_memory_utilization": _of(0.3, 0.6, 0.8, 0.9, 1.0),
     "disaggregation.prefill": _half,
     "disaggregation.decode": _half,
+    "encoder_pool.encode": _encode,
     "prefill_replicas": _of(1, 1, 2),
     "decode_replicas": _of(1, 1, 2),
     "max_local_prefill_tokens": _whole(1, 2000),
