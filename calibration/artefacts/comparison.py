@@ -12,7 +12,7 @@ import numpy as np
 from calibration.artefacts.checking import read_manifest
 from calibration.artefacts.contents import REQUESTS, RESULTS, ROWS, read_rows
 from calibration.artefacts.recording import file_digest
-from calibration.artefacts.request_summary import METRICS, column, groups, statistics_of
+from calibration.artefacts.request_summary import METRICS, column, groups
 from catalogs.arrays import FloatArray
 from catalogs.statistics import mean_ratio, resampled_interval
 
@@ -127,11 +127,6 @@ def ratio_interval(
         paired: Whether the values belong to the same requests, which are then drawn together; n equals m.
     """
     return resampled_interval((first, second), mean_ratio, INTERVAL, _RESAMPLES, rng, paired)
-
-
-def statistics_table(folder: Path) -> dict[str, dict[str, float]]:
-    """Return the statistics of every run of an artefact."""
-    return {name: statistics_of(rows) for name, rows in groups(read_rows(folder, REQUESTS)).items()}
 
 
 def _runs(folder: Path) -> dict[str, list[Mapping[str, Any]]]:

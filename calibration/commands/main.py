@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -279,14 +281,28 @@ def _profile(options: ProfileOptions, dry_run: bool, machine: Path | None) -> Pr
         for text in plan_lines(plan(job, limit_s(options.budget_s)), job):
             typer.echo(text)
         raise typer.Exit
-    if machine is None:
-        done = run_profile(options)
-    else:
-        from calibration.report.machine_page import recorded_profile
-
-        done = recorded_profile(machine, lambda: run_profile(options))
+    done = run_profile(options) if machine is None else _recorded(machine, lambda: run_profile(options))
     counts = ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in done.counts.items() if n)
     typer.echo(f"{done.folder}: {counts}", err=True)
+    return done
+
+
+def _recorded(folder: Path, run: Callable[[], ProfileResult]) -> ProfileResult:
+    """Run a profile while the machine is sampled, and write the trace with one phase for each queue of shapes.
+
+    Raises:
+        InputError: The folder holds a trace already.
+    """
+    from calibration.machine_trace.folder import check_new_trace
+    from calibration.machine_trace.sampler import MachineSampler, profile_phases
+    from calibration.report.machine_page import write_trace_and_page
+
+    check_new_trace(folder)
+    with MachineSampler(lambda: {os.getpid()}) as sampler:
+        done = run()
+    trace = sampler.trace
+    phases = profile_phases(done.session.rows, trace.began_unix_s or 0.0)
+    write_trace_and_page(folder, replace(trace, phases=phases), ())
     return done
 
 

@@ -7,7 +7,7 @@ NCCL for large ones), so the curve includes the engine's size rule. Other kinds 
 - More ranks than measured: wire time grows as the ring's share, the floor with log2(ranks). Ranks are those of one
   node; the simulator, which knows the nodes, adds the network time (simulator/costs/pricing.py).
 - Messages larger than those measured over these ranks, where two ranks were measured at them: wire time of two ranks,
-  by the ring's share. That is so where the rows of more ranks are of a host that holds peers back
+  by the ring's share. That is so where the rows of more ranks are of a host that slows copies between peers
   (rows/physics_check.py): both all-reduces and NCCL's of the public L40S tables move 19 GB/s between two of them, and
   4 and 2 GB/s among four and eight.
 - Over PCIe, a ring of more than two ranks crosses bridges of the host (PCIE_SHARE).
@@ -146,7 +146,7 @@ class CollectiveModel:
         kind, name = op.kind.replace("_", "-"), self.fitted_on.accelerator.name
         return (
             f"{kind} over {op.ranks} {name}: above {limit / KIB:g} KiB derived from two of them, because the public "
-            "rows are of a host that holds peers back (as with IOMMU or ACS on)"
+            "rows are of a host that slows copies between peers (as with IOMMU or ACS on)"
         )
 
     def joined(self, lender: CollectiveModel) -> CollectiveModel:

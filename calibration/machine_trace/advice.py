@@ -24,7 +24,7 @@ LEAST_GAIN: Final = 0.005
 #: An engine that moves fewer bytes per second does not use a disk.
 _LEAST_TRAFFIC: Final = 1e6
 
-#: Cores from which a process is said to use its whole core, and those that the rest of an engine uses at least.
+#: Cores from which a process counts as using its whole core, and those that the rest of an engine uses at least.
 _FULL_CORE, _LEAST_CORES = 0.9, 0.1
 
 #: Bytes touched by the measurement of a page fault.
@@ -143,7 +143,7 @@ def _threads(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
 def _api_processes(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
     """An API process runs on one core, and two of them share its work: of the time in which it is full, half is left.
 
-    A server whose API and engine are one process (llama.cpp, transformers) has no such choice.
+    A server whose API and engine are one process (llama.cpp, transformers) has no such option.
     """
     busiest = engine.mean("engine.api_busiest")
     if engine.mean("engine.cpu") - busiest < _LEAST_CORES:

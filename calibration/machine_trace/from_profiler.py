@@ -1,4 +1,4 @@
-"""What a profiler recorded as signals of a trace of the machine: alone, or among those that were sampled meanwhile.
+"""Turns the trace of a profiler into signals of the machine: alone, or added to those that were sampled meanwhile.
 
 Kernels, copies and operators become counters that rise while they run, so that the shown rate is the mean number at
 work, and their bytes are spread over their time. A sampled metric becomes its mean around each sample.

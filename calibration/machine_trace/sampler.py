@@ -7,8 +7,8 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -32,6 +32,26 @@ class Phase:
     name: str
     start_s: float
     end_s: float
+
+
+def profile_phases(rows: Sequence[Mapping[str, Any]], began_unix_s: float) -> tuple[Phase, ...]:
+    """Return the families of shapes of a profile as phases, without rows of earlier sessions.
+
+    Args:
+        rows: The rows in the order in which they were measured.
+        began_unix_s: Start of the trace on the clock of the machine, seconds since 1970.
+    """
+    found: list[Phase] = []
+    for row in rows:
+        start_s = float(row.get("at", 0.0)) - began_unix_s
+        if start_s < 0:
+            continue
+        end_s = start_s + float(row.get("elapsed_s", 0.0))
+        if found and found[-1].name == row["family"]:
+            found[-1] = replace(found[-1], end_s=end_s)
+        else:
+            found.append(Phase(str(row["family"]), start_s, end_s))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

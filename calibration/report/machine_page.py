@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from calibration.machine_trace.advice import page_fault_costs
 from calibration.machine_trace.disturbances import disturbances
-from calibration.machine_trace.folder import check_new_trace, document, write_trace
+from calibration.machine_trace.folder import document, write_trace
 from calibration.machine_trace.readings import moment_text, quantity, value_text
-from calibration.machine_trace.sampler import MachineSampler, MachineTrace, Phase
+from calibration.machine_trace.sampler import MachineTrace
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically
 from catalogs.ui import html_page
 from catalogs.ui.html_page import Markup, Page, PageSection
 from catalogs.ui.words import percent
-
-if TYPE_CHECKING:
-    from calibration.profile.local_run import ProfileResult
 
 #: Name of the page in the folder of a trace.
 PAGE: Final = "machine.html"
@@ -61,41 +56,6 @@ def write_trace_and_page(folder: Path, trace: MachineTrace, requests: Sequence[M
         write_page(trace, requests, document(trace, requests, page_fault_costs()), folder / PAGE)
 
 
-def recorded_profile(folder: Path, run: Callable[[], ProfileResult]) -> ProfileResult:
-    """Run a profile while the machine is sampled, with the shapes of one queue after another as phases.
-
-    Raises:
-        InputError: The folder holds a trace already.
-    """
-    check_new_trace(folder)
-    with MachineSampler(lambda: {os.getpid()}) as sampler:
-        done = run()
-    trace = sampler.trace
-    phases = profile_phases(done.session.rows, trace.began_unix_s or 0.0)
-    write_trace_and_page(folder, replace(trace, phases=phases), ())
-    return done
-
-
-def profile_phases(rows: Sequence[Mapping[str, Any]], began_unix_s: float) -> tuple[Phase, ...]:
-    """Return the families of shapes of a profile as phases; rows of an earlier session lie before the trace.
-
-    Args:
-        rows: The rows in the order in which they were measured.
-        began_unix_s: Start of the trace on the clock of the machine, seconds since 1970.
-    """
-    found: list[Phase] = []
-    for row in rows:
-        start_s = float(row.get("at", 0.0)) - began_unix_s
-        if start_s < 0:
-            continue
-        end_s = start_s + float(row.get("elapsed_s", 0.0))
-        if found and found[-1].name == row["family"]:
-            found[-1] = replace(found[-1], end_s=end_s)
-        else:
-            found.append(Phase(str(row["family"]), start_s, end_s))
-    return tuple(found)
-
-
 def _advice(found: dict[str, Any]) -> PageSection:
     rows = [[each["change"], f"at most {percent(each['gain'], 1)}", each["because"]] for each in found["advice"]]
     body = html_page.table(("change", "gain of the engine's time", "because"), rows, words=3)
@@ -129,17 +89,17 @@ def _first_token(found: dict[str, Any]) -> list[PageSection]:
         f"A time to first token of {limit_s * 1e3:,.0f} ms or more is among the slowest 1 %. The signals are compared "
         "between the times in which one of these requests waited for its first token and the rest."
     )
-    return [PageSection("While p99 of the first token happened", (words, _compared(found["while_first_token_slow"])))]
+    return [PageSection("During the slowest 1 % of first tokens", (words, _compared(found["while_first_token_slow"])))]
 
 
 def _slow(found: dict[str, Any]) -> PageSection:
     if found["slow_from_s"] is None:
-        return PageSection("While p99 happened", (html_page.paragraph("The trace has no requests."),))
+        return PageSection("During the slowest 1 % of requests", (html_page.paragraph("The trace has no requests."),))
     words = html_page.paragraph(
         f"Requests of {found['slow_from_s'] * 1e3:,.0f} ms or more are the slowest 1 %. The signals are sorted by how "
         "much they differed while these were served, in robust standard deviations. A difference is not yet a cause."
     )
-    return PageSection("While p99 happened", (words, _compared(found["while_slow"])))
+    return PageSection("During the slowest 1 % of requests", (words, _compared(found["while_slow"])))
 
 
 def _compared(signals: list[dict[str, Any]]) -> Markup:

@@ -6,8 +6,8 @@ cache; such rows may reach 4 x the memory bandwidth (the L2 bandwidth of A100, H
 DRAM's). Models clamp what they learn from such rows, because in a real step the weights of every layer pass through
 device memory.
 
-A collective over more than two ranks is rejected where the host held its ranks back: where it takes far longer than the
-same bytes take between two ranks of the same machine.
+A collective over more than two ranks is rejected where the host slowed it: where it takes far longer than the same
+bytes take between two ranks of the same machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WINOGRAD_SPEEDUP: Final = 2.25
 
 #: Collectives over more than two ranks may take up to this multiple of their fixed time plus the time of two ranks by
 #: the ring's share. Eight ranks of the public tables take 0.7 (NVLink), 0.9 (B60) and 1.6 (RTX PRO 6000) times as
-#: long; those of L40S take 8 to 10 times: a host that holds peers back, as with IOMMU or ACS on.
+#: long; those of L40S take 8 to 10 times: a host that slows copies between peers, as with IOMMU or ACS on.
 SLOWEST_RING: Final = 3.0
 
 SKEW_SPEEDUP: Final = 1.75  # skewed routing uses fewer experts than the balanced routing that bytes_moved assumes
@@ -100,10 +100,10 @@ def gate(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> tuple[pd.
 
 
 def held_back(rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Return a mask, shape (n,), of rows of collectives that a host held back.
+    """Return a mask, shape (n,), of rows of collectives that a host slowed.
 
     The largest messages of a number of ranks are compared with two ranks on the same machine. Where the very largest
-    takes longer than SLOWEST_RING allows, all messages are held back down to the first that does not.
+    takes longer than SLOWEST_RING allows, all messages down to the first that does not are marked.
     """
     out = np.zeros(len(rows), dtype=bool)
     for _, table in rows.reset_index(drop=True).groupby(["kind", "graph"]):

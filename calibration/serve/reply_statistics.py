@@ -13,8 +13,6 @@ from calibration.serve.streaming_client import GeneratedReply
 #: Percentiles of the figures of a load.
 _PERCENTILES: Final = {"p50": 50.0, "p90": 90.0, "p99": 99.0}
 
-STATISTICS: Final = ("mean", *_PERCENTILES)
-
 _SECONDS_PER_HOUR: Final = 3600.0
 
 

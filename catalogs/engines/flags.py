@@ -21,6 +21,10 @@ FOLDER: Final = DATA / "launch"
 #: and a `list` takes every word up to the next flag.
 Takes = Literal["int", "float", "text", "json", "list", "optional", "switch", "bare"]
 
+#: What a simulation without a flag means: the times of requests stay the same; they may change, and the simulation does
+#: not show it; the engine has dropped the flag or does nothing for it.
+Effect = Literal["no effect", "not simulated", "deprecated"]
+
 _WITHOUT_VALUE: Final = ("switch", "bare")
 
 
@@ -51,13 +55,12 @@ class FlagGroup(YamlBlock):
 
     Attributes:
         why: Why a simulation does without these flags, or what it leaves out by doing so.
-        kind: "no effect": the times of requests stay the same. "not simulated": they may change, and the simulation
-            does not show it. "deprecated": the engine has dropped the flag or does nothing for it.
+        kind: What a simulation without these flags means.
         flags: The flags by what follows them; a flag with aliases is written "--flag -f".
     """
 
     why: str
-    kind: Literal["no effect", "not simulated", "deprecated"]
+    kind: Effect
     flags: dict[Takes, list[str]]
 
 
@@ -65,16 +68,27 @@ class VariableGroup(YamlBlock):
     """Environment variables that decide no key of deployment.yaml, for one reason; `names` may end in `*`."""
 
     why: str
-    kind: Literal["no effect", "not simulated", "deprecated"]
+    kind: Effect
     names: list[str]
 
 
 class FlagFile(YamlBlock):
-    """One file of data/launch."""
+    """One file of data/launch.
+
+    Attributes:
+        style: How the engine parses its command line. "argparse" accepts unique abbreviations of a flag.
+        underscores: Whether underscores in a flag are read as dashes.
+        dotted: Whether `--json.key value` states one key of a JSON value.
+        flags: The flags that decide keys of deployment.yaml, by their name.
+        others: All other flags.
+        variables: Environment variables that the engine reads.
+        source: Where the flags were read.
+        as_of: The month in which they were read.
+    """
 
     style: Literal["argparse", "click", "plain"]
-    underscores: bool = False  # underscores in a flag are read as dashes
-    dotted: bool = False  # `--json.key value` states one key of a JSON value
+    underscores: bool = False
+    dotted: bool = False
     flags: dict[str, FlagRow]
     others: list[FlagGroup] = Field(default_factory=list)
     variables: list[VariableGroup] = Field(default_factory=list)
@@ -88,8 +102,8 @@ class Flag:
 
     name: str
     takes: Takes
-    row: FlagRow | None  # None: it decides no key
-    kind: str = ""
+    row: FlagRow | None  # None: it decides no key, for the reason that `kind` and `why` state
+    kind: Effect = "no effect"
     why: str = ""
 
     @property
@@ -100,13 +114,16 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class FlagTable:
-    """The flags of one command line, and the environment variables that its engine reads."""
+    """The flags of one command line, by every spelling, and the environment variables that its engine reads.
+
+    The settings of the parser are those of `FlagFile`.
+    """
 
     name: str
     style: str
     underscores: bool
     dotted: bool
-    flags: dict[str, Flag]  # by every spelling
+    flags: dict[str, Flag]
     variables: tuple[VariableGroup, ...]
     source: str
 

@@ -1,4 +1,4 @@
-"""Measured rates of copies between host memory and an accelerator by page size: a small file of the user.
+"""Measured rates of copies between host memory and an accelerator by page size, in a file of the user's data folder.
 
 `calibrate run` writes it, and the hardware `local` reads it. Swap space and KV offload copy at these rates. Engines
 queue many copies, so a rate is that of the largest copy that was measured, not that of one small copy.

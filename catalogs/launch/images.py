@@ -38,7 +38,7 @@ _LABELS: Final[dict[str, tuple[str | None, str | None]]] = {
 
 #: Kubernetes resources by maker, or by accelerator where a maker has several kinds: the device plug-ins of NVIDIA, AMD,
 #: Intel's GPUs (the xe driver) and Gaudi, and of TPUs in GKE.
-_RESOURCES: Final = {
+RESOURCES: Final = {
     "nvidia": "nvidia.com/gpu",
     "amd": "amd.com/gpu",
     "intel": "gpu.intel.com/xe",
@@ -64,7 +64,7 @@ class ContainerDevice:
         whole, _, part = accelerator.name.partition(":")
         if part:
             return cls("nvidia", f"nvidia.com/mig-{part}", None, None)
-        resource = _RESOURCES[accelerator.name if accelerator.name in _RESOURCES else accelerator.maker]
+        resource = RESOURCES[accelerator.name if accelerator.name in RESOURCES else accelerator.maker]
         return cls(cast("Maker", accelerator.maker), resource, *_LABELS.get(whole, (None, None)))
 
 

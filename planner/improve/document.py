@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final, Self
 
 from pydantic import Field
 
+from catalogs.deployments.resolve import resolve_pools
+from catalogs.deployments.schema import deployment_of_keys
 from catalogs.io.json_block import JsonBlock
 from planner.answer.evaluate import EvaluatedPlan
 from planner.answer.plan_schema import Plan
@@ -19,12 +22,16 @@ class Figures(JsonBlock):
 
     Attributes:
         words: The deployment in words.
+        hardware: The hardware in the form of --hw.
         accelerators: The accelerators that it uses.
+        requests_per_s: The rate at which the latencies were simulated; None: no rate meets every objective.
         capacity_requests_per_s: The highest rate that meets every objective; None: no rate does.
         meets: Whether every objective is met at the rate of the request with its confidence.
         probability_met: The probability of the objective that is met least surely.
         latencies_s: The value of each objective at the rate, by its name, seconds.
         usd_per_hour: The price of an hour; None where no price is known.
+        usd_per_million_output_tokens: The price of a million output tokens; None where no price is known.
+        j_per_output_token: The energy of an output token, joules; None where it is not known.
     """
 
     words: str
@@ -44,16 +51,16 @@ class Figures(JsonBlock):
         """Return the figures of a plan; without a required load, it is enough that some rate meets the objectives."""
         plan = entry.plan
         carries = entry.capacity_requests_per_s is not None
-        return cls.of_plan(plan, entry.candidate.accelerators, entry.met if with_load else carries)
+        return cls.of_plan(plan, entry.met if with_load else carries)
 
     @classmethod
-    def of_plan(cls, plan: Plan, accelerators: int, meets: bool) -> Self:
+    def of_plan(cls, plan: Plan, meets: bool) -> Self:
         """Return the figures of a plan."""
         cost, used = plan.cost, plan.energy
         return cls(
             words=deployment_words(plan.deployment),
             hardware=plan.hardware,
-            accelerators=accelerators,
+            accelerators=accelerators_of(plan.deployment),
             requests_per_s=plan.requests_per_s,
             capacity_requests_per_s=plan.capacity_requests_per_s,
             meets=meets,
@@ -89,8 +96,12 @@ class Savings(JsonBlock):
     """What the new command saves; a positive number is an advantage, and None is not known.
 
     Attributes:
+        usd_per_hour: The price of an hour, US dollars.
         share_of_cost: The share of the cost: of an hour with a required load, otherwise of an output token.
+        accelerators: The accelerators that are no longer used.
+        share_of_energy_per_token: The share of the energy of an output token.
         capacity: The relative gain in capacity.
+        latencies_s: The difference of each objective, by its name, seconds.
     """
 
     usd_per_hour: float | None
@@ -102,7 +113,14 @@ class Savings(JsonBlock):
 
 
 class OtherHardware(JsonBlock):
-    """The best deployment on other hardware; None in `figures` if none meets the objectives there."""
+    """The best deployment on other hardware.
+
+    Attributes:
+        hardware: The hardware in the form of --hw.
+        figures: Its figures; None if no deployment meets the objectives there.
+        command: Its start command; "" without figures.
+        reason: Why no deployment meets the objectives; "" with figures.
+    """
 
     hardware: str
     figures: Figures | None
@@ -114,10 +132,24 @@ class Improvement(JsonBlock):
     """The whole document.
 
     Attributes:
+        request: The request that was planned.
+        command: The command or the file that was read.
+        notes: The notes of the reader on each flag.
+        deployment: The present deployment, every null filled in.
         feasible: Whether the new command (or the present one, where nothing better was found) meets the objectives.
         improves: Whether the new command is better than the present one by more than a tie.
         today: The figures of the present command; None if it cannot start.
         why_not_today: Why it cannot start; "" if it can.
+        changes: Every change, the recommended ones first.
+        improved: The figures of the new command; None if it cannot start.
+        improved_deployment: The keys of its deployment.yaml.
+        new_command: The new command; "" if it cannot start.
+        command_notes: Further steps for the operator.
+        saves: What the new command saves; None if one of the two cannot start.
+        infeasible: What binds where no deployment on the hardware meets the objectives.
+        what_would_meet_it: Changes of the request or the hardware that would.
+        other_hardware: The best deployment on each of --other-hw.
+        seconds: The time that the study took.
         confidence: The probability that the new command meets every objective.
     """
 
@@ -141,6 +173,16 @@ class Improvement(JsonBlock):
     what_would_meet_it: list[str] = Field(default_factory=list)
     other_hardware: list[OtherHardware] = Field(default_factory=list)
     seconds: float
+
+
+def accelerators_of(keys: Mapping[str, Any]) -> int:
+    """Return the accelerators of all replicas of a deployment.
+
+    Raises:
+        InputError: The deployment is invalid.
+    """
+    pools = resolve_pools(deployment_of_keys(dict(keys), "the deployment of the plan"))
+    return sum(pool.replicas * pool.accelerators_per_replica for pool in pools)
 
 
 def savings(today: Figures, improved: Figures, with_load: bool) -> Savings:

@@ -1,4 +1,4 @@
-"""What to change in a deployment that runs today: its figures, the best one on its hardware, and each change alone.
+"""Finds what to change in a running deployment: its figures, the best one on its hardware, and each change alone.
 
 The search is that of `plan` on the hardware and the engine of the command. The difference between its answer and the
 present deployment is a set of changes; each is simulated alone, and then they are made one after another, the most
@@ -258,24 +258,9 @@ def _elsewhere(request: PlanRequest, hardware: str, report: Report) -> OtherHard
         return OtherHardware(hardware=hardware, figures=None, command="", reason=reason)
     return OtherHardware(
         hardware=best.hardware,
-        figures=Figures.of_plan(best, accelerators_of(best), True),
+        figures=Figures.of_plan(best, True),
         command=best.command,
     )
-
-
-def accelerators_of(plan: Plan) -> int:
-    """Return the accelerators that a plan uses."""
-    block = plan.deployment
-    sizes = ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel")
-
-    def of(keys: Mapping[str, Any], replicas: int) -> int:
-        return replicas * math.prod(int(keys.get(size) or 1) for size in sizes)
-
-    split = block.get("disaggregation")
-    if split:
-        prefill = {**block, **split["prefill"]}
-        return of(block, int(split["decode_replicas"])) + of(prefill, int(split["prefill_replicas"]))
-    return of(block, int(block["replicas"]))
 
 
 def _writable(keys: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """Measured rows from the result files of load clients, and from the JSON rows that InferenceX publishes.
 
-A load client knows its requests and not the engine behind the address, so the deployment that served them is given with
-the file: `results.json=deployment.yaml`. Its workload has the lengths of the finished requests as quantile tables, with
-output lengths by classes of input length, and the load that the client was set to offer. A result without single
-requests has their mean lengths only.
+The result of a load client does not name the engine behind the address, so the deployment is given with the file:
+`results.json=deployment.yaml`. Its workload has the lengths of the finished requests as quantile tables, with output
+lengths by classes of input length, and the load that the client was set to offer. A result without single requests has
+their mean lengths only.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ _COMPLEXITY = "Show end-to-end latency by request length: parts, fit, per token,
 
 _COMPARE = "Compare with another run at equal complexity: the CSV of its requests, or a load client's result."
 
-_SET = "Set a key of deployment.yaml beside --from-command; repeatable."
+_SET = "Set a key of deployment.yaml after --from-command is read; repeatable."
 
 _STALENESS = "Seconds between updates of the router's view of replicas."
 
@@ -174,7 +174,7 @@ def simulate(
 
 
 def commanded(command: str | None, hardware: str | None, settings: list[str]) -> Deployment:
-    """Return the deployment of a start command, and print what the reader says about its flags.
+    """Return the deployment of a start command, and print the notes on its flags.
 
     Raises:
         InputError: There is no command, or it is invalid.
@@ -190,14 +190,15 @@ def commanded(command: str | None, hardware: str | None, settings: list[str]) ->
 
 
 def refuse_command(command: str | None, hardware: str | None, settings: list[str] | None) -> None:
-    """Check that the options of a start command are not given beside a file.
+    """Check that the options of a start command are not given together with a file.
 
     Raises:
         InputError: One of them is given.
     """
     for name, value in (("--from-command", command), ("--hw", hardware), ("--set", settings)):
         if value:
-            raise InputError(f"{name} belongs to a start command, and a file states its own", value, "one of the two")
+            rule = f"{name} belongs to a start command, and DEPLOYMENT.yaml is given"
+            raise InputError(rule, value, hint="give either the file or --from-command")
 
 
 def with_media(written: Deployment, workload: str) -> Deployment:

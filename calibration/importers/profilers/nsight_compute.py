@@ -24,7 +24,7 @@ NAME: Final = "Nsight Compute"
 
 START: Final = '"ID","Process ID"'
 
-#: Names of the duration, the first that is there counts.
+#: Names of the duration; the first that a file has counts.
 _DURATIONS: Final = ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration")
 
 _UNITS: Final = {
@@ -71,7 +71,7 @@ def read_nsight_compute(path: Path) -> ProfilerTrace:
     if not work:
         rule = f"no kernel in this CSV of Nsight Compute has a duration ({_DURATIONS[0]})"
         raise InputError(rule, str(path), hint=f"profile with --metrics {_DURATIONS[0]} or --section SpeedOfLight")
-    notes = ["ncu states no times: kernels are laid one after the other, at the clocks that ncu sets (--clock-control)"]
+    notes = ["ncu states no times: kernels are placed one after another, at the clocks that ncu sets (--clock-control)"]
     if n_left_out:
         notes.append(f"{n_left_out} kernels have no duration")
     if not calls:

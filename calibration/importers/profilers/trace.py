@@ -1,4 +1,4 @@
-"""What a profiler's trace holds, in one form for all profilers: operator calls, device work, ranges and samples."""
+"""The trace of a profiler, in one form for all profilers: operator calls, device work, ranges and samples."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class CallsOfThreads:
         return found
 
 
-#: Number formats by what torch and kernels call them; the first that is found in the text counts.
+#: Number formats by their names in torch and in kernels; the first that is found in the text counts.
 _DTYPES: Final = (
     (r"float8|e4m3|e5m2|fp8|qmma", "fp8"),
     (r"bfloat16|bf16", "bf16"),

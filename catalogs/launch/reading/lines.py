@@ -1,4 +1,4 @@
-"""Commands that start an engine: which of the commands of a text they are, and what surrounds them."""
+"""Finds the commands of a text that start an engine, with their environment, image and files."""
 
 from __future__ import annotations
 
@@ -25,15 +25,6 @@ MODULES: Final[Mapping[str, str]] = {
 #: Engines by a part of the name of an image whose entry point is the server.
 _SERVER_IMAGES: Final = (("llama.cpp:server", "llama.cpp"), ("vllm/vllm-openai", "vllm"), ("vllm-openai", "vllm"))
 
-#: Engines by a part of the name of an image.
-IMAGES: Final = (
-    ("vllm", "vllm"),
-    ("sglang", "sglang"),
-    ("tensorrt-llm", "trtllm"),
-    ("tensorrtllm", "trtllm"),
-    ("llama.cpp", "llama.cpp"),
-)
-
 _SHELLS: Final = ("sh", "bash", "zsh", "dash")
 
 _RUNTIMES: Final = ("docker", "podman", "nerdctl")
@@ -53,7 +44,7 @@ class LaunchLine:
         words: The words after the program.
         environment: Variables that the command is started with.
         image: The container image, or "".
-        gpus: Accelerators that the container or the variables give to the server; None if nothing says so.
+        gpus: Accelerators that the container or the variables give to the server; None if neither limits them.
         files: Contents of files that the command may name, by the last part of their paths.
         conditional: Variables of the script that depend on conditions which are unknown.
         name: The name of the service or container in a manifest, or "".

@@ -7,7 +7,7 @@ from typing import Final
 from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
 from catalogs.launch.reading.lines import LaunchLine
-from catalogs.launch.reading.reading import Reading
+from catalogs.launch.reading.reading import Reading, value_of
 from catalogs.models.catalog import load_model
 from catalogs.models.spec import ModelSpec
 
@@ -27,7 +27,7 @@ def read_llama_cpp(line: LaunchLine) -> Reading:
     reading = Reading.of(line, flag_table("llama.cpp"), line.words)
     special = reading.special
     for word in reading.others:
-        reading.say("unknown", word, "no flag takes this word; it is left out")
+        reading.note("unknown", word, "no flag takes this word; it is left out")
     alias, path, hub = (special.get(name) for name in ("--alias", "-m", "-hf"))
     if path is None and hub is None:
         raise InputError("a start command must name its model", line.program, "-m FILE.gguf")
@@ -46,7 +46,7 @@ def read_llama_cpp(line: LaunchLine) -> Reading:
     _split(reading)
     for flag in ("--cpu-moe", "--n-cpu-moe", "--no-kv-offload", "--model-draft", "--no-cont-batching", "--embedding"):
         if flag in special:
-            reading.say("not simulated", special[flag].text, "the whole model decodes on the accelerators")
+            reading.note("not simulated", special[flag].text, "the whole model decodes on the accelerators")
     return reading
 
 
@@ -56,16 +56,16 @@ def _cache(reading: Reading) -> None:
     stated = reading.keys.get("kv_dtype")
     if stated in ("int8", "int4"):
         del reading.keys["kv_dtype"]
-        reading.say("not simulated", f"--cache-type-k {stated}", "the cache is simulated in 16 bit")
+        reading.note("not simulated", f"--cache-type-k {stated}", "the cache is simulated in 16 bit")
     row = reading.table.row("kv_dtype")
-    if values is not None and row.also.get(values.value, values.value) != stated:
-        reading.say("not simulated", values.text, "keys and values are stored alike in a simulation")
+    if values is not None and value_of(values, row) != stated:
+        reading.note("not simulated", values.text, "keys and values are stored alike in a simulation")
     elif values is not None:
-        reading.say("read", values.text, f"kv_dtype: {stated}")
+        reading.note("read", values.text, f"kv_dtype: {stated}")
     if "--no-cache-prompt" in special:
         reading.state("prefix_caching", False, "--no-cache-prompt")
     else:
-        reading.say("not simulated", "--cache-prompt", "reuse of a slot's last prompt, which is on by default")
+        reading.note("not simulated", "--cache-prompt", "reuse of a slot's last prompt, which is on by default")
 
 
 def _context(reading: Reading) -> None:
@@ -81,12 +81,12 @@ def _context(reading: Reading) -> None:
         each = context.integer() if shared else context.integer() // slots
         reading.state("max_model_len", each, context.text)
         if shared:
-            reading.say("not simulated", "--kv-unified", "each slot has a cache of its own in a simulation")
+            reading.note("not simulated", "--kv-unified", "each slot has a cache of its own in a simulation")
     physical = special.get("-ub")
     if physical is not None and physical.integer() not in (_PHYSICAL_TOKENS, keys.get("max_num_batched_tokens")):
-        reading.say("not simulated", physical.text, f"micro-batches have {_PHYSICAL_TOKENS} tokens in a simulation")
+        reading.note("not simulated", physical.text, f"micro-batches have {_PHYSICAL_TOKENS} tokens in a simulation")
     elif physical is not None:
-        reading.say("read", physical.text, "the micro-batch that is simulated")
+        reading.note("read", physical.text, "the micro-batch that is simulated")
 
 
 def _split(reading: Reading) -> None:
@@ -97,9 +97,9 @@ def _split(reading: Reading) -> None:
         and layers.value not in ("all", "auto", "-1")
         and not (layers.value.isdigit() and int(layers.value) >= _layers(reading))
     ):
-        reading.say("not simulated", layers.text, "the whole model is on the accelerators in a simulation")
+        reading.note("not simulated", layers.text, "the whole model is on the accelerators in a simulation")
     elif layers is not None:
-        reading.say("read", layers.text, "the whole model is on the accelerators")
+        reading.note("read", layers.text, "the whole model is on the accelerators")
     mode, shares = special.get("--split-mode"), special.get("--tensor-split")
     count = len(shares.value.split(",")) if shares is not None else reading.line.gpus or 1
     named = "layer" if mode is None else mode.value
@@ -107,7 +107,7 @@ def _split(reading: Reading) -> None:
         key = "tensor_parallel" if named in ("tensor", "row") else "pipeline_parallel"
         reading.state(key, count, mode.text if mode is not None else "--split-mode layer")
     if shares is not None:
-        reading.say("no effect", shares.text, "layers are divided evenly in a simulation")
+        reading.note("no effect", shares.text, "layers are divided evenly in a simulation")
 
 
 def _same_model(name: str, model: ModelSpec) -> bool:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any, Final
 
 from catalogs.errors import InputError
-from catalogs.launch.images import accelerator_of_product
+from catalogs.launch.images import RESOURCES, accelerator_of_product
 from catalogs.launch.reading.lines import LaunchLine, server_of, started_by
 from catalogs.launch.reading.shell import read_script
 
-#: Resources of accelerators (device plugins of Kubernetes).
-_RESOURCES: Final = ("nvidia.com/gpu", "amd.com/gpu", "gpu", "intel.com/gpu", "gpu.intel.com/xe")
+#: Names of resources that count accelerators: those of device plug-ins, and "gpu" of Dynamo's graphs.
+_RESOURCES: Final = (*RESOURCES.values(), "gpu.intel.com/i915", "gpu")
 
 #: Labels of nodes that name the accelerator.
 _PRODUCT_LABELS: Final = (

@@ -1,4 +1,4 @@
-"""What the reader of a start command says about each flag."""
+"""Notes of the reader of start commands on each flag."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final, Literal
 #: open, and what is taken for it.
 Kind = Literal["read", "no effect", "not simulated", "unknown", "deprecated", "trap", "assumed"]
 
-#: The kinds that a user should look at, the most important first.
+#: The kinds that a user should read, the most important first.
 WORTH_READING: Final[tuple[Kind, ...]] = ("trap", "unknown", "not simulated", "deprecated", "assumed")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 
 from catalogs.deployments.key_texts import parse_settings, with_keys
+from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import CatalogLookup, resolve_pools
 from catalogs.deployments.schema import Deployment, deployment_of_keys
 from catalogs.errors import InputError, nearest_name
@@ -49,7 +50,7 @@ class ReadLaunch:
 
     Attributes:
         keys: The keys of deployment.yaml.
-        notes: What the reader says about each flag, in the order of the text.
+        notes: The notes on each flag, in the order of the text.
         programs: The programs that were read.
         kept: The words of flags without an effect on a step, for another command of the same server; () for several.
     """
@@ -207,11 +208,8 @@ def _server(line: LaunchLine, notes: list[Note], several: bool) -> _Server:
         del keys["expert_parallel"]
         notes.append(Note("no effect", "--enable-expert-parallel", "the model has no experts"))
     replicas = line.replicas * int(keys.pop("replicas", 1))
-    sizes = ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel")
-    accelerators = 1
-    for size in sizes:
-        accelerators *= int(keys.get(size, 1))
-    return _Server(line, keys, reading.role, replicas, accelerators, tuple(reading.kept))
+    layout = Layout(**{f.name: keys[f.name] for f in fields(Layout) if f.name in keys})
+    return _Server(line, keys, reading.role, replicas, layout.accelerators, tuple(reading.kept))
 
 
 def _without_unset(line: LaunchLine, notes: list[Note]) -> LaunchLine:
@@ -228,7 +226,7 @@ def _without_unset(line: LaunchLine, notes: list[Note]) -> LaunchLine:
             continue
         is_value = i > 0 and line.words[i - 1].startswith("-")
         if word == "${" + unset[0] + "}" and not is_value:
-            notes.append(Note("assumed", word, "the variable is not set; nothing is taken for it"))
+            notes.append(Note("assumed", word, "the variable is not set; the word is left out"))
             continue
         raise InputError("the command uses a variable that nothing sets", word, hint=f"--env {unset[0]}=VALUE")
     used = sorted(line.conditional)
@@ -318,7 +316,7 @@ def _completed(
 ) -> dict[str, Any]:
     """Return the keys with what depends on the hardware and on the sizes of the model."""
     hardware = parse_hardware(written.hardware)
-    if keys["engine"] == "sglang" and not _polls_seldom(servers) and _receives(written, hardware):
+    if keys["engine"] == "sglang" and not _has_receive_interval(servers) and _receives(written, hardware):
         keys["engine"] = "sglang-bare"
         text = "engine: sglang-bare, which receives requests before every step; the published recipes set an interval"
         notes.append(Note("assumed", "--scheduler-recv-interval", text))
@@ -336,7 +334,7 @@ def _completed(
     return keys
 
 
-def _polls_seldom(servers: Sequence[_Server]) -> bool:
+def _has_receive_interval(servers: Sequence[_Server]) -> bool:
     words = [part for server in servers for word in server.line.words for part in word.split("=", 1)]
     return any(w == "--scheduler-recv-interval" and b != "1" for w, b in pairwise(words))
 

@@ -5,16 +5,31 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, get_args
 
+from catalogs.deployments.layout import All2All
+from catalogs.deployments.schema import AttentionBackend, MoeBackend
 from catalogs.engines.flags import FlagRow, FlagTable
 from catalogs.errors import InputError, nearest_name
+from catalogs.io.input_files import is_file, read_text, user_path
+from catalogs.io.yaml_files import parse_yaml
 from catalogs.launch.reading.lines import LaunchLine
 from catalogs.launch.reading.names import DTYPES, find_model
 from catalogs.launch.reading.notes import Kind, Note
 from catalogs.launch.reading.words import GivenFlag, parse_words
 from catalogs.models.catalog import load_model
 from catalogs.models.spec import ModelSpec
+
+#: The notes on kernels, and on exchanges of tokens, that deployment.yaml cannot name.
+OTHER_KERNELS: Final = "steps are priced with the kernels of the operator tables"
+OTHER_EXCHANGE: Final = "the exchange of tokens is simulated as an all-gather and a reduce-scatter"
+
+#: Keys of which engines have more values than deployment.yaml, with its values and the note on others.
+_CHOICES: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "moe_backend": (get_args(MoeBackend), OTHER_KERNELS),
+    "attention_backend": (get_args(AttentionBackend), OTHER_KERNELS),
+    "all2all_backend": (get_args(All2All), OTHER_EXCHANGE),
+}
 
 
 @dataclass(slots=True)
@@ -27,7 +42,7 @@ class Reading:
         role: Whether the server computes prompts, decodes, or does both.
         version: The version of the engine; None if nothing names it.
         keys: The keys of deployment.yaml that the command states.
-        notes: What the reader says about flags.
+        notes: The notes on flags.
         special: The last occurrence of each flag that states no single key, by its name.
         objects: The merged JSON values of flags, by their name.
         others: The words that belong to no flag.
@@ -62,7 +77,7 @@ class Reading:
         reading._variables()
         return reading
 
-    def say(self, kind: Kind, flag: str, text: str) -> None:
+    def note(self, kind: Kind, flag: str, text: str) -> None:
         """Add a note."""
         self.notes.append(Note(kind, flag, text))
 
@@ -74,7 +89,7 @@ class Reading:
             block[last] = value
         else:
             self.keys.pop(key, None)
-        self.say("read", flag, f"{key}: {'the default' if value is None else shown(value)}")
+        self.note("read", flag, f"{key}: {'the default' if value is None else shown(value)}")
 
     def model(self, written: str, flag: str, other_names: tuple[str, ...] = ()) -> ModelSpec:
         """Set the model, and the dtype of its weights where the name states it.
@@ -95,11 +110,11 @@ class Reading:
             return
         chosen = DTYPES.get(flag.value.lower())
         if flag.value == "auto" or chosen is None or model.weight_dtype not in ("bf16", "fp16", "fp32"):
-            self.say("no effect", flag.text, f"the weights of {model.name} are in {model.weight_dtype}")
+            self.note("no effect", flag.text, f"the weights of {model.name} are in {model.weight_dtype}")
         elif chosen != model.weight_dtype and "weight_dtype" not in self.keys:
             self.state("weight_dtype", chosen, flag.text)
         else:
-            self.say("no effect", flag.text, "the dtype of the model")
+            self.note("no effect", flag.text, "the dtype of the model")
 
     def quantization(self, model: ModelSpec) -> None:
         """Read the method of quantisation, which applies to 16-bit weights or names the storage of a checkpoint."""
@@ -109,33 +124,39 @@ class Reading:
         stored = self.keys.get("weight_dtype") or model.weight_dtype
         if method == "fp8" and stored in ("bf16", "fp16"):
             self.keys["weight_dtype"] = "fp8"
-            self.say("read", f"quantization {method}", "weight_dtype: fp8, quantised while the weights are loaded")
+            self.note("read", f"quantization {method}", "weight_dtype: fp8, quantised while the weights are loaded")
         elif method == "bitsandbytes" and stored in ("bf16", "fp16"):
             self.keys["weight_dtype"] = "int4"
-            self.say("assumed", f"quantization {method}", "weight_dtype: int4; its kernels are not those of the tables")
+            self.note("assumed", f"quantization {method}", "weight_dtype: int4, whose kernels were not measured")
         elif stored in ("bf16", "fp16"):
-            text = "the catalog knows the model in 16 bit: name the quantised checkpoint, or --set weight_dtype=int4"
-            self.say("not simulated", f"quantization {method}", text)
+            text = "the catalog has the model in 16 bits: name the quantised checkpoint, or --set weight_dtype=int4"
+            self.note("not simulated", f"quantization {method}", text)
         else:
-            self.say("no effect", f"quantization {method}", f"the weights are in {stored}, as the checkpoint states")
+            self.note("no effect", f"quantization {method}", f"the weights are in {stored}, as the checkpoint states")
+
+    def leave_out_unknown_choices(self) -> None:
+        """Leave out kernels and exchanges of tokens that deployment.yaml cannot name, with a note."""
+        for key, (known, why) in _CHOICES.items():
+            if self.keys.get(key) not in (None, *known):
+                self.note("not simulated", f"{self.table.by_key[key]} {self.keys.pop(key)}", why)
 
     def _take(self, given: GivenFlag, written: dict[str, str]) -> None:
         flag = given.flag
         if flag is None:
             nearest = self.table.nearest(given.written)
             text = f"{self.table.name} has no such flag" + (f"; nearest: {nearest}" if nearest else "")
-            self.say("unknown", given.text, f"{text}; it is left out")
+            self.note("unknown", given.text, f"{text}; it is left out")
             return
         if flag.name in written and flag.takes != "json":
-            self.say("assumed", given.text, f"given twice: the last value counts, not that of {written[flag.name]}")
+            self.note("assumed", given.text, f"given twice: the last value counts, not that of {written[flag.name]}")
         written[flag.name] = given.text
         if flag.row is None:
-            self.say(flag.kind, given.text, flag.why)  # type: ignore[arg-type]
+            self.note(flag.kind, given.text, flag.why)
             if flag.kind == "no effect":
                 self.kept += [given.written, *given.values]
             return
         if flag.row.trap:
-            self.say("trap", given.text, flag.row.trap)
+            self.note("trap", given.text, flag.row.trap)
         if flag.takes == "json" and (given.path or given.value[:1] in "{["):
             self.objects[flag.name] = merged(self.objects.get(flag.name, {}), given.mapping())
             self.special[flag.name] = given
@@ -151,7 +172,7 @@ class Reading:
         for name, value in self.line.environment.items():
             group = next((g for g in self.table.variables if any(fnmatch.fnmatch(name, p) for p in g.names)), None)
             if group is not None:
-                self.say(group.kind, f"{name}={value}", group.why)
+                self.note(group.kind, f"{name}={value}", group.why)
 
 
 def value_of(given: GivenFlag, row: FlagRow) -> Any:
@@ -174,6 +195,22 @@ def value_of(given: GivenFlag, row: FlagRow) -> Any:
     if row.takes == "list":
         return [int(value) for value in given.values] if all(v.isdigit() for v in given.values) else len(given.values)
     return given.value
+
+
+def named_file(path: str, files: Mapping[str, str]) -> dict[str, Any]:
+    """Return the YAML file that a flag names: one that the script or manifest writes, or one of this machine.
+
+    Raises:
+        InputError: The file is neither part of the text nor on this machine.
+    """
+    name = path.rpartition("/")[2]
+    if name in files:
+        return parse_yaml(files[name], name)
+    at = user_path(path)
+    if not path or not is_file(at):
+        rule = "a file that the command names must be here, or be written by the same script or manifest"
+        raise InputError(rule, path, hint="copy it to the folder of the command")
+    return parse_yaml(read_text(at, "cannot read the file of --config"), path)
 
 
 def merged(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
 from catalogs.launch.reading.lines import LaunchLine
 from catalogs.launch.reading.notes import Note
-from catalogs.launch.reading.reading import Reading
-from catalogs.launch.reading.vllm import named_file
+from catalogs.launch.reading.reading import OTHER_EXCHANGE, Reading, named_file
 from catalogs.launch.sglang import DEEPEP_MODES, TEXT_BY_DEFAULT
 from catalogs.models.spec import ModelSpec
 
@@ -38,12 +37,12 @@ def read_sglang(line: LaunchLine) -> Reading:
         raise InputError("a start command must name its model", line.program, "--model-path MODEL")
     written = named.value if named is not None else reading.others.pop(0)
     for word in reading.others:
-        reading.say("unknown", word, "no flag takes this word; it is left out")
+        reading.note("unknown", word, "no flag takes this word; it is left out")
     mode = special.get("--disaggregation-mode")
     reading.role = line.role or "both"
     if mode is not None and mode.value in ("prefill", "decode"):
         reading.role = mode.value
-        reading.say("read", mode.text, f"the server of a pool: {mode.value}")
+        reading.note("read", mode.text, f"the server of a pool: {mode.value}")
     served = tuple(w for i, w in enumerate(words) if i and words[i - 1] == "--served-model-name")
     model = reading.model(written, f"--model-path {written}", served)
     reading.dtype(special.get("--dtype"), model)
@@ -89,20 +88,22 @@ def _layout(reading: Reading) -> None:
             raise InputError(f"{within.written} must divide --tp-size ({ranks})", data, str(fits))
         keys["tensor_parallel"], keys["data_parallel"] = ranks // data, data
         text = f"data_parallel: {data}, tensor_parallel: {ranks // data}; attention ranks lie inside --tp-size {ranks}"
-        reading.say("read", within.text, text)
+        reading.note("read", within.text, text)
     if size is not None and size is not within and size.integer() > 1:
         keys["replicas"] = size.integer()
-        reading.say("read", size.text, f"replicas: {size.integer()}, which share nothing without --enable-dp-attention")
+        reading.note(
+            "read", size.text, f"replicas: {size.integer()}, which share nothing without --enable-dp-attention"
+        )
     experts = special.get("--ep-size")
     older = [name for name in ("--enable-ep-moe", "--enable-deepep-moe") if name in special]
     backend = keys.get("all2all_backend")
     if (experts is not None and experts.integer() > 1) or older or (backend or "").startswith("deepep"):
         keys["expert_parallel"] = True
         flag = experts.text if experts is not None else older[0] if older else "--moe-a2a-backend"
-        reading.say("read", flag, "expert_parallel: true")
+        reading.note("read", flag, "expert_parallel: true")
         if experts is not None and experts.integer() not in (1, ranks):
             text = f"experts are spread over all {ranks} ranks, not over {experts.integer()}"
-            reading.say("not simulated", experts.text, text)
+            reading.note("not simulated", experts.text, text)
     if "--enable-deepep-moe" in special:
         keys["all2all_backend"] = "deepep_auto"
     if str(keys.get("all2all_backend", "")).startswith("deepep"):
@@ -111,13 +112,12 @@ def _layout(reading: Reading) -> None:
         keys["all2all_backend"] = modes.get("auto" if mode is None else mode.value, "deepep_auto")
         if keys.get("data_parallel", 1) == 1:
             del keys["all2all_backend"]
-            reading.say(
+            reading.note(
                 "not simulated", "--moe-a2a-backend deepep", "tensor ranks hold the same tokens in a simulation"
             )
     elif backend not in (None, "allgather_reducescatter"):
         del keys["all2all_backend"]
-        text = "the exchange of tokens is simulated as an all-gather and a reduce-scatter"
-        reading.say("not simulated", f"--moe-a2a-backend {backend}", text)
+        reading.note("not simulated", f"--moe-a2a-backend {backend}", OTHER_EXCHANGE)
 
 
 def _limits(reading: Reading) -> None:
@@ -126,11 +126,11 @@ def _limits(reading: Reading) -> None:
     chunk = keys.get("max_num_batched_tokens")
     if chunk is not None and chunk < 1:
         del keys["max_num_batched_tokens"]
-        reading.say("not simulated", f"--chunked-prefill-size {chunk}", "prompts are simulated in chunks")
+        reading.note("not simulated", f"--chunked-prefill-size {chunk}", "prompts are simulated in chunks")
     for key in ("max_num_batched_tokens", "max_num_seqs"):
         if key in keys and ranks > 1:
             keys[key] = max(keys[key] // ranks, 1)
-            reading.say("read", key, f"{keys[key]} for each of {ranks} attention ranks, which share the flag's value")
+            reading.note("read", key, f"{keys[key]} for each of {ranks} attention ranks, which share the flag's value")
     most = reading.special.get("--max-total-tokens")
     if most is not None:
         block = int(keys.get("block_size", 1))
@@ -138,7 +138,7 @@ def _limits(reading: Reading) -> None:
     order = keys.get("queue", {}).get("order")
     if order not in (None, "fcfs", "prefix"):
         del keys["queue"]["order"]
-        reading.say("not simulated", f"--schedule-policy {order}", "waiting requests are served in order of arrival")
+        reading.note("not simulated", f"--schedule-policy {order}", "waiting requests are served in order of arrival")
 
 
 def _speculation(reading: Reading) -> None:
@@ -161,37 +161,28 @@ def _speculation(reading: Reading) -> None:
     if stated["method"] == "eagle" and model is None:
         stated["method"] = "mtp"  # SGLang drafts with the model's own head, as with NEXTN
     reading.keys["speculative"] = stated
-    reading.say("read", algorithm.text, f"speculative: {stated['method']}, {drafts} drafts")
+    reading.note("read", algorithm.text, f"speculative: {stated['method']}, {drafts} drafts")
 
 
 def _media(reading: Reading, model: ModelSpec) -> None:
     special, keys = reading.special, reading.keys
     if model.towers and (model.architecture not in TEXT_BY_DEFAULT or "--enable-multimodal" in special):
         keys["multimodal"] = {"encoder_parallel": "data"} if "--mm-enable-dp-encoder" in special else {}
-        reading.say("read", "", f"multimodal: {', '.join(model.modalities)}, which {model.name} reads")
+        reading.note("read", "", f"multimodal: {', '.join(model.modalities)}, which {model.name} reads")
 
 
 def _rest(reading: Reading) -> None:
     special, keys = reading.special, reading.keys
     interval = special.get("--scheduler-recv-interval")
     if interval is not None and interval.integer() > 1:
-        reading.say("read", interval.text, "the interval of the published recipes, where memory is 160 GiB and more")
+        reading.note("read", interval.text, "the interval of the published recipes, where memory is 160 GiB and more")
     for name in ("--nnodes", "--node-rank"):
         if name in special:
             text = "the sizes of the layout count for all nodes together; one of their commands is enough"
-            reading.say("no effect", special[name].text, text)
+            reading.note("no effect", special[name].text, text)
     if "--device" in special:
-        reading.say("no effect", special["--device"].text, "the hardware is named beside the command")
+        reading.note("no effect", special["--device"].text, "--hw names the hardware")
     if "lora" in keys or "--enable-lora" in special:
         keys.pop("lora", None)
-        reading.say("not simulated", "--enable-lora", "adapters are simulated for vLLM only")
-    stated = keys.get("attention_backend")
-    if stated is not None and stated not in ("fa3", "fa4", "flashinfer", "triton", "trtllm", "sdpa"):
-        del keys["attention_backend"]
-        text = "steps are priced with the kernels of the operator tables"
-        reading.say("not simulated", f"--attention-backend {stated}", text)
-    stated = keys.get("moe_backend")
-    if stated is not None and stated not in ("triton", "marlin", "cutlass", "deepgemm", "flashinfer", "trtllm"):
-        del keys["moe_backend"]
-        text = "steps are priced with the kernels of the operator tables"
-        reading.say("not simulated", f"--moe-runner-backend {stated}", text)
+        reading.note("not simulated", "--enable-lora", "adapters are simulated for vLLM only")
+    reading.leave_out_unknown_choices()

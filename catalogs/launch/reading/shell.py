@@ -68,12 +68,6 @@ def read_script(text: str, variables: Mapping[str, str] | None = None) -> Script
     return reader.script
 
 
-def split_words(text: str) -> list[str]:
-    """Return the words of one command without its assignments; see `read_script`."""
-    found = read_script(text).commands
-    return list(found[0].words) if found else []
-
-
 @dataclass(slots=True)
 class _Branch:
     """One `if` or `case` that is open: whether its present branch is taken (None: unknown), and whether one was."""
@@ -263,12 +257,12 @@ class _Reader:
 
     @property
     def _assigns(self) -> bool:
-        """Return whether the present word is an assignment, whose value is one word."""
+        """Return whether the present word is an assignment; its value is never split into words."""
         before = all(w in _SETTERS or _ASSIGNMENT.match(w) for w in self._words)
         return before and self._bare and _ASSIGNMENT.match(self._word or "") is not None
 
     def _split(self, value: str) -> None:
-        """Add an expansion without quotes, whose spaces separate words."""
+        """Add an expansion without quotes; its spaces separate words."""
         words = value.split() if "$(" not in value else [value]
         if not words:
             return

@@ -8,8 +8,7 @@ from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
 from catalogs.launch.reading.lines import LaunchLine
 from catalogs.launch.reading.names import DTYPES
-from catalogs.launch.reading.reading import Reading
-from catalogs.launch.reading.vllm import named_file
+from catalogs.launch.reading.reading import OTHER_KERNELS, Reading, named_file
 from catalogs.launch.trtllm import ATTENTION_BACKENDS, MOE_BACKENDS
 
 #: Keys of the file that state one key of deployment.yaml (llmapi/llm_args.py).
@@ -55,29 +54,29 @@ def read_trtllm(line: LaunchLine) -> Reading:
         raise InputError("a start command must name its model", line.program, "trtllm-serve MODEL")
     written = named.value if named is not None else reading.others.pop(0)
     for word in reading.others:
-        reading.say("unknown", word, "no option takes this word; it is left out")
+        reading.note("unknown", word, "no option takes this word; it is left out")
     mode = special.get("--disaggregation-mode") or special.get("--server_role")
     roles = {"prefill": "prefill", "decode": "decode", "context": "prefill", "generation": "decode"}
     reading.role = line.role or "both"
     if mode is not None and mode.value.lower() in roles:
         reading.role = roles[mode.value.lower()]
-        reading.say("read", mode.text, f"the server of a pool: {reading.role}")
+        reading.note("read", mode.text, f"the server of a pool: {reading.role}")
     backend = special.get("--backend")
     if backend is not None and backend.value not in ("pytorch",):
-        reading.say("not simulated", backend.text, "steps are those of the pytorch backend")
+        reading.note("not simulated", backend.text, "steps are those of the pytorch backend")
     elif backend is not None:
-        reading.say("read", backend.text, "the backend that is simulated")
+        reading.note("read", backend.text, "the backend that is simulated")
     model = reading.model(written, written)
     config = special.get("--config")
     options = {} if config is None else named_file(config.value, line.files)
     if config is not None:
-        reading.say("read", config.text, f"{len(options)} options of the file")
+        reading.note("read", config.text, f"{len(options)} options of the file")
     _options(reading, dict(options), model.encodes_prompt)
     experts = special.get("--ep_size")
     if experts is not None:
         _experts(reading, experts.integer(), experts.text)
     if "--cp_size" in special and special["--cp_size"].integer() > 1:
-        reading.say("not simulated", special["--cp_size"].text, "prompts are not split over context ranks")
+        reading.note("not simulated", special["--cp_size"].text, "prompts are not split over context ranks")
     return reading
 
 
@@ -87,7 +86,7 @@ def _experts(reading: Reading, size: int, flag: str) -> None:
     if size > 1:
         reading.state("expert_parallel", True, flag)
         if size != ranks:
-            reading.say("not simulated", flag, f"experts are spread over all {ranks} ranks, not over {size}")
+            reading.note("not simulated", flag, f"experts are spread over all {ranks} ranks, not over {size}")
 
 
 def _options(reading: Reading, options: dict[str, Any], encodes_prompt: bool) -> None:
@@ -100,7 +99,7 @@ def _options(reading: Reading, options: dict[str, Any], encodes_prompt: bool) ->
     ranks = int(keys.get("tensor_parallel", 1))
     if options.pop("enable_attention_dp", False) and ranks > 1:
         keys["tensor_parallel"], keys["data_parallel"] = 1, ranks
-        reading.say("read", "enable_attention_dp", f"data_parallel: {ranks}, attention is whole on every rank")
+        reading.note("read", "enable_attention_dp", f"data_parallel: {ranks}, attention is whole on every rank")
     size = options.pop("moe_expert_parallel_size", None)
     if size:
         _experts(reading, int(size), "moe_expert_parallel_size")
@@ -112,28 +111,28 @@ def _options(reading: Reading, options: dict[str, Any], encodes_prompt: bool) ->
     elif isinstance(graphs, dict):
         _graphs(reading, graphs)
     elif not encodes_prompt:
-        reading.say("assumed", "cuda_graph_config", "padded graphs, as in the reference configurations")
+        reading.note("assumed", "cuda_graph_config", "padded graphs, as in the reference configurations")
     if options.pop("disable_overlap_scheduler", False):
         reading.state("async_scheduling", False, "disable_overlap_scheduler")
     scheduler = options.pop("scheduler_config", None) or {}
     if scheduler.get("capacity_scheduler_policy") == "MAX_UTILIZATION":
         reading.keys["engine"] = "trtllm-max-utilization"
-        reading.say("read", "capacity_scheduler_policy", "engine: trtllm-max-utilization")
+        reading.note("read", "capacity_scheduler_policy", "engine: trtllm-max-utilization")
     chunked = options.pop("enable_chunked_prefill", "--enable_chunked_prefill" in reading.special)
     if not chunked and not encodes_prompt:
         text = "chunked prompts are off by default and are simulated as if they were on"
-        reading.say("not simulated", "enable_chunked_prefill", text)
+        reading.note("not simulated", "enable_chunked_prefill", text)
     _kernels(reading, options)
     _speculation(reading, options.pop("speculative_config", None) or options.pop("speculative_decoding", None))
     dtype = DTYPES.get(str(options.pop("dtype", "auto")))
     if dtype is not None:
-        reading.say("no effect", f"dtype {dtype}", "the weights have the dtype of the checkpoint")
+        reading.note("no effect", f"dtype {dtype}", "the weights have the dtype of the checkpoint")
     for name, value in options.items():
         own = encodes_prompt and name in ("attn_backend", "max_beam_width", "max_input_len")
         if name in _NO_EFFECT or own:
-            reading.say("no effect", name, "it does not change a step")
+            reading.note("no effect", name, "it does not change a step")
         else:
-            reading.say("not simulated", f"{name}: {value}", "the simulator goes without this option")
+            reading.note("not simulated", f"{name}: {value}", "the simulator does not have this option")
 
 
 def _cache(reading: Reading, cache: dict[str, Any]) -> None:
@@ -150,9 +149,9 @@ def _cache(reading: Reading, cache: dict[str, Any]) -> None:
         reading.state("block_size", int(block), "tokens_per_block")
     for name, value in cache.items():
         if name in ("cross_kv_cache_fraction", "use_kv_cache_manager_v2"):
-            reading.say("no effect", name, "the simulator counts both pools of the cache as one")
+            reading.note("no effect", name, "the simulator counts both pools of the cache as one")
         else:
-            reading.say("not simulated", f"kv_cache_config.{name}: {value}", "the simulator goes without this option")
+            reading.note("not simulated", f"kv_cache_config.{name}: {value}", "the simulator does not have this option")
 
 
 def _graphs(reading: Reading, graphs: dict[str, Any]) -> None:
@@ -162,7 +161,7 @@ def _graphs(reading: Reading, graphs: dict[str, Any]) -> None:
         reading.state("max_cudagraph_capture_size", int(graphs["max_batch_size"]), "cuda_graph_config.max_batch_size")
     if graphs.get("enable_padding") is False:
         text = "batches are simulated as padded to the next captured size"
-        reading.say("not simulated", "cuda_graph_config.enable_padding", text)
+        reading.note("not simulated", "cuda_graph_config.enable_padding", text)
 
 
 def _kernels(reading: Reading, options: dict[str, Any]) -> None:
@@ -175,7 +174,7 @@ def _kernels(reading: Reading, options: dict[str, Any]) -> None:
         if named is not None and str(named).lower() in known:
             reading.state(key, known[str(named).lower()], key)
         elif named not in (None, "AUTO"):
-            reading.say("not simulated", f"{key} {named}", "steps are priced with the kernels of the operator tables")
+            reading.note("not simulated", f"{key} {named}", OTHER_KERNELS)
 
 
 def _speculation(reading: Reading, config: dict[str, Any] | None) -> None:
@@ -188,4 +187,4 @@ def _speculation(reading: Reading, config: dict[str, Any] | None) -> None:
     model = config.get("speculative_model_dir") or config.get("speculative_model")
     if model and method not in ("mtp", "ngram"):
         reading.keys["speculative"]["model"] = str(model)
-    reading.say("read", "speculative_config", f"speculative: {method}, {drafts} drafts")
+    reading.note("read", "speculative_config", f"speculative: {method}, {drafts} drafts")

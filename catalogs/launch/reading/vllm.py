@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from typing import Any, Final
 
 from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
-from catalogs.io.input_files import is_file, read_text, user_path
-from catalogs.io.yaml_files import parse_yaml
 from catalogs.launch.reading.lines import LaunchLine
-from catalogs.launch.reading.reading import Reading, choice, merged
+from catalogs.launch.reading.notes import Note
+from catalogs.launch.reading.reading import OTHER_KERNELS, Reading, choice, merged, named_file
 from catalogs.launch.reading.words import GivenFlag
 from catalogs.launch.vllm import MXFP8_VARIABLE
 from catalogs.models.spec import ModelSpec
@@ -73,7 +71,7 @@ def read_vllm(line: LaunchLine) -> Reading:
         raise InputError("a start command must name its model", line.program, "vllm serve MODEL")
     written = named.value if named is not None else reading.others.pop(0)
     for word in reading.others:
-        reading.say("unknown", word, "no flag takes this word; it is left out")
+        reading.note("unknown", word, "no flag takes this word; it is left out")
     served = [flag for flag in words if flag.startswith("--served-model-name")]
     model = reading.model(written, written, _following(words, served))
     reading.dtype(special.get("--dtype"), model)
@@ -87,6 +85,7 @@ def read_vllm(line: LaunchLine) -> Reading:
     _nodes(reading)
     _limits(reading)
     _variables(reading)
+    reading.leave_out_unknown_choices()
     return reading
 
 
@@ -95,11 +94,11 @@ def _role(reading: Reading) -> str:
     special = reading.special
     for name, role in _DYNAMO_ROLES.items():
         if name in special:
-            reading.say("read", name, f"the server of a pool: {role}")
+            reading.note("read", name, f"the server of a pool: {role}")
             return role
     mode = special.get("--disaggregation-mode")
     if mode is not None and mode.value in ("prefill", "decode"):
-        reading.say("read", mode.text, f"the server of a pool: {mode.value}")
+        reading.note("read", mode.text, f"the server of a pool: {mode.value}")
         return mode.value
     return reading.line.role or "both"
 
@@ -113,10 +112,8 @@ def _following(words: list[str], flags: list[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _with_config(words: list[str], line: LaunchLine) -> tuple[list[str], list[Any]]:
+def _with_config(words: list[str], line: LaunchLine) -> tuple[list[str], list[Note]]:
     """Return the words with those of the file of `--config FILE` before them, as vLLM inserts them."""
-    from catalogs.launch.reading.notes import Note
-
     ignored = [word for word in words if re.match(r"--config=", word)]
     kept = [word for word in words if word not in ignored]
     notes = [Note("trap", word, _CONFIG_TRAP) for word in ignored]
@@ -144,22 +141,6 @@ def _with_config(words: list[str], line: LaunchLine) -> tuple[list[str], list[An
     rest = rest[1:] if rest and not rest[0].startswith("-") else rest
     notes.append(Note("read", f"--config {path}", f"{len(keys)} keys of the file"))
     return [*first, *inserted, *rest], notes
-
-
-def named_file(path: str, files: Mapping[str, str]) -> dict[str, Any]:
-    """Return the YAML file that a flag names: one that the script or manifest writes, or one of this machine.
-
-    Raises:
-        InputError: The file is neither part of the text nor on this machine.
-    """
-    name = path.rpartition("/")[2]
-    if name in files:
-        return parse_yaml(files[name], name)
-    at = user_path(path)
-    if not path or not is_file(at):
-        rule = "a file that the command names must be here, or be written by the same script or manifest"
-        raise InputError(rule, path, hint="copy it beside the command")
-    return parse_yaml(read_text(at, "cannot read the file of --config"), path)
 
 
 def _compilation(reading: Reading) -> None:
@@ -194,7 +175,7 @@ def _compilation(reading: Reading) -> None:
         left.append("mode 0")
     if left:
         text = "steps are priced with the fused kernels of the engine's default"
-        reading.say("not simulated", f"{flag}: {', '.join(left)}", text)
+        reading.note("not simulated", f"{flag}: {', '.join(left)}", text)
 
 
 def _level(reading: Reading, level: GivenFlag) -> None:
@@ -205,7 +186,7 @@ def _level(reading: Reading, level: GivenFlag) -> None:
         else:
             reading.state("cudagraph_mode", _LEVELS[value], level.text)
     else:
-        reading.say("no effect", level.text, "the default level, or a higher one with the same passes and graphs")
+        reading.note("no effect", level.text, "the default level, or a higher one with the same passes and graphs")
 
 
 def _attention(reading: Reading) -> None:
@@ -223,12 +204,7 @@ def _attention(reading: Reading) -> None:
         if value is not None:
             reading.state("attention_backend", value, backend or f"VLLM_ATTENTION_BACKEND={variable}")
         else:
-            text = "steps are priced with the kernels of the operator tables"
-            reading.say("not simulated", backend or f"VLLM_ATTENTION_BACKEND={variable}", text)
-    stated = reading.keys.get("attention_backend")
-    if stated is not None and stated not in ("fa2", "fa3", "fa4", "flashinfer", "triton", "sdpa", "trtllm"):
-        del reading.keys["attention_backend"]
-        reading.say("not simulated", str(stated), "steps are priced with the kernels of the operator tables")
+            reading.note("not simulated", backend or f"VLLM_ATTENTION_BACKEND={variable}", OTHER_KERNELS)
 
 
 def _transfer(reading: Reading) -> None:
@@ -244,11 +220,11 @@ def _transfer(reading: Reading) -> None:
         reading.state("kv_offload.host_gib", float(size) / GIB, flag)
     elif role is not None:
         reading.role = role
-        reading.say("read", flag, f"the server of a pool: {role}")
+        reading.note("read", flag, f"the server of a pool: {role}")
     elif reading.role != "both":
-        reading.say("read", flag, f"{connector} sends the cache; the role is that of the worker: {reading.role}")
+        reading.note("read", flag, f"{connector} sends the cache; the role is that of the worker: {reading.role}")
     else:
-        reading.say("not simulated", flag, f"{connector} with kv_role {config.get('kv_role')}")
+        reading.note("not simulated", flag, f"{connector} with kv_role {config.get('kv_role')}")
 
 
 def _speculation(reading: Reading) -> None:
@@ -269,10 +245,12 @@ def _speculation(reading: Reading) -> None:
     if model and stated["method"] not in ("ngram", "mtp"):
         stated["model"] = str(model)
     reading.keys["speculative"] = stated
-    reading.say("read", "--speculative-config", f"speculative: {stated['method']}, {stated['num_speculative_tokens']}")
+    reading.note("read", "--speculative-config", f"speculative: {stated['method']}, {stated['num_speculative_tokens']}")
     left = set(config) - {"model", "method", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min"}
     if left:
-        reading.say("not simulated", f"--speculative-config: {', '.join(sorted(left))}", "drafting goes without them")
+        reading.note(
+            "not simulated", f"--speculative-config: {', '.join(sorted(left))}", "drafting is simulated without them"
+        )
 
 
 def _media(reading: Reading, model: ModelSpec) -> None:
@@ -284,18 +262,18 @@ def _media(reading: Reading, model: ModelSpec) -> None:
     if not model.towers:
         for name in ("--limit-mm-per-prompt", "--language-model-only"):
             if name in reading.special:
-                reading.say("no effect", reading.special[name].text, f"{model.name} reads text")
+                reading.note("no effect", reading.special[name].text, f"{model.name} reads text")
         return
     text_only = "--language-model-only" in reading.special
     kept = [m for m in model.modalities if not text_only and _limit(limits.get(m)) != 0]
     if not kept:
         reading.keys.pop("multimodal", None)
-        reading.say("read", "--limit-mm-per-prompt", "multimodal: null, only text is served")
+        reading.note("read", "--limit-mm-per-prompt", "multimodal: null, only text is served")
         return
     block = reading.keys.setdefault("multimodal", {})
     if len(kept) < len(model.modalities):
         block["modalities"] = kept
-    reading.say("read", "--limit-mm-per-prompt", f"multimodal: {', '.join(kept)}")
+    reading.note("read", "--limit-mm-per-prompt", f"multimodal: {', '.join(kept)}")
 
 
 def _limit(value: Any) -> Any:
@@ -306,14 +284,14 @@ def _lora(reading: Reading) -> None:
     """Complete the block of adapters, whose number a command states only if it loads them."""
     if "--enable-lora" not in reading.special:
         if "lora" in reading.keys:
-            reading.say("trap", "", "flags of adapters without --enable-lora: the engine serves none")
+            reading.note("trap", "", "flags of adapters without --enable-lora: the engine serves none")
             del reading.keys["lora"]
         return
     block = reading.keys.setdefault("lora", {})
     if "adapters" not in block:
         block["adapters"] = int(block.get("max_cpu_loras") or block.get("max_loras") or 1)
         text = f"{block['adapters']} adapters, as many as the host keeps; --set lora.adapters=N states another number"
-        reading.say("assumed", "--enable-lora", text)
+        reading.note("assumed", "--enable-lora", text)
 
 
 def _nodes(reading: Reading) -> None:
@@ -321,20 +299,20 @@ def _nodes(reading: Reading) -> None:
     for name in ("--nnodes", "--node-rank", "--headless", "--data-parallel-size-local", "--data-parallel-rank"):
         if name in special:
             text = "the sizes of the layout count for all nodes and ranks together; one of their commands is enough"
-            reading.say("no effect", special[name].text, text)
+            reading.note("no effect", special[name].text, text)
     if "--data-parallel-external-lb" in special:
-        reading.say("no effect", special["--data-parallel-external-lb"].text, "ranks are the same behind any balancer")
+        reading.note("no effect", special["--data-parallel-external-lb"].text, "ranks are the same behind any balancer")
     device = special.get("--device")
     if device is not None:
-        reading.say("no effect", device.text, "the hardware is named beside the command")
+        reading.note("no effect", device.text, "--hw names the hardware")
     load = special.get("--load-format")
     if load is not None:
-        reading.say("no effect", load.text, "how weights are loaded does not change a step")
+        reading.note("no effect", load.text, "how weights are loaded does not change a step")
     chunked = special.get("--enable-chunked-prefill")
     if chunked is not None and chunked.negated:
-        reading.say("not simulated", chunked.text, "V1 is simulated with chunked prompts, which is its default")
+        reading.note("not simulated", chunked.text, "V1 is simulated with chunked prompts, which is its default")
     elif chunked is not None:
-        reading.say("no effect", chunked.text, "the default of V1")
+        reading.note("no effect", chunked.text, "the default of V1")
 
 
 def _limits(reading: Reading) -> None:
@@ -347,17 +325,17 @@ def _limits(reading: Reading) -> None:
             f"without OpenAI's interface, vLLM does not use its defaults for API servers: limits that no flag "
             f"states are {_CONTEXT_LIMITS[0]} tokens and {_CONTEXT_LIMITS[1]} sequences (EngineArgs.get_batch_defaults)"
         )
-        reading.say("trap", reading.line.program, text)
+        reading.note("trap", reading.line.program, text)
     ranks = keys.get("data_parallel", 1) > 1 and keys.get("expert_parallel")
     if ranks and keys.get("all2all_backend") == "deepep_low_latency" and "max_num_batched_tokens" not in keys:
         keys["max_num_batched_tokens"] = _BATCHED_DP_TOKENS
         text = f"vLLM's default budget with these kernels is {_BATCHED_DP_TOKENS} tokens a step (EngineArgs)"
-        reading.say("trap", "--all2all-backend deepep_low_latency", text)
+        reading.note("trap", "--all2all-backend deepep_low_latency", text)
     mode = special.get("--performance-mode")
     if mode is not None and mode.value == "throughput":
-        reading.say("not simulated", mode.text, "it doubles default limits: state --max-num-seqs and the token budget")
+        reading.note("not simulated", mode.text, "it doubles default limits: state --max-num-seqs and the token budget")
     elif mode is not None:
-        reading.say("not simulated", mode.text, "CUDA graphs of all small batches are not simulated")
+        reading.note("not simulated", mode.text, "CUDA graphs of all small batches are not simulated")
 
 
 def _variables(reading: Reading) -> None:
@@ -369,7 +347,7 @@ def _variables(reading: Reading) -> None:
         reading.notes[:] = [n for n in reading.notes if not n.flag.startswith(f"{MXFP8_VARIABLE}=") or n.kind == "read"]
     if environment.get("VLLM_USE_V1") == "0":
         reading.version = "0.6"
-        reading.say("read", "VLLM_USE_V1=0", "the V0 engine")
+        reading.note("read", "VLLM_USE_V1=0", "the V0 engine")
     backend = environment.get("VLLM_ALL2ALL_BACKEND")
     if backend:
         row = reading.table.row("all2all_backend")

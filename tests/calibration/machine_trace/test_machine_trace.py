@@ -33,8 +33,9 @@ from calibration.machine_trace.sampler import (
     family_of,
     listeners,
     pids_of_port,
+    profile_phases,
 )
-from calibration.report.machine_page import profile_phases, write_trace_and_page
+from calibration.report.machine_page import write_trace_and_page
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 
@@ -284,7 +285,7 @@ def test_a_trace_with_its_page_is_written_once(tmp_path: Path) -> None:
     rows = [{"start_s": float(t), "end_s": t + 5.0, "first_token_s": t + 0.5, "latency_s": 5.0} for t in range(50)]
     check_new_trace(folder)
     write_trace_and_page(folder, trace, rows)
-    assert "While p99 of the first token happened" in (folder / "machine.html").read_text()
+    assert "During the slowest 1 % of first tokens" in (folder / "machine.html").read_text()
     with pytest.raises(InputError, match="holds none"):
         check_new_trace(folder)
 
@@ -332,7 +333,7 @@ def test_commands_record_and_show(tmp_path: Path, capsys: Any) -> None:
     assert found["samples"] >= 2
     assert found["phases"][0]["name"].endswith("raise SystemExit(3)")
     assert set(found["not_measured"]) <= {"psi", "clock", "power", "numa", "gpu", "perf"}
-    assert "While p99 happened" in page.read_text()
+    assert "During the slowest 1 % of requests" in page.read_text()
     assert run_command("calibrate", app, ["machine", "show", str(folder)]) == 0
     assert run_command("calibrate", app, words) == 2  # the folder holds a trace
     assert run_command("calibrate", app, ["machine", "record", str(tmp_path / "n"), "--", "no-such-program"]) == 2

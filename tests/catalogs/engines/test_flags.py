@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import get_args, get_type_hints
 
 import pytest
+from pydantic import TypeAdapter
 
+from catalogs.deployments.queueing import Queueing
 from catalogs.deployments.schema import Deployment
 from catalogs.engines.files import load_engine
 from catalogs.engines.flags import FOLDER, FlagFile, flag_table
@@ -28,13 +31,25 @@ def test_every_flag_is_described_once(name: str) -> None:
     assert [s for s in spelled if not s.startswith("-")] == []
     keys = [row.key for row in file.flags.values() if row.key is not None]
     assert [key for key, n in Counter(keys).items() if n > 1] == []
+    named = {row.key: Counter(row.names.values()) for row in file.flags.values()}
+    repeated = {row.key: [n for n in row.also if named[row.key][n] == 1] for row in file.flags.values()}
+    assert {key: names for key, names in repeated.items() if names} == {}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_keys_and_values_are_those_of_deployments(name: str) -> None:
     for row in file_of(name).flags.values():
-        if row.key is not None:
-            assert row.key.partition(".")[0] in Deployment.model_fields
+        if row.key is None:
+            continue
+        first, _, last = row.key.partition(".")
+        kind = Deployment.model_fields[first].annotation
+        if last:
+            blocks = (Queueing,) if first == "queue" else get_args(kind)
+            kind = next(get_type_hints(block)[last] for block in blocks if hasattr(block, "model_fields"))
+        stated = {*row.names, *row.also.values()} - {None}
+        stated |= {row.sets} if row.takes in ("switch", "bare") else set()
+        for value in stated:
+            TypeAdapter(kind).validate_python(value)
 
 
 @pytest.mark.parametrize("name", NAMES)

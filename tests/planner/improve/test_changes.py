@@ -7,7 +7,7 @@ from typing import Any
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from planner.improve.changes import changes_between, flag_changes
-from planner.improve.document import Figures, savings
+from planner.improve.document import Figures, accelerators_of, savings
 
 
 def filled(**keys: Any) -> dict[str, Any]:
@@ -46,6 +46,15 @@ def test_flags_of_a_change() -> None:
     expected = ["---max-num-seqs 64", "---enforce-eager", "+--tensor-parallel-size 2", "+--max-num-seqs 256"]
     assert sorted(found) == sorted(expected)
     assert flag_changes(before, before) == []
+
+
+def test_every_pool_counts_its_accelerators() -> None:
+    own = {"model": "llama3.1-8b", "hardware": "h100x8", "tensor_parallel": 2}
+    assert accelerators_of({**own, "replicas": 3}) == 6
+    split = {"prefill_replicas": 2, "decode_replicas": 1, "prefill": {"tensor_parallel": 1}}
+    assert accelerators_of({**own, "disaggregation": split}) == 2 * 1 + 1 * 2
+    encoders = {"model": "qwen2.5-vl-7b", "multimodal": {}, "encoder_pool": {"replicas": 3}}
+    assert accelerators_of({**own, **encoders, "replicas": 2}) == 3 + 2 * 2
 
 
 def figures(**values: Any) -> Figures:

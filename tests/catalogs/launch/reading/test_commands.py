@@ -192,6 +192,23 @@ def test_every_flag_has_a_note() -> None:
     assert found.kept == ("--port", "1", "--api-key", "a", "b")
 
 
+@pytest.mark.parametrize(
+    ("program", "flag", "key"),
+    [
+        ("vllm serve", "--moe-backend aiter", "moe_backend"),
+        ("vllm serve", "--attention-backend ROCM_AITER_FA", "attention_backend"),
+        ("vllm serve", "--all2all-backend pplx", "all2all_backend"),
+        ("sglang serve", "--moe-runner-backend aiter", "moe_backend"),
+        ("sglang serve", "--attention-backend aiter", "attention_backend"),
+        ("sglang serve", "--moe-a2a-backend mooncake", "all2all_backend"),
+    ],
+)
+def test_kernels_that_deployments_cannot_name_are_left_out(program: str, flag: str, key: str) -> None:
+    found = read(f"{program} Qwen/Qwen3-30B-A3B {flag}")
+    assert key not in found.keys
+    assert "not simulated" in kinds(found, flag)
+
+
 def test_a_file_after_an_equals_sign_is_ignored_as_vllm_does() -> None:
     keys = "max-num-seqs: 7\nno-enable-prefix-caching: true\ncompilation-config: '{\"mode\": 3}'\n"
     files = f"cat > c.yaml <<EOF\n{keys}EOF\n"

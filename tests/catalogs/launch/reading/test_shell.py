@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalogs.errors import InputError
-from catalogs.launch.reading.shell import read_script, split_words, unset_variables
+from catalogs.launch.reading.shell import read_script, unset_variables
 
 
 def words(text: str, **variables: str) -> list[list[str]]:
@@ -20,7 +20,7 @@ def words(text: str, **variables: str) -> list[list[str]]:
 @given(st.lists(st.text(st.characters(blacklist_categories=("Cs", "Cc")), min_size=1), min_size=1, max_size=5))
 def test_quoted_words_come_back(given_words: list[str]) -> None:
     """A command of quoted words is read as these words (a first word such as A=1 would be an assignment)."""
-    assert split_words(shlex.join(["run", *given_words])) == ["run", *given_words]
+    assert [c.words for c in read_script(shlex.join(["run", *given_words])).commands] == [("run", *given_words)]
 
 
 SCRIPTS = {
