@@ -46,6 +46,11 @@ class Page:
     language: str = "en"
 
 
+def footer_of(command: str) -> str:
+    """Return the footer of a page that a command writes."""
+    return f"Written by {command}. This file loads no external resources."
+
+
 def paragraph(text: str) -> Markup:
     """Return a paragraph of plain text."""
     return Markup(f"<p>{_safe(text)}</p>")

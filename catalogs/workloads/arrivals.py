@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated
+from typing import Annotated, Final
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
@@ -245,20 +245,28 @@ class AllAtOnce(Rateless):
     """Every request at time zero (an offline batch)."""
 
 
+#: The arrival processes by their names in workload files.
+PROCESSES: Final[dict[str, type[Arrivals]]] = {
+    "poisson": Poisson,
+    "gamma": Gamma,
+    "constant": ConstantRate,
+    "diurnal": Diurnal,
+    "piecewise": Piecewise,
+    "spikes": Spikes,
+    "closed_loop": ClosedLoopArrivals,
+    "all_at_once": AllAtOnce,
+}
+
+
 def parse_arrivals(data: object) -> Arrivals:
     """Return the arrival process that `data` names, such as `{poisson: {requests_per_s: 8}}` or `all_at_once`.
 
     Raises:
         InputError: The kind or a key is unknown (the message names the nearest), or a value is out of range.
     """
-    kinds: dict[str, type[Arrivals]] = {
-        "poisson": Poisson,
-        "gamma": Gamma,
-        "constant": ConstantRate,
-        "diurnal": Diurnal,
-        "piecewise": Piecewise,
-        "spikes": Spikes,
-        "closed_loop": ClosedLoopArrivals,
-        "all_at_once": AllAtOnce,
-    }
-    return choose_kind(kinds, data, "arrivals")
+    return choose_kind(PROCESSES, data, "arrivals")
+
+
+def process_name(arrivals: Arrivals) -> str:
+    """Return the name of an arrival process in workload files."""
+    return next(name for name, kind in PROCESSES.items() if type(arrivals) is kind)

@@ -97,8 +97,7 @@ def _held_tokens(serving: AgentServing, pool: Candidate) -> float:
     memory = serving.deployments.memory(pool)
     device = memory.max_concurrency_tokens * pool.replicas
     host = pool.hardware.node.host_memory_bytes or 0.0
-    per_token = memory.kv_bytes_per_token * memory.accelerators / max(1, memory.data_parallel)
-    return device + host * pool.hardware.n_nodes / max(per_token, 1.0)
+    return device + host * pool.hardware.n_nodes / max(memory.replica_kv_bytes_per_token, 1.0)
 
 
 def _decode_s(cost: StepCost, batch: float, load: AgentLoad) -> float:

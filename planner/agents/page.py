@@ -6,13 +6,25 @@ from pathlib import Path
 from typing import Final
 
 from catalogs.io.output_files import write_atomically
-from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, command, note, paragraph, render, table
+from catalogs.ui.html_page import (
+    Markup,
+    Page,
+    PageSection,
+    bullets,
+    cards,
+    command,
+    footer_of,
+    note,
+    paragraph,
+    render,
+    table,
+)
 from catalogs.ui.words import counted, digits, dollars, duration_text, percent, sure_percent
 from planner.agents.answer import AgentsAnswer, AgentsRefusal, ComparedPlan, objective_value
-from planner.agents.screen import compared_values, objective_name, plan_rows, question_words, router_words
+from planner.agents.screen import compared_values, objective_name, plan_rows, question_words, router_words, share_words
 from planner.answer.plan_schema import SloResult
 
-FOOTER: Final = "Written by plan. This file loads no external resources."
+FOOTER: Final = footer_of("plan")
 
 
 def write_page(answer: AgentsAnswer, file: Path) -> None:
@@ -43,7 +55,7 @@ def result_cards(answer: AgentsAnswer) -> list[tuple[str, str]]:
         ("Cost per task", dollars(best.usd_per_task)),
         ("Capacity", f"at least {capacity}" if answer.capacity_is_least else capacity),
         ("KV tier", best.tier),
-        ("Prefix hits", f"{_share(best.hit_rate)} of {_share(best.theoretical_hit_rate)}"),
+        ("Prefix hits", f"{share_words(best.hit_rate)} of {share_words(best.theoretical_hit_rate)}"),
         ("Confidence in each objective", sure_percent(least)),
     ]
 
@@ -75,7 +87,7 @@ def compared_rows(answer: AgentsAnswer) -> tuple[tuple[str, ...], list[tuple[str
 
 def _compared_row(plan: ComparedPlan, answer: AgentsAnswer) -> tuple[str, ...]:
     values = ", ".join(compared_values(plan, answer.as_interactivity))
-    return plan.words, plan.tier, router_words(plan), values, _share(plan.hit_rate)
+    return plan.words, plan.tier, router_words(plan), values, share_words(plan.hit_rate)
 
 
 def _recommended(answer: AgentsAnswer) -> PageSection:
@@ -136,7 +148,3 @@ def _again(answer: AgentsAnswer) -> PageSection:
     ]
     parts = [command(answer.command), table(("How it was found", ""), rows)]
     return PageSection("How to reproduce", parts, "Reproduce")
-
-
-def _share(value: float | None) -> str:
-    return "unknown" if value is None else percent(value)

@@ -14,6 +14,7 @@ from planner.agents.load import sessions_of
 from planner.agents.rating import FullRuns, Judge, Rated, Runs
 from planner.agents.refusal import AgentsRefuser
 from planner.agents.search import Progress, find
+from planner.economics.money import SECONDS_PER_HOUR
 from planner.problem.candidate import deployment_words
 from planner.problem.latency_metrics import E2E, SESSION, TASK, TPOT, TTFT
 from planner.problem.request import DISAGGREGATED, PlanRequest
@@ -24,8 +25,6 @@ from planner.search.workers import ProcessPool, usable_cores
 
 #: Fields of a request that a plan for agents does not read; each must have its default.
 NOT_READ: Final = ("objective", "spare", "accounting", "search")
-
-_SECONDS_PER_HOUR: Final = 3600.0
 
 
 def plan_agents(
@@ -119,7 +118,7 @@ def _plan(full: FullRuns, request: PlanRequest) -> AgentPlan:
     usd = None if price is None else price.usd_per_hour
     tpot, e2e = full.samples_s(TPOT.name), full.samples_s(E2E.name)
     deployment, whole = choice.deployment, choice.serving.whole_sessions
-    tasks = seen.requests_per_s / whole.requests_per_task * _SECONDS_PER_HOUR
+    tasks = seen.requests_per_s / whole.requests_per_task * SECONDS_PER_HOUR
     return AgentPlan(
         words=deployment_words(deployment),
         deployment=deployment,

@@ -88,13 +88,13 @@ class AgentsRefuser:
         if any(row.value_at_confidence_s is None for row in rows):
             return
         texts = [_relaxed_text(slo, row) for slo, row in zip(self.judge.request.slos, rows, strict=True)]
-        yield _simulated("slo", f"objectives of {','.join(texts)} on the closest deployment", ",".join(texts))
+        yield Suggestion.simulated("slo", f"objectives of {','.join(texts)} on the closest deployment", ",".join(texts))
 
     def _less_sure(self, full: FullRuns) -> Iterator[Suggestion]:
         """Yield the confidence with which the closest deployment meets the objectives, in whole per cent."""
         sure = math.floor(100 * min(row.probability_met for row in full.rows)) / 100
         if LEAST_CONFIDENCE <= sure < self.judge.request.confidence:
-            yield _simulated("confidence", f"a confidence of {percent(sure)} (--confidence {sure:g})", sure)
+            yield Suggestion.simulated("confidence", f"a confidence of {percent(sure)} (--confidence {sure:g})", sure)
 
     def _hardware(self, full: FullRuns) -> Iterator[Suggestion]:
         """Yield the first larger hardware of the same kind that meets the request, and the deployment on it."""
@@ -110,7 +110,7 @@ class AgentsRefuser:
             if step.n_nodes > below + 1 and (between := self._on(with_nodes(step, (step.n_nodes + below) // 2))):
                 found = between
             text, words = found
-            yield _simulated("hardware", f"{text}: {words}", text)
+            yield Suggestion.simulated("hardware", f"{text}: {words}", text)
             return
 
     def _on(self, hardware: Hardware) -> tuple[str, str] | None:
@@ -133,7 +133,9 @@ class AgentsRefuser:
 
 def _fewer(capacity: int) -> Iterator[Suggestion]:
     if capacity:
-        yield _simulated("agents", f"at most {counted(capacity, 'agent')} on the closest deployment", capacity)
+        yield Suggestion.simulated(
+            "agents", f"at most {counted(capacity, 'agent')} on the closest deployment", capacity
+        )
 
 
 def _kind(hardware: Hardware) -> str:
@@ -182,7 +184,3 @@ def _excess(row: SloResult) -> tuple[float, float]:
     """Return the value at the required confidence over the limit, infinite if there is none, and the value itself."""
     value_s = row.value_at_confidence_s
     return (math.inf if value_s is None else value_s / row.limit_s), (row.value_s or math.inf) / row.limit_s
-
-
-def _simulated(kind: str, change: str, value: str | float) -> Suggestion:
-    return Suggestion(kind=kind, change=change, value=value, verified_by="simulation")

@@ -78,7 +78,10 @@ def plan_rows(answer: AgentsAnswer) -> Iterator[tuple[str, str]]:
     for row in best.objectives:
         yield "Objective", _objective_words(row, row.name in answer.as_interactivity, best.rejected_share)
     yield "KV tier", f"{best.tier}, {router_words(best)}"
-    yield "Cache", f"{_share(best.hit_rate)} of prompt tokens found, {_share(best.theoretical_hit_rate)} with no limits"
+    yield (
+        "Cache",
+        f"{share_words(best.hit_rate)} of prompt tokens found, {share_words(best.theoretical_hit_rate)} with no limits",
+    )
     yield "Speed", _speed_words(best)
     work = f"{digits(best.requests_at_once)} requests under way at once, {digits(best.requests_per_s)} requests/s"
     yield "Sessions", f"{answer.agents} at once: {work}, {best.output_tokens_per_s:,.0f} output tokens/s"
@@ -147,7 +150,7 @@ def _capacity_words(answer: AgentsAnswer) -> str:
 def _compared_words(plan: ComparedPlan, as_interactivity: list[str]) -> str:
     values = ", ".join(compared_values(plan, as_interactivity))
     tokens = plan.words.rsplit(", ", 1)[-1]
-    return f"{plan.tier}, {router_words(plan)}, {tokens}: {values}, hits {_share(plan.hit_rate)}"
+    return f"{plan.tier}, {router_words(plan)}, {tokens}: {values}, hits {share_words(plan.hit_rate)}"
 
 
 def compared_values(plan: ComparedPlan, as_interactivity: list[str]) -> list[str]:
@@ -155,7 +158,8 @@ def compared_values(plan: ComparedPlan, as_interactivity: list[str]) -> list[str
     return [_compared_value(plan, name, name in as_interactivity) for name in plan.values_s]
 
 
-def _share(value: float | None) -> str:
+def share_words(value: float | None) -> str:
+    """Return a share in per cent, or that it is unknown."""
     return "unknown" if value is None else percent(value)
 
 

@@ -172,7 +172,7 @@ class AgentServing:
         offload = pool.resolved.offload
         if offload is None:
             return device, 0.0
-        per_token = pool.memory.kv_bytes_per_token * pool.memory.accelerators
+        per_token = pool.memory.replica_kv_bytes_per_token
         return device, (offload.host_bytes + offload.disk_bytes) / per_token * pool.resolved.replicas
 
     def observe(

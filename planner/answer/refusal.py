@@ -177,17 +177,17 @@ class Refuser:
         if entry.verdict.stable and all(row.value_at_confidence_s is not None for row in entry.plan.slo):
             pairs = zip(self.request.slos, entry.plan.slo, strict=True)
             text = ",".join(_relaxed(slo, row) for slo, row in pairs)
-            yield _simulated("slo", f"objectives of {text}", text)
+            yield Suggestion.simulated("slo", f"objectives of {text}", text)
         sure = self._lower_confidence(entry)
         if sure is not None:
-            yield _simulated("confidence", f"a confidence of {percent(sure)} (--confidence {sure:g})", sure)
+            yield Suggestion.simulated("confidence", f"a confidence of {percent(sure)} (--confidence {sure:g})", sure)
         carried = entry.capacity_requests_per_s
         for _ in range(_MAX_TRIES if self.request.requests_per_s is not None else 0):
             if not carried:
                 break
             lower = self._entry(entry.candidate, requests_per_s=carried)
             if lower.met:
-                yield _simulated("rate", f"at most {rate(carried)} on the closest plan", carried)
+                yield Suggestion.simulated("rate", f"at most {rate(carried)} on the closest plan", carried)
                 break
             carried = lower.capacity_requests_per_s
 
@@ -215,7 +215,7 @@ class Refuser:
         fixed = Overrides.of({**self.request.fixed.values, REQUEST_LENGTH: tokens})
         found = self._try(self.request.replace(fixed=fixed), evaluator) if tokens >= discard.value else None
         if found is not None:
-            yield _simulated(REQUEST_LENGTH, f"max_model_len {tokens}: {found.words}", tokens)
+            yield Suggestion.simulated(REQUEST_LENGTH, f"max_model_len {tokens}: {found.words}", tokens)
 
     def _precision(self) -> Iterator[Suggestion]:
         """Yield narrower weights than those searched, on the same hardware."""
@@ -224,7 +224,9 @@ class Refuser:
             if dtype not in searched:
                 found = self._try(self.request.replace(precisions=(dtype,)), self.plan_evaluator.evaluator)
                 if found is not None:
-                    yield _simulated("precision", f"{dtype} weights (check the answer quality): {found.words}", dtype)
+                    yield Suggestion.simulated(
+                        "precision", f"{dtype} weights (check the answer quality): {found.words}", dtype
+                    )
                     return
 
     def _hardware(self, own: Hardware) -> Iterator[Suggestion]:
@@ -240,10 +242,12 @@ class Refuser:
             change, budget = f"{hardware.text}: {found.words}", self.request.max_usd_per_hour
             price = self.plan_evaluator.prices.of_other(hardware).price(found)
             if budget is None or price is None or price.usd_per_hour <= budget:
-                yield _simulated("hardware", change, hardware.text)
+                yield Suggestion.simulated("hardware", change, hardware.text)
             else:
                 usd = price.usd_per_hour
-                yield _simulated("budget", f"a budget of ${usd:.2f} per hour instead of ${budget:g}: {change}", usd)
+                yield Suggestion.simulated(
+                    "budget", f"a budget of ${usd:.2f} per hour instead of ${budget:g}: {change}", usd
+                )
 
     def _try_on(self, hardware: Hardware) -> Candidate | None:
         """Return the first promising candidate on other hardware that meets the request; None if there is none."""
@@ -323,7 +327,3 @@ def _relaxed(slo: Slo, row: SloResult) -> str:
         digit = 10.0 ** (math.floor(math.log10(relaxed_s)) - 1)
         limit_s = float(f"{math.ceil(relaxed_s / digit) * digit:.3g}")
     return f"{slo.name}={seconds_text(limit_s)}"
-
-
-def _simulated(kind: str, change: str, value: str | float) -> Suggestion:
-    return Suggestion(kind=kind, change=change, value=value, verified_by="simulation")

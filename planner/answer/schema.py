@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from pydantic import Field, field_serializer
 
@@ -75,6 +75,11 @@ class Suggestion(JsonBlock):
     change: str
     value: str | float | None = None
     verified_by: str
+
+    @classmethod
+    def simulated(cls, kind: str, change: str, value: str | float) -> Self:
+        """Return a change that simulation has checked."""
+        return cls(kind=kind, change=change, value=value, verified_by="simulation")
 
 
 class Refusal(JsonBlock):

@@ -147,9 +147,9 @@ class SimulatedEvaluator:
     def space(self) -> list[Candidate]:
         """Return every legal candidate.
 
-        On request these are also the disaggregated ones with the highest estimated rates. Where images, videos or audio
-        weigh, there are variants with whole towers on every tensor rank, or with an encoder pool. Where the API server
-        limits a candidate, there is a variant with more API server processes.
+        On request these are also the disaggregated ones with the highest estimated rates. Where encoding takes
+        a noticeable part of the time of a prompt, there are variants with whole towers on every tensor rank, or with an
+        encoder pool. Where the API server limits a candidate, there is a variant with more API server processes.
         """
         plain = candidates(self.request, self.names)
         own, fixed = limits(self.names, self.request.fixed)[0], self.request.fixed

@@ -1,4 +1,4 @@
-"""Towers as a choice of the search: an encoder pool, or whole towers on every tensor rank, where media weigh.
+"""Towers as a choice of the search: an encoder pool, or whole towers on every tensor rank.
 
 Both are a few more candidates for each placement, at the default limits of the engine, and only where encoding takes a
 noticeable part of the time of a prompt.
@@ -53,7 +53,7 @@ def best_pool(candidate: Candidate, forms: ClosedForms) -> Candidate | None:
     """Return the candidate with the encoder pool of the highest estimated rate on the same hardware.
 
     Returns:
-        None where the engine has no server that only encodes, or the hardware has no space beside one replica.
+        None where the engine has no server that only encodes, or the hardware holds one replica and no encoder.
     """
     total, each = candidate.hardware.n_accelerators, candidate.layout.accelerators
     unit = candidate.hardware.accelerator

@@ -7,14 +7,26 @@ from collections.abc import Sequence
 from typing import Final
 
 from catalogs.ui.charts import number_text
-from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, chart, command, note, paragraph, table
+from catalogs.ui.html_page import (
+    Markup,
+    Page,
+    PageSection,
+    bullets,
+    cards,
+    chart,
+    command,
+    footer_of,
+    note,
+    paragraph,
+    table,
+)
 from catalogs.ui.words import counted, dollars, human_s, percent
 from planner.matrix import figures, request_lengths
 from planner.matrix.comparison import MatrixComparison
 from planner.matrix.row import MatrixRow
 from planner.matrix.study import MatrixResult
 
-FOOTER: Final = "Written by plan matrix. This file loads no external resources."
+FOOTER: Final = footer_of("plan matrix")
 
 #: Values outside their interval that the page lists; --json holds all of them.
 MOST_OUTSIDE: Final = 40

@@ -22,8 +22,9 @@ from catalogs.io.yaml_loader import dump_yaml
 from planner.deploy.files import MARK, bash_script, write_folder
 from planner.deploy.targets.registry import TEXT_EMBEDDINGS
 from planner.networks import pooling_runner, text_embeddings
-from planner.networks.pooling_runner import POOLING
+from planner.networks.job import TEXT_FAMILIES
 from planner.networks.schema import NetworkAnswer, NetworkPlan
+from planner.networks.service import POOLING
 
 TRITON: Final = "triton"
 
@@ -100,7 +101,7 @@ def pack_network(answer: NetworkAnswer, target: str, alternative: int = 0) -> Ne
 def _targets(answer: NetworkAnswer, engine: str) -> tuple[str, ...]:
     """Return the targets that start the engine of a plan; only some networks are served as text embeddings."""
     found = _TARGETS.get(engine, (TRITON,))
-    serves = answer.job.family in text_embeddings.FAMILIES
+    serves = answer.job.family in TEXT_FAMILIES
     return tuple(target for target in found if target not in (TEXT_EMBEDDINGS, POOLING) or serves)
 
 

@@ -206,7 +206,7 @@ class JobEvaluator:
         return self._seen[key]
 
     def _drawn(self, seed: int, n_jobs: int, jobs_per_s: float, slowdown: float) -> JobSet:
-        """Return the jobs of a run on the rescaled clock, with milder or stronger bursts where they are asked for."""
+        """Return the jobs of a run on the rescaled clock, with milder or stronger bursts if the evaluator has them."""
         mix, users = self.service.mix, self.request.users
         if users is not None:
             return mix.draw_users(seed, n_jobs, users, self.request.think_s / slowdown)

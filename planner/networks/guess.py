@@ -64,10 +64,11 @@ def _ranked(
     ranked: list[JobCandidate],
     known: tuple[str, float | None, str | None, tuple[str, ...]],
 ) -> NetworkGuess:
+    """Return the guess for the best of the candidates, with what is known of all of them."""
     hardware, lone_s, why, notes = known
     evaluator = assessor.evaluator
     held = [c for c in ranked if math.isfinite(assessor.bound(c))]
-    best = min(held or ranked, key=assessor.bound) if held else max(ranked, key=evaluator.fluid_per_s)
+    best = min(held, key=assessor.bound) if held else max(ranked, key=evaluator.fluid_per_s)
     most = best.with_replicas(assessor.most_replicas(best))
     rate = request.requests_per_s
     used = most if rate is None or not held else best.with_replicas(assessor.least_replicas(best))

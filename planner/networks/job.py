@@ -23,6 +23,8 @@ _YIELDS: Final = (
     ("to image", "image"),
     ("image", "image"),
     ("object", "image"),
+    ("depth", "image"),
+    ("volume", "window"),
     ("video", "video"),
     ("rerank", "pair"),
     ("embedding", "embedding"),
@@ -57,7 +59,7 @@ class PlannedJob:
 
     @property
     def unit(self) -> str:
-        """Return what a job yields, such as "image", "video" or "embedding"; "job" where the family is not known."""
+        """Return what a job yields, such as "image", "video" or "window"; "job" where the family is not known."""
         return unit_of(self.network.family)
 
     @property
@@ -71,6 +73,10 @@ class PlannedJob:
             if not (name in _EXTENTS and "height" in sizes)
         ]
         return ", ".join(found) or f"one {self.unit} of the traced size"
+
+
+#: The families of networks with one output for each text, which servers of embeddings run.
+TEXT_FAMILIES: Final = ("text embedding", "text reranking")
 
 
 def unit_of(family: str) -> str:

@@ -48,7 +48,7 @@ _MOST_STEPS: Final = 15
 
 @dataclass(frozen=True, slots=True)
 class SizedCandidate:
-    """A candidate at a rate with the error bars of each objective; `met` tells whether it meets the request."""
+    """A candidate at a rate with the error bars of each objective; `met` is true if it meets the request."""
 
     candidate: JobCandidate
     requests_per_s: float

@@ -15,7 +15,7 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.networks.network import NeuralNetwork
 from catalogs.ui.words import counted, percent
-from catalogs.workloads.arrivals import AllAtOnce, ClosedLoopArrivals
+from catalogs.workloads.arrivals import AllAtOnce, ClosedLoopArrivals, process_name
 from catalogs.workloads.jobs import JobSet, JobWorkload, NetworkJob, load_job_workload
 from planner.networks.job import BATCH, STEPS, PlannedJob, read_job
 from planner.problem.slo import Slo
@@ -26,13 +26,13 @@ _FILE_ENDS: Final = (".yaml", ".yml", ".csv")
 #: Most different jobs of a plan: each is priced on every setup.
 MOST_KINDS: Final = 64
 
-#: Most jobs of a trace: a run serves all of them, for its busiest hour is a part of it.
+#: Most jobs of a trace. Every run serves all of them, so that it includes the busiest hour.
 MOST_TRACED: Final = 200_000
 
 #: Jobs with their shares: sizes, a colon, and a number.
 _SHARED: Final = re.compile(r"(?P<sizes>[^:]+):(?P<share>[\d.eE+-]+)\s*(?:,|$)")
 
-#: Kinds of which the words name each; of more, they name the number.
+#: Most different jobs that are named one by one in words; of more, the number is stated.
 _NAMED: Final = 3
 
 
@@ -84,7 +84,7 @@ class JobMix:
         """Return how the jobs arrive, in words."""
         if self.traced:
             return f"jobs arrive as in {self.workload.name} ({self.traced:,} jobs), at the rate of the request"
-        return f"jobs arrive at random ({type(self.workload.arrivals).__name__})"
+        return f"the arrival process of jobs is {process_name(self.workload.arrivals)}"
 
     def draw(self, seed: int, n_jobs: int, jobs_per_s: float) -> JobSet:
         """Return the jobs of a run at a rate."""
@@ -154,9 +154,14 @@ def _shared(text: str) -> list[tuple[str, float]]:
 
 
 def _of_workload(network: NeuralNetwork, workload: JobWorkload, steps: int | None) -> JobMix:
-    """Return the jobs of a workload file or a trace."""
+    """Return the jobs of a workload file or a trace.
+
+    Raises:
+        InputError: It has no rate of arrivals, too many jobs or kinds of jobs, jobs of another network, or an invalid
+            size.
+    """
     if isinstance(workload.arrivals, ClosedLoopArrivals | AllAtOnce) and workload.trace is None:
-        arrivals = type(workload.arrivals).__name__
+        arrivals = process_name(workload.arrivals)
         raise InputError(f"{workload.name} has no rate of arrivals to plan for", arrivals, "--users N")
     if len(workload.kinds) > MOST_KINDS:
         rule = f"a plan prices at most {MOST_KINDS} different jobs"
@@ -171,7 +176,7 @@ def _of_workload(network: NeuralNetwork, workload: JobWorkload, steps: int | Non
         jobs.append(read_job(network, ",".join(f"{k}={v}" for k, v in sizes.items()) or None, None))
     n = len(workload.trace.arrival_s) if workload.trace else 0
     if n > MOST_TRACED:
-        raise InputError("a plan serves a trace as a whole, of at most 200,000 jobs", n, "a part of the trace")
+        raise InputError(f"a plan serves a whole trace, of at most {MOST_TRACED:,} jobs", n, "a part of the trace")
     if workload.trace is not None:
         shares = [float((workload.trace.kind == i).mean()) for i in range(len(jobs))]
     else:

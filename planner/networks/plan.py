@@ -313,14 +313,14 @@ def _why(planner: NetworkPlanner, kind: KindSearch) -> str:
 
 
 def _arrivals(request: NetworkRequest, mix: JobMix) -> str:
-    """Return how jobs arrive, and whether they differ."""
+    """Return how jobs arrive, and whether their sizes differ."""
     if request.users is not None:
         think = f"{request.think_s:g} s" if request.think_s else "no time"
         words = f"{counted(request.users, 'user')} think {think} on average and then send the next job"
     else:
         words = mix.arrivals_words
-    alike = "only jobs of the same sizes run together" if mix.several else "all of them of the same sizes"
-    return f"{words}, {alike}"
+    sizes = "only jobs of equal sizes run together" if mix.several else "all jobs have the same sizes"
+    return f"{words}; {sizes}"
 
 
 def _assumptions(request: NetworkRequest, planner: NetworkPlanner) -> list[str]:

@@ -16,11 +16,9 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.launch.images import ContainerDevice
 from catalogs.networks.names import load_names
 from planner.deploy.files import bash_script
+from planner.networks.job import TEXT_FAMILIES
 from planner.networks.schema import JobBlock, NetworkPlan
-from planner.networks.text_embeddings import FAMILIES
-
-#: The target of `plan deploy`.
-POOLING: Final = "vllm"
+from planner.networks.service import POOLING
 
 #: vLLM's names of the number formats that it computes such networks in.
 _DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "tf32": "float32"}
@@ -80,8 +78,8 @@ def notes(plan: NetworkPlan) -> list[str]:
 
 
 def _check(job: JobBlock, keys: dict[str, Any]) -> None:
-    if job.family not in FAMILIES:
-        rule = f"vLLM's pooling runner serves networks of {' and '.join(FAMILIES)}"
+    if job.family not in TEXT_FAMILIES:
+        rule = f"vLLM's pooling runner serves networks of {' and '.join(TEXT_FAMILIES)}"
         raise InputError(rule, job.family, "--target triton")
     if keys["precision"] not in _DTYPES:
         rule = "vLLM's pooling runner computes these networks in 16 or 32 bits"

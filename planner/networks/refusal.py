@@ -107,11 +107,13 @@ def _load(request: NetworkRequest, closest: SizedCandidate | None, builder: Plan
         most = _most_users(request, closest, builder)
         if most:
             words = f"at most {counted(most, 'user')} (--users {most}): {closest.candidate.words}"
-            yield _simulated("users", words, most)
+            yield Suggestion.simulated("users", words, most)
         return
     if closest is not None and request.requests_per_s is not None and closest.met:
         rate = _rounded_down(closest.requests_per_s)
-        yield _simulated("rate", f"at most {rate:g} jobs/s (--rate {rate:g}): {closest.candidate.words}", rate)
+        yield Suggestion.simulated(
+            "rate", f"at most {rate:g} jobs/s (--rate {rate:g}): {closest.candidate.words}", rate
+        )
 
 
 def _most_users(request: NetworkRequest, closest: SizedCandidate, builder: PlanBuilder) -> int:
@@ -139,7 +141,7 @@ def _execution(request: NetworkRequest, plan_of: PlanOf) -> Iterator[Suggestion]
     found = plan_of(_changed(request, modes=("tensorrt",)))
     if found is not None:
         words = f"TensorRT (--set modes=tensorrt), if it can build the network: {found.candidate.words}"
-        yield _simulated("modes", words, "tensorrt")
+        yield Suggestion.simulated("modes", words, "tensorrt")
 
 
 def _hardware(request: NetworkRequest, kinds: Sequence[KindSearch], plan_of: PlanOf) -> Iterator[Suggestion]:
@@ -154,7 +156,7 @@ def _hardware(request: NetworkRequest, kinds: Sequence[KindSearch], plan_of: Pla
         met, text = True, found.candidate.hardware.text
         price = price_of(found.candidate, request.tariff.replace(usd_per_hour=None))
         cost = "" if price is None else f" (${price.usd_per_hour:,.2f} per hour)"
-        yield _simulated("hardware", f"--hw {text}{cost}: {found.candidate.words}", text)
+        yield Suggestion.simulated("hardware", f"--hw {text}{cost}: {found.candidate.words}", text)
     if not met:
         yield from _limit(request, kinds, plan_of)
 
@@ -168,7 +170,7 @@ def _limit(request: NetworkRequest, kinds: Sequence[KindSearch], plan_of: PlanOf
         found = plan_of(_changed(request, slos=looser))
         if found is not None:
             text = ",".join(slo.text for slo in looser)
-            yield _simulated("slo", f"--slo {text}: {found.candidate.words}", text)
+            yield Suggestion.simulated("slo", f"--slo {text}: {found.candidate.words}", text)
             return
 
 
@@ -201,7 +203,3 @@ def _changed(request: NetworkRequest, **changes: object) -> NetworkRequest:
     """Return a changed request that needs few trials, and is not stored."""
     small = request.search.replace(trials=min(_TRIALS, request.search.trials), study=None)
     return request.replace(**{"search": small, **changes})
-
-
-def _simulated(kind: str, change: str, value: str | float) -> Suggestion:
-    return Suggestion(kind=kind, change=change, value=value, verified_by="simulation")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final, Self, get_args
 
 from pydantic import ConfigDict, model_validator
 
+from catalogs.deployments.networks import NetworkEngine
 from catalogs.errors import InputError
 from catalogs.workloads.jobs import load_job_workload
 from planner.networks.mix import is_file_of_jobs
@@ -34,15 +35,15 @@ from planner.problem.request_keys import network_keys, request_keys
 from planner.problem.scenario import nested
 from planner.problem.slo import Slo
 from planner.problem.tariff import Tariff
-from simulator.networks.execution import ACTIVATION_BYTES
+from simulator.networks.execution import ACTIVATION_BYTES, Mode
 
 OBJECTIVES: Final = ("cost", "energy", "carbon", "throughput", "latency")
 
-#: What serves the jobs; see `catalogs.deployments.networks.NetworkEngine`.
-ENGINES: Final = ("triton", "sglang-diffusion", "vllm")
+#: The servers of networks that a plan can choose: all engines but `torch`, a loop without a server.
+ENGINES: Final[tuple[str, ...]] = tuple(name for name in get_args(NetworkEngine) if name != "torch")
 
-#: What launches the operators of a network; see `simulator.networks.execution.Mode`.
-MODES: Final = ("eager", "compiled", "tensorrt")
+#: What launches the operators of a network.
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 
 EXAMPLE: Final = "plan --model sam2.1-large --slo e2e.p99=50ms --rate 200 --hw l40sx4"
 

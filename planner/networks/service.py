@@ -11,7 +11,7 @@ from typing import Final
 from calibration.bundles.bundle import Bundle, load_bundle
 from catalogs.errors import InputError
 from planner.networks.candidate import Setup
-from planner.networks.job import BATCH, STEPS, PlannedJob
+from planner.networks.job import BATCH, STEPS, TEXT_FAMILIES, PlannedJob
 from planner.networks.mix import JobMix
 from planner.problem.slo import Slo
 from simulator.networks.factors import IntervalClass, interval_factor, load_factors, seconds_class
@@ -19,9 +19,6 @@ from simulator.networks.job import JobPrice, price_job
 
 #: The engine whose pooling runner serves networks with one output for each text.
 POOLING: Final = "vllm"
-
-#: The families of such networks.
-POOLED_FAMILIES: Final = ("text embedding", "text reranking")
 
 #: Level of the published intervals of errors (docs/accuracy-networks.md), which are two-sided.
 PUBLISHED_LEVEL: Final = 0.9
@@ -59,9 +56,9 @@ class JobService:
 
     def __post_init__(self) -> None:
         family, usual = self.job.network.family, self._usual
-        if self.requested in (None, usual) or (self.requested == POOLING and family in POOLED_FAMILIES):
+        if self.requested in (None, usual) or (self.requested == POOLING and family in TEXT_FAMILIES):
             return
-        others = f", {POOLING}" if family in POOLED_FAMILIES else ""
+        others = f", {POOLING}" if family in TEXT_FAMILIES else ""
         raise InputError(f"{self.requested} does not serve networks of {family}", self.requested, f"{usual}{others}")
 
     @property
@@ -113,13 +110,15 @@ class JobService:
         """
         key = setup, jobs, kind
         if key not in self._prices:
-            job = self.mix.jobs[kind]
-            sizes = dict(job.sizes)
-            if BATCH in job.all_sizes:
-                sizes[BATCH] = jobs * job.items
-            found = price_job(job.network, self.bundle(setup), setup.hardware, setup.execution, sizes)
+            network, sizes = self.mix.jobs[kind].network, self.sizes(jobs, kind)
+            found = price_job(network, self.bundle(setup), setup.hardware, setup.execution, sizes)
             self._prices[key] = found if self.change is None else self.change(found)
         return self._prices[key]
+
+    def sizes(self, jobs: int = 1, kind: int = 0) -> dict[str, int]:
+        """Return the sizes of a batch of equal jobs, of one kind of the mix."""
+        job = self.mix.jobs[kind]
+        return {**job.sizes, BATCH: jobs * job.items} if BATCH in job.all_sizes else dict(job.sizes)
 
     def prices(self, setup: Setup, jobs: int = 1) -> list[tuple[float, JobPrice]]:
         """Return the share of each kind of job with the price of a batch of it."""

@@ -17,10 +17,8 @@ from catalogs.hardware.specs import Accelerator
 from catalogs.launch.images import ContainerDevice
 from catalogs.networks.names import load_names
 from planner.deploy.files import bash_script, to_yaml
+from planner.networks.job import TEXT_FAMILIES
 from planner.networks.schema import JobBlock, NetworkPlan
-
-#: The families of networks that it serves.
-FAMILIES: Final = ("text embedding", "text reranking")
 
 _REPOSITORY: Final = "ghcr.io/huggingface/text-embeddings-inference"
 
@@ -116,8 +114,8 @@ def notes(plan: NetworkPlan) -> list[str]:
 
 
 def _check(job: JobBlock, keys: Json) -> None:
-    if job.family not in FAMILIES:
-        rule = f"text-embeddings-inference serves networks of {' and '.join(FAMILIES)}"
+    if job.family not in TEXT_FAMILIES:
+        rule = f"text-embeddings-inference serves networks of {' and '.join(TEXT_FAMILIES)}"
         raise InputError(rule, job.family, "--target triton")
     if keys["precision"] not in _DTYPES:
         rule = f"text-embeddings-inference computes in {', '.join(sorted(set(_DTYPES.values())))}"

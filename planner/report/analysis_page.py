@@ -7,7 +7,18 @@ from typing import Any
 
 from catalogs.io.output_files import write_atomically
 from catalogs.ui.charts import si_text, time_text
-from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, chart, need_plotly, render, table
+from catalogs.ui.html_page import (
+    Markup,
+    Page,
+    PageSection,
+    bullets,
+    cards,
+    chart,
+    footer_of,
+    need_plotly,
+    render,
+    table,
+)
 from catalogs.ui.words import percent
 from planner.report import machine_figures
 from planner.studies.step_analysis import Analysis, bound_words, document, headlines, memory_words
@@ -58,7 +69,7 @@ def analysis_page(a: Analysis) -> Page:
         PageSection("Scaling with batch and context", [table(scaled, scaling_rows(figures))], "Scaling"),
     ]
     title = f"{step} of {a.resolved.model.name} on {a.resolved.hardware.text}"
-    footer = "Written by plan analyze. This file loads no external resources."
+    footer = footer_of("plan analyze")
     return Page(title, next(iter(headlines(figures))), sections, footer)
 
 

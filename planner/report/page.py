@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, chart, command, note, paragraph, table
+from catalogs.ui.html_page import (
+    Markup,
+    Page,
+    PageSection,
+    bullets,
+    cards,
+    chart,
+    command,
+    footer_of,
+    note,
+    paragraph,
+    table,
+)
 from catalogs.ui.words import dollars, plan_name, rate, sure_percent
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
@@ -21,7 +33,7 @@ from planner.report.material import ReportData, ReportSimulations
 from planner.sections.refusal import refused_section, unexplained_section
 from planner.sections.registry import section_pages
 
-FOOTER: Final = "Written by plan report. This file loads no external resources."
+FOOTER: Final = footer_of("plan report")
 
 
 def answer_page(m: ReportData) -> Page:

@@ -17,7 +17,18 @@ from pydantic import ValidationError
 from catalogs.errors import InputError
 from catalogs.io.json_files import read_json
 from catalogs.ui.charts import COLOURS, MARKS, logarithmic_axis, number_text
-from catalogs.ui.html_page import Markup, Page, PageSection, bullets, chart, command, note, paragraph, table
+from catalogs.ui.html_page import (
+    Markup,
+    Page,
+    PageSection,
+    bullets,
+    chart,
+    command,
+    footer_of,
+    note,
+    paragraph,
+    table,
+)
 from catalogs.ui.words import percent
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer, same_model
@@ -36,7 +47,7 @@ from planner.search.pareto_search import (
     shown_unit,
 )
 
-FOOTER: Final = "Written by plan front. This file loads no external resources."
+FOOTER: Final = footer_of("plan front")
 
 HOW: Final = "write it with plan front ... --json FRONT.json"
 

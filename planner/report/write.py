@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final
@@ -56,9 +56,23 @@ def write_report(
 
 
 def write_tables(m: ReportData, folder: Path) -> list[Path]:
-    """Write NAME.csv and NAME.parquet for every table, and all tables into report.json, and return the files.
+    """Write the tables of a report as files, see `write_table_files`, and return the files.
 
     Numbers that are not finite are null in report.json.
+
+    Raises:
+        InputError: The files cannot be written.
+    """
+    return write_table_files(tables_of(m), folder, SCHEMA_VERSION)
+
+
+def write_table_files(tables: Mapping[str, list[Row]], folder: Path, schema_version: int) -> list[Path]:
+    """Write NAME.csv and NAME.parquet for every table, and all tables into report.json, and return the files.
+
+    Args:
+        tables: The rows by table name.
+        folder: The folder.
+        schema_version: Version of report.json.
 
     Raises:
         InputError: The files cannot be written.
@@ -66,8 +80,8 @@ def write_tables(m: ReportData, folder: Path) -> list[Path]:
     import pandas as pd
 
     make_folder(folder)
-    tables, written = tables_of(m), [folder / "report.json"]
-    write_json({"schema_version": SCHEMA_VERSION, **finite(tables)}, str(written[0]))
+    written = [folder / "report.json"]
+    write_json({"schema_version": schema_version, **finite(dict(tables))}, str(written[0]))
     for name, rows in tables.items():
         written += [folder / f"{name}.csv", folder / f"{name}.parquet"]
         write_atomically(written[-2], [csv_text(rows)])

@@ -107,11 +107,11 @@ def _each(
     if not found:  # the engine refuses every layout that the request leaves
         for layout, w in product(layouts(request, names), weight_dtypes(request, names)):
             check_scale_blocks(names.model, w, layout, names.engine)
-    return [c for each in found if (c := _beside_encoders(each)).replicas > 0]
+    return [c for each in found if (c := _behind_encoders(each)).replicas > 0]
 
 
-def _beside_encoders(candidate: Candidate) -> Candidate:
-    """Return the candidate with as many replicas as fit beside the encoder pool that the request fixes, if any."""
+def _behind_encoders(candidate: Candidate) -> Candidate:
+    """Return the candidate with the replicas that fit behind the encoder pool that the request fixes, if any."""
     taken = candidate.encoder_accelerators
     if not taken:
         return candidate

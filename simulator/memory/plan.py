@@ -90,6 +90,11 @@ class MemoryPlan:
         return self.kv_blocks * self.block_size * self.data_parallel
 
     @property
+    def replica_kv_bytes_per_token(self) -> float:
+        """Return the bytes that a token takes on all accelerators of a replica together."""
+        return self.kv_bytes_per_token * self.accelerators / self.data_parallel
+
+    @property
     def cross_tokens(self) -> int:
         """Return the tokens in the blocks that a sequence's encoder output takes."""
         return self.cross_blocks * self.block_size

@@ -213,7 +213,7 @@ def repeated_stages(network: NeuralNetwork) -> frozenset[str]:
 def _check_split(
     network: NeuralNetwork, split: Parallelism, repeats: bool, job: Mapping[str, int] | None = None
 ) -> None:
-    """Check that a job can be split as asked.
+    """Check that a job can be split as required.
 
     Raises:
         InputError: The network runs in one pass, or its job has no second pass of guidance.
@@ -305,8 +305,7 @@ def measured_limit_w(bundle: Bundle) -> float:
 def _at_clock(stage: SizedStage, pricing: Pricing, links: Network) -> StagePrice:
     execution = pricing.execution
     split = execution.parallelism
-    attended = tuple(_attended(op, execution.attended) for op in stage.operators)
-    sharded = replace(stage, operators=tuple(sequence_shard(op, split) for op in attended))
+    sharded = on_rank(stage, execution)
     device, joules, known, kernels = 0.0, 0.0, {MEASURED: 0.0, INTERPOLATED: 0.0}, 0
     bound_s = {"compute": 0.0, "memory": 0.0, "fixed": 0.0}
     for launch in launches(sharded, execution):
@@ -387,6 +386,16 @@ def _attended(op: SizedOperator, share: float) -> SizedOperator:
     if share == 1.0 or not isinstance(shape, AttentionShape) or shape.queries != shape.keys:
         return op
     return replace(op, shape=replace(shape, keys=max(round(share * shape.keys), 1)))
+
+
+def on_rank(stage: SizedStage, execution: Execution) -> SizedStage:
+    """Return a stage with the operators that one rank executes.
+
+    Raises:
+        InputError: The heads cannot be divided among the ranks.
+    """
+    attended = (_attended(op, execution.attended) for op in stage.operators)
+    return replace(stage, operators=tuple(sequence_shard(op, execution.parallelism) for op in attended))
 
 
 def sequence_shard(op: SizedOperator, split: Parallelism) -> SizedOperator:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil
 
 from calibration.bundles.bundle import Bundle
 from calibration.operators.cost import INTERPOLATED, MEASURED
 from catalogs.networks.network import NeuralNetwork
 from simulator.networks.execution import Execution
-from simulator.networks.job import Bound, bound_of, pricings, roofline_sides_s, sequence_shard
+from simulator.networks.job import Bound, bound_of, on_rank, pricings, roofline_sides_s
 from simulator.networks.launches import launches
 
 
@@ -60,8 +60,7 @@ def job_kernels(
         own = pricing.execution
         sized = stage.at(sizes, own.activation_bytes)
         runs = ceil(sized.runs / own.parallelism.guidance)
-        sharded = replace(sized, operators=tuple(sequence_shard(op, own.parallelism) for op in sized.operators))
-        for launch in launches(sharded, own):
+        for launch in launches(on_rank(sized, own), own):
             price = pricing.price(launch)
             count = runs * launch.times
             arithmetic_s, moving_s = roofline_sides_s(launch, pricing)

@@ -56,7 +56,9 @@ def whatif(
 
     of_job = job is not None or steps is not None
     if not (rate or hw or (workload and from_command is None) or settings or of_job):
-        raise InputError("nothing is changed", hint="give --rate x2, --hw h200x8, --workload W or --set KEY=VALUE")
+        raise InputError(
+            "nothing is changed", hint="give --rate x2, --hw h200x8, --workload W, --job SIZES or --set KEY=VALUE"
+        )
     if (answer is None) == (from_command is None):
         raise InputError("plan whatif needs an answer or a start command", hint="ANSWER.json or --from-command COMMAND")
     for_command = {"--command-hw": command_hw, "--command-rate": command_rate, "--slo": slo}

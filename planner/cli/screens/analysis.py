@@ -12,7 +12,8 @@ from rich.table import Table
 from catalogs.ui.charts import number_text, si_text, time_text
 from catalogs.ui.terminal import open_console
 from catalogs.ui.words import percent
-from planner.networks.report.analysis import MODES, batch_rows, format_rows, stage_rows
+from planner.networks.report.analysis import batch_rows, format_rows, stage_rows
+from planner.networks.request import MODES
 from planner.networks.studies.analysis import job_headlines
 from planner.report.analysis_page import precision_rows, scaling_rows
 from planner.studies.step_analysis import headlines

@@ -1,1 +1,1 @@
-"""What a page shows of an answer for a network: the HTML file, the page of `plan serve`, figures and tables."""
+"""The HTML pages of networks, their figures, and their tables as text and as files."""

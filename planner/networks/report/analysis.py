@@ -7,14 +7,22 @@ from typing import Any
 
 from catalogs.io.output_files import write_atomically
 from catalogs.ui.charts import si_text, time_text
-from catalogs.ui.html_page import Page, PageSection, bullets, cards, chart, need_plotly, render, table
+from catalogs.ui.html_page import (
+    Page,
+    PageSection,
+    bullets,
+    cards,
+    chart,
+    footer_of,
+    need_plotly,
+    render,
+    table,
+)
 from catalogs.ui.words import digits, gigabytes, percent
 from planner.networks.request import MODES
 from planner.networks.studies.analysis import JobAnalysis, job_document, job_headlines
 from planner.report import machine_figures
 from simulator.analysis.operators import BOUND_WORDS
-
-__all__ = ["MODES", "batch_rows", "format_rows", "job_page", "stage_rows", "write_job_analysis"]
 
 
 def write_job_analysis(found: JobAnalysis, out: Path) -> None:
@@ -68,7 +76,7 @@ def job_page(found: JobAnalysis) -> Page:
         PageSection("Batches", [table(batches, batch_rows(document))]),
         PageSection("Number formats", [table(("Format", *MODES), format_rows(document))], "Formats"),
     ]
-    footer = "Written by plan analyze. This file loads no external resources."
+    footer = footer_of("plan analyze")
     return Page(f"One job of {found.service.job.network.name} on {unit.name}", first, sections, footer)
 
 

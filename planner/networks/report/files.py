@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Final
 
-from catalogs.io.output_files import atomic_file, finite, make_folder, write_atomically, write_json
 from planner.networks.report.page import write_page
 from planner.networks.report.tables import plan_rows
 from planner.networks.schema import NetworkAnswer
 from planner.networks.screen import show_network
-from planner.report.write import csv_text
+from planner.report.write import write_table_files
 
 Row = dict[str, Any]
 
@@ -18,7 +17,7 @@ SCHEMA_VERSION: Final = 1
 
 
 def show_or_write(answer: NetworkAnswer, html: Path | None, folder: Path | None) -> None:
-    """Write the page and the tables of an answer, or print its screen where neither is asked for.
+    """Write the page and the tables of an answer, or print its screen if neither is requested.
 
     Raises:
         InputError: Plotly is missing, or a file cannot be written.
@@ -32,22 +31,12 @@ def show_or_write(answer: NetworkAnswer, html: Path | None, folder: Path | None)
 
 
 def write_network_tables(answer: NetworkAnswer, folder: Path) -> list[Path]:
-    """Write NAME.csv and NAME.parquet for every table, and all tables into report.json, and return the files.
+    """Write the tables of an answer as files, see `planner.report.write.write_table_files`, and return the files.
 
     Raises:
         InputError: The files cannot be written.
     """
-    import pandas as pd
-
-    make_folder(folder)
-    tables, written = tables_of(answer), [folder / "report.json"]
-    write_json({"schema_version": SCHEMA_VERSION, **finite(tables)}, str(written[0]))
-    for name, rows in tables.items():
-        written += [folder / f"{name}.csv", folder / f"{name}.parquet"]
-        write_atomically(written[-2], [csv_text(rows)])
-        with atomic_file(written[-1]) as part:
-            pd.DataFrame(rows).to_parquet(part, index=False)
-    return written
+    return write_table_files(tables_of(answer), folder, SCHEMA_VERSION)
 
 
 def tables_of(answer: NetworkAnswer) -> dict[str, list[Row]]:

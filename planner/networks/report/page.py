@@ -15,6 +15,7 @@ from catalogs.ui.html_page import (
     cards,
     chart,
     command,
+    footer_of,
     need_plotly,
     paragraph,
     render,
@@ -28,7 +29,7 @@ from planner.networks.screen import carbon_words, energy_words, per_units
 from planner.report.answer_tables import TextTable
 from planner.sections.refusal import refused_section, unexplained_section
 
-FOOTER: Final = "Written by plan. This file loads no external resources."
+FOOTER: Final = footer_of("plan")
 
 
 def write_page(answer: NetworkAnswer, file: Path) -> None:

@@ -85,11 +85,9 @@ def analyze_job(query: JobQuery) -> JobAnalysis:
         raise InputError("a number format of networks", precision, near)
     if query.batch > 1 and BATCH not in service.job.all_sizes:
         raise InputError(f"{service.job.network.name} runs one job at a time", query.batch, "--batch 1")
-    mode: Mode = query.mode  # type: ignore[assignment]  # checked above
+    mode: Mode = query.mode
     setup = Setup(hardware, precision, mode)
-    sizes = dict(service.job.sizes)
-    if BATCH in service.job.all_sizes:
-        sizes[BATCH] = query.batch * service.job.items
+    sizes = service.sizes(query.batch)
     kernels = tuple(job_kernels(service.job.network, service.bundle(setup), setup.execution, sizes))
     return JobAnalysis(query, service, setup, kernels)
 

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import yaml
-
-from catalogs.deployments.key_texts import parse_value
+from catalogs.deployments.key_texts import parse_settings
 from catalogs.deployments.networks import NetworkDeployment, as_network_deployment
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
@@ -108,19 +106,7 @@ def parse_changes(settings: Sequence[str]) -> dict[str, Any]:
     Raises:
         InputError: A key is unknown, is not simulated in a plan, or is set twice.
     """
-    found: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, text = (part.strip() for part in setting.partition("="))
-        if not equals:
-            raise InputError("a setting is KEY=VALUE of the deployment of a network", setting, "max_batch=8")
-        if key in found:
-            raise InputError("a key is set twice", setting, f"{key}={found[key]}")
-        check_change(key)
-        try:
-            found[key] = parse_value(text)
-        except yaml.YAMLError:
-            raise InputError(f"the value of {key} is not valid YAML", text, f"{key}=1") from None
-    return found
+    return parse_settings(settings, check_change)
 
 
 def check_change(key: str) -> None:

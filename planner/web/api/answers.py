@@ -16,10 +16,10 @@ def view(answer: dict[str, Any]) -> dict[str, Any]:
     """Return the words, tables and figures of an answer, as the plan page shows them."""
     from planner.agents.answer import is_agents_answer, parse_agents_answer
     from planner.networks.answer_file import any_answer
-    from planner.networks.report.view import network_document
     from planner.networks.schema import NetworkAnswer
     from planner.web.documents.agents_answer import agents_document
     from planner.web.documents.answers import answer_document
+    from planner.web.documents.network_answer import network_document
 
     if is_agents_answer(answer):
         return agents_document(parse_agents_answer(answer, "the answer"))

@@ -16,12 +16,10 @@ router = APIRouter(prefix=PREFIX, tags=["plans"])
 @router.get("/guess")
 def guess(query: QuestionQuery, state: State, owner: Owner) -> GuessDocument:
     """Guess a plan in a few milliseconds, without simulation: the query is that of a question."""
-    from planner.networks.request import NetworkRequest
-    from planner.web.documents.guess import guess_document, network_guess_document
+    from planner.web.documents.guess import any_guess_document
 
     question = read_question(from_query(query), state.uploads, owner)
     with shown_names(question.files):
-        request = any_request(question.keys)
-        document = network_guess_document(request) if isinstance(request, NetworkRequest) else guess_document(request)
+        document = any_guess_document(any_request(question.keys))
         found: GuessDocument = with_names(document, question.files)
     return found

@@ -11,9 +11,10 @@ from planner.agents.screen import plan_rows, question_words, render, router_word
 from planner.answer.schema import Suggestion
 from planner.problem.slo import split_slos
 from planner.report.answer_tables import TextTable
+from planner.sections.refusal import capital, refused_view
 
 #: The key of the question that a suggestion of each kind changes, besides `slo`.
-_CHANGED_KEY: Final = {"agents": "agents", "hardware": "hardware", "confidence": "confidence"}
+CHANGED_KEY: Final = {"agents": "agents", "hardware": "hardware", "confidence": "confidence"}
 
 
 def agents_document(answer: AgentsAnswer) -> dict[str, Any]:
@@ -57,30 +58,15 @@ def agents_document(answer: AgentsAnswer) -> dict[str, Any]:
 
 
 def _refusal(answer: AgentsAnswer, refusal: AgentsRefusal, objectives: dict[str, Any]) -> dict[str, Any]:
-    best = answer.best
-    return {
-        "reason": _capital(refusal.binding_constraint),
-        "ways": [_way_out(change) for change in refusal.what_would_meet_it],
-        "reasons": [],
-        "closest": {
-            "words": f"{best.words}, {best.tier}, {router_words(best)}",
-            "objectives": objectives,
-            "memory": None,
-        },
-        "stages": [_capital(why) for why in refusal.why],
-    }
+    words = f"{answer.best.words}, {answer.best.tier}, {router_words(answer.best)}"
+    closest = {"words": words, "objectives": objectives, "memory": None}
+    ways = [(change, _changed_keys(change)) for change in refusal.what_would_meet_it]
+    return refused_view(capital(refusal.binding_constraint), refusal.why, ways, {}, closest)
 
 
-def _way_out(change: Suggestion) -> dict[str, Any]:
-    """Return a change that would meet the request, with the keys of the question that it sets."""
-    keys: dict[str, Any]
+def _changed_keys(change: Suggestion) -> dict[str, Any]:
+    """Return the keys of the question that a change sets."""
     if change.kind == "slo":
-        keys = {"slo": split_slos(str(change.value))}
-    else:
-        value = int(change.value) if change.kind == "agents" and change.value is not None else change.value
-        keys = {_CHANGED_KEY[change.kind]: value}
-    return {"words": _capital(change.change), "verified_by": change.verified_by, "changes": keys}
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+        return {"slo": split_slos(str(change.value))}
+    value = int(change.value) if change.kind == "agents" and change.value is not None else change.value
+    return {CHANGED_KEY[change.kind]: value}

@@ -25,6 +25,15 @@ _MEMORY_KEYS: Final = (
 )
 
 
+def any_guess_document(request: PlanRequest | NetworkRequest) -> shapes.GuessDocument:
+    """Return the first guess of a plan for a language model or for a network.
+
+    Raises:
+        InputError: A name or a value is invalid, the hardware holds no layout, or the request is for agents.
+    """
+    return guess_document(request) if isinstance(request, PlanRequest) else network_guess_document(request)
+
+
 def guess_document(request: PlanRequest) -> shapes.GuessDocument:
     """Return the first guess of a plan for a request.
 

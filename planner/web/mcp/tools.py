@@ -193,12 +193,10 @@ def _simulate(arguments: dict[str, Any], running: RunningCommand) -> dict[str, A
 
 
 def _guess(arguments: dict[str, Any], _: RunningCommand) -> dict[str, Any]:
-    from planner.networks.request import NetworkRequest
-    from planner.web.documents.guess import guess_document, network_guess_document
+    from planner.web.documents.guess import any_guess_document
     from planner.web.questions import any_request
 
-    request = any_request(arguments)
-    return dict(network_guess_document(request) if isinstance(request, NetworkRequest) else guess_document(request))
+    return dict(any_guess_document(any_request(arguments)))
 
 
 def _analyze(arguments: dict[str, Any], _: RunningCommand) -> dict[str, Any]:

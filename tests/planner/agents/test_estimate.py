@@ -42,7 +42,7 @@ def test_more_agents_and_dearer_prompts_are_slower() -> None:
     assert more == sorted(more)
 
 
-def test_each_price_has_placements_with_prefill_together_and_apart() -> None:
+def test_each_price_has_placements_with_prefill_together_and_separate() -> None:
     request = asking()
     found = priced_choices(request, request.read_workload(), 16)
     assert [group.usd_per_hour for group in found] == sorted(group.usd_per_hour for group in found)

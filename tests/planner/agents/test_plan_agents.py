@@ -153,18 +153,18 @@ def test_objectives_on_sessions_and_tasks_need_agents_and_are_judged() -> None:
 
 
 def test_several_replicas_have_private_and_shared_tiers_and_separate_ones_find_outputs_in_shared_ones() -> None:
-    asked = request(hardware="h100x2", precisions=("native",), fixed={"kv_dtype": "bf16"})
-    (group,) = [g for g in priced_choices(asked, asked.read_workload(), 4) if len(g.choices) > 1][-1:]
+    question = request(hardware="h100x2", precisions=("native",), fixed={"kv_dtype": "bf16"})
+    (group,) = [g for g in priced_choices(question, question.read_workload(), 4) if len(g.choices) > 1][-1:]
     together = next(choice for choice in group.choices if choice.candidate.replicas == 2)
-    apart = next(choice for choice in group.choices if choice.candidate.split)
+    separate = next(choice for choice in group.choices if choice.candidate.split)
     names = ["HBM", "HBM + DRAM", "HBM + shared DRAM", "HBM + DRAM + SSD", "HBM + shared DRAM + SSD"]
     assert [choice.tier.name for choice in together.tiers()] == names
     assert [choice.router for choice in together.routers()] == ["session_affinity", "round_robin"]
-    assert [choice.tier.name for choice in apart.tiers()] == names
-    seen = Judge(asked, Runs(ONE)).rate([(choice, 0) for choice in apart.tiers()[1:3]], 4, 10)
+    assert [choice.tier.name for choice in separate.tiers()] == names
+    seen = Judge(question, Runs(ONE)).rate([(choice, 0) for choice in separate.tiers()[1:3]], 4, 10)
     private, shared = (rated.seen.hits for rated in seen)
     assert private.rate < shared.rate <= shared.theoretical_rate
-    assert "prefill" in deployment_words(apart.deployment)
+    assert "prefill" in deployment_words(separate.deployment)
 
 
 @pytest.mark.parametrize("changes", [{"agents": 0}, {"requests_per_s": 1.0}, {"users": 4}])

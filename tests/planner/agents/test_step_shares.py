@@ -14,7 +14,7 @@ def test_tokens_of_steps_with_and_without_prompts_differ_by_hand() -> None:
     """Steps take 1 s and 1/8 s for each prompt token. A prompt of 16 tokens joins a request that decodes.
 
     The first request: its prompt ends at 1.5 s, then decodes. The second, of 16 tokens, is computed in one step of 3 s
-    with one decode beside it; then both decode together.
+    with one decode in the same step; then both decode together.
     """
     work = requests([0.0, 2.0], [4, 16], [6, 3])
     run = run_rules(rules(), Linear(prompt_token_s=0.125), work)

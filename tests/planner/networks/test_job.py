@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from catalogs.errors import InputError
-from catalogs.networks.files import load_network
-from planner.networks.job import PlannedJob, read_job
+from catalogs.networks.files import list_networks, load_network
+from catalogs.networks.header import load_header
+from planner.networks.job import PlannedJob, read_job, unit_of
 
 
 def job(network: str, text: str | None = None, steps: int | None = None) -> PlannedJob:
@@ -75,3 +76,8 @@ def test_what_a_job_yields(network: str, unit: str, items: int) -> None:
     found = job(network)
     assert (found.unit, found.items) == (unit, items)
     assert job(network, "batch=3").items == 3
+
+
+def test_every_family_of_the_catalog_yields_something() -> None:
+    families = {load_header(name).family for name in list_networks()}
+    assert [family for family in families if unit_of(family) == "job"] == []

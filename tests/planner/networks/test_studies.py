@@ -60,9 +60,9 @@ def test_twice_the_rate_takes_longer_and_too_much_breaks(answer: NetworkAnswer) 
     assert waits.b > waits.a
     broken = change(answer, requests_per_s=1.2 * answer.best.capacity_requests_per_s)
     assert broken.breaks
-    hopeless = change(answer, requests_per_s=1e5)
-    assert hopeless.plan is None
-    assert "the queue grows" in hopeless.breaks[0]
+    overloaded = change(answer, requests_per_s=1e5)
+    assert overloaded.plan is None
+    assert "the queue grows" in overloaded.breaks[0]
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,11 @@ def test_what_binds_is_the_input_that_raises_the_capacity_most() -> None:
     candidate = one()
     floor = assessor.evaluator.verdict(candidate, assessor.light_per_s(candidate))
     capacity = assessor.capacity(candidate, floor).requests_per_s
-    told: list[str] = []
-    found = find_network_binding(assessor, candidate, capacity, told.append)
+    steps: list[str] = []
+    found = find_network_binding(assessor, candidate, capacity, steps.append)
     assert found is not None
     assert [gain.input for gain in found.binding] == [ARRIVALS]
-    assert len(told) == len(found.gains) + 1
+    assert len(steps) == len(found.gains) + 1
 
 
 def test_explain_names_what_binds_and_what_it_would_take(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

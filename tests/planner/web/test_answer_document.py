@@ -6,18 +6,22 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import plotly.graph_objects as go
 import pytest
 
+from planner.agents import refusal as agents_refusal
 from planner.answer import refusal
 from planner.answer.schema import Answer, Suggestion
 from planner.cli.screens.plan import render
+from planner.networks import refusal as network_refusal
 from planner.pipeline import plan
 from planner.problem.scenario import request_of_keys, scenario_keys
 from planner.sections.full_answer import parse_answer
 from planner.space.bounds import REQUEST_LENGTH
+from planner.web.documents import agents_answer, network_answer
 from planner.web.documents.answers import answer_document, changed_keys
 from tests.planner.web.running_server import SMALL
 
@@ -64,9 +68,18 @@ def test_a_refusal_states_its_reason_and_the_closest_plan() -> None:
 
 
 def test_every_kind_of_suggestion_has_a_value_here() -> None:
-    source = Path(refusal.__file__).read_text(encoding="utf-8")
-    kinds = set(re.findall(r'_simulated\("(\w+)"', source))
-    assert kinds | {REQUEST_LENGTH} == set(VALUES)
+    assert suggested(refusal) | {REQUEST_LENGTH} == set(VALUES)
+
+
+def test_every_kind_of_suggestion_for_networks_and_agents_changes_a_key_of_the_question() -> None:
+    assert suggested(network_refusal) == set(network_answer.CHANGED_KEY)
+    assert suggested(agents_refusal) - {"slo"} == set(agents_answer.CHANGED_KEY)
+
+
+def suggested(module: ModuleType) -> set[str]:
+    """Return the kinds of suggestions that a module makes."""
+    source = Path(str(module.__file__)).read_text(encoding="utf-8")
+    return set(re.findall(r'Suggestion\.simulated\(\s*"(\w+)"', source))
 
 
 @pytest.mark.parametrize("kind", VALUES)

@@ -13,7 +13,6 @@ import pytest
 from catalogs.errors import InputError
 from catalogs.io.yaml_loader import load_yaml
 from planner.networks.plan import plan_network
-from planner.networks.report.view import network_document
 from planner.networks.request import network_request
 from planner.networks.schema import NetworkAnswer
 from planner.networks.screen import render
@@ -21,6 +20,7 @@ from planner.problem.request_keys import network_keys, request_keys
 from planner.web.documents.catalogs import networks
 from planner.web.documents.comparisons import comparison_document
 from planner.web.documents.guess import network_guess_document
+from planner.web.documents.network_answer import network_document
 from planner.web.documents.question_form import further_groups, only_of
 from planner.web.mcp.tools import tool
 from planner.web.questions import from_query, read_question, to_query

@@ -1,4 +1,4 @@
-"""What the plan page shows of an answer for a network, in the shape of the answers for language models.
+"""What the plan page shows of an answer for a network, in the keys that it shows of other answers.
 
 Every number comes from the answer, in the words of its screen and of its HTML page.
 """
@@ -27,7 +27,7 @@ from planner.report.plots import PlotlyFigure
 from planner.sections.refusal import capital, refused_view
 
 #: The key of the question that a suggestion of each kind changes.
-_CHANGED_KEY: Final = {"hardware": "hardware", "rate": "rate", "users": "users", "modes": "modes", "slo": "slo"}
+CHANGED_KEY: Final = {"hardware": "hardware", "rate": "rate", "users": "users", "modes": "modes", "slo": "slo"}
 
 #: Keys whose value is a list.
 _LISTS: Final = ("modes",)
@@ -149,5 +149,5 @@ def _refusal(answer: NetworkAnswer, refusal: NetworkRefusal) -> dict[str, Any]:
     ways = []
     for change in refusal.what_would_meet_it:
         value: object = str(change.value).split(",") if change.kind in ("slo", *_LISTS) else change.value
-        ways.append((change, {_CHANGED_KEY[change.kind]: value}))
+        ways.append((change, {CHANGED_KEY[change.kind]: value}))
     return refused_view(capital(refusal.binding_constraint), (), ways, refusal.reasons, closest)
