@@ -11,6 +11,7 @@ from typing import Final
 
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.errors import InputError
+from catalogs.hardware.specs import Accelerator
 from catalogs.launch.arguments import Arguments, folder_notes, weights_at
 
 PROGRAM: Final = ("python3", "-m", "calibration.serve.batch_server")
@@ -19,6 +20,23 @@ PROGRAM: Final = ("python3", "-m", "calibration.serve.batch_server")
 _DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 INSTALL: Final = "install this product with its extra `calibration` (torch, transformers) where the server runs"
+
+#: torch's names of the devices of makers whose GPUs are not `cuda` (AMD's are).
+_DEVICES: Final = {"intel": "xpu", "google": "xla"}
+
+
+def _device(unit: Accelerator) -> str:
+    """Return torch's name of the device of an accelerator."""
+    if unit.kind == "cpu":
+        return "cpu"
+    return "hpu" if unit.architecture.startswith("gaudi") else _DEVICES.get(unit.maker, "cuda")
+
+
+def _device_notes(device: str) -> tuple[str, ...]:
+    """Return a note about devices for which torch needs a package that the server does not import."""
+    if device not in ("hpu", "xla"):
+        return ()
+    return (f"the server does not import the package that gives torch the device {device}: it does not start as it is",)
 
 
 def transformers_static_arguments(resolved: ResolvedDeployment) -> Arguments:
@@ -36,14 +54,14 @@ def transformers_static_arguments(resolved: ResolvedDeployment) -> Arguments:
     if sizes not in ((), (r.limits.max_num_seqs,)):
         rule = "the server of padded batches waits for a full batch only"
         raise InputError(rule, f"preferred_batch_sizes: {list(sizes)}", f"[{r.limits.max_num_seqs}]")
-    at = weights_at(r.model)
+    at, device = weights_at(r.model), _device(r.hardware.accelerator)
     flags: list[tuple[str, str | None]] = [
         ("--model", at),
         ("--max-batch-size", str(r.limits.max_num_seqs)),
         ("--max-batch-tokens", str(r.limits.max_num_batched_tokens)),
         ("--dtype", _DTYPES[r.weight_dtype]),
-        ("--device", "cpu" if r.hardware.accelerator.kind == "cpu" else "cuda"),
+        ("--device", device),
     ]
     if r.queueing.max_delay_s:
         flags.append(("--max-delay-ms", f"{r.queueing.max_delay_s * 1e3:g}"))
-    return Arguments(PROGRAM, tuple(flags), (INSTALL, *folder_notes(r.model)), model=at)
+    return Arguments(PROGRAM, tuple(flags), (INSTALL, *_device_notes(device), *folder_notes(r.model)), model=at)

@@ -53,6 +53,7 @@ class LaunchLine:
         role: The role that the manifest states, or "".
         accelerator: The kind of accelerator that the manifest selects, or "".
         model: The model that the user names in place of that of the command, or "".
+        in_loop: Whether a loop of the script starts it.
     """
 
     engine: str
@@ -69,6 +70,7 @@ class LaunchLine:
     role: str = ""
     accelerator: str = ""
     model: str = ""
+    in_loop: bool = False
 
     @property
     def version(self) -> str | None:
@@ -94,7 +96,8 @@ def lines_of(script: Script) -> Iterator[LaunchLine]:
         for line in _lines(command):
             gpus = line.gpus if line.gpus is not None else _visible(line.environment)
             files = {**script.files, **line.files}
-            yield replace(line, files=files, gpus=gpus, conditional=frozenset(script.conditional))
+            in_loop = line.in_loop or command.in_loop
+            yield replace(line, files=files, gpus=gpus, conditional=frozenset(script.conditional), in_loop=in_loop)
 
 
 def started_by(words: Sequence[str], environment: Mapping[str, str], image: str) -> list[LaunchLine]:

@@ -122,7 +122,8 @@ def read_launch_file(
     if path.suffix.lower() not in (".yaml", ".yml", ".json"):
         return read_command(text, hardware, settings, variables, service)
     for name, value in (variables or {}).items():
-        text = text.replace("${" + name + "}", value).replace(f"${name}", value)
+        pattern = re.compile(rf"\$(?:\{{{name}(?::?-[^}}]*)?\}}|{name}\b)")
+        text = pattern.sub(value.replace("\\", r"\\"), text)
     text = re.sub(r"\$\{\w+:?-([^}]*)\}", r"\1", text)
     try:
         documents = list(yaml.safe_load_all(text))
@@ -165,9 +166,23 @@ def _combined(
     kept = servers[0].kept if len(servers) == 1 else ()
     read = ReadLaunch(keys, (), tuple(dict.fromkeys(s.line.program for s in servers)), kept)
     keys = _completed(read.deployment, dict(keys), servers, notes)
-    read = replace(read, keys=keys, notes=tuple(dict.fromkeys(notes)))
-    resolve_pools(read.deployment)
-    return read
+    notes += _idle(replace(read, keys=keys).deployment)
+    return replace(read, keys=keys, notes=tuple(dict.fromkeys(notes)))
+
+
+def _idle(written: Deployment) -> list[Note]:
+    """Return a note about accelerators that no replica uses.
+
+    Raises:
+        InputError: The deployment is invalid.
+    """
+    pools = resolve_pools(written)
+    total = parse_hardware(written.hardware).n_accelerators
+    used = sum(pool.replicas * pool.layout.accelerators for pool in pools)
+    if used >= total or any(pool.hardware.text != pools[0].hardware.text for pool in pools):
+        return []
+    text = f"{used} of {total} accelerators are used: prices are of what these need, and energy includes the others"
+    return [Note("assumed", "", text)]
 
 
 def _chosen(lines: Sequence[LaunchLine], service: str | None) -> list[LaunchLine]:
@@ -229,6 +244,11 @@ def _without_unset(line: LaunchLine, notes: list[Note]) -> LaunchLine:
             notes.append(Note("assumed", word, "the variable is not set; the word is left out"))
             continue
         raise InputError("the command uses a variable that nothing sets", word, hint=f"--env {unset[0]}=VALUE")
+    if line.in_loop:
+        text = (
+            "a loop starts the server and is not followed: the server counts once; --set replicas=N states the number"
+        )
+        notes.append(Note("assumed", line.program, text))
     used = sorted(line.conditional)
     if used:
         text = "set under a condition that is not evaluated: the last assignment counts"

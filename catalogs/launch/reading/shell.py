@@ -27,10 +27,11 @@ _ENDS: Final = ";&|\n()"
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """One simple command: its words, and the variables that it is started with."""
+    """One simple command: its words, the variables that it is started with, and whether it is in a loop."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str]
+    in_loop: bool = False
 
 
 @dataclass(slots=True)
@@ -53,33 +54,47 @@ def unset_variables(word: str) -> list[str]:
     return UNSET.findall(word)
 
 
+def is_output(word: str) -> bool:
+    """Return whether a word holds the output of another command, which is not run."""
+    return "$(" in word or "`" in word
+
+
 def read_script(text: str, variables: Mapping[str, str] | None = None) -> Script:
     """Return the commands of a shell text.
 
     Args:
         text: One line or a whole script.
-        variables: Variables that are set beforehand; assignments of `NAME=${NAME:-default}` keep them.
+        variables: Variables that are set beforehand. Assignments of `NAME=${NAME:-default}` keep them, and so do those
+            of another command's output, which is not known here.
 
     Raises:
         InputError: A quotation mark or a bracket is not closed.
     """
-    reader = _Reader(text.replace("\r\n", "\n"), dict(variables or {}))
+    reader = _Reader(text.replace("\r\n", "\n"), dict(variables or {}), stated=frozenset(variables or ()))
     reader.run()
     return reader.script
 
 
 @dataclass(slots=True)
 class _Branch:
-    """One `if` or `case` that is open: whether its present branch is taken (None: unknown), and whether one was."""
+    """One `if`, `case` or loop that is open.
+
+    Attributes:
+        active: Whether its present branch is taken; None: unknown.
+        done: Whether a branch was taken.
+        loop: Whether it is a loop.
+    """
 
     active: bool | None
     done: bool = False
+    loop: bool = False
 
 
 @dataclass(slots=True)
 class _Reader:
     text: str
     variables: dict[str, str]
+    stated: frozenset[str] = frozenset()  # names of the variables that were set beforehand
     at: int = 0
     script: Script = field(default_factory=Script)
     arrays: dict[str, list[str]] = field(default_factory=dict)
@@ -353,6 +368,8 @@ class _Reader:
             words, literal = words[1:], literal[1:]
         while words and literal[0] and (found := _ASSIGNMENT.match(words[0])):
             value = words[0][found.end() :]
+            if found[1] in self.stated and is_output(value):
+                value = self.variables[found[1]]
             own[found[1]] = (self.variables.get(found[1], "") if found[2] else "") + value
             words, literal = words[1:], literal[1:]
         if exports:
@@ -363,7 +380,8 @@ class _Reader:
                 self.script.conditional |= own.keys()
             return
         environment = {name: self.variables[name] for name in self.exported if name in self.variables}
-        self.script.commands.append(ShellCommand(tuple(words), environment | own))
+        in_loop = any(branch.loop for branch in self._branches)
+        self.script.commands.append(ShellCommand(tuple(words), environment | own, in_loop))
 
     def _further_test(self, words: list[str]) -> None:
         """Join another test to the condition of the branch that begins."""
@@ -383,8 +401,8 @@ class _Reader:
             taken = condition_holds(words[1:])
             self._branches.append(_Branch(taken, taken is True))
             self._tests = True
-        elif head in ("case", "for", "while"):
-            self._branches.append(_Branch(None))
+        elif head in ("case", "for", "while", "until"):
+            self._branches.append(_Branch(None, loop=head != "case"))
         elif head in ("fi", "esac", "done"):
             if self._branches:
                 self._branches.pop()

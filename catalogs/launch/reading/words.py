@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from catalogs.engines.flags import Flag, FlagTable
 from catalogs.errors import InputError
+from catalogs.launch.reading.shell import is_output
 
 _NUMBER: Final = re.compile(r"-\d+(\.\d+)?$")
 
@@ -56,7 +57,7 @@ class GivenFlag:
                 return int(float(number[1]) * _SUFFIXES[number[2]])
             return int(self.value)
         except ValueError:
-            raise InputError(f"{self.written} needs an integer", self.value) from None
+            raise InputError(f"{self.written} needs an integer", self.value, hint=self._hint()) from None
 
     def number(self) -> float:
         """Return the value as a number.
@@ -67,7 +68,12 @@ class GivenFlag:
         try:
             return float(self.value)
         except ValueError:
-            raise InputError(f"{self.written} needs a number", self.value) from None
+            raise InputError(f"{self.written} needs a number", self.value, hint=self._hint()) from None
+
+    def _hint(self) -> str | None:
+        """Return how to state a value that is the output of another command; None for any other value."""
+        known = "commands are not run: assign it to a variable and give --env NAME=VALUE, or write the value"
+        return known if is_output(self.value) else None
 
     def mapping(self) -> dict[str, Any]:
         """Return the JSON value, or the one key of it that `--json.key value` states.

@@ -98,8 +98,9 @@ def _value(value: Any) -> str:
 def _result(found: Improvement) -> Iterator[Line]:
     if not found.feasible:
         yield "NO", f"no deployment on this hardware meets the objectives: {found.infeasible or found.why_not_today}"
-        for i, text in enumerate(found.what_would_meet_it):
-            yield ("It would help" if i == 0 else ""), text
+        nothing = "no change that was tried meets the objectives; try wider objectives, a lower --rate or --other-hw"
+        for i, text in enumerate(found.what_would_meet_it or [nothing]):
+            yield ("" if i else "Would meet"), text
         return
     if not found.improves or found.improved is None:
         yield "Keep", "nothing on this hardware is better than the present command by more than 2 %"

@@ -104,7 +104,7 @@ def _job(plan: NetworkPlan) -> PageSection:
 
 def _alternatives(answer: NetworkAnswer) -> PageSection:
     if len(answer.plans) == 1:
-        none = paragraph("No plan of another setup or accelerator meets the objectives.")
+        none = paragraph("No other setup or accelerator that was simulated meets the objectives.")
         return PageSection("Alternatives", [none, _drawn(tables.plans(answer))])
     return PageSection("Alternatives", [_drawn(tables.plans(answer))])
 

@@ -45,10 +45,12 @@ def latencies(plan: NetworkPlan) -> TextTable:
 def load(plan: NetworkPlan) -> TextTable:
     """Return the load of a plan, and how busy it is."""
     metrics, capacity = plan.metrics, plan.capacity_requests_per_s
+    known = () if capacity is None else (("Capacity", f"{digits(capacity)} jobs/s"),)  # users have no capacity
+    limit = () if plan.limited_by is None else (("What limits it", plan.limited_by),)
     rows = (
         ("Rate of these figures", f"{digits(plan.requests_per_s)} jobs/s"),
-        ("Capacity", "none" if capacity is None else f"{digits(capacity)} jobs/s"),
-        ("What limits it", plan.limited_by or "unknown"),
+        *known,
+        *limit,
         ("Jobs per batch", f"{metrics.jobs_per_batch:.3g}"),
         ("Accelerators busy", percent(metrics.busy_fraction)),
         ("Power", kilowatts(plan.energy.w_mean)),

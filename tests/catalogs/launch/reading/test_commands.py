@@ -266,3 +266,27 @@ def test_settings_correct_what_was_read() -> None:
     found = read(f"vllm serve {LLAMA8} --max-num-seqs 8", "h100", "max_num_seqs=9", "engine=vllm-0.11")
     assert (found.deployment.max_num_seqs, found.deployment.engine) == (9, "vllm-0.11")
     assert read("vllm serve acme/private-8b", "h100", f"model={LLAMA8}").deployment.model == LLAMA8
+
+
+def test_servers_of_loops_count_once_and_a_note_says_so() -> None:
+    read = read_command(f"for p in 0 1; do vllm serve {LLAMA8} & done", "h100x2")
+    assert read.keys["replicas"] == 1
+    assert any("loop" in note.text for note in read.important)
+    assert not any("loop" in note.text for note in read_command(f"vllm serve {LLAMA8}", "h100").notes)
+
+
+@pytest.mark.parametrize(("hardware", "more", "words"), [("h100x4", "-tp 2", "2 of 4"), ("h100x2", "-tp 2", "")])
+def test_idle_accelerators_are_stated(hardware: str, more: str, words: str) -> None:
+    found = [
+        note.text for note in read_command(f"vllm serve {LLAMA8} {more}", hardware).important if "used" in note.text
+    ]
+    assert len(found) == bool(words)
+    assert all(text.startswith(words) for text in found)
+
+
+def test_the_output_of_a_command_is_no_number_and_the_hint_says_what_to_do() -> None:
+    with pytest.raises(InputError, match="--env NAME=VALUE"):
+        read_command(f"vllm serve {LLAMA8} -tp $(nvidia-smi -L | wc -l)", "h100x2")
+    with pytest.raises(InputError) as caught:
+        read_command(f"vllm serve {LLAMA8} -tp two", "h100x2")
+    assert "--env" not in str(caught.value)

@@ -176,3 +176,18 @@ def test_one_service_of_several(tmp_path: Path) -> None:
 def test_other_files_are_refused(tmp_path: Path, text: str, rule: str) -> None:
     with pytest.raises(InputError, match=rule):
         read(tmp_path, text)
+
+
+def test_variables_of_a_file_are_whole_names(tmp_path: Path) -> None:
+    """--env TP=2 sets $TP, ${TP} and ${TP:-1}, and not $TP_MOST, which begins with it."""
+    path = tmp_path / "compose.yaml"
+    line = "--model Qwen/Qwen2.5-7B-Instruct -tp $TP -pp ${TP} -dp ${TP:-1} --max-num-seqs ${TP_MOST:-64}"
+    path.write_text(f'services: {{a: {{image: vllm/vllm-openai, command: "{line}"}}}}')
+    keys = read_launch_file(path, "h100x8", variables={"TP": "2"}).keys
+    assert [keys[f"{kind}_parallel"] for kind in ("tensor", "pipeline", "data")] == [2, 2, 2]
+    assert keys["max_num_seqs"] == 64
+    path.write_text(
+        'services: {a: {image: vllm/vllm-openai, command: "--model Qwen/Qwen2.5-7B-Instruct -tp $TP_MOST"}}'
+    )
+    with pytest.raises(InputError, match="TP_MOST"):
+        read_launch_file(path, "h100x8", variables={"TP": "2"})

@@ -72,3 +72,16 @@ def test_environment_of_a_command() -> None:
 def test_open_quotes_and_brackets_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="must close its"):
         read_script(text)
+
+
+def test_output_of_commands_can_be_stated() -> None:
+    """A stated variable replaces the output of a command; a value that the script knows takes precedence over it."""
+    script = "N=$(nvidia-smi -L | wc -l)\nM=`hostname`\nK=3\nrun $N $M $K"
+    assert words(script, N="2", M="node1", K="9") == [["run", "2", "node1", "3"]]
+    assert "nvidia-smi" in " ".join(words(script)[0])
+
+
+def test_commands_of_loops_are_marked() -> None:
+    script = read_script("a\nfor i in 0 1; do b $i; done\nwhile true; do c; done\ne")
+    found = {command.words[0]: command.in_loop for command in script.commands}
+    assert found == {"a": False, "b": True, "c": True, "e": False}

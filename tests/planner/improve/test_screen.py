@@ -1,0 +1,43 @@
+"""The screen of `plan improve`: a refusal always says what to try."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.cli.screens.improve import show_improvement
+from planner.improve.document import SCHEMA_VERSION, Improvement
+
+
+def refusal(changes: list[str]) -> Improvement:
+    return Improvement(
+        schema_version=SCHEMA_VERSION,
+        request={"slo": ["ttft.p99=5ms"]},
+        command="vllm serve llama3.1-8b",
+        deployment={},
+        today=None,
+        why_not_today="the weights do not fit",
+        feasible=False,
+        improves=False,
+        changes=[],
+        improved=None,
+        improved_deployment=None,
+        new_command="",
+        command_notes=[],
+        saves=None,
+        confidence=None,
+        infeasible="prefill alone takes 312 ms",
+        what_would_meet_it=changes,
+        seconds=1.0,
+    )
+
+
+@pytest.mark.parametrize("changes", [[], ["at most 3 requests/s"], ["at most 3 requests/s", "h100x1"]])
+def test_a_refusal_names_the_reason_and_what_would_meet_the_objectives(
+    changes: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_improvement(refusal(changes))
+    shown = capsys.readouterr().out
+    assert "prefill alone takes 312 ms" in shown
+    assert shown.count("Would meet") == 1
+    assert all(change in shown for change in changes)
+    assert ("no change that was tried" in shown) == (not changes)
