@@ -207,7 +207,12 @@ def _scaling(deployment: Deployment, replicas: int, names: CatalogLookup) -> Aut
     return found
 
 
-def _known_dtype(rule: str, dtype: str) -> None:
+def check_dtype(rule: str, dtype: str) -> None:
+    """Check that a number format is known.
+
+    Raises:
+        InputError: It is not; the error has the given rule and the nearest format.
+    """
     if dtype not in DTYPE_BYTES:
         raise InputError(rule, dtype, _SPELLINGS.get(dtype.lower()) or nearest_name(dtype, DTYPE_BYTES) or "bf16")
 
@@ -224,7 +229,7 @@ def _weight_dtype(requested: str | None, names: CatalogLookup) -> tuple[str, tup
     Marlin kernels do (fp8 on A100, fp4 on H100); a notice states this.
     """
     dtype, unit = requested or names.model.weight_dtype, names.hardware.accelerator
-    _known_dtype("unknown weight_dtype", dtype)
+    check_dtype("unknown weight_dtype", dtype)
     wide = _sixteen_bit(unit)
     if dtype in _SIXTEEN_BIT and dtype not in unit.peak_flops and unit.kind == "gpu" and wide != dtype:
         return wide, (f"{unit.name} has no {dtype}: the engine runs the model in {wide}",)
@@ -246,7 +251,7 @@ def _kv_dtype(requested: str | None, weight_dtype: str, names: CatalogLookup) ->
     if requested is None:
         return (weight_dtype if weight_dtype in ("fp32", *_SIXTEEN_BIT) else _sixteen_bit(unit)), ()
     if requested not in names.engine.kv_dtypes:
-        _known_dtype("unknown kv_dtype", requested)
+        check_dtype("unknown kv_dtype", requested)
         near = nearest_name(requested, names.engine.kv_dtypes) or names.engine.kv_dtypes[0]
         raise InputError(f"{names.engine.name} has no such kv_dtype", requested, near)
     if requested == "fp8" and "fp8" not in unit.peak_flops:

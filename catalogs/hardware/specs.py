@@ -108,6 +108,15 @@ class Hardware:
         return self.n_nodes * self.accelerators_per_node
 
     @property
+    def host_memory_bytes(self) -> float | None:
+        """The host memory that comes with the accelerators: their part of the memory of a whole node; None: not known.
+
+        A node that is not rented whole is shared with others, who have the memory of the remaining accelerators.
+        """
+        whole = self.node.host_memory_bytes
+        return None if whole is None else whole * self.n_accelerators / max(self.node.max_accelerators, 1)
+
+    @property
     def link_domain(self) -> int:
         """The number of accelerators that one link joins: those of a node, or more where the link spans nodes."""
         return max(self.accelerators_per_node, min(self.node.linked_accelerators, self.n_accelerators))

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -45,6 +45,9 @@ class StrictYamlBlock(YamlBlock):
 
     model_config = ConfigDict(strict=True)
 
+
+#: How pydantic calls the plain members of a union in the place of an error.
+_PLAIN_FORMS: Final = ("str", "int", "float", "bool")
 
 T = TypeVar("T")
 
@@ -113,18 +116,35 @@ def build_as(schema: TypeAdapter[T], data: dict[str, Any], where: str) -> T:
 def _first_error(fields: Collection[str], error: ValidationError, where: str) -> InputError:
     errors = error.errors(include_url=False)
     unknown = [e for e in errors if e["type"] in ("extra_forbidden", "unexpected_keyword_argument")]
-    first = (unknown or errors)[0]
+    first = (unknown or _inside_union(errors))[0]
     key = ".".join(map(str, first["loc"]))
     if unknown:
         nearest = nearest_name(key, fields) or ", ".join(fields)
         return InputError(f"{where}: unknown key {key!r}", nearest=nearest if len(first["loc"]) == 1 else None)
     if first["type"] == "missing":
         return InputError(f"{where}: key {key!r} is missing")
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, InputError):
+        rule = ": ".join(part for part in (where, key, cause.rule) if part)
+        return InputError(rule, cause.value, cause.nearest, hint=cause.hint)
     message = first["msg"].removeprefix("Value error, ")  # pydantic's prefix before our messages
     message = message[:1].lower() + message[1:]
     return InputError(
         ": ".join(part for part in (where, key, message) if part), first.get("input"), nearest_bound(first)
     )
+
+
+def _inside_union(errors: list[Any]) -> list[Any]:
+    """Return the errors that concern the value as it is written, where the first one is of a plain form of a union.
+
+    pydantic reports `str | Block` for a mapping first as "not a string", and then what is wrong inside the block.
+    """
+    *path, form = errors[0]["loc"] or ("",)
+    if not path or not (str(form) in _PLAIN_FORMS or str(form).startswith("literal[")):
+        return errors
+    n = len(path)
+    inside = [e for e in errors if len(e["loc"]) > n + 1 and list(e["loc"][:n]) == path]
+    return [{**e, "loc": (*path, *e["loc"][n + 1 :])} for e in inside] or errors
 
 
 def nearest_bound(fault: Mapping[str, Any]) -> str | None:

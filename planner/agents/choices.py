@@ -23,7 +23,7 @@ from planner.problem.request import DISAGGREGATED, PlanRequest
 from planner.problem.tariff import least_price
 from planner.space.candidates import candidates, limits, widest_limits
 
-#: Share of the host memory of a node that the KV tier may take; the rest is for the engines.
+#: Share of the host memory of the accelerators that the KV tier may take; the rest is for the engines.
 HOST_SHARE: Final = 0.8
 
 #: Host memory for the KV tier for each accelerator where that of the node is not known, GiB.
@@ -98,12 +98,9 @@ class Choice:
 def tiers(candidate: Candidate) -> Iterator[Tier]:
     """Yield the tiers that a candidate can have, the simplest first; sizes are per replica."""
     yield DEVICE_ONLY
-    node = candidate.hardware.node
-    known = node.host_memory_bytes
+    known = candidate.hardware.host_memory_bytes
     per_accelerator = (
-        HOST_GIB_PER_ACCELERATOR
-        if known is None
-        else HOST_SHARE * known * candidate.hardware.n_nodes / candidate.hardware.n_accelerators / GIB
+        HOST_GIB_PER_ACCELERATOR if known is None else HOST_SHARE * known / candidate.hardware.n_accelerators / GIB
     )
     each = min(pool.layout.accelerators for _, pool in candidate.pools)
     host = {"host_gib": float(int(per_accelerator * each))}

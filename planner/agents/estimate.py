@@ -96,8 +96,8 @@ def _held_tokens(serving: AgentServing, pool: Candidate) -> float:
     """Return the tokens that the caches of a pool hold, on the devices and in host memory."""
     memory = serving.deployments.memory(pool)
     device = memory.max_concurrency_tokens * pool.replicas
-    host = pool.hardware.node.host_memory_bytes or 0.0
-    return device + host * pool.hardware.n_nodes / max(memory.replica_kv_bytes_per_token, 1.0)
+    host = pool.hardware.host_memory_bytes or 0.0
+    return device + host / max(memory.replica_kv_bytes_per_token, 1.0)
 
 
 def _decode_s(cost: StepCost, batch: float, load: AgentLoad) -> float:

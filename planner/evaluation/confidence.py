@@ -262,9 +262,10 @@ class PossibleValues:
     """The distribution of the true value of a statistic: a mixture over the equally likely errors of the simulator.
 
     The interval, the value at the confidence and the probability of an objective are all taken from it, so they cannot
-    contradict each other. Nor can they contradict the simulated value: where measured runs were mostly faster than
-    simulated ones, or the noise is skewed, the values at probabilities of one half and more are not below the simulated
-    value. An objective whose simulated value misses the limit is therefore met with a probability below one half.
+    contradict each other. Nor can they contradict the simulated value, which the interval contains: where measured runs
+    were mostly faster than simulated ones, or the noise is skewed, the values at probabilities of one half and more are
+    not below the simulated value. An objective whose simulated value misses the limit is therefore met with a
+    probability below one half.
 
     Attributes:
         log_values: Logarithm of the value with each error, seconds; infinite where the queue grows. Shape (errors,).
@@ -301,7 +302,8 @@ class PossibleValues:
 
     def confidence(self, slo: Slo, sure: float, level: float) -> Confidence:
         """Return the error bars of an objective: an interval of a level, and the value with which it is `sure`."""
-        low_s, high_s = self.quantile_s((1 - level) / 2), self.quantile_s((1 + level) / 2)
+        low_s = min(self.quantile_s((1 - level) / 2), self.simulated_s)
+        high_s = self.quantile_s((1 + level) / 2)
         met = self.share_within(slo.limit_s)
         return Confidence(self.simulated_s, low_s, high_s, met, level, self.quantile_s(sure))
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibration.serve.tiny_model import TINY_MODELS
+from catalogs.deployments.networks import is_network
 from catalogs.deployments.parallelism import tensor_parallel_choices
-from catalogs.deployments.schema import Deployment
+from catalogs.deployments.schema import Deployment, deployment_of_keys
 from catalogs.engines.files import engine_file_names, load_engine
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError
@@ -67,6 +68,8 @@ def check_names(cells: Sequence[Cell]) -> None:
 
 
 def _check_model(name: str) -> None:
+    if is_network(name):
+        raise InputError("a matrix has language models, and this is another network", name)
     if name not in TINY_MODELS and not exists(user_path(name.strip())):
         load_model(name)
 
@@ -121,7 +124,8 @@ def deployment_of(cell: Cell, names: CellNames, layout: LayoutKeys, max_model_le
     """Return the deployment of a cell with a layout.
 
     Raises:
-        InputError: The hardware is too small for the layout, or the engine has no such batch.
+        InputError: The hardware is too small for the layout, the engine has no such batch, or keys contradict each
+            other.
     """
     keys: dict[str, Any] = {
         "model": cell.model,
@@ -132,7 +136,7 @@ def deployment_of(cell: Cell, names: CellNames, layout: LayoutKeys, max_model_le
         **batch_keys(names.engine, cell.batch, max_model_len),
         **cell.keys,
     }
-    return Deployment.model_validate(keys)
+    return deployment_of_keys(keys, cell.name)
 
 
 def _used(hardware: Hardware, layout: LayoutKeys) -> Hardware:

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field, PositiveInt, field_validator
 
-from catalogs.deployments.schema import Deployment
+from catalogs.deployments.resolve import check_dtype
+from catalogs.deployments.schema import Deployment, deployment_of_keys
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import DATA, Seed, StrictYamlBlock, read_yaml, validate_as
 from catalogs.workloads.limits import MOST_REQUESTS
@@ -59,16 +60,28 @@ def layout_keys(text: str) -> dict[str, int]:
 
 
 def precision_keys(text: str) -> dict[str, str]:
-    """Return the keys of deployment.yaml of a written precision: `default`, `fp8`, or weights and KV as `fp8/fp8`."""
+    """Return the keys of deployment.yaml of a written precision: `default`, `fp8`, or weights and KV as `fp8/fp8`.
+
+    Raises:
+        InputError: A number format is unknown.
+    """
     if text == DEFAULT:
         return {}
     weights, _, cache = text.partition("/")
+    for key, dtype in (("weight_dtype", weights), ("kv_dtype", cache)):
+        if dtype or key == "weight_dtype":
+            check_dtype(f"unknown {key}", dtype)
     return {"weight_dtype": weights} | ({"kv_dtype": cache} if cache else {})
 
 
 def _layout(text: str) -> str:
     if text != AUTO:
         layout_keys(text)
+    return text
+
+
+def _precision(text: str) -> str:
+    precision_keys(text)
     return text
 
 
@@ -104,7 +117,7 @@ def _checked_keys(keys: dict[str, Any]) -> dict[str, Any]:
     """Return further keys of deployment.yaml, none of which an axis sets.
 
     Raises:
-        ValueError: An axis of the matrix sets the key, or deployment.yaml has no such key.
+        ValueError: An axis of the matrix sets the key, or deployment.yaml has no such key or value.
     """
     for key in keys:
         if key in AXIS_KEYS:
@@ -112,6 +125,7 @@ def _checked_keys(keys: dict[str, Any]) -> dict[str, Any]:
         if key not in Deployment.model_fields:
             nearest = nearest_name(key, Deployment.model_fields) or "gpu_memory_utilization"
             raise ValueError(f"deployment.yaml has no key {key}; the nearest is {nearest}")
+    deployment_of_keys({"model": "any", "engine": "any", "hardware": "any"} | keys, "deployment.yaml")
     return keys
 
 
@@ -141,7 +155,9 @@ class MatrixFile(StrictYamlBlock):
     hardware: Names
     workloads: Names
     batches: Annotated[list[PositiveInt], Field(min_length=1)]
-    precision: Names = Field(default_factory=lambda: [DEFAULT])
+    precision: Annotated[list[Annotated[str, AfterValidator(_precision)]], Field(min_length=1)] = Field(
+        default_factory=lambda: [DEFAULT]
+    )
     layouts: Annotated[list[Annotated[str, AfterValidator(_layout)]], Field(min_length=1)] = Field(
         default_factory=lambda: [AUTO]
     )

@@ -140,8 +140,8 @@ class Cluster:
         )
 
     def _routing_stages(self, model: int) -> list[RoutingStage]:
-        roles = {opened.pool.role for opened in self.pools if opened.pool.model == model} - {"encode"}
-        if not roles:
+        roles = {opened.pool.role for opened in self.pools if opened.pool.model == model}
+        if roles == {"encode"}:
             raise InputError("an encoder pool needs replicas that run the language model", "encode", "both")
         if ("prefill" in roles) != ("decode" in roles):
             rule = "a model needs both prefill and decode pools, or neither"

@@ -60,6 +60,8 @@ def read_nsight_systems(path: Path) -> ProfilerTrace:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
             return _Export(database, path).trace()
+    except InputError:
+        raise
     except (sqlite3.Error, IndexError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"this export of Nsight Systems cannot be read ({error})", str(path)) from None
 

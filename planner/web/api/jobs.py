@@ -87,6 +87,8 @@ def view(job: Job, artifacts: list[str]) -> dict[str, Any]:
         links["result.parquet"] = f"{here}/result.parquet"
     if job.kind == "plan" and job.verdict == "yes":
         links |= {name: f"{here}/{name}" for name in ON_DEMAND}
+        if job.question.get("agents") is not None:  # `plan deploy` does not take an answer for agents
+            del links["files.zip"]
     kept = ("id", "kind", "status", "title", "verdict", "key", "question", "parent", "error", "progress")
     times = {name: _utc(getattr(job, name)) for name in ("created", "started", "ended")}
     return {name: getattr(job, name) for name in kept} | times | {"links": links}

@@ -7,8 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.units import GIB
 from catalogs.workloads.workload import load_workload
-from planner.agents.choices import open_serving, priced_choices
+from planner.agents.choices import HOST_SHARE, open_serving, priced_choices, tiers
 from planner.agents.estimate import AgentLoad, estimated_ratio
 from planner.agents.load import new_tokens, requests_of
 from planner.problem.request import PlanRequest
@@ -59,3 +61,17 @@ def test_a_fixed_budget_is_kept(tokens: int) -> None:
     choice = priced_choices(request, request.read_workload(), 4)[0].choices[0]
     assert choice.candidate.max_num_batched_tokens == tokens
     assert choice.budgets(request) == []
+
+
+@pytest.mark.parametrize("hardware", ["h100", "h100x4", "h100x8"])
+def test_a_part_of_a_node_has_its_part_of_the_host_memory(hardware: str) -> None:
+    """A GPU of a node of eight is rented with an eighth of the node's memory, however many of them are rented."""
+    request = asking().model_copy(update={"hardware": hardware})
+    whole = parse_hardware("h100x8").host_memory_bytes
+    assert whole is not None
+    per_gpu = HOST_SHARE * whole / 8 / GIB
+    for choice in priced_choices(request, request.read_workload(), 16)[0].choices:
+        each = min(pool.layout.accelerators for _, pool in choice.candidate.pools)
+        kept = [tier.keys.values["kv_offload"]["host_gib"] for tier in tiers(choice.candidate) if tier.keys.values]
+        assert kept
+        assert set(kept) == {float(int(per_gpu * each))}

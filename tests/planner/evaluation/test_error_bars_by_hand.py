@@ -184,6 +184,14 @@ def test_a_quantile_is_the_least_value_that_holds_the_share() -> None:
     assert growing.quantile_s(0.51) == math.inf
 
 
+@pytest.mark.parametrize("simulated_s", [0.5, 1.5, 9.0])
+def test_an_interval_contains_the_simulated_value(simulated_s: float) -> None:
+    """Also where the runs at the levels of the error show higher or lower values than the pooled seeds."""
+    bars = PossibleValues(np.log([1.0, 2.0, 3.0, 4.0]), 0.0, 3, simulated_s).confidence(MEAN, 0.9, 0.8)
+    assert bars.low_s == pytest.approx(min(1.0, simulated_s), rel=1e-9)
+    assert bars.high_s == pytest.approx(max(4.0, simulated_s), rel=1e-9)
+
+
 @pytest.mark.parametrize("noise", [0.0, 8.0])
 def test_a_quantile_beyond_four_months_has_no_end(noise: float) -> None:
     """Such a value only shows that the deployment may not keep up, by interpolation or by noise with a heavy tail."""

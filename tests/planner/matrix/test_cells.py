@@ -17,6 +17,7 @@ from catalogs.errors import InputError
 from planner.matrix import study
 from planner.matrix.cells import Cell, cells_of
 from planner.matrix.evaluation import evaluate
+from planner.matrix.layouts import check_names
 from planner.matrix.matrix_file import MatrixFile, layout_keys, preset_names, read_matrix, read_preset
 from planner.matrix.outputs import table_text, write_folder
 from planner.matrix.page import matrix_page
@@ -186,6 +187,13 @@ def test_wrong_matrices_are_refused(tmp_path: Path) -> None:
         ({"layouts": ["wide"]}, "a layout is auto"),
         ({"deployment": {"max_num_seqs": 4}}, "set by an axis"),
         ({"deployment": {"kv_block": 4}}, "nearest is kv_blocks"),
+        ({"deployment": {"gpu_memory_utilization": 5}}, "gpu_memory_utilization: input should be less than or equal"),
+        ({"engines": [{"name": "a", "engine": "vllm", "deployment": {"kv_block": 4}}]}, "nearest is kv_blocks"),
+        ({"engines": [{"name": "a", "engine": "vllm", "deployment": {"block_size": -1}}]}, r"engines\.0\.deployment"),
+        ({"precision": ["fp9"]}, "unknown weight_dtype: got 'fp9'; nearest valid choice: fp8$"),
+        ({"precision": ["fp8/fp9"]}, "unknown kv_dtype"),
+        ({"loads": [{"open": -1}]}, r"loads\.0\.open: input should be greater than 0"),
+        ({"layouts": ["pp0"]}, "tp2pp2: got 'pp0'; nearest valid choice: tp4$"),
     ):
         path.write_text(json.dumps(good | change), encoding="utf-8")
         with pytest.raises(InputError, match=words):
@@ -195,3 +203,11 @@ def test_wrong_matrices_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no cell"):
         chosen_cells(SMALL, "mistral")
     assert layout_keys("tp2pp4") == {"tensor_parallel": 2, "pipeline_parallel": 4}
+
+
+def test_networks_and_contradictory_keys_are_named() -> None:
+    with pytest.raises(InputError, match="language models"):
+        check_names([replace(CELL, model="bge-large")])
+    for keys in ({"gpu_memory_utilization": 5}, {"replicas": 0}):
+        refused = evaluate(replace(CELL, keys=keys))
+        assert (refused.verdict, refused.metrics) == ("unsupported", None)

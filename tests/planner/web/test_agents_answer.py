@@ -13,9 +13,11 @@ from planner.agents.answer import AgentsAnswer, parse_agents_answer
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.web.api.answers import view
+from planner.web.api.jobs import view as job_view
 from planner.web.documents.guess import guess_document
 from planner.web.jobs.kind import JobResult, Task
 from planner.web.jobs.kinds import plans, reports
+from planner.web.store.jobs import Job
 from tests.planner.agents.small_runs import SESSIONS, short_runs
 
 __all__ = ["short_runs"]
@@ -60,3 +62,13 @@ def test_agents_have_no_first_guess() -> None:
     request = PlanRequest(model="llama3.1-8b", hardware="h100", slos=parse_slos(["ttft.p95=2s"]), agents=2)
     with pytest.raises(InputError, match="no first guess for agents"):
         guess_document(request)
+
+
+@pytest.mark.parametrize("agents", [None, 2])
+def test_a_page_offers_only_the_files_that_an_answer_has(agents: int | None) -> None:
+    keys = dict.fromkeys(Job.__dataclass_fields__)
+    question = {"model": "llama3.1-8b", "agents": agents}
+    job = Job(**keys | {"id": "1", "kind": "plan", "verdict": "yes", "question": question})  # type: ignore[arg-type]
+    links = job_view(job, ["result.json"])["links"]
+    assert ("files.zip" in links) == (agents is None)
+    assert "deployment.yaml" in links
