@@ -49,7 +49,7 @@ def but(option: str, value: str) -> list[str]:
         (but("--seed", "99999999999999999999"), "seed"),
         (but("--rate", "1e-12"), "at least 1e-06"),
         (but("--slo", "p99.99999=2s"), "p99.9"),
-        (but("--hw", "tpu-v4"), "catalog list hardware"),
+        (but("--hw", "cerebras"), "catalog list hardware"),
         (but("--set", "tariff.cloud=zzz"), "aws"),
         ([*but("--price", "3"), "--set", "tariff.cloud=aws"], "--price or tariff.cloud"),
         ([*but("--json", "a.json"), "--deployment-out", "a.json"], "a different name"),
