@@ -55,4 +55,4 @@ def watched(browser: Browser, url: str, **options: Any) -> Iterator[WatchedPage]
     found = WatchedPage(context.new_page(), url)
     yield found
     context.close()
-    assert found.faults == []
+    assert found.faults == [], found.faults
