@@ -16,10 +16,11 @@ from typing import Any, Final
 import numpy as np
 import yaml
 
+from catalogs.deployments.key_texts import with_keys
 from catalogs.errors import InputError
 from catalogs.io.output_files import write_atomically
 from catalogs.io.yaml_files import DATA
-from catalogs.workloads.fit import fit_workload, merged
+from catalogs.workloads.fit import fit_workload
 from catalogs.workloads.traces import Trace, read_trace
 
 
@@ -170,7 +171,7 @@ def fit(fitted: FittedWorkload, folder: Path) -> dict[str, Any]:
     if fitted.notes:
         entry["notes"] = fitted.notes
     keys = fit_workload(trace, fitted.input_classes, fitted.own_arrivals)
-    return entry | merged(keys, fitted.changes)
+    return entry | with_keys(keys, dict(fitted.changes))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 
 from catalogs.errors import InputError, nearest_name, shortened
 from catalogs.io.input_files import read_text
-from catalogs.io.yaml_loader import MOST_CHARACTERS, load_yaml
+from catalogs.io.yaml_loader import MOST_CHARACTERS, load_documents, load_yaml
 
 #: The folder of the shipped data.
 DATA: Path = Path(__file__).resolve().parents[1] / "data"
@@ -62,15 +62,32 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
     """
     try:
         found = load_yaml(text)
-    except yaml.YAMLError as e:
-        mark = getattr(e, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark is not None else ""
-        raise InputError(f"{where}{line} is not valid YAML: {getattr(e, 'problem', None) or e}") from None
+    except yaml.YAMLError as error:
+        raise _not_yaml(error, where) from None
     if found is None:
         raise InputError(f"{where} is empty: it must hold key: value pairs")
     if not isinstance(found, dict):
         raise InputError(f"{where} must hold key: value pairs", type(found).__name__)
     return found
+
+
+def parse_documents(text: str, where: str) -> list[Any]:
+    """Return the documents of a YAML (or JSON) text, of any type.
+
+    Raises:
+        InputError: The text is not valid YAML; the message names `where` and the line.
+    """
+    try:
+        return load_documents(text)
+    except yaml.YAMLError as error:
+        raise _not_yaml(error, where) from None
+
+
+def _not_yaml(error: yaml.YAMLError, where: str) -> InputError:
+    """Return the error of a text that is not valid YAML, with the line where it is known."""
+    mark = getattr(error, "problem_mark", None)
+    line = f" line {mark.line + 1}" if mark is not None else ""
+    return InputError(f"{where}{line} is not valid YAML: {getattr(error, 'problem', None) or error}")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

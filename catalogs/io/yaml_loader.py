@@ -96,12 +96,27 @@ def load_yaml(text: str) -> Any:
     Raises:
         yaml.YAMLError: The text is not YAML, holds a value of the wrong form, or breaks one of the limits.
     """
+    _check_text(text)
+    return yaml.load(text, Loader=_StrictLoader)
+
+
+def load_documents(text: str) -> list[Any]:
+    """Return the values of a YAML text with any number of documents, which keeps the limits as a whole.
+
+    Raises:
+        yaml.YAMLError: The text is not YAML, holds a value of the wrong form, or breaks one of the limits.
+    """
+    _check_text(text)
+    return list(yaml.load_all(text, Loader=_StrictLoader))
+
+
+def _check_text(text: str) -> None:
+    """Check the limits of a text before any value is built."""
     if len(text) > MOST_CHARACTERS:
         raise yaml.YAMLError(f"longer than {MOST_CHARACTERS:,} characters")
     if not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text):
         raise yaml.YAMLError("half of a character (a lone surrogate)")
     _check_events(text)
-    return yaml.load(text, Loader=_StrictLoader)
 
 
 def _check_events(text: str) -> None:

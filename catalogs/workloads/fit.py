@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -175,14 +174,3 @@ def _fit_subagents(recorded: RecordedSessions) -> dict[str, Any]:
         "turns": {"quantiles": table(turns[turns > 0])},
         "first_input_tokens": {"quantiles": table(found.inputs[first])},
     }
-
-
-def merged(keys: dict[str, Any], changes: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return keys with some set to other values; a dotted name such as "turns.gap_s.longest_s" is a nested key."""
-    for name, value in changes:
-        inner = keys
-        *path, last = name.split(".")
-        for part in path:
-            inner = inner.setdefault(part, {})
-        inner[last] = value
-    return keys

@@ -25,31 +25,24 @@ _PRODUCT_LABELS: Final = (
     "karpenter.k8s.aws/instance-gpu-name",
 )
 
-#: Kinds of objects that hold pods, with the path to the pod's template.
-_POD_PATHS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Pod": (),
-    "Deployment": ("template",),
-    "StatefulSet": ("template",),
-    "ReplicaSet": ("template",),
-    "DaemonSet": ("template",),
-    "Job": ("template",),
-}
+#: Kinds of objects whose `spec.template` is that of their pods.
+_WITH_TEMPLATE: Final = ("Deployment", "StatefulSet", "ReplicaSet", "DaemonSet", "Job")
 
-_ROLES: Final = {"prefill": "prefill", "decode": "decode"}
+_ROLES: Final = ("prefill", "decode")
 
 
 def manifest_lines(documents: list[Any]) -> list[LaunchLine]:
     """Return the commands that start servers in the documents of one file.
 
     Raises:
-        InputError: No object of the file starts a server that is known.
+        InputError: No object of the file starts a server that is known, or a part of one has the wrong form.
     """
     objects = [d for d in documents if isinstance(d, dict)]
-    objects = [item for d in objects for item in (d.get("items", []) if d.get("kind") == "List" else [d])]
+    objects = [item for d in objects for item in (_blocks(d, "items") if d.get("kind") == "List" else [d])]
     files: dict[str, str] = {}
     for found in objects:
         if found.get("kind") == "ConfigMap":
-            files |= {str(name): str(text) for name, text in (found.get("data") or {}).items()}
+            files |= {str(name): str(text) for name, text in _block(found, "data").items()}
     lines = [line for found in objects for line in _object(found)]
     if not lines:
         kinds = ", ".join(dict.fromkeys(str(d.get("kind", "a file of Compose")) for d in objects)) or "nothing"
@@ -59,46 +52,48 @@ def manifest_lines(documents: list[Any]) -> list[LaunchLine]:
 
 
 def _object(found: dict[str, Any]) -> Iterator[LaunchLine]:
-    kind, spec = str(found.get("kind", "")), found.get("spec") or {}
-    name = str((found.get("metadata") or {}).get("name", ""))
+    kind = str(found.get("kind", ""))
+    name = str(_block(found, "metadata").get("name", ""))
     if not kind and isinstance(found.get("services"), dict):
-        for service, block in found["services"].items():
-            yield from _service(str(service), block or {})
+        services = found["services"]
+        for service in services:
+            yield from _service(str(service), _block(services, service))
     elif kind == "DynamoGraphDeployment":
-        yield from _graph(spec)
+        yield from _graph(_block(found, "spec"))
     elif kind == "LeaderWorkerSet":
-        group = spec.get("leaderWorkerTemplate") or {}
-        template = group.get("leaderTemplate") or group.get("workerTemplate") or {}
-        for line in _pod(template.get("spec") or {}, name):
-            yield replace(line, replicas=int(spec.get("replicas", 1)), nodes=int(group.get("size", 1)))
-    elif kind in _POD_PATHS:
-        pod: Any = found
-        for part in ("spec", *_POD_PATHS[kind]):
-            pod = pod.get(part) or {}
-        pod = pod.get("spec") or {} if _POD_PATHS[kind] else pod
-        for line in _pod(pod, name):
-            yield replace(line, replicas=int(spec.get("replicas", 1)) if _POD_PATHS[kind] else 1)
+        spec = _block(found, "spec")
+        group = _block(spec, "leaderWorkerTemplate")
+        template = _block(group, "leaderTemplate") or _block(group, "workerTemplate")
+        for line in _pod(_block(template, "spec"), name):
+            yield replace(line, replicas=_count(spec, "replicas"), nodes=_count(group, "size"))
+    elif kind == "Pod":
+        yield from _pod(_block(found, "spec"), name)
+    elif kind in _WITH_TEMPLATE:
+        spec = _block(found, "spec")
+        for line in _pod(_block(_block(spec, "template"), "spec"), name):
+            yield replace(line, replicas=_count(spec, "replicas"))
 
 
 def _graph(spec: dict[str, Any]) -> Iterator[LaunchLine]:
     """Yield the workers of a graph: `services` by name, or the list `components` of newer versions."""
-    services = [(str(name), block or {}) for name, block in (spec.get("services") or {}).items()]
-    services += [(str(block.get("name", "")), block) for block in spec.get("components") or []]
+    named = _block(spec, "services")
+    services = [(str(name), _block(named, name)) for name in named]
+    services += [(str(block.get("name", "")), block) for block in _blocks(spec, "components")]
     for name, block in services:
-        template = block.get("podTemplate") or {}
-        extra = block.get("extraPodSpec") or {}
-        pod = dict(template.get("spec") or extra)
-        main = extra.get("mainContainer")
-        if isinstance(main, dict):
-            limits = (block.get("resources") or {}).get("limits") or (block.get("resources") or {}).get("requests")
-            own = {**main, "resources": {"limits": limits or {}}, "name": name}
-            own["env"] = [*(block.get("envs") or []), *(main.get("env") or [])]
+        extra = _block(block, "extraPodSpec")
+        pod = dict(_block(_block(block, "podTemplate"), "spec") or extra)
+        main = _block(extra, "mainContainer")
+        if main:
+            resources = _block(block, "resources")
+            limits = _block(resources, "limits") or _block(resources, "requests")
+            own = {**main, "resources": {"limits": limits}, "name": name}
+            own["env"] = [*_blocks(block, "envs"), *_blocks(main, "env")]
             pod["containers"] = [own]
         kind = str(block.get("subComponentType") or block.get("type") or "")
-        nodes = int((block.get("multinode") or {}).get("nodeCount", 1))
+        nodes, replicas = _count(_block(block, "multinode"), "nodeCount"), _count(block, "replicas")
         for line in _pod(pod, name):
-            role = _ROLES.get(kind, "") or _role_of_name(name)
-            yield replace(line, name=name, replicas=int(block.get("replicas", 1)), nodes=nodes, role=role)
+            role = kind if kind in _ROLES else _role_of_name(name)
+            yield replace(line, name=name, replicas=replicas, nodes=nodes, role=role)
 
 
 def _role_of_name(name: str) -> str:
@@ -108,15 +103,14 @@ def _role_of_name(name: str) -> str:
 def _pod(pod: dict[str, Any], name: str) -> Iterator[LaunchLine]:
     """Yield the servers of a pod."""
     label = _accelerator(pod)
-    for container in pod.get("containers") or []:
-        resources = container.get("resources") or {}
-        limits = (resources.get("requests") or {}) | (resources.get("limits") or {})
-        counts = [int(value) for key, value in limits.items() if key in _RESOURCES or "/mig-" in str(key)]
+    for container in _blocks(pod, "containers"):
+        resources = _block(container, "resources")
+        limits = _block(resources, "requests") | _block(resources, "limits")
+        counts = [_count(limits, key) for key in limits if key in _RESOURCES or "/mig-" in str(key)]
         slices = [str(key).rpartition("/mig-")[2] for key in limits if "/mig-" in str(key)]
-        environment = {
-            str(e["name"]): str(e["value"]) for e in container.get("env") or [] if e.get("value") is not None
-        }
-        words = [str(word) for word in (*(container.get("command") or []), *(container.get("args") or []))]
+        variables = [e for e in _blocks(container, "env") if e.get("value") is not None]
+        environment = {str(e.get("name")): str(e["value"]) for e in variables}
+        words = [str(word) for key in ("command", "args") for word in _list(container, key)]
         for line in _container(words, environment, str(container.get("image") or "")):
             role = line.role or _role_of_name(name)
             yield replace(
@@ -142,14 +136,13 @@ def _container(words: list[str], environment: Mapping[str, str], image: str) -> 
 
 def _accelerator(pod: dict[str, Any]) -> str:
     """Return the accelerator that a pod's node selector or affinity names, or ""."""
-    labels: dict[str, str] = {str(k): str(v) for k, v in (pod.get("nodeSelector") or {}).items()}
-    affinity = ((pod.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ) or {}
-    for term in affinity.get("nodeSelectorTerms") or []:
-        for match in term.get("matchExpressions") or []:
-            if match.get("operator") == "In" and match.get("values"):
-                labels.setdefault(str(match.get("key")), str(match["values"][0]))
+    labels: dict[str, str] = {str(k): str(v) for k, v in _block(pod, "nodeSelector").items()}
+    affinity = _block(_block(pod, "affinity"), "nodeAffinity")
+    for term in _blocks(_block(affinity, "requiredDuringSchedulingIgnoredDuringExecution"), "nodeSelectorTerms"):
+        for match in _blocks(term, "matchExpressions"):
+            values = _list(match, "values")
+            if match.get("operator") == "In" and values:
+                labels.setdefault(str(match.get("key")), str(values[0]))
     for label in _PRODUCT_LABELS:
         if label in labels:
             return accelerator_of_product(labels[label])
@@ -162,15 +155,14 @@ def _service(name: str, block: dict[str, Any]) -> Iterator[LaunchLine]:
     pairs = given.items() if isinstance(given, dict) else (str(e).partition("=")[::2] for e in given)
     environment = {str(key): str(value) for key, value in pairs if value is not None}
     words = [*_words(block.get("entrypoint")), *_words(block.get("command"))]
-    deploy = block.get("deploy") or {}
-    reserved = ((deploy.get("resources") or {}).get("reservations") or {}).get("devices") or []
+    deploy = _block(block, "deploy")
     gpus: int | None = None
-    for device in reserved:
-        if "gpu" in (device.get("capabilities") or []):
-            ids, count = device.get("device_ids"), device.get("count")
-            gpus = len(ids) if ids else int(count) if str(count).isdigit() else None
+    for device in _blocks(_block(_block(deploy, "resources"), "reservations"), "devices"):
+        if "gpu" in _list(device, "capabilities"):
+            ids, count = _list(device, "device_ids"), device.get("count")
+            gpus = len(ids) if ids else int(count) if str(count).isdecimal() else None
     for line in _container(words, environment, str(block.get("image") or "")):
-        replicas = int(deploy.get("replicas") or block.get("scale") or 1)
+        replicas = _count(deploy if "replicas" in deploy else {"replicas": block.get("scale")}, "replicas")
         yield replace(line, name=name, gpus=gpus if gpus is not None else line.gpus, replicas=replicas)
 
 
@@ -181,3 +173,58 @@ def _words(value: Any) -> list[str]:
         return [str(word) for word in value]
     commands = read_script(str(value)).commands
     return list(commands[0].words) if len(commands) == 1 else ["sh", "-c", str(value)]
+
+
+def _block(owner: Mapping[Any, Any], key: Any) -> dict[Any, Any]:
+    """Return the mapping under a key; {} where it is missing or empty.
+
+    Raises:
+        InputError: The value is something else.
+    """
+    found = owner.get(key)
+    if not found:
+        return {}
+    if not isinstance(found, dict):
+        raise InputError(f"{key} of a manifest is a mapping", str(found), f"{key}: {{...}}")
+    return found
+
+
+def _list(owner: Mapping[Any, Any], key: str) -> list[Any]:
+    """Return the list under a key; [] where it is missing or empty.
+
+    Raises:
+        InputError: The value is something else.
+    """
+    found = owner.get(key)
+    if not found:
+        return []
+    if not isinstance(found, list):
+        raise InputError(f"{key} of a manifest is a list", str(found), f"{key}: [...]")
+    return found
+
+
+def _blocks(owner: Mapping[Any, Any], key: str) -> list[dict[Any, Any]]:
+    """Return the list of mappings under a key; [] where it is missing or empty.
+
+    Raises:
+        InputError: The value, or one of its entries, is something else.
+    """
+    found = _list(owner, key)
+    wrong = next((entry for entry in found if not isinstance(entry, dict)), None)
+    if wrong is not None:
+        raise InputError(f"each entry of {key} in a manifest is a mapping", str(wrong), f"{key}: [{{...}}]")
+    return found
+
+
+def _count(owner: Mapping[Any, Any], key: Any) -> int:
+    """Return the whole number under a key; 1 where it is missing.
+
+    Raises:
+        InputError: The value is something else.
+    """
+    found = owner.get(key)
+    if found is None:
+        return 1
+    if isinstance(found, bool) or not str(found).isdecimal():
+        raise InputError(f"{key} of a manifest is a whole number", str(found), "1")
+    return int(found)

@@ -9,8 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from catalogs.deployments.key_texts import parse_settings, with_keys
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import CatalogLookup, resolve_pools
@@ -19,6 +17,7 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.io.input_files import read_text
+from catalogs.io.yaml_files import parse_documents
 from catalogs.io.yaml_loader import MOST_CHARACTERS
 from catalogs.launch.reading.lines import LaunchLine, launch_lines
 from catalogs.launch.reading.llama_cpp import read_llama_cpp
@@ -125,13 +124,7 @@ def read_launch_file(
         pattern = re.compile(rf"\$(?:\{{{name}(?::?-[^}}]*)?\}}|{name}\b)")
         text = pattern.sub(value.replace("\\", r"\\"), text)
     text = re.sub(r"\$\{\w+:?-([^}]*)\}", r"\1", text)
-    try:
-        documents = list(yaml.safe_load_all(text))
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark is not None else ""
-        raise InputError(f"{path.name}{line} is not valid YAML: {getattr(error, 'problem', error)}") from None
-    return _combined(manifest_lines(documents), hardware, settings, service)
+    return _combined(manifest_lines(parse_documents(text, path.name)), hardware, settings, service)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +192,9 @@ def _chosen(lines: Sequence[LaunchLine], service: str | None) -> list[LaunchLine
 
 def _is_further_node(line: LaunchLine, notes: list[Note]) -> bool:
     """Return whether a command belongs to a further node of a server that another command starts."""
-    words = [word.replace("_", "-") for word in line.words]
-    rank = next((words[i + 1] for i, w in enumerate(words[:-1]) if w in ("--node-rank", "-r")), "0")
-    further = "--headless" in words or rank not in ("0",)
+    words = [part for word in line.words for part in word.replace("_", "-").split("=", 1)]
+    rank = next((value for flag, value in pairwise(words) if flag in ("--node-rank", "-r")), "0")
+    further = "--headless" in words or rank != "0"
     if further:
         notes.append(Note("no effect", line.program, "a further node of the same server; its command is not counted"))
     return further

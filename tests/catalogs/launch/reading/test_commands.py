@@ -235,6 +235,9 @@ def test_equal_servers_are_replicas_and_further_nodes_do_not_count() -> None:
         f"vllm serve {R1} -tp 8 -dp 2 -ep --data-parallel-size-local 1 {more}" for more in ("", "--headless -dpr 1")
     )
     assert read(nodes, "2*h200x8").deployment.replicas == 1
+    for rank in ("--node-rank {}", "--node-rank={}", "--node_rank {}"):
+        ranks = "\n".join(f"vllm serve {R1} -tp 16 --nnodes 2 {rank.format(i)}" for i in range(2))
+        assert read(ranks, "2*h200x8").deployment.replicas == 1, rank
     with pytest.raises(InputError, match="starts several servers that differ"):
         read(f"vllm serve {LLAMA8} &\nvllm serve {LLAMA8} --max-num-seqs 8", "h100x2")
 

@@ -178,6 +178,35 @@ def test_other_files_are_refused(tmp_path: Path, text: str, rule: str) -> None:
         read(tmp_path, text)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "rule"),
+    [
+        ("replicas: 2", "replicas: two", "replicas of a manifest is a whole number: got 'two'"),
+        ("replicas: 2", "replicas: true", "replicas of a manifest is a whole number"),
+        ('nvidia.com/gpu: "4"', "nvidia.com/gpu: many", "nvidia.com/gpu of a manifest is a whole number: got 'many'"),
+        ("metadata: {name: llm}", "metadata: [llm]", "metadata of a manifest is a mapping"),
+        ("containers:\n", "containers:\n      - server\n", "each entry of containers in a manifest is a mapping"),
+        ('env: [{name: SEQS, value: "96"}]', "env: {SEQS: 96}", "env of a manifest is a list"),
+    ],
+)
+def test_a_part_of_the_wrong_form_is_named(tmp_path: Path, before: str, after: str, rule: str) -> None:
+    assert before in POD
+    with pytest.raises(InputError, match=rule):
+        read(tmp_path, POD.replace(before, after))
+
+
+@pytest.mark.parametrize("replicas", ["replicas:", ""])
+def test_replicas_that_a_manifest_leaves_out_are_one(tmp_path: Path, replicas: str) -> None:
+    assert read(tmp_path, POD.replace("replicas: 2", replicas)).replicas == 1
+
+
+def test_aliases_do_not_expand_without_end(tmp_path: Path) -> None:
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
+    with pytest.raises(InputError, match="values, counting what aliases stand for"):
+        read(tmp_path, "\n".join(levels))
+
+
 def test_variables_of_a_file_are_whole_names(tmp_path: Path) -> None:
     """--env TP=2 sets $TP, ${TP} and ${TP:-1}, and not $TP_MOST, which begins with it."""
     path = tmp_path / "compose.yaml"
