@@ -22,8 +22,8 @@ _RESAMPLES: Final = 2_000
 #: Share of resampled ratios inside the interval.
 INTERVAL: Final = 0.95
 
-#: Facts of the environment that differ in every run and explain nothing.
-_VOLATILE: Final = ("clocks.current_mhz",)
+#: Facts of the environment that differ in every run and explain nothing: the clocks at the moment of recording.
+_VOLATILE: Final = ("clocks.current_mhz", "clocks.current.sm", "clocks.current.memory")
 
 
 @dataclass(frozen=True, slots=True)

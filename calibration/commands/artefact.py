@@ -138,6 +138,8 @@ def _block(found: ArtefactDifference) -> dict[str, Any]:
 
 def _show(found: ArtefactDifference) -> None:
     """Print the facts that differ, and the latencies of the runs that both artefacts have."""
+    from calibration.artefacts.comparison import INTERVAL
+
     for name, pair in found.facts.items():
         one, two = (_short(value) for value in pair)
         typer.echo(f"  {name}: {one} -> {two}")
@@ -147,7 +149,7 @@ def _show(found: ArtefactDifference) -> None:
         verdict = "differs" if change.differs else "no difference beyond chance"
         ratio = f"{change.ratio:.3f} ({change.low:.3f} to {change.high:.3f})"
         size = f"{change.first_s * 1e3:.4g} -> {change.second_s * 1e3:.4g} ms"
-        typer.echo(f"  {change.run} {change.metric} mean: {size}, ratio {ratio} at {percent(0.95)}: {verdict}")
+        typer.echo(f"  {change.run} {change.metric} mean: {size}, ratio {ratio} at {percent(INTERVAL)}: {verdict}")
     for words, names in (("first", found.only_first), ("second", found.only_second)):
         if names:
             typer.echo(f"  only the {words} artefact has {', '.join(names)}")

@@ -288,7 +288,7 @@ def _profile(options: ProfileOptions, dry_run: bool, machine: Path | None) -> Pr
 
 
 def _recorded(folder: Path, run: Callable[[], ProfileResult]) -> ProfileResult:
-    """Run a profile while the machine is sampled, and write the trace with one phase for each queue of shapes.
+    """Run a profile while the machine is sampled, and write the trace with one phase for each family of shapes.
 
     Raises:
         InputError: The folder holds a trace already.

@@ -184,7 +184,7 @@ class StreamingModel(NetworkKernelModel):
 class HostLaunchModel:
     """Seconds of the host for one kernel, launched from modules or by calls of the functions.
 
-    A decode step of `generate` has seconds for each layer, and `fixed_s` beside them.
+    A decode step of `generate` takes `seconds` for each layer, and `fixed_s` in addition.
     """
 
     seconds: dict[str, float]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from calibration.machine_trace.readings import PAGE_BYTES
 from calibration.machine_trace.sampler import MachineTrace
+from catalogs.arrays import FloatArray
 from catalogs.ui.words import percent
 
 #: Gains below this share are not worth a change.
@@ -26,6 +27,9 @@ _LEAST_TRAFFIC: Final = 1e6
 
 #: Cores from which a process counts as using its whole core, and those that the rest of an engine uses at least.
 _FULL_CORE, _LEAST_CORES = 0.9, 0.1
+
+#: Cores above which the engine counts as running.
+_BUSY_CORES: Final = 0.02
 
 #: Bytes touched by the measurement of a page fault.
 _TOUCHED_BYTES: Final = 64 * 2**20
@@ -86,30 +90,30 @@ def _touch_s(huge: bool) -> float:
 
 @dataclass(frozen=True, slots=True)
 class EngineTime:
-    """Means of the signals over the time in which the engine used a core.
+    """The signals over the time in which the engine used a core.
 
-    `mean` returns 0 for a signal that the trace does not have.
+    Attributes:
+        signals: The signals of the trace by name. Each has shape (n - 1,).
     """
 
-    trace: MachineTrace
+    signals: Mapping[str, FloatArray]
 
     def mean(self, name: str) -> float:
-        """Return the mean of a signal."""
-        signals = self.trace.signals()
-        if name not in signals:
-            return 0.0
-        values, engine = signals[name], signals.get("engine.cpu")
-        busy = np.isfinite(values) & (engine > 0.02 if engine is not None else True)
-        return float(values[busy].mean()) if busy.any() else 0.0
+        """Return the mean of a signal in its unit; 0 if the trace does not have it."""
+        values = self._while_busy(name)
+        return float(values.mean()) if len(values) else 0.0
 
     def share_above(self, name: str, limit: float) -> float:
-        """Return the share of the time in which a signal is above a limit."""
-        signals = self.trace.signals()
-        if name not in signals:
-            return 0.0
-        values, engine = signals[name], signals.get("engine.cpu")
-        busy = np.isfinite(values) & (engine > 0.02 if engine is not None else True)
-        return float((values[busy] > limit).mean()) if busy.any() else 0.0
+        """Return the share of the time in which a signal is above a limit; 0 if the trace does not have it."""
+        values = self._while_busy(name)
+        return float((values > limit).mean()) if len(values) else 0.0
+
+    def _while_busy(self, name: str) -> FloatArray:
+        """Return the values of a signal while the engine used a core, shape (any,); empty if there are none."""
+        values, engine = self.signals.get(name), self.signals.get("engine.cpu")
+        if values is None:
+            return np.empty(0)
+        return values[np.isfinite(values) & (engine > _BUSY_CORES if engine is not None else True)]
 
     @property
     def cores(self) -> float:
@@ -174,7 +178,7 @@ def _huge_pages(engine: EngineTime, costs: PageFaultCosts) -> Advice | None:
     saved_s = costs.small_s - costs.huge_s * PAGE_BYTES / _HUGE_PAGE_BYTES
     sizes = f"{costs.small_s * 1e6:.2g} us in small pages, measured here"
     why = f"{faults:.3g} page faults a second at {sizes}"
-    change = "use huge pages (transparent_hugepage=always, or madvise with an allocator that asks for them)"
+    change = "use huge pages (transparent_hugepage=always, or madvise with an allocator that requests them)"
     return Advice(change, faults * saved_s / engine.cores, why)
 
 
@@ -185,10 +189,10 @@ def _steal(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
 
 
 def _clocks(engine: EngineTime, _: PageFaultCosts) -> Advice | None:
-    signals = engine.trace.signals()
-    if "clock.mean" not in signals:
+    clock = engine.signals.get("clock.mean")
+    if clock is None:
         return None
-    mean, most = engine.mean("clock.mean"), float(np.nanmax(signals["clock.mean"]))
+    mean, most = engine.mean("clock.mean"), float(np.nanmax(clock))
     why = f"the mean clock is {mean:.4g} MHz, the highest that was seen {most:.4g} MHz"
     return Advice("set the governor `performance`, and check power limit and cooling", 1 - mean / most, why)
 
@@ -207,6 +211,6 @@ RULES: Final[tuple[Rule, ...]] = (
 
 def advice(trace: MachineTrace, costs: PageFaultCosts) -> list[Advice]:
     """Return the changes that are worth it, the largest gain first."""
-    engine = EngineTime(trace)
+    engine = EngineTime(trace.signals())
     found = [each for rule in RULES if (each := rule(engine, costs)) is not None and each.gain >= LEAST_GAIN]
     return sorted(found, key=lambda each: -each.gain)

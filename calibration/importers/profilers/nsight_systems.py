@@ -67,7 +67,7 @@ def read_nsight_systems(path: Path) -> ProfilerTrace:
 
 
 class _Export:
-    """An open export."""
+    """The tables of one export, read through an open connection, with times in seconds from the start of the session."""
 
     def __init__(self, database: sqlite3.Connection, path: Path) -> None:
         database.row_factory = sqlite3.Row
@@ -77,7 +77,7 @@ class _Export:
         self._strings = {int(row["id"]): str(row["value"]) for row in self._rows("StringIds")}
 
     def trace(self) -> ProfilerTrace:
-        """Return what the export holds.
+        """Return the calls, kernels, copies, ranges and sampled metrics of the export.
 
         Raises:
             InputError: It has no kernel.
@@ -100,7 +100,7 @@ class _Export:
         )
 
     def _rows(self, table: str) -> Iterator[sqlite3.Row]:
-        """Yield the rows of a table in the order of their start; none if the export has no such table."""
+        """Yield the rows of a table in the order of the file; none if the export has no such table."""
         if table in self._tables:
             yield from self._database.execute(f'SELECT * FROM "{table}"')
 

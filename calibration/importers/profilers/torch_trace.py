@@ -9,7 +9,6 @@ from 1970.
 
 from __future__ import annotations
 
-import gzip
 import math
 import zlib
 from collections.abc import Iterator
@@ -88,7 +87,7 @@ def _document(path: Path) -> Any:
                 rule = f"trace cannot be read (unpacked it is larger than {MOST_DATA_BYTES / 2**20:.0f} MiB)"
                 raise InputError(rule, str(path))
         return load_json(content.decode("utf-8-sig"))
-    except (ValueError, zlib.error, gzip.BadGzipFile) as error:
+    except (ValueError, zlib.error) as error:
         raise InputError(f"trace is cut short or not JSON ({type(error).__name__})", str(path)) from None
 
 

@@ -249,8 +249,16 @@ def test_facts_of_another_kernel_are_named(artefact: Path) -> None:
     two["environment"]["kernel"] = "6.99.0"
     two["environment"]["packages"]["numpy"] = "9.9"
     two["created_at"] = "later"
+    for manifest, mhz in ((one, "1980 MHz"), (two, "345 MHz")):
+        clocks = {"current_mhz": float(mhz.split()[0])}
+        gpu = {"name": "H200", "clocks.max.sm": mhz, "clocks.current.sm": mhz, "clocks.current.memory": mhz}
+        manifest["environment"] |= {"clocks": clocks, "gpus": [gpu]}
     found = fact_differences(one, two)
-    assert set(found) == {"environment.kernel", "environment.packages.numpy"}
+    assert set(found) == {
+        "environment.kernel",
+        "environment.packages.numpy",
+        "environment.gpus.0.clocks.max.sm",  # a limit; the clocks at the moment of recording differ in every run
+    }
     assert found["environment.kernel"][1] == "6.99.0"
 
 
