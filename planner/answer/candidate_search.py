@@ -15,10 +15,10 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from planner.answer.evaluate import BEST, EvaluatedPlan, PlanEvaluator
-from planner.evaluation.evaluator import Evaluator, RequestCounter, RunSizes, apply_bounds
+from planner.evaluation.evaluator import Evaluator, RequestCounter, apply_bounds
 from planner.evaluation.multi_hardware import rental_bound
 from planner.evaluation.queueing import OVERLOAD
-from planner.evaluation.workload_statistics import condition_shares
+from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.candidate import Candidate, kind_of
 from planner.problem.demand import RequiredRates
 from planner.problem.latency_metrics import E2E
@@ -50,7 +50,7 @@ def tester_of(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candida
     rate = request.requests_per_s
     if request.objective == "latency" and rate is None and left:
         rate = min(evaluator.light_requests_per_s(c) for c in left)
-    sizes = RunSizes.for_slos(request.slos, condition_shares(request))
+    sizes = run_sizes(request)
     plain = CandidateTester(evaluator, request.slos, sizes, request.seed, request.confidence, rate)
     if request.users is None and not request.spare:
         return plain

@@ -18,6 +18,7 @@ from catalogs.workloads.length_statistics import LengthStatistics, TokenStatisti
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload
+from planner.evaluation.evaluator import RunSizes
 from planner.problem.length_condition import LengthCondition
 from planner.problem.load_curve import steady
 from planner.problem.request import PlanRequest
@@ -90,6 +91,19 @@ def condition_shares(request: PlanRequest, slos: Sequence[Slo] | None = None) ->
             lengths = [f"{tokens.min():,} to {tokens.max():,}" for tokens in (inputs, outputs)]
             raise InputError(rule, metric, hint=f"its requests have {lengths[0]} input and {lengths[1]} output tokens")
     return found
+
+
+def run_sizes(request: PlanRequest, slos: Sequence[Slo] | None = None) -> RunSizes:
+    """Return the requests of runs that the objectives of a request need on its workload.
+
+    Args:
+        request: The request.
+        slos: The objectives; None: those of the request.
+
+    Raises:
+        InputError: No request of the workload fulfils the condition of an objective.
+    """
+    return RunSizes.for_slos(request.slos if slos is None else slos, condition_shares(request, slos))
 
 
 def _media_means(sample: RequestSet) -> dict[MediaLayout, float]:

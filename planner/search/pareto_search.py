@@ -20,9 +20,9 @@ from catalogs.io.json_block import JsonBlock, every_key_set
 from catalogs.ui.charts import number_text
 from catalogs.ui.words import human_s, percent
 from planner.economics.money import SECONDS_PER_HOUR
-from planner.evaluation.evaluator import Evaluator, RunSizes, apply_bounds
+from planner.evaluation.evaluator import Evaluator, apply_bounds
 from planner.evaluation.multi_hardware import open_evaluator
-from planner.evaluation.workload_statistics import WorkloadBlock, condition_shares
+from planner.evaluation.workload_statistics import WorkloadBlock, run_sizes
 from planner.problem.front import ParetoAxis, observed_slos, parse_axes, simulated_objective
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
@@ -262,7 +262,7 @@ def make_front(
         raise InputError(rule, ", ".join(unpriced), hint="give --price USD or --axes energy,...")
     points = points_under_load(evaluator, prices, left, request.requests_per_s)
     observed = observed_slos(axes, limits)
-    sizes, options = RunSizes.for_slos(observed, condition_shares(request, observed)), request.search
+    sizes, options = run_sizes(request, observed), request.search
     space = ParetoSpace(evaluator, prices, points, axes, limits, request.seed, sizes, request.confidence)
     names, limit_texts = [axis.name for axis in axes], [slo.text for slo in limits]
     identity = [_SAMPLES, request.search_identity(), names, limit_texts, request.tariff.model_dump()]

@@ -17,8 +17,8 @@ from catalogs.ui.html_page import Markup, paragraph, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import counted, percent, seconds
 from planner.answer.plan_schema import Plan, Stats
-from planner.evaluation.evaluator import Load, RunSizes
-from planner.evaluation.workload_statistics import condition_shares
+from planner.evaluation.evaluator import Load
+from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.latency_metrics import E2E, LATENCY_METRICS
 from planner.sections.section import ChosenPlan, Section
 
@@ -130,7 +130,7 @@ class ComplexitySection(Section[LatencyByLength]):
     def compute(self, chosen: ChosenPlan) -> LatencyByLength:
         """Simulate one replica's share of the load, which the search has usually done already."""
         request, sample = chosen.request, chosen.evaluator.statistics.sample
-        n = RunSizes.for_slos(request.slos, condition_shares(request)).full
+        n = run_sizes(request).full
         load = Load(chosen.evaluated.requests_per_s, n, request.seed)
         records = chosen.evaluator.runs.records(chosen.candidate, load)
         lengths = (sample.input_tokens, sample.output_tokens)

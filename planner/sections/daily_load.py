@@ -35,8 +35,8 @@ from planner.evaluation.confidence import (
     confidence_at_levels,
 )
 from planner.evaluation.deployments import with_replicas
-from planner.evaluation.evaluator import Load, RunSizes, judge
-from planner.evaluation.workload_statistics import condition_shares
+from planner.evaluation.evaluator import Load, judge
+from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.latency_metrics import E2E
 from planner.problem.load_curve import LoadCurve
 from planner.problem.request import PlanRequest
@@ -225,7 +225,7 @@ def _cold_start_s(compiled: CompiledDeployment, cold: ColdStart) -> float:
 def _unit(chosen: ChosenPlan, cold_start_s: float) -> ReplicaUnit:
     request, candidate, best = chosen.request, chosen.candidate, chosen.evaluated
     carries = (best.capacity_requests_per_s or best.requests_per_s) / candidate.replicas
-    n_requests = RunSizes.for_slos(request.slos, condition_shares(request)).full
+    n_requests = run_sizes(request).full
     load = Load(carries * candidate.replicas, n_requests, request.seed)
     verdict = judge([chosen.evaluator.observe(candidate, load)], request.slos)
     usd_per_hour = partial(chosen.prices.usd_per_hour_of_replicas, candidate)

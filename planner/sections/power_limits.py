@@ -20,10 +20,10 @@ from catalogs.ui.terminal import Line
 from catalogs.ui.words import joules, percent, rate, seconds
 from planner.answer.evaluate import EvaluatedPlan
 from planner.answer.plan_schema import ObjectiveRow, Plan
-from planner.evaluation.evaluator import Load, RunSizes, judge
+from planner.evaluation.evaluator import Load, judge
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
 from planner.evaluation.simulated import SimulatedEvaluator
-from planner.evaluation.workload_statistics import condition_shares
+from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.key_definition import refuse_if
 from planner.problem.latency_metrics import E2E, TPOT, TTFT
 from planner.problem.request import PlanRequest
@@ -252,7 +252,7 @@ def power_limits(evaluator: SimulatedEvaluator, subject: EvaluatedPlan, caps_w: 
 def _run(evaluator: SimulatedEvaluator, subject: EvaluatedPlan, cap_w: float | None) -> LimitedRun:
     """Return the figures at the planned rate, and the highest sustainable rate with one seed."""
     request, candidate = evaluator.request, subject.candidate
-    sizes = RunSizes.for_slos(request.slos, condition_shares(request)).at_most(MOST_REQUESTS)
+    sizes = run_sizes(request).at_most(MOST_REQUESTS)
     detail = evaluator.detail(candidate, Load(subject.requests_per_s, sizes.full, request.seed))
     verdict, tokens = judge([detail.observation], request.slos), detail.output_tokens_per_s
     power = detail.metrics["power"]

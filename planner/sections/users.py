@@ -39,9 +39,9 @@ from planner.evaluation.confidence import (
     interval,
     log_noise,
 )
-from planner.evaluation.evaluator import Load, Observation, RunSizes, pooled_value_s, pooled_waiting_share
+from planner.evaluation.evaluator import Load, Observation, pooled_value_s, pooled_waiting_share
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window
-from planner.evaluation.workload_statistics import condition_shares
+from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.sections.section import ChosenPlan, Section, interval_words, level_words, verdict_words
@@ -96,7 +96,7 @@ class UsersSection(Section[UsersInClosedLoop]):
         share = max(-(-replicas // MOST_REPLICAS), -(-users // MOST_USERS))
         share = next(n for n in range(min(share, replicas), replicas + 1) if replicas % n == 0)
         serve = partial(simulate, chosen_evaluator.deployments.part(chosen.candidate, share))
-        n = RunSizes.for_slos(request.slos, condition_shares(request)).full
+        n = run_sizes(request).full
         evaluator = ClosedLoopEvaluator(serve, chosen_evaluator.workload, request.slos, n, request.seed)
         all_users = Users(users, request.think_s)
         rate, sure = chosen.evaluated.requests_per_s, request.confidence

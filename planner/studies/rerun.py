@@ -10,9 +10,9 @@ from catalogs.errors import InputError
 from catalogs.workloads.workload import Workload
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
-from planner.evaluation.evaluator import RunSizes
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.candidate import API_SERVERS, Candidate
 from planner.problem.demand import NOTHING
 from planner.problem.hardware_choice import is_one
@@ -75,7 +75,7 @@ class Rerun:
 
         Short runs are enough, because they only compare loads and plans under the same requests.
         """
-        request, sizes = self.request, RunSizes.for_slos(self.request.slos).at_most(MOST_REQUESTS)
+        request, sizes = self.request, run_sizes(self.request).at_most(MOST_REQUESTS)
         rate, confidence = request.requests_per_s, request.confidence
         return CandidateTester(self.evaluator, request.slos, sizes, request.seed, confidence, rate)
 

@@ -25,7 +25,7 @@ from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
 from planner.studies.comparison import PlanComparison, deployment_differs, figures
 from planner.studies.rerun import without_load
-from planner.studies.written_deployment import WrittenDeployment, check_pools
+from planner.studies.written_deployment import WrittenDeployment
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _written(plan: Plan, changes: Changes) -> Deployment:
         decode = "disaggregation.decode_replicas"
         raise InputError("the replicas of this plan only decode", f"replicas={given['replicas']}", decode)
     keys = with_keys(block, hardware | given) | {"kv_blocks": None}
-    return check_pools(validate_as(Deployment, keys, "the changed deployment"))
+    return validate_as(Deployment, keys, "the changed deployment")
 
 
 def _request(request: PlanRequest, plan: Plan, changes: Changes) -> PlanRequest:

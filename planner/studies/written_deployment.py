@@ -12,8 +12,8 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from planner.answer.evaluate import EvaluatedPlan, PlanEvaluator, SeedBudget
-from planner.evaluation.evaluator import RunSizes
 from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.workload_statistics import run_sizes
 from planner.problem.candidate import ENCODER_POOL, WHOLE, Candidate, DeploymentOverrides, Split
 from planner.problem.demand import RequiredRates
 from planner.problem.price_list import PriceList
@@ -58,7 +58,8 @@ class WrittenDeployment:
         Raises:
             InputError: The deployment is invalid, or has kinds of replica that are not simulated together.
         """
-        pools = resolve_pools(check_pools(written))
+        _check_pools(written)
+        pools = resolve_pools(written)
         hardware = pools[-1].hardware.without_notices()
         request = request.replace(model=model, hardware=pools[-1].hardware.text)
         evaluator = SimulatedEvaluator.of(request, hardware, exact_limits=True)
@@ -85,15 +86,19 @@ class WrittenDeployment:
 
     def entry(self, start_per_s: float | None, effort: SeedBudget) -> EvaluatedPlan:
         """Return the simulated plan; see `PlanEvaluator.entry`."""
-        request, sizes = self.evaluator.request, RunSizes.for_slos(self.evaluator.request.slos)
+        return PlanEvaluator(self.evaluator, self.tester, self.prices).entry(self.candidate, start_per_s, effort)
+
+    @property
+    def tester(self) -> CandidateTester:
+        """Return a tester with runs as long as those of a search for the same objectives."""
+        request = self.evaluator.request
         rates = RequiredRates(request.demand, _no_users, _no_users) if request.spare else None
         load = request.confidence, request.requests_per_s, rates
-        tester = CandidateTester(self.evaluator, request.slos, sizes, request.seed, *load)
-        return PlanEvaluator(self.evaluator, tester, self.prices).entry(self.candidate, start_per_s, effort)
+        return CandidateTester(self.evaluator, request.slos, run_sizes(request), request.seed, *load)
 
 
-def check_pools(written: Deployment) -> Deployment:
-    """Return a deployment that can be simulated as one candidate.
+def _check_pools(written: Deployment) -> None:
+    """Check that a deployment can be simulated as one candidate.
 
     Raises:
         InputError: It has several kinds of replica other than prefill and decode, or those on different hardware.
@@ -104,7 +109,6 @@ def check_pools(written: Deployment) -> Deployment:
         if own.get("hardware", written.hardware) != written.hardware:
             rule = "prefill and decode replicas are simulated on the same kind of hardware"
             raise InputError(rule, f"disaggregation.{role}.hardware={own['hardware']}", written.hardware)
-    return written
 
 
 def _halves(written: Deployment) -> tuple[dict[str, object], dict[str, object]]:
