@@ -15,7 +15,7 @@ from calibration.artefacts.contents import REQUEST_COLUMNS, Column, schema_of
 from calibration.artefacts.recording import ArtefactRecording, recording
 from calibration.artefacts.replay import USER_DATA
 from catalogs.errors import InputError
-from catalogs.io.yaml_files import parse_yaml, user_folder
+from catalogs.io.yaml_files import read_yaml, user_folder
 from catalogs.io.yaml_loader import dump_yaml
 from catalogs.models.catalog import list_models
 
@@ -91,14 +91,13 @@ def _run(
 
 
 def _staged_deployment(artefact: ArtefactRecording, path: Path) -> str:
-    """Copy a deployment with the files and folders that it names; return its path below the artefact."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise InputError("there is no such deployment file", str(path)) from None
-    keys = parse_yaml(text, str(path))
+    """Copy a deployment with the files and folders that it names; return its path below the artefact.
+
+    Raises:
+        InputError: The file cannot be read or is not YAML, or a file that it names cannot be copied.
+    """
     staged: dict[str, str] = {}
-    replaced = _with_staged_paths(keys, artefact, staged)
+    replaced = _with_staged_paths(read_yaml(path), artefact, staged)
     if not staged:
         return artefact.add_input(path, _DEPLOYMENT)
     return artefact.add_input_text(_DEPLOYMENT, dump_yaml(replaced), str(path))
@@ -133,11 +132,10 @@ def _staged_workload(artefact: ArtefactRecording, path: Path) -> str:
     """Copy a workload with the trace that it names; return its path below the artefact.
 
     Raises:
-        InputError: The trace lies outside the folder of the workload.
+        InputError: The file cannot be read or is not YAML, or its trace lies outside its folder.
     """
     if path.suffix in (".yaml", ".yml"):
-        keys = parse_yaml(path.read_text(encoding="utf-8"), str(path))
-        trace = keys.get("trace") if isinstance(keys, dict) else None
+        trace = read_yaml(path).get("trace")
         if isinstance(trace, str):
             if os.path.isabs(trace) or ".." in Path(trace).parts:
                 raise InputError("an artefact needs the trace of a workload in the folder of its file", trace)

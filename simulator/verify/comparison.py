@@ -115,8 +115,9 @@ class LengthComparison:
     def words(self) -> str:
         """Return the comparison as a sentence."""
         found = [each.ratio for each in self.ratios.bins if each.ratio is not None]
-        span = f", {min(found):.2f} to {max(found):.2f} in {len(found)} bins of length" if len(found) > 1 else ""
-        return f"{self.trial}, {self.way}: at equal length simulated end-to-end times are {self.ratios.ratio:.2f}{span}"
+        span = f" ({min(found):.2f} to {max(found):.2f} in {len(found)} bins of length)" if len(found) > 1 else ""
+        times = f"{self.ratios.ratio:.2f} times the measured ones{span}"
+        return f"{self.trial}, {self.way}: at equal length, simulated end-to-end times are {times}"
 
     def block(self) -> dict[str, Any]:
         """Return the comparison as a block of JSON."""

@@ -25,8 +25,8 @@ _OF_THIS_MACHINE: Final = (
     "install",
     "docs",
     "artefact",
+    "machine",
     "json_file",
-    "endpoint",
     "url",
 )
 

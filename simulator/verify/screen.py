@@ -34,7 +34,7 @@ def print_verification(found: Verification) -> None:
         table.add_row(*map(Text.from_markup, row))
     console.print(table)
     for each in found.by_length:
-        console.print(f"{each.words} times the measured ones")
+        console.print(each.words)
     for text in (*verdict(found), *(f"note: {text}" for text in found.compiled.notices)):
         console.print(text)
 

@@ -117,14 +117,21 @@ def test_any_command_can_run_inside_an_artefact(tmp_path: Path, capsys: Any) -> 
 
 @pytest.mark.parametrize(
     ("options", "says"),
-    [(["--artefact", "."], "new folder"), (["--artefact", "a", "--workload", "up.yaml"], "in the folder of its file")],
+    [
+        (["d.yaml", "--artefact", "."], "new folder"),
+        (["d.yaml", "--artefact", "a", "--workload", "up.yaml"], "in the folder of its file"),
+        (["d.yaml", "--artefact", "a", "--workload", "bytes.yaml"], "cannot read bytes.yaml (it is not UTF-8 text)"),
+        (["bytes.yaml", "--artefact", "a"], "cannot read bytes.yaml (it is not UTF-8 text)"),
+        (["none.yaml", "--artefact", "a"], "cannot read none.yaml (No such file"),
+    ],
 )
 def test_what_cannot_be_kept_is_one_line(options: list[str], says: str, tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "d.yaml").write_text(DEPLOYMENT)
     (tmp_path / "up.yaml").write_text("trace: ../trace.csv\n")
-    assert run_command("simulate", app, ["d.yaml", *options]) == 2
+    (tmp_path / "bytes.yaml").write_bytes(b"trace: \xff\n")
+    assert run_command("simulate", app, options) == 2
     assert says in capsys.readouterr().err
-    assert sorted(os.listdir(tmp_path)) == ["d.yaml", "up.yaml"]
+    assert sorted(os.listdir(tmp_path)) == ["bytes.yaml", "d.yaml", "up.yaml"]
 
 
 def test_jobs_of_networks_have_a_table_of_their_own(tmp_path: Path) -> None:

@@ -55,7 +55,10 @@ def test_the_simulator_against_itself_at_equal_length_is_one(plant, trial) -> No
     assert same.measured is not None
     assert same.simulated is not None
     assert same.measured.output_token_s == pytest.approx(same.simulated.output_token_s)
-    assert same.words.startswith("t, own: at equal length simulated end-to-end times are 1.00, 1.00 to 1.00 in ")
+    assert same.words == (
+        "t, own: at equal length, simulated end-to-end times are 1.00 times the measured ones "
+        f"(1.00 to 1.00 in {len(same.ratios.bins)} bins of length)"
+    )
     (half,) = by_length("t", [_times(truth, 2.0)], {"own": run})
     assert half.ratios.ratio == pytest.approx(0.5)
     assert half.block()["ratio"] == half.ratios.ratio

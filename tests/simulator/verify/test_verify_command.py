@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import socket
 import threading
@@ -14,6 +15,7 @@ from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from simulator.verify import session as sessions
 from simulator.verify.command import app
+from simulator.verify.command import verify as verify_command
 from simulator.verify.engines import (
     SHORT_LIMITS,
     EngineChoice,
@@ -22,6 +24,7 @@ from simulator.verify.engines import (
     engine_version,
     llama_cpp,
 )
+from simulator.verify.recorded import _OF_THIS_MACHINE
 from simulator.verify.screen import check_place
 from simulator.verify.session import VerificationEffort
 from simulator.verify.trials import MeanLengths, TrialSize
@@ -52,6 +55,14 @@ def test_options_that_cannot_be_measured(options: list[str], said: str, capsys, 
     assert len(lines) == 1
     assert said in lines[0]
     assert not (tmp_path / "home").exists()  # nothing was made
+
+
+def test_a_recorded_command_names_no_path_of_this_machine_except_its_inputs() -> None:
+    """A replay would otherwise write to the outputs of the first run, which exist, and be refused."""
+    options = inspect.signature(verify_command).parameters
+    paths = {name for name, option in options.items() if "Path" in str(option.annotation)}
+    assert set(_OF_THIS_MACHINE) <= set(options)
+    assert paths - set(_OF_THIS_MACHINE) == {"model", "deployment"}
 
 
 def test_a_page_without_a_place_is_refused_before_measuring(tmp_path: Path) -> None:
