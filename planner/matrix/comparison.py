@@ -15,11 +15,13 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import validate_as
+from catalogs.ui.words import percent
 from catalogs.workloads.workload import load_workload
 from planner.matrix.cells import Cell
-from planner.matrix.evaluation import row_of, simulated_document
+from planner.matrix.evaluation import identity, row_of, simulated_document
+from planner.matrix.matrix_file import DEFAULT
 from planner.matrix.measured import MeasuredPoint
-from planner.matrix.row import CellVersions, MatrixRow
+from planner.matrix.row import AS_MEASURED, CellVersions, MatrixRow
 from planner.problem.latency_metrics import E2E, ITL, TPOT, TTFT
 from simulator.cluster.compiled import DeploymentDoesNotFit
 
@@ -27,6 +29,9 @@ from simulator.cluster.compiled import DeploymentDoesNotFit
 _STATED: Final = {f"{metric.name}_s": metric.stated_error for metric in (TTFT, TPOT, ITL, E2E)} | {
     "duration_s": E2E.stated_error
 }
+
+#: The columns of a table of compared groups.
+GROUP_HEAD: Final = ("accelerator", "engine", "metric", "values", "median error", "bias", "in the stated interval")
 
 
 class ComparedValue(JsonBlock):
@@ -84,6 +89,21 @@ class MatrixComparison:
             for metric in sorted({v.metric for v in self.values})
         ]
 
+    def group_rows(self) -> list[tuple[str, ...]]:
+        """Return a row for each group, and then for all values by metric, in words; GROUP_HEAD names the columns."""
+        return [
+            (
+                group.hardware,
+                group.engine,
+                group.metric,
+                f"{group.n:,}",
+                percent(group.median_absolute_error, 1),
+                percent(group.bias, 1, signed=True),
+                "none stated" if group.covered is None else percent(group.covered),
+            )
+            for group in (*self.groups, *self.together)
+        ]
+
     @property
     def outside(self) -> list[ComparedValue]:
         """Return the values outside their stated interval, the furthest first."""
@@ -113,7 +133,6 @@ def _group(key: tuple[str, str, str], values: Sequence[ComparedValue]) -> Compar
 
 def cell_of(point: MeasuredPoint) -> Cell:
     """Return the axes of a measured point as those of a cell."""
-    precision = "/".join(str(point.deployment[k]) for k in ("weight_dtype", "kv_dtype") if k in point.deployment)
     return Cell(
         model=point.model,
         system=point.engine,
@@ -121,8 +140,8 @@ def cell_of(point: MeasuredPoint) -> Cell:
         hardware=point.hardware,
         workload=point.workload,
         batch=point.batch,
-        precision=precision or "default",
-        layout="as measured",
+        precision=point.precision or DEFAULT,
+        layout=AS_MEASURED,
         open_share=None,
         requests=int(point.keys["requests"]),
         seed=0,
@@ -158,9 +177,7 @@ def measured_row(point: MeasuredPoint) -> MatrixRow:
 
 
 def _row(point: MeasuredPoint, cell: Cell, **more: Any) -> MatrixRow:
-    axes = ("model", "hardware", "workload", "batch", "precision", "layout", "load", "requests", "seed")
-    keys = {name: getattr(cell, name) for name in axes}
-    return MatrixRow(cell=point.name, engine=point.engine, **keys, **more)
+    return MatrixRow(**identity(cell) | {"cell": point.name}, **more)
 
 
 def _command(point: MeasuredPoint, written: Deployment) -> str:
@@ -172,13 +189,13 @@ def _command(point: MeasuredPoint, written: Deployment) -> str:
 def compare(points: Sequence[MeasuredPoint], predictions: Sequence[MatrixRow]) -> MatrixComparison:
     """Return the comparison of measured points with their predictions, in the same order."""
     values: list[ComparedValue] = []
-    rules: dict[str, int] = {}
+    rules: Counter[str] = Counter()
     for point, row in zip(points, predictions, strict=True):
         if row.verdict != "ok":
-            rules[row.rule] = rules.get(row.rule, 0) + 1
+            rules[row.rule] += 1
             continue
         values += [_value(point, row, key, measured) for key, measured in point.values.items()]
-    return MatrixComparison(values, sorted(rules.items(), key=lambda pair: (-pair[1], pair[0])))
+    return MatrixComparison(values, _most_frequent(rules))
 
 
 def _value(point: MeasuredPoint, row: MatrixRow, key: str, measured_s: float) -> ComparedValue:
@@ -232,7 +249,12 @@ def compare_rows(pairs: Sequence[tuple[MatrixRow, MatrixRow]]) -> MatrixComparis
                     inside=None,
                 )
             )
-    return MatrixComparison(values, rules.most_common())
+    return MatrixComparison(values, _most_frequent(rules))
+
+
+def _most_frequent(rules: Counter[str]) -> list[tuple[str, int]]:
+    """Return rules with the rows that break them, the most frequent first, and equally frequent ones by their text."""
+    return sorted(rules.items(), key=lambda pair: (-pair[1], pair[0]))
 
 
 def joined(first: MatrixComparison | None, second: MatrixComparison) -> MatrixComparison:

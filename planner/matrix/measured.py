@@ -47,11 +47,15 @@ class MeasuredPoint:
     source: str
 
     @property
+    def precision(self) -> str:
+        """Return the number formats of weights and KV cache that the row states, such as `fp8/fp8`; may be empty."""
+        return "/".join(str(self.deployment[k]) for k in ("weight_dtype", "kv_dtype") if k in self.deployment)
+
+    @property
     def name(self) -> str:
         """Return the point in one text, as the name of a cell."""
         layout = "tp{} pp{}".format(*(self.deployment.get(f"{k}_parallel", 1) for k in ("tensor", "pipeline")))
-        precision = "/".join(str(self.deployment[k]) for k in ("weight_dtype", "kv_dtype") if k in self.deployment)
-        axes = (self.model, self.engine, self.hardware, self.workload, f"batch {self.batch}", precision, layout)
+        axes = (self.model, self.engine, self.hardware, self.workload, f"batch {self.batch}", self.precision, layout)
         return " / ".join(filter(None, (*axes, self.source)))
 
     @property
@@ -190,15 +194,15 @@ def closed_loop(row: Row) -> MeasuredPoint | None:
     }
     values = {"ttft_s.mean": _positive(row["ttft_mean_ms"]) / 1e3, "tpot_s.mean": _positive(row["tpot_mean_ms"]) / 1e3}
     return MeasuredPoint(
-        row["model"],
-        row["backend"],
-        hardware,
-        f"{longest_in}/{longest_out} tokens",
-        clients,
-        deployment,
-        keys,
-        values,
-        row.get("id") or row["source"],
+        model=row["model"],
+        engine=row["backend"],
+        hardware=hardware,
+        workload=f"{longest_in}/{longest_out} tokens",
+        batch=clients,
+        deployment=deployment,
+        keys=keys,
+        values=values,
+        source=row.get("id") or row["source"],
     )
 
 

@@ -27,7 +27,7 @@ TABLE_NAME: Final = "rows.csv"
 #: The summary of every cell with figures, in the form of MLPerf Inference's.
 SUMMARY_NAME: Final = "summary.txt"
 
-#: The folder of deployments beside it.
+#: The folder of deployments in the folder of `--csv`.
 DEPLOYMENTS: Final = "deployments"
 
 #: Columns that identify a cell and say what became of it.
@@ -58,7 +58,7 @@ IDENTITY: Final = (
 #: Blocks of a row that become columns such as `cost.usd_per_hour`.
 _BLOCKS: Final = ("metrics", "complexity", "memory", "cost", "calibration", "stated_error", "versions")
 
-#: Keys of these blocks that are lists or texts of several lines, which a cell of a table does not hold.
+#: Most characters of a text in the table; longer ones are in the JSON document only.
 _LONGEST_TEXT: Final = 200
 
 
@@ -102,7 +102,7 @@ def summary_text(result: MatrixResult) -> str:
     blocks = (
         summary_lines(f"{row.cell} ({row.origin})", _summary_statistics(row), row.command)
         for row in result.rows
-        if row.verdict == "ok" and row.layout != "as measured"
+        if row.verdict == "ok" and row.is_cell
     )
     return "\n".join(line for block in blocks for line in block) + "\n"
 
@@ -125,7 +125,7 @@ def check_folder(folder: Path) -> None:
     """Check, before long work, that a folder holds no rows of an earlier run.
 
     Raises:
-        InputError: It does.
+        InputError: It holds rows.
     """
     if any((folder / name).exists() for name in (TABLE_NAME, FILE_NAME, DEPLOYMENTS)):
         hint = "go on with --resume, or give another folder to start anew"

@@ -20,9 +20,9 @@ from catalogs.ui.html_page import (
     paragraph,
     table,
 )
-from catalogs.ui.words import counted, dollars, human_s, percent
+from catalogs.ui.words import counted, dollars, human_s
 from planner.matrix import figures, request_lengths
-from planner.matrix.comparison import MatrixComparison
+from planner.matrix.comparison import GROUP_HEAD, MatrixComparison
 from planner.matrix.row import MatrixRow
 from planner.matrix.study import MatrixResult
 
@@ -37,7 +37,7 @@ _LINE, _HEAD = 26, 90
 
 def matrix_page(result: MatrixResult) -> Page:
     """Return the page of a matrix."""
-    rows = [row for row in result.rows if row.layout != "as measured"]
+    rows = [row for row in result.rows if row.is_cell]
     sections = [_verdicts(rows)] if rows else []
     if result.matrix is not None and any(row.verdict == "ok" for row in rows):
         sections += _heat_maps(rows, result.matrix.batches)
@@ -78,7 +78,7 @@ def _heat_maps(rows: Sequence[MatrixRow], batches: Sequence[int]) -> list[PageSe
     kinds = (
         ("End-to-end time", "mean end-to-end time of a request", _e2e, human_s),
         ("Throughput", "output tokens per second", _throughput, number_text),
-        ("Cost", "US dollars per million output tokens", _cost, lambda v: dollars(v)),
+        ("Cost", "US dollars per million output tokens", _cost, dollars),
         ("Energy", "joules per output token, with hosts", _energy, number_text),
     )
     sections = []
@@ -155,20 +155,7 @@ def _scaling(rows: Sequence[MatrixRow]) -> PageSection | None:
 
 def _measured(found: MatrixComparison) -> PageSection:
     """Return the errors of predictions, and the measured values outside the stated interval."""
-    head = ("accelerator", "engine", "metric", "values", "median error", "bias", "in the stated interval")
-    lines = [
-        (
-            group.hardware,
-            group.engine,
-            group.metric,
-            f"{group.n:,}",
-            percent(group.median_absolute_error, 1),
-            percent(group.bias, 1, signed=True),
-            "none stated" if group.covered is None else percent(group.covered),
-        )
-        for group in (*found.groups, *found.together)
-    ]
-    parts = [table(head, lines, words=3)]
+    parts = [table(GROUP_HEAD, found.group_rows(), words=3)]
     outside = found.outside
     if outside:
         parts.append(note(f"{len(outside)} of {len(found.values)} measured values lie outside the stated interval."))

@@ -15,6 +15,9 @@ Verdict = Literal["ok", "does not fit", "unsupported", "failed"]
 
 Origin = Literal["simulated", "measured"]
 
+#: The layout of a row that was read from a file of measurements, or that predicts one: no axis of a matrix set it.
+AS_MEASURED: Final = "as measured"
+
 #: The words of a table or a heat map for a row that has no figures.
 NO_FIGURE: Final[dict[Verdict, str]] = {"does not fit": "no fit", "unsupported": "no", "failed": "failed"}
 
@@ -103,6 +106,11 @@ class MatrixRow(JsonBlock):
     def key(self) -> tuple[str, Origin]:
         """Return what identifies the row in a table of simulated and measured rows."""
         return self.cell, self.origin
+
+    @property
+    def is_cell(self) -> bool:
+        """Return whether the row is of a cell of the matrix, and not of a measurement that was read from a file."""
+        return self.layout != AS_MEASURED
 
     def statistic(self, metric: str, stat: str) -> float | None:
         """Return a statistic of the row's metrics, such as ("e2e_s", "p99"); None where it has none."""

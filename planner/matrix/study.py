@@ -27,6 +27,9 @@ CELLS_PER_TURN: Final = 4
 #: Turns in which a large matrix is evaluated: enough to show progress, few enough to start processes rarely.
 TURNS: Final = 12
 
+#: Origin, in the records, of the prediction of a cell that is also measured: it has the host times of the probe.
+_PREDICTED_HERE: Final = "predicted here"
+
 Progress = Callable[[int, int, str], None]
 
 
@@ -49,7 +52,7 @@ class MatrixResult:
     @property
     def n_ok(self) -> int:
         """Return the number of rows of cells with figures, without those of measurements that were read."""
-        return sum(row.verdict == "ok" and row.layout != "as measured" for row in self.rows)
+        return sum(row.verdict == "ok" and row.is_cell for row in self.rows)
 
     def document(self) -> dict[str, Any]:
         """Return the matrix as JSON data, the same for the same matrix, code and calibration."""
@@ -113,7 +116,7 @@ class MatrixRun:
         kept = self.records.rows() if self.records else {}
         found = []
         for cell in cells:
-            pair = [kept.get(cell_digest(cell, origin)) for origin in ("predicted here", "measured")]
+            pair = [kept.get(cell_digest(cell, origin)) for origin in (_PREDICTED_HERE, "measured")]
             if pair[0] is not None and pair[1] is not None:
                 found.append((cell, pair[0], pair[1]))
         done = {cell for cell, _, _ in found}
@@ -121,7 +124,7 @@ class MatrixRun:
             if self.progress:
                 self.progress(len(found), len(cells), cell.name)
             if self.records is not None:
-                self.records.add(cell_digest(cell, "predicted here"), first)
+                self.records.add(cell_digest(cell, _PREDICTED_HERE), first)
                 self.records.add(cell_digest(cell, "measured"), second)
             found.append((cell, first, second))
         return found
@@ -160,7 +163,8 @@ def run_matrix(
         InputError: The records cannot be read or written.
     """
     here = [cell for cell in cells if live is not None and is_live(cell)]
-    simulated = dict(zip_rows([cell for cell in cells if cell not in here], run))
+    others = [cell for cell in cells if live is None or not is_live(cell)]
+    simulated = dict(zip(others, run.rows(others), strict=True))
     pairs = {} if live is None else {cell: pair for cell, *pair in run.measured(here, live)}
     rows = [row for cell in cells for row in (pairs[cell] if cell in pairs else [simulated[cell]])]
     predicted = run.predictions(points)
@@ -170,11 +174,6 @@ def run_matrix(
     if pairs:
         found = joined(found, compare_rows([(first, second) for first, second in pairs.values()]))
     return MatrixResult(matrix, rows, found, common_notices(rows))
-
-
-def zip_rows(cells: Sequence[Cell], run: MatrixRun) -> list[tuple[Cell, MatrixRow]]:
-    """Return each cell with its simulated row."""
-    return list(zip(cells, run.rows(cells), strict=True))
 
 
 def chosen_cells(matrix: MatrixFile, only: str | None) -> list[Cell]:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from catalogs.ui.terminal import open_console, show_lines, text_table
-from catalogs.ui.words import counted, human_s, percent
-from planner.matrix.comparison import ComparedGroup, ComparedValue, MatrixComparison
+from catalogs.ui.words import counted, human_s
+from planner.matrix.comparison import GROUP_HEAD, ComparedValue, MatrixComparison
 from planner.matrix.row import NO_FIGURE, MatrixRow
 from planner.matrix.study import MatrixResult
 
@@ -27,10 +27,10 @@ def show_matrix(result: MatrixResult) -> None:
     console = open_console()
     if result.matrix is not None:
         for origin in ("simulated", "measured"):
-            rows = [row for row in result.rows if row.origin == origin and row.layout != "as measured"]
+            rows = [row for row in result.rows if row.origin == origin and row.is_cell]
             if rows:
                 console.print(_table(result.matrix.batches, rows, origin))
-        _show_refusals([row for row in result.rows if row.layout != "as measured"])
+        _show_refusals([row for row in result.rows if row.is_cell])
     if result.comparison is not None:
         _show_comparison(result.comparison)
     show_lines([("" if i else "Notices", notice) for i, notice in enumerate(result.notices)])
@@ -50,7 +50,7 @@ def _table(batches: Sequence[int], rows: Sequence[MatrixRow], origin: str) -> Ta
 
 
 def _cell(row: MatrixRow | None) -> str:
-    """Return the time of a cell, or the first word of its verdict."""
+    """Return the time of a cell, or the word for its verdict."""
     if row is None:
         return ""
     if row.verdict != "ok":
@@ -73,9 +73,7 @@ def _show_refusals(rows: Sequence[MatrixRow]) -> None:
 
 def _show_comparison(found: MatrixComparison) -> None:
     """Print the errors by accelerator and engine, and the values that lie furthest outside their interval."""
-    head = ("accelerator", "engine", "metric", "values", "median error", "bias", "in the stated interval")
-    body = [_group_cells(group) for group in (*found.groups, *found.together)]
-    open_console().print(text_table(head, body, 3, "predicted against measured"))
+    open_console().print(text_table(GROUP_HEAD, found.group_rows(), 3, "predicted against measured"))
     outside = found.outside
     if outside:
         share = f"{len(outside)} of {len(found.values)}"
@@ -90,15 +88,3 @@ def _value_words(value: ComparedValue) -> str:
     """Return a compared value in words."""
     stated = f"stated {human_s(value.low_s or 0.0)} to {human_s(value.high_s or 0.0)}"
     return f"{value.cell}: measured {human_s(value.measured_s)}, predicted {human_s(value.predicted_s)}, {stated}"
-
-
-def _group_cells(group: ComparedGroup) -> Sequence[str]:
-    return (
-        group.hardware,
-        group.engine,
-        group.metric,
-        f"{group.n:,}",
-        percent(group.median_absolute_error, 1),
-        percent(group.bias, 1, signed=True),
-        "none stated" if group.covered is None else percent(group.covered),
-    )
