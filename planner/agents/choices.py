@@ -9,6 +9,7 @@ from typing import Any, Final
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
+from catalogs.ui.words import counted, dollars
 from catalogs.units import GIB
 from catalogs.workloads.workload import Workload
 from planner.agents.estimate import AgentLoad, estimated_ratio
@@ -123,9 +124,15 @@ def routers(candidate: Candidate) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PricedChoices:
-    """The placements of one price that are simulated, the most promising first, and the number of all of them."""
+    """The placements of one price that are simulated, the most promising first.
 
-    usd_per_hour: float
+    Attributes:
+        price: The price in words; the number of accelerators where no price is known.
+        choices: The placements.
+        n_all: The number of all placements of the price.
+    """
+
+    price: str
     choices: list[Choice]
     n_all: int
 
@@ -145,7 +152,7 @@ def priced_choices(request: PlanRequest, workload: Workload, agents: int) -> lis
         request.max_usd_per_hour,
         engine=request.engine,
     )
-    groups: dict[float, list[tuple[float, Choice]]] = {}
+    groups: dict[tuple[float, str], list[tuple[float, Choice]]] = {}
     for hardware in found.hardware:
         serving = open_serving(request, workload, hardware.text)
         load = AgentLoad.of(serving.sample(agents), agents)
@@ -157,11 +164,11 @@ def priced_choices(request: PlanRequest, workload: Workload, agents: int) -> lis
             except InputError:
                 continue
             choice = Choice(serving, candidate, DEVICE_ONLY, routers(candidate)[0])
-            groups.setdefault(usd_per_hour(candidate, request), []).append((ratio, choice))
-    return [_most_promising(usd, groups[usd]) for usd in sorted(groups)]
+            groups.setdefault(_price(candidate, request), []).append((ratio, choice))
+    return [_most_promising(words, groups[size, words]) for size, words in sorted(groups)]
 
 
-def _most_promising(usd: float, rated: list[tuple[float, Choice]]) -> PricedChoices:
+def _most_promising(price: str, rated: list[tuple[float, Choice]]) -> PricedChoices:
     """Return the placements of a price that are simulated; see MOST_PLACEMENTS."""
     ordered = sorted(rated, key=lambda pair: pair[0])
     left = dict(MOST_PLACEMENTS)
@@ -171,7 +178,7 @@ def _most_promising(usd: float, rated: list[tuple[float, Choice]]) -> PricedChoi
         if left[split]:
             left[split] -= 1
             kept.append(choice)
-    return PricedChoices(usd, kept, len(rated))
+    return PricedChoices(price, kept, len(rated))
 
 
 def _legal(request: PlanRequest, names: CatalogLookup, agents: int) -> Iterator[Candidate]:
@@ -198,7 +205,10 @@ def open_serving(request: PlanRequest, workload: Workload, hardware: str) -> Age
     return AgentServing(names, deployments, workload, request.slos, request.seed, forms)
 
 
-def usd_per_hour(candidate: Candidate, request: PlanRequest) -> float:
-    """Return the price of a placement per hour; the number of accelerators where none is known."""
+def _price(candidate: Candidate, request: PlanRequest) -> tuple[float, str]:
+    """Return the dollars per hour of a placement and the same in words; accelerators where no price is known."""
     price = least_price(candidate.hardware, request.tariff)
-    return float(candidate.hardware.n_accelerators) if price is None else price.usd_per_hour
+    if price is None:
+        n = candidate.hardware.n_accelerators
+        return float(n), f"an unknown price, on {counted(n, 'accelerator')}"
+    return price.usd_per_hour, f"{dollars(price.usd_per_hour)} per hour"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from catalogs.ui.terminal import PIPED, Line, labelled_rows
 from catalogs.ui.words import counted, digits, dollars, duration_text, percent
@@ -11,12 +12,11 @@ from planner.answer.plan_schema import SloResult
 from planner.evaluation.confidence import LEVEL
 from planner.problem.interactivity import INTERACTIVITY
 from planner.problem.latency_metrics import TPOT
-from planner.problem.request import DEFAULT_CONFIDENCE
 from planner.sections.refusal import refused_lines
 from planner.sections.section import interval_words, level_words, verdict_words
 
 #: Other choices that the screen shows.
-MOST_OTHERS = 5
+MOST_OTHERS: Final = 5
 
 
 def show_agents(answer: AgentsAnswer) -> None:
@@ -30,12 +30,12 @@ def render(answer: AgentsAnswer, width: int = PIPED) -> str:
 
 
 def _lines(answer: AgentsAnswer) -> Iterator[Line]:
-    request, best = answer.request, answer.best
+    best = answer.best
     yield "Request", question_words(answer)
     if answer.infeasible is None:
         yield "", ""
         yield "Recommended", best.words
-        yield from ((label, text) for label, text in plan_rows(answer))
+        yield from plan_rows(answer)
     else:
         tried = f"{counted(answer.n_simulated, 'placement')} of {answer.n_placements} simulated"
         yield from refused_lines(
@@ -46,7 +46,7 @@ def _lines(answer: AgentsAnswer) -> Iterator[Line]:
             tried,
         )
     if answer.others:
-        sure = percent(float(request.get("confidence") or DEFAULT_CONFIDENCE))
+        sure = percent(float(answer.request["confidence"]))
         yield "Compared", f"the deployment above, then others: values that hold with {sure} confidence, one run each"
         for plan in (answer.compared, *answer.others[:MOST_OTHERS]):
             yield "", _compared_words(plan, answer.as_interactivity)

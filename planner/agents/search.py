@@ -65,7 +65,7 @@ def find(judge: Judge, workload: Workload, agents: int, progress: Progress, whol
     tried: list[Rated] = []
     found: list[list[Rated]] = []
     for group in groups:
-        progress(f"{len(group.choices)} of {group.n_all} placements at ${group.usd_per_hour:,.2f} per hour")
+        progress(f"{len(group.choices)} of {group.n_all} placements at {group.price}")
         quick = _quick(judge, group, agents, group is groups[-1], whole)
         tried += quick
         best = min(quick, default=None)

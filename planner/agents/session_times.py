@@ -95,11 +95,6 @@ class WholeSessions:
         """Return the mean requests of a task."""
         return len(self.new) / (int(self.sessions.tasks()[-1]) + 1)
 
-    @property
-    def requests_per_session(self) -> float:
-        """Return the mean requests of a session."""
-        return len(self.new) / self.sessions.n_sessions
-
     def times_s(self, latencies: MeasuredLatencies, seed: int, speed: float = 1.0) -> dict[str, FloatArray]:
         """Return the time of each session and of each task, in seconds, by the name of the metric.
 

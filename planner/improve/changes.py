@@ -93,7 +93,7 @@ def flag_changes(before: Deployment, after: Deployment) -> list[str]:
     An engine or a deployment without a start command has none.
     """
     try:
-        old, new = (_first(d) for d in (before, after))
+        old, new = (_arguments(d) for d in (before, after))
     except InputError:
         return []
     one, two = ([" ".join(filter(None, pair)) for pair in a.flags] for a in (old, new))
@@ -102,5 +102,6 @@ def flag_changes(before: Deployment, after: Deployment) -> list[str]:
     return model + gone + [f"+{flag}" for flag in two if flag not in one]
 
 
-def _first(deployment: Deployment) -> Arguments:
+def _arguments(deployment: Deployment) -> Arguments:
+    """Return the command line of a replica, that of a decode replica where prefill and decode are separate."""
     return serve_arguments(resolve_pools(deployment)[-1])

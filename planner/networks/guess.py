@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from catalogs.ui.words import counted, percent, seconds
 from planner.networks.assess import JobAssessor
@@ -52,30 +52,27 @@ def guess_network(request: NetworkRequest) -> NetworkGuess:
     notes += [f"the guess is for {several[0].text}; the plan compares {counted(more, 'further kind')}"] if more else []
     lone_s = None if space.floor is None else space.floor[1]
     why = min(space.closest.values(), default=(0.0, None))[1]
+    nothing = NetworkGuess(several[0].text, None, lone_s, 0.0, None, False, why, tuple(notes))
     ranked = sorted((c for c in space.left if planner.assessor.most_replicas(c)), key=lambda c: c.distance)
-    if not ranked:
-        return NetworkGuess(several[0].text, None, lone_s, 0.0, None, False, why, tuple(notes))
-    return _ranked(request, planner.assessor, ranked, (several[0].text, lone_s, why, tuple(notes)))
+    return _with_best(nothing, request, planner.assessor, ranked) if ranked else nothing
 
 
-def _ranked(
-    request: NetworkRequest,
-    assessor: JobAssessor,
-    ranked: list[JobCandidate],
-    known: tuple[str, float | None, str | None, tuple[str, ...]],
+def _with_best(
+    nothing: NetworkGuess, request: NetworkRequest, assessor: JobAssessor, ranked: list[JobCandidate]
 ) -> NetworkGuess:
-    """Return the guess for the best of the candidates, with what is known of all of them."""
-    hardware, lone_s, why, notes = known
-    evaluator = assessor.evaluator
+    """Return a guess without a candidate, completed with the best one of several by their bounds."""
+    lone_s, evaluator = nothing.lone_s, assessor.evaluator
     held = [c for c in ranked if math.isfinite(assessor.bound(c))]
     best = min(held, key=assessor.bound) if held else max(ranked, key=evaluator.fluid_per_s)
     most = best.with_replicas(assessor.most_replicas(best))
     rate = request.requests_per_s
     used = most if rate is None or not held else best.with_replicas(assessor.least_replicas(best))
     per_s = evaluator.fluid_per_s(most) / evaluator.slowdown(most)
+    why = nothing.why
     if held and lone_s is not None:
         least_s = min(slo.limit_s for slo in request.objectives)
         why = f"one job alone takes {percent(lone_s / least_s)} of the limit of {seconds(least_s)}"
     elif not held:
         why = "full batches on all of it serve fewer jobs than required, or none is within the budget"
-    return NetworkGuess(hardware, used, lone_s, per_s, assessor.usd_per_hour(used), bool(held), why, notes)
+    usd = assessor.usd_per_hour(used)
+    return replace(nothing, candidate=used, most_jobs_per_s=per_s, usd_per_hour=usd, enough=bool(held), why=why)

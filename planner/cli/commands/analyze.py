@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from planner.cli.options import JsonTo, write_result
 
+if TYPE_CHECKING:
+    from planner.networks.studies.analysis import JobQuery
+
 CONTEXT: Final = 1024
 
 STAGE: Final = "decode"
-
-
-class JobTexts(NamedTuple):
-    """The job of a network as typed: model, hardware, batch, sizes, steps, number format and execution."""
-
-    model: str
-    hardware: str
-    batch: int
-    job: str | None
-    steps: int | None
-    precision: str | None
-    mode: str | None
 
 
 def analyze(
@@ -94,7 +85,9 @@ def analyze(
         for option, is_given in of_tokens.items():
             if is_given:
                 raise InputError(f"{option} is of language models, and {model} is a network", option, "--job SIZES")
-        _analyze_job(JobTexts(model, hw, batch, job, steps, weight_dtype, mode), json_file, html)
+        from planner.networks.studies.analysis import JobQuery
+
+        _analyze_job(JobQuery(model, hw, batch, job, steps, weight_dtype, mode or "compiled"), json_file, html)
         return
     for option, value in (("--job", job), ("--steps", steps), ("--mode", mode)):
         if value is not None:
@@ -116,12 +109,12 @@ def analyze(
     write_result(document, json_file, lambda: show(document))
 
 
-def _analyze_job(given: JobTexts, json_file: str | None, html: Path | None) -> None:
+def _analyze_job(query: JobQuery, json_file: str | None, html: Path | None) -> None:
     """Break one job of a network down by stage and kernel."""
     from planner.cli.screens.analysis import show
-    from planner.networks.studies.analysis import JobQuery, analyze_job, job_document
+    from planner.networks.studies.analysis import analyze_job, job_document
 
-    found = analyze_job(JobQuery(*given[:-1], given.mode or "compiled"))
+    found = analyze_job(query)
     document = job_document(found)
     if html is not None:
         from planner.networks.report.analysis import write_job_analysis

@@ -10,6 +10,7 @@ from catalogs.ui.terminal import LABEL, Line, open_console, show_lines, text_tab
 from catalogs.ui.words import digits, dollars, human_s, joules, percent, rate, seconds, sure_percent
 from planner.improve.document import ChangeRow, Figures, Improvement
 from planner.problem.slo import parse_slos
+from planner.search.candidate_tester import TIE
 
 #: Most notes of the reader that fit on the screen.
 MOST_NOTES: Final = 6
@@ -103,7 +104,7 @@ def _result(found: Improvement) -> Iterator[Line]:
             yield ("" if i else "Would meet"), text
         return
     if not found.improves or found.improved is None:
-        yield "Keep", "nothing on this hardware is better than the present command by more than 2 %"
+        yield "Keep", f"nothing on this hardware is better than the present command by more than {percent(TIE)}"
         return
     yield "Change", f"{found.improved.words}: {_figures(found.improved)}"
     yield "", _objectives(found, found.improved)

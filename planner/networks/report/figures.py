@@ -17,6 +17,17 @@ _SHOWN: Final = ("p50", "p90", "p95", "p99")
 
 _GB: Final = 1e9
 
+#: What the figures show, for the pages that contain them.
+COST_CAPTION: Final = (
+    "Each plan from a light load to its capacity, at the predicted speed; one short run for each point."
+)
+
+LOAD_CAPTION: Final = (
+    "From a light load to the capacity, at the predicted speed. The dotted line is the rate of the plan."
+)
+
+STAGES_CAPTION: Final = "The stages of a lone job, by what bounds their kernels."
+
 #: What bounds the kernels of a stage: attribute of a stage, and its words.
 _BOUNDS: Final = (
     ("compute_s", "arithmetic"),

@@ -84,20 +84,18 @@ def _recommended(answer: NetworkAnswer, plan: NetworkPlan) -> PageSection:
 def _trade_offs(answer: NetworkAnswer) -> Iterator[PageSection]:
     drawn = figures.cost_against_latency(answer)
     if drawn is not None:
-        caption = "Each plan from a light load to its capacity, at the predicted speed; one short run for each point."
-        yield PageSection("Cost against latency", [chart(drawn, caption)], "Trade-offs")
+        yield PageSection("Cost against latency", [chart(drawn, figures.COST_CAPTION)], "Trade-offs")
 
 
 def _load(answer: NetworkAnswer, plan: NetworkPlan) -> PageSection:
-    caption = "From a light load to the capacity, at the predicted speed. The dotted line is the rate of the plan."
-    drawn = [chart(figures.latency_against_load(plan), caption)] if plan.curve else []
+    drawn = [chart(figures.latency_against_load(plan), figures.LOAD_CAPTION)] if plan.curve else []
     parts = [_drawn(tables.load(plan)), *drawn, _drawn(tables.latencies(plan))]
     parts.append(paragraph("What this rests on:"))
     return PageSection("Under load", [*parts, bullets(answer.assumptions)])
 
 
 def _job(plan: NetworkPlan) -> PageSection:
-    bar = chart(figures.time_by_stage(plan), "The stages of a lone job, by what bounds their kernels.", 300)
+    bar = chart(figures.time_by_stage(plan), figures.STAGES_CAPTION, 300)
     memory = chart(figures.memory_bar(plan.memory), tables.memory_words(plan), 190)
     return PageSection("One job", [bar, _drawn(tables.stages(plan)), memory])
 

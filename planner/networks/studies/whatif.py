@@ -169,7 +169,7 @@ def _written(answer: NetworkAnswer, plan: NetworkPlan, changes: NetworkChanges, 
         if "replicas" not in changes.keys and 0 < most < keys["replicas"]:
             notes.append(f"{hardware.text} holds {counted(most, 'replica')}, not {keys['replicas']}")
             keys["replicas"] = most
-        elif most * ranks > keys["replicas"] * ranks:
+        elif most > keys["replicas"]:
             idle = hardware.n_accelerators - keys["replicas"] * ranks
             notes.append(f"{idle} of the {hardware.n_accelerators} accelerators of {hardware.text} are not used")
     return as_network_deployment(keys, "the changed deployment")

@@ -107,28 +107,31 @@ def _figures(answer: Answer, plan: Plan) -> Iterator[dict[str, Any]]:
         for name in order:
             caption = "One replica under its share, scaled to the plan at its rate. Hollow marks: the queue grows."
             drawn = latency_figures.capacity_curve(plan, [], name)
-            yield _figure("curve", f"{capital(LATENCY_METRICS[name].title)} against load", caption, drawn, 400)
+            yield drawn_figure("curve", f"{capital(LATENCY_METRICS[name].title)} against load", caption, drawn, 400)
     if plan.latency_cdf:
         caption = "At the planned rate. Crosses mark the objectives."
-        yield _figure("distribution", "Distribution of latencies", caption, latency_figures.distributions(plan), 380)
+        yield drawn_figure(
+            "distribution", "Distribution of latencies", caption, latency_figures.distributions(plan), 380
+        )
     if plan.memory is not None:
         drawn = machine_figures.memory_bar(plan.memory)
-        yield _figure("memory", "Memory of one accelerator", plan.memory.equation, drawn, 210)
+        yield drawn_figure("memory", "Memory of one accelerator", plan.memory.equation, drawn, 210)
     if plan.time_breakdown and any(value > 0 for value in plan.time_breakdown.values()):
         drawn = machine_figures.time_by_class(plan.time_breakdown)
         caption = "Share of the time of the replicas in the steady part of the run."
-        yield _figure("time", "Where the time goes", caption, drawn, 300)
+        yield drawn_figure("time", "Where the time goes", caption, drawn, 300)
     if answer.prices:
         drawn = money_figures.price_bars(answer.prices)
         caption = "Public list prices; the table has their dates and sources."
-        yield _figure("prices", "Prices by region", caption, drawn, 110 + 26 * len(answer.prices))
+        yield drawn_figure("prices", "Prices by region", caption, drawn, 110 + 26 * len(answer.prices))
     if plan.calibration is not None:
         drawn = coverage([("recommended", plan.calibration)])
         caption = "Share of the simulated step time by evidence."
-        yield _figure("evidence", "What the step times rest on", caption, drawn, 170)
+        yield drawn_figure("evidence", "What the step times rest on", caption, drawn, 170)
 
 
-def _figure(name: str, title: str, caption: str, drawn: PlotlyFigure, height: int) -> dict[str, Any]:
+def drawn_figure(name: str, title: str, caption: str, drawn: PlotlyFigure, height: int) -> dict[str, Any]:
+    """Return a figure as the page draws it: `name` selects its place, `height` is in pixels."""
     return {
         "name": name,
         "title": title,
@@ -160,7 +163,7 @@ def _closest(answer: Answer, closest: Plan) -> dict[str, Any]:
     memory = None
     if closest.memory is not None:
         drawn = machine_figures.memory_bar(closest.memory)
-        memory = _figure("memory", "Memory of one accelerator", closest.memory.equation, drawn, 210)
+        memory = drawn_figure("memory", "Memory of one accelerator", closest.memory.equation, drawn, 210)
     objectives = asdict(answer_tables.TextTable(head, tuple(rows))) if rows else None
     return {"words": deployment_words(closest.deployment), "objectives": objectives, "memory": memory}
 

@@ -23,14 +23,12 @@ from planner.networks.screen import (
     question_words,
     render,
 )
-from planner.report.plots import PlotlyFigure
+from planner.problem.slo import split_slos
 from planner.sections.refusal import capital, refused_view
+from planner.web.documents.answers import drawn_figure
 
 #: The key of the question that a suggestion of each kind changes.
 CHANGED_KEY: Final = {"hardware": "hardware", "rate": "rate", "users": "users", "modes": "modes", "slo": "slo"}
-
-#: Keys whose value is a list.
-_LISTS: Final = ("modes",)
 
 
 def network_document(answer: NetworkAnswer) -> dict[str, Any]:
@@ -121,21 +119,14 @@ def _figures(answer: NetworkAnswer, plan: NetworkPlan) -> Iterator[dict[str, Any
     """Yield the figures of an answer, the main one first."""
     drawn = figures.cost_against_latency(answer)
     if drawn is not None:
-        caption = "Each plan from a light load to its capacity, at the predicted speed; one short run for each point."
-        yield _figure("front", "Cost against latency", caption, drawn, 400)
+        yield drawn_figure("front", "Cost against latency", figures.COST_CAPTION, drawn, 400)
     if plan.curve:
-        caption = "From a light load to the capacity, at the predicted speed. The dotted line is the rate of the plan."
-        yield _figure("curve", "Latency against load", caption, figures.latency_against_load(plan), 400)
-    yield _figure(
-        "memory", "Memory of one accelerator", tables.memory_words(plan), figures.memory_bar(plan.memory), 210
-    )
-    caption = "The stages of a lone job, by what bounds their kernels."
-    yield _figure("time", "Where the time of a job goes", caption, figures.time_by_stage(plan), 300)
-
-
-def _figure(name: str, title: str, caption: str, drawn: PlotlyFigure, height: int) -> dict[str, Any]:
-    shown = {"data": drawn.data, "layout": drawn.layout}
-    return {"name": name, "title": title, "caption": caption, "height": height, **shown}
+        drawn = figures.latency_against_load(plan)
+        yield drawn_figure("curve", "Latency against load", figures.LOAD_CAPTION, drawn, 400)
+    drawn = figures.memory_bar(plan.memory)
+    yield drawn_figure("memory", "Memory of one accelerator", tables.memory_words(plan), drawn, 210)
+    drawn = figures.time_by_stage(plan)
+    yield drawn_figure("time", "Where the time of a job goes", figures.STAGES_CAPTION, drawn, 300)
 
 
 def _refusal(answer: NetworkAnswer, refusal: NetworkRefusal) -> dict[str, Any]:
@@ -148,6 +139,10 @@ def _refusal(answer: NetworkAnswer, refusal: NetworkRefusal) -> dict[str, Any]:
         }
     ways = []
     for change in refusal.what_would_meet_it:
-        value: object = str(change.value).split(",") if change.kind in ("slo", *_LISTS) else change.value
+        value: object = change.value
+        if change.kind == "slo":
+            value = split_slos(str(change.value))
+        elif change.kind == "modes":
+            value = [change.value]
         ways.append((change, {CHANGED_KEY[change.kind]: value}))
     return refused_view(capital(refusal.binding_constraint), (), ways, refusal.reasons, closest)

@@ -43,7 +43,7 @@ def test_a_session_and_its_tasks_by_hand() -> None:
     faster = whole.times_s(latencies, 0, speed=2.0)
     assert faster["session"].tolist() == [4.5 + 1.5 + 4.5 + 5 + 4.5]
     assert whole.requests_per_task == 2
-    assert whole.requests_per_session == 4
+    assert len(whole.new) / whole.sessions.n_sessions == 4
 
 
 def test_a_request_takes_the_latency_of_one_with_as_many_new_tokens() -> None:
