@@ -67,7 +67,7 @@ def read_nsight_systems(path: Path) -> ProfilerTrace:
 
 
 class _Export:
-    """The tables of one export, read through an open connection, with times in seconds from the start of the session."""
+    """The tables of one export, read through an open connection; times are in seconds from the start of the session."""
 
     def __init__(self, database: sqlite3.Connection, path: Path) -> None:
         database.row_factory = sqlite3.Row
