@@ -189,7 +189,7 @@ def list_jobs(
 
 @router.get("/jobs/{id}")
 def show_job(state: State, job: FoundJob) -> JobView:
-    """Return one job."""
+    """Return a job of the user, by its id."""
     return JobView.model_validate(_view(state, job))
 
 
