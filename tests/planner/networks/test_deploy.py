@@ -17,6 +17,7 @@ from planner.networks.plan import plan_network
 from planner.networks.request import network_request
 from planner.networks.schema import NetworkAnswer
 from planner.networks.targets.text_embeddings import image_of
+from planner.networks.targets.triton import triton_files
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,18 @@ def test_triton_has_the_batcher_and_the_accelerators_of_the_plan(batched: Networ
     assert f"gpus: [ {', '.join(map(str, range(keys['replicas'])))} ]" in text
     assert ("dynamic_batching {" in text) == (keys["max_batch"] > 1)
     assert text.count("{") == text.count("}")
+
+
+def test_triton_runs_on_a_cpu_and_on_no_tpu(batched: NetworkAnswer) -> None:
+    assert batched.best is not None
+    on = {
+        name: batched.best.model_copy(update={"deployment": batched.best.deployment | {"hardware": name}})
+        for name in ("epyc-9654", "tpu-v5ex1")
+    }
+    (text,) = triton_files(batched.job, on["epyc-9654"]).values()
+    assert "kind: KIND_CPU }" in text
+    with pytest.raises(InputError, match="Triton has instances for CPUs and for GPUs"):
+        triton_files(batched.job, on["tpu-v5ex1"])
 
 
 def test_sglang_starts_one_server_for_each_replica(diffusion: NetworkAnswer) -> None:
