@@ -44,15 +44,23 @@ class TracedStage:
     unknown: tuple[str, ...] = ()
 
 
-def trace_operators(run: Runner, sizes: Sequence[JobSize]) -> TracedStage:
-    """Return the operators that `run` launches as a function of the sizes.
+def trace_operators(run: Runner, sizes: Sequence[JobSize], whole: Runner | None = None) -> TracedStage:
+    """Return the operators that a module launches as a function of the sizes.
 
     A size that may be 1, such as the batch, is treated apart at 1: tensors with an extent of 1 need fewer copies.
+
+    Args:
+        run: Runs the module; of equal modules it may run one and repeat what that did.
+        sizes: The sizes of the job.
+        whole: Runs every module; the formulas are verified by it. Without it `run` does so.
 
     Raises:
         InputError: The operators depend on the sizes in a way that polynomials do not describe.
     """
-    steady = _steady(run, {size.name: _axis(size).base for size in sizes})
+    base = {size.name: _axis(size).base for size in sizes}
+    run(base)
+    settled = _keys(run(base))
+    steady = _steady(run, settled)
     flat = _fit(steady, [_axis(size) for size in sizes], {}, _corners(sizes, {}))
     several: tuple[DerivedSize, ...] = ()
     for size in sizes:
@@ -66,7 +74,7 @@ def trace_operators(run: Runner, sizes: Sequence[JobSize]) -> TracedStage:
         name = f"several_{size.name}"
         several = (DerivedSize(name, "min", Polynomial.name(size.name) - 1, Polynomial.of(1)),)
         flat = _merged(flat, alone, size.name, Polynomial.name(name))
-    _verify(steady, flat, sizes, several)
+    _verify(_steady(whole or run, settled), flat, sizes, several)
     names = sorted({op.operator for op, _ in flat.operators if op.kind == "other"})
     return TracedStage(_folded(flat.operators), flat.peak, several, tuple(names))
 
@@ -76,18 +84,15 @@ def _axis(size: JobSize) -> Axis:
     return Axis(size.name, size.minimum + size.multiple_of * (1 if size.minimum > 1 else 2), size.multiple_of)
 
 
-def _steady(run: Runner, base: Mapping[str, int]) -> Runner:
+def _steady(run: Runner, settled: Sequence[Key]) -> Runner:
     """Return `run` with its results kept, in the steady state: some modules fill caches in the first run of a size."""
-    run(base)
-    second = run(base)
-    first = _keys(second)
-    known: dict[tuple[tuple[str, int], ...], Recording] = {tuple(sorted(base.items())): second}
+    known: dict[tuple[tuple[str, int], ...], Recording] = {}
 
     def steady(sizes: Mapping[str, int]) -> Recording:
         key = tuple(sorted(sizes.items()))
         if key not in known:
             known[key] = run(sizes)
-            if _keys(known[key]) != first:
+            if _keys(known[key]) != settled:
                 known[key] = run(sizes)
         return known[key]
 
@@ -108,8 +113,7 @@ def _keys(recording: Recording) -> tuple[Key, ...]:
 
 
 def _key(op: RecordedOperator) -> Key:
-    widths = tuple((name, len(d) if isinstance(d, tuple) else 0) for name, d in op.dims.items())
-    return (op.module, op.kind, op.operator, op.dtype, widths)
+    return (op.module, op.kind, op.operator, op.dtype, op.widths)
 
 
 def _values(recording: Recording) -> IntArray:
