@@ -175,6 +175,7 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
         queueing=parse_queueing(deployment.queue, names.engine, limits.max_num_seqs),
         scaling=scaling,
         offload=features.resolve_offload(deployment, names.hardware, replicas),
+        kv_retention=features.resolve_retention(deployment, limits.prefix_caching),
         lora=features.resolve_lora(deployment),
         multimodal=features.resolve_multimodal(deployment, names.model, names.engine),
         speculation=speculation,

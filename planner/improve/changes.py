@@ -32,6 +32,7 @@ KEPT: Final = (
     "multimodal",
     "speculative",
     "kv_offload",
+    "kv_retention",
     "queue",
     "sampling",
     "preemption",

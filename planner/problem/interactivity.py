@@ -36,6 +36,12 @@ def tpot_limit_s(limit: str) -> float:
     return 1.0 / rate
 
 
+def rate_text(limit_s: float) -> str:
+    """Return the rate that a limit of the time per output token stands for, exact: `tpot_limit_s` reads it back."""
+    short = f"{1.0 / limit_s:.12g}"
+    return short if tpot_limit_s(short) == limit_s else repr(1.0 / limit_s)
+
+
 def interactivity(tpot_s: FloatArray, share: float) -> float | None:
     """Return the output tokens per second that a share of the requests reach; None without requests.
 

@@ -7,6 +7,7 @@ from math import inf
 from typing import Final
 
 from simulator.cache.offload import HostCache
+from simulator.cache.retention import RetainingKvCache
 from simulator.core.clock import ARRIVAL, Process
 from simulator.core.request import Request
 from simulator.core.step_log import StepLog
@@ -44,6 +45,8 @@ class Replica:
         self.outlet = TokenStream(context.rules.host, context.rules.api_servers)
         self.scheduler: Scheduler = make_scheduler(context.rules)  # of the first loop; all loops share queue and cache
         rules, offload = context.rules, context.rules.offload
+        if isinstance(self.scheduler.kv, RetainingKvCache):
+            self.scheduler.kv.clock = context.clock
         if offload is not None:
             self.scheduler.host = HostCache(offload, self.scheduler.kv, context.clock, context.kv_pool)
         further = [make_scheduler(rules, self.scheduler) for _ in range(1, rules.pipeline_stages)]

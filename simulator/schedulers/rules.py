@@ -11,6 +11,7 @@ from catalogs.engines.profile import HostTimes, ReceiveIntervals
 from simulator.cache.encoder_cache import EncoderLimits
 from simulator.cache.lora_slots import LoraRules
 from simulator.cache.offload import OffloadRules, SwapRules
+from simulator.cache.retention import RetentionRules
 from simulator.core.batch import Batch
 from simulator.core.speculation import SpeculationRules
 
@@ -38,6 +39,7 @@ class EngineRules(Limits):
     unit_blocks: int = 1  # KV blocks that share one content key; more than 1 for traces with coarse keys
     queueing: Queueing = FCFS
     offload: OffloadRules | None = None  # KV blocks are also kept in host memory
+    retention: RetentionRules | None = None  # blocks that are evicted last; None: those used last are
     lora: LoraRules | None = None  # None: no LoRA adapters
     speculation: SpeculationRules | None = None  # None: one token per decode and step
     encoder_limits: EncoderLimits | None = None  # None: requests are text only

@@ -51,9 +51,15 @@ export function kindOfModel(form, slo, usual) {
   };
 }
 
+/** Show a part of the form where the question needs it, unless it is of the other kind of model. */
+export function showNeeded(part, needed) {
+  part.dataset.needed = needed ? "yes" : "no";
+  part.hidden = !needed || part.querySelector("input").disabled;
+}
+
 function showPart(part, kind) {
   const off = part.dataset.only !== "" && part.dataset.only !== kind;
-  part.hidden = off;
+  part.hidden = off || part.dataset.needed === "no";
   if (part.tagName === "OPTION") part.disabled = off;
   for (const control of part.querySelectorAll("input, select, textarea, button")) control.disabled = off;
 }
