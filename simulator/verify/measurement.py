@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from calibration.accuracy.measured_run import MeasuredRun
-from calibration.importers.iteration_log import read_iteration_log
 from calibration.machine_trace.folder import write_trace
 from calibration.machine_trace.sampler import ApiProcesses, MachineSampler
 from calibration.profile.machine.contention import ContentionSample, usage
@@ -58,6 +57,7 @@ class EngineUnderTest:
         api = ApiProcesses(lambda: self._server.launch.port if self._server is not None else None)
         self._sampler, self._requests = MachineSampler(self._pids, api_pids=api), list[dict[str, float]]()
         self._server = EngineServer(subject.launch, out / "server.log") if subject.launch is not None else None
+        self._trials = 0  # trials so far, which number the folders of their files
 
     def __enter__(self) -> EngineUnderTest:
         self._sampler.__enter__()
@@ -95,8 +95,8 @@ class EngineUnderTest:
         others = self._others(before)
         if isinstance(self._client, InProcessEngine):
             return Probed(found, self._client.steps(), self._client.engine_version, others)
-        server = self._server if self.subject.keeps_log else None
-        log = None if server is None else read_iteration_log(server.log).rows
+        read = self.subject.read_steps
+        log = None if self._server is None or read is None else read(self._server.log)
         return Probed(found, log, engine_version(self.subject.target), others)
 
     def replay(self, trials: list[Trial], repeats: int) -> tuple[dict[str, list[MeasuredRun]], float]:
@@ -106,11 +106,12 @@ class EngineUnderTest:
             (the runs of every trial by name, one for each repeat; the most cores that other processes used).
         """
         runs: dict[str, list[MeasuredRun]] = {trial.name: [] for trial in trials}
-        others_cores = 0.0
+        others_cores, first = 0.0, self._trials + 1
+        self._trials += len(trials)
         for k, (i, trial) in product(range(repeats), enumerate(trials)):
             self._tell(f"replaying {trial.name}, {k + 1} of {repeats}")
             before, start_s = self._moment(), self._sampler.now_s()
-            runs[trial.name].append(self._replay(trial, self._out / "runs" / f"trial-{i + 1}-{k + 1}"))
+            runs[trial.name].append(self._replay(trial, self._out / "runs" / f"trial-{first + i}-{k + 1}"))
             others_cores = max(others_cores, self._others(before))
             self._note(f"{trial.name}, repeat {k + 1}", runs[trial.name][-1], start_s)
             if self._server is not None:

@@ -107,9 +107,10 @@ def fit_host(probe: Probe, served: CompiledDeployment) -> MeasuredHost:
 def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> MeasuredSteps | None:
     """Fit whole steps by their contents; return None if the probe has too few.
 
-    Steps with prefill come from the engine's log. Without a log they are first tokens of lone prompts of at most
-    `most_tokens`, which run in one step; the time of the shortest beyond a decode step of the same size is not part of
-    the step.
+    Steps with prefill come from the engine's log. If it holds only those of lone requests, a decode in a step with
+    prefill takes what it takes beyond a token in a step of decodes. Without a log they are first tokens of lone prompts
+    of at most `most_tokens`, which run in one step; the time of the shortest beyond a decode step of the same size is
+    not part of the step.
     """
     cycles = Cycles.of(probe)
     sizes = cycles.sizes()
@@ -121,12 +122,9 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
         nodes, values = _first_tokens(probe.lone, most_tokens, sizes, at)
         if len(nodes) < 2:
             return None
-        # The time of a decode beyond that of a token: steps of n decodes compared with steps of n prompt tokens.
-        both = [(n, s) for n, s in zip(sizes, at, strict=True) if nodes[0] <= n <= nodes[-1]]
-        beyond = [max(0.0, s - float(np.interp(n, nodes, values))) / n for n, s in both]
-        per_decode = float(np.median(beyond)) if beyond else 0.0
+        per_decode = _beyond_a_token(sizes, at, nodes, values)
     else:
-        prefill = log[log.context_requests > 0]
+        prefill = log[(log.context_requests > 0) & (log.context_tokens <= most_tokens)]  # longer ones are several steps
         tokens = (prefill.context_tokens + prefill.generation_tokens).to_numpy(float)
         if len(prefill) < 3 * FEWEST or tokens.min() == tokens.max():
             return None
@@ -139,6 +137,8 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
         others = [decoding, *([prefill.pairs.to_numpy(float)] if "pairs" in prefill.columns else [])]
         values, (per_decode, *further) = _hats(tokens, others, seconds, nodes)
         per_pair = further[0] if further else 0.0
+        if not decoding.any():
+            per_decode = _beyond_a_token(sizes, at, nodes, values)
     return MeasuredSteps(
         decodes=tuple(sizes),
         decode_s=tuple(at),
@@ -167,8 +167,8 @@ def fit_requests(probe: Probe, served: CompiledDeployment, timer: StepTimer, hos
     requests = RequestSet(np.zeros(len(inputs)), inputs, lone.output_tokens.astype(np.int64), concurrency=1)
     beyond = lone.ttft_s - run_rules(rules, timer, requests).ttft_s
     lengths = np.unique(inputs)
-    typical = np.array([np.median(beyond[inputs == n]) for n in lengths])
-    whole = np.array([np.median(lone.ttft_s[inputs == n]) for n in lengths])
+    typical = np.array([_typical(beyond[inputs == n]) for n in lengths])
+    whole = np.array([_typical(lone.ttft_s[inputs == n]) for n in lengths])
     constant, per_token = _line(lengths, typical, whole)
     host = replace(host, request_s=constant, request_s_per_input_token=per_token)
     return MeasuredHost.model_validate(host, from_attributes=True)
@@ -204,6 +204,11 @@ def _decode_table(cycles: Cycles) -> tuple[float, list[float]]:
     return per_context, [max(t, SHORTEST_S) for t in alone]
 
 
+def _typical(values: FloatArray) -> float:
+    """Return the lower median of repeats, because a disturbance can only lengthen a time; shape (repeats,)."""
+    return float(np.quantile(values, 0.5, method="lower"))
+
+
 def _outside_the_log(cycles: Cycles, log: pd.DataFrame) -> float:
     """Return the seconds of a cycle outside the engine's log: the client's gap minus logged time, at equal decodes."""
     alone = log[log.context_requests == 0].groupby("generation_requests").seconds
@@ -217,10 +222,17 @@ def _first_tokens(lone: MeasuredRun, most: int, sizes: list[int], at: list[float
     lengths = [int(n) for n in np.unique(lone.input_tokens) if n <= most]
     if len(lengths) < 2:
         return lengths, []
-    typical = [float(np.median(lone.ttft_s[lone.input_tokens == n])) for n in lengths]
+    typical = [_typical(lone.ttft_s[lone.input_tokens == n]) for n in lengths]
     outside = max(0.0, typical[0] - float(np.interp(lengths[0], sizes, at)))
     outside = min(outside, 0.5 * min(typical))  # a disturbed first length must not consume the others
     return lengths, [t - outside for t in typical]
+
+
+def _beyond_a_token(sizes: list[int], at: list[float], nodes: list[int], values: list[float]) -> float:
+    """Return the seconds of a decode beyond those of a token: steps of n decodes less steps of n prompt tokens."""
+    both = [(n, s) for n, s in zip(sizes, at, strict=True) if nodes[0] <= n <= nodes[-1]]
+    beyond = [max(0.0, s - float(np.interp(n, nodes, values))) / n for n, s in both]
+    return float(np.median(beyond)) if beyond else 0.0
 
 
 def _hats(

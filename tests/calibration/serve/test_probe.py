@@ -9,7 +9,7 @@ import pytest
 
 from calibration.accuracy.measured_run import FailedRequest, MeasuredRun, combined
 from calibration.serve.clients import Endpoint, IncompleteReplay, complete
-from calibration.serve.probe import BURSTS, REPEATS, probe, replay_groups
+from calibration.serve.probe import BURSTS, N_LENGTHS, REPEATS, probe, repeats_within, replay_groups
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 
@@ -58,7 +58,7 @@ def test_a_probe_survives_what_ended_one(tmp_path: Path) -> None:
     told: list[str] = []
     clean = probe(LossyClient([]), TARGET, 256, 32, tmp_path, told.append)
     assert not told
-    sizes = [n for n in BURSTS if n <= 32 for _ in range(REPEATS)]
+    sizes = [n for n in BURSTS if n <= 32] * REPEATS[0]
     assert sum(sizes) == 124
     # warm-up once more, lone once more, bursts twice more
     client = LossyClient([[3], [], [0, 23], [], [4, 30, 31, 90, 91], [1], []])
@@ -78,6 +78,20 @@ def test_a_probe_survives_what_ended_one(tmp_path: Path) -> None:
     starts = np.unique(again.arrival_s)
     assert len(starts) == len(spoiled)
     assert starts[0] == 0.0
+
+
+def test_a_fast_model_is_probed_at_several_moments(tmp_path: Path) -> None:
+    """Rounds that are over quickly are repeated more often, each with every length and every size of burst."""
+    client = LossyClient([])
+    found = probe(client, TARGET, 16, 4, tmp_path, [].append)
+    assert repeats_within(10.0, 4.0) == 2
+    assert repeats_within(10.0, 1.0) == REPEATS[1]
+    rounds = found.lone.input_tokens.reshape(-1, N_LENGTHS)
+    assert len(rounds) == repeats_within(10.0, float(found.lone.e2e_s[:N_LENGTHS].sum()))
+    assert (np.sort(rounds) == np.sort(rounds[0])).all()
+    assert (rounds[0] != rounds[1]).any()
+    assert found.burst_sizes == (2, 4) * (len(found.burst_sizes) // 2)
+    assert len(found.burst_sizes) > 2 * REPEATS[0]
 
 
 def burst_of(sizes: list[int], position: int) -> int:

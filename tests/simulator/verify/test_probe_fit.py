@@ -83,6 +83,37 @@ def test_whole_steps_without_a_log(engine: CompiledDeployment, probe: Probe) -> 
         )
 
 
+def lone_log(engine: CompiledDeployment, probe: Probe) -> pd.DataFrame:
+    """The engine's own times of the steps of lone requests, as llama.cpp's server writes them."""
+    rows = []
+    for n in probe.lone.input_tokens.astype(int).tolist():
+        prompt = BatchShape(prefill_tokens=n, prefill_pairs=n * n / 2, prefill_chunks=1, logits=1)
+        decode = BatchShape(decodes=1, logits=1, decode_context_sum=n + 12, decode_context_max=n + 12)
+        rows += [(1, n, 0, 0, engine.cost.cycle_s(prompt)), (0, 0, 1, 1, engine.cost.cycle_s(decode))]
+    names = ["context_requests", "context_tokens", "generation_requests", "generation_tokens", "seconds"]
+    return pd.DataFrame(rows, columns=names)
+
+
+@pytest.mark.parametrize("disturbed", [(), (0,), (0, 5, 9)])
+def test_time_outside_the_engine_is_no_part_of_its_steps(
+    engine: CompiledDeployment, probe: Probe, disturbed: tuple[int, ...]
+) -> None:
+    """With the engine's own times, a path of 4 ms to it delays its request only, even if some steps were disturbed."""
+    runs = replace(probe, lone=probe.lone.picked(np.ones(probe.lone.n, dtype=bool)))
+    log = pd.concat([lone_log(engine, runs)] * 2, ignore_index=True)
+    shortest = np.argsort(log.context_tokens.to_numpy()[log.context_requests > 0], kind="stable")
+    prompts = log.index[log.context_requests > 0][shortest]
+    log.loc[prompts[list(disturbed)], "seconds"] *= 4.0
+    steps = fit_steps(runs, log, 512)
+    assert steps is not None
+    timer = MeasuredStepTimer(steps)
+    for n in (8, 64, 256, 400):
+        shape = BatchShape(prefill_tokens=n, prefill_pairs=n * n / 2, prefill_chunks=1, logits=1)
+        assert timer.cycle_s(shape) == pytest.approx(engine.cost.cycle_s(shape), rel=0.1)
+    host = fit_requests(runs, engine, timer)
+    assert host.request_s == pytest.approx(PLANTED.request_s, rel=0.15)
+
+
 def test_messages_of_several_tokens_are_left_out(engine: CompiledDeployment, probe: Probe) -> None:
     """Two gaps of every other lone request made one: its steps are not counted as slow ones."""
     gaps, merged = probe.lone.gaps(), []
