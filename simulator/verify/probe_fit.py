@@ -265,28 +265,34 @@ def _shape(n: int, context: float) -> BatchShape:
 
 
 def _lone(run: MeasuredRun) -> list[tuple[float, float]]:
-    """Return (context, seconds) of every decode step of lone requests; the first gap may contain a hand-over."""
+    """Return (context, seconds) of every decode step of lone requests; the first gap may contain a hand-over.
+
+    The steps of a request have its mean gap, because a client that is late for one token is early for the next.
+    """
     return [
-        (n_in + j, float(gap))
+        (n_in + j, float(gaps[1:].mean()))
         for n_in, n_out, gaps in zip(run.input_tokens, run.output_tokens, run.gaps(), strict=True)
-        for j, gap in enumerate(gaps.tolist(), start=1)
-        if j > 1 and len(gaps) == n_out - 1  # otherwise some message held several tokens
+        for j in range(2, len(gaps) + 1)
+        if len(gaps) == n_out - 1  # otherwise some message held several tokens
     ]
 
 
 def _burst(run: MeasuredRun, members: range) -> list[tuple[float, float]]:
-    """Return (context, seconds) of steps between the last first token and the first last one, for the median member."""
+    """Return (context, seconds) of steps between the last first token and the first last one.
+
+    The seconds are the mean gap there of the median member.
+    """
     gaps = run.gaps()
     times = [run.arrival_s[i] + run.ttft_s[i] + np.concatenate([[0.0], np.cumsum(gaps[i])]) for i in members]
     start, end = max(t[0] for t in times), min(t[-1] for t in times)
-    seen: list[list[tuple[float, float]]] = []
+    contexts, means_s = [], []
     for i, at in zip(members, times, strict=True):
-        if len(gaps[i]) != run.output_tokens[i] - 1:
-            continue
         inside = [j for j in range(1, len(at) - 1) if at[j] >= start and at[j + 1] <= end]
-        seen.append([(float(run.input_tokens[i]) + j, float(at[j + 1] - at[j])) for j in inside])
-    steps = min((len(x) for x in seen), default=0)
+        if inside and len(gaps[i]) == run.output_tokens[i] - 1:
+            contexts.append(float(run.input_tokens[i]) + np.array(inside, dtype=float))
+            means_s.append(float(at[inside[-1] + 1] - at[inside[0]]) / len(inside))
+    steps = min((len(each) for each in contexts), default=0)
     if not steps:
         return []
-    last = np.array([x[-steps:] for x in seen])  # aligned at the end
-    return list(zip(last[:, :, 0].mean(axis=0) * len(members), np.median(last[:, :, 1], axis=0), strict=True))
+    last = np.array([each[-steps:] for each in contexts])  # aligned at the end
+    return [(context, float(np.median(means_s))) for context in (last.mean(axis=0) * len(members)).tolist()]
