@@ -12,6 +12,7 @@ tokenizer and client, which does not delay other requests.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_LAUNCH: Final = re.compile(r"task +(\d+) \| processing task")
+_LAUNCH: Final = re.compile(r"id +(\d+) \| task +(\d+) \| processing task")
 
 _PROMPT: Final = re.compile(r"task +(\d+) \| +prompt eval time = +([\d.]+) ms / +(\d+) tokens")
 
@@ -35,6 +36,7 @@ _OUTPUT: Final = re.compile(r"task +(\d+) \| +eval time = +([\d.]+) ms / +(\d+) 
 class EngineRequest:
     """One request inside the engine; `start_s` and `end_s` are on the log's clock."""
 
+    slot: int
     start_s: float
     end_s: float
     input_tokens: int
@@ -53,17 +55,17 @@ def read_llama_requests(path: Path) -> list[EngineRequest]:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise InputError(f"the server log cannot be read ({type(error).__name__})", str(path)) from None
-    starts_s: dict[str, float] = {}
+    starts: dict[str, tuple[int, float]] = {}
     prompts: dict[str, tuple[int, float]] = {}
     found: list[EngineRequest] = []
     for at_s, entry in entries(text):
         if match := _LAUNCH.search(entry):
-            starts_s[match[1]] = at_s
+            starts[match[2]] = int(match[1]), at_s
         elif match := _PROMPT.search(entry):
             prompts[match[1]] = int(match[3]), float(match[2]) * 1e-3
-        elif (match := _OUTPUT.search(entry)) and match[1] in prompts and match[1] in starts_s:
+        elif (match := _OUTPUT.search(entry)) and match[1] in prompts and match[1] in starts:
             output = int(match[3]), float(match[2]) * 1e-3
-            found.append(EngineRequest(starts_s.pop(match[1]), at_s, *prompts.pop(match[1]), *output))
+            found.append(EngineRequest(*starts.pop(match[1]), at_s, *prompts.pop(match[1]), *output))
     return sorted(found, key=lambda request: request.start_s)
 
 
@@ -91,6 +93,28 @@ def read_lone_steps(path: Path) -> pd.DataFrame | None:
         if further > 0:
             rows.append(_row(first_s, len(rows), request.output_s / further))
     return pd.DataFrame(rows, columns=list(iteration_log.COLUMNS)) if rows else None
+
+
+def read_burst_slots(path: Path, sizes: Sequence[int], input_tokens: int) -> list[list[int]] | None:
+    """Return the slots of each burst, if the log ends with bursts of these sizes; None if it does not.
+
+    Args:
+        path: The log.
+        sizes: The number of requests of each burst, in order.
+        input_tokens: Tokens of every prompt of a burst.
+
+    Raises:
+        InputError: The log cannot be read.
+    """
+    requests = read_llama_requests(path)[-sum(sizes) :]
+    found: list[list[int]] = []
+    for n in sizes:
+        members, requests = requests[:n], requests[n:]
+        overlap = len(members) == n and max(r.start_s for r in members) < min(r.end_s for r in members)
+        if not overlap or {r.input_tokens for r in members} != {input_tokens}:
+            return None
+        found.append(sorted(r.slot for r in members))
+    return found
 
 
 def _row(at_s: float, index: int, seconds: float, prompt_tokens: int = 0) -> dict[str, object]:

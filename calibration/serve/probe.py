@@ -42,11 +42,13 @@ class Probe:
     """The measured runs of a probe.
 
     `burst_sizes` holds the number of requests of each burst of the second run, in order: all sizes, repeatedly.
+    `burst_passes` holds how often a decode step of each burst reads the weights; () if the engine reads them once.
     """
 
     lone: MeasuredRun
     bursts: MeasuredRun
     burst_sizes: tuple[int, ...]
+    burst_passes: tuple[int, ...] = ()
 
 
 def probe(

@@ -6,7 +6,7 @@ To add an engine, write its function here and enter it in STARTERS.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -14,12 +14,14 @@ from calibration.importers.iteration_log import read_iteration_log
 from calibration.serve import engines
 from calibration.serve.clients import CLIENTS_KEY, Client, Endpoint, VllmBench
 from calibration.serve.engines import SERVED_NAME, ServedLimits
-from calibration.serve.llama_requests import read_lone_steps
+from calibration.serve.llama_requests import read_burst_slots, read_lone_steps
+from calibration.serve.probe import BURST_INPUT_TOKENS
 from calibration.serve.server import Launch, free_port
 from catalogs.deployments.schema import Deployment, load_deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.http import ServerUrl, get_json, plain_text
+from simulator.schedulers.llama_cpp import count_passes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +32,9 @@ _LONGEST_VERSION: Final = 80
 
 #: Reads the steps of an engine from its log, in the columns of an iteration log; None if the log holds none.
 StepsReader = Callable[[Path], "pd.DataFrame | None"]
+
+#: Reads the passes over the weights of each burst of a probe, by the sizes of the bursts; () if the log does not tell.
+PassesReader = Callable[[Path, tuple[int, ...]], tuple[int, ...]]
 
 SHORT_LIMITS: Final = ServedLimits(32, 512, 1024, 32, 1024, prefix_caching=False, weight_dtype="fp32", threads=1)
 
@@ -57,14 +62,15 @@ class EngineChoice:
 class EngineSubject:
     """The subject of a comparison: a deployment as the simulator reads it, and the server that runs it.
 
-    `launch` is None if the user runs the server. `read_steps` reads the engine's steps from the server's log; None if
-    the server writes none that can be read.
+    `launch` is None if the user runs the server. `read_steps` reads the engine's steps from the server's log, and
+    `read_passes` how often the decode steps of each burst of a probe read the weights; None if the log does not tell.
     """
 
     deployment: Deployment
     target: Endpoint
     launch: Launch | None
     read_steps: StepsReader | None = None
+    read_passes: PassesReader | None = None
 
 
 def engine_subject(
@@ -98,6 +104,12 @@ def _iterations(log: Path) -> pd.DataFrame:
     return read_iteration_log(log).rows
 
 
+def _llama_passes(log: Path, sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the passes of each burst: only slots with neighbouring numbers share one."""
+    slots = read_burst_slots(log, sizes, BURST_INPUT_TOKENS) or []
+    return tuple(count_passes([(slot, 1) for slot in each], SHORT_LIMITS.max_num_batched_tokens) for each in slots)
+
+
 def llama_cpp(choice: EngineChoice) -> tuple[EngineSubject, Client]:
     """Return llama.cpp's server on this machine with the same weights as fp32 GGUF, driven by vLLM's client.
 
@@ -111,8 +123,8 @@ def llama_cpp(choice: EngineChoice) -> tuple[EngineSubject, Client]:
     program, python = engines.find_llama_server(choice.server), engines.find_vllm(choice.python)
     weights = write_gguf(choice.model, choice.model / "model.gguf")
     launch = engines.llama_cpp(program, weights, choice.port or free_port(), choice.limits)
-    client = VllmBench(python, new_connections=True)
-    return engine_subject("llama.cpp", choice, launch, read_lone_steps), client
+    subject = engine_subject("llama.cpp", choice, launch, read_lone_steps)
+    return replace(subject, read_passes=_llama_passes), VllmBench(python, new_connections=True)
 
 
 def transformers(choice: EngineChoice) -> tuple[EngineSubject, Client]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,8 +95,12 @@ class EngineUnderTest:
         others = self._others(before)
         if isinstance(self._client, InProcessEngine):
             return Probed(found, self._client.steps(), self._client.engine_version, others)
-        read = self.subject.read_steps
-        log = None if self._server is None or read is None else read(self._server.log)
+        log = None
+        if self._server is not None:
+            subject = self.subject
+            log = None if subject.read_steps is None else subject.read_steps(self._server.log)
+            if subject.read_passes is not None:
+                found = replace(found, burst_passes=subject.read_passes(self._server.log, found.burst_sizes))
         return Probed(found, log, engine_version(self.subject.target), others)
 
     def replay(self, trials: list[Trial], repeats: int) -> tuple[dict[str, list[MeasuredRun]], float]:

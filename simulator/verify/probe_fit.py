@@ -61,15 +61,22 @@ class Cycles:
     def of(cls, probe: Probe) -> Cycles:
         """Return all certain decode cycles of a probe.
 
+        Of the bursts of one size, those are taken that needed the fewest passes over the weights.
+
         Raises:
             InputError: The client does not distinguish the gaps of requests, or nearly all messages held several
                 tokens.
         """
         rows = [(1, context, seconds) for context, seconds in _lone(probe.lone)]
+        passes = probe.burst_passes or (1,) * len(probe.burst_sizes)
+        fewest: dict[int, int] = {}
+        for n, own in zip(probe.burst_sizes, passes, strict=True):
+            fewest[n] = min(own, fewest.get(n, own))
         first = 0
-        for n in probe.burst_sizes:
-            rows += [(n, context, seconds) for context, seconds in _burst(probe.bursts, range(first, first + n))]
-            first += n
+        for n, own in zip(probe.burst_sizes, passes, strict=True):
+            members, first = range(first, first + n), first + n
+            if own == fewest[n]:
+                rows += [(n, context, seconds) for context, seconds in _burst(probe.bursts, members)]
         decodes, context, seconds = np.array(rows, dtype=float).reshape(-1, 3).T
         found = cls(decodes.astype(np.int64), context, seconds)
         if not found.sizes():
@@ -82,9 +89,9 @@ class Cycles:
         found, counts = np.unique(self.decodes, return_counts=True)
         return [int(n) for n, count in zip(found, counts, strict=True) if count >= FEWEST]
 
-    def median(self, values: FloatArray, n: int) -> float:
-        """Return the median of `values` over the cycles of `n` decodes. `values` has shape (n cycles,)."""
-        return float(np.median(values[self.decodes == n]))
+    def mean(self, values: FloatArray, n: int) -> float:
+        """Return the trimmed mean of `values` over the cycles of `n` decodes. `values` has shape (n cycles,)."""
+        return trimmed_mean(values[self.decodes == n])
 
 
 def fit_host(probe: Probe, served: CompiledDeployment) -> MeasuredHost:
@@ -96,7 +103,7 @@ def fit_host(probe: Probe, served: CompiledDeployment) -> MeasuredHost:
     beyond = cycles.seconds - alone
     base = served.resolved.engine.host
     if served.resolved.engine.async_scheduling:  # the device hides host time, so only the gap is visible
-        gap = max(0.0, float(np.median([cycles.median(beyond, n) for n in cycles.sizes()])))
+        gap = max(0.0, float(np.median([cycles.mean(beyond, n) for n in cycles.sizes()])))
         steps_s = (base.step_s, base.step_s_per_sequence)
     else:
         gap, steps_s = 0.0, _line_through(cycles, beyond)
@@ -153,6 +160,8 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
 def fit_requests(probe: Probe, served: CompiledDeployment, timer: StepTimer, host: HostTimes = NO_HOST) -> MeasuredHost:
     """Return `host` with request_s and request_s_per_input_token, fitted to first tokens of lone requests.
 
+    The constant gives the mean of the shorter half of first tokens.
+
     The return path of a token (output_s) cannot be distinguished from the forward path, so request_s contains both.
 
     Args:
@@ -170,15 +179,18 @@ def fit_requests(probe: Probe, served: CompiledDeployment, timer: StepTimer, hos
     typical = np.array([_typical(beyond[inputs == n]) for n in lengths])
     whole = np.array([_typical(lone.ttft_s[inputs == n]) for n in lengths])
     constant, per_token = _line(lengths, typical, whole)
+    short = lone.ttft_s <= np.median(lone.ttft_s)  # where the constant is more than the noise of a step
+    rest = trimmed_mean((beyond - constant - per_token * inputs)[short])
+    constant = max(0.0, constant + rest)
     host = replace(host, request_s=constant, request_s_per_input_token=per_token)
     return MeasuredHost.model_validate(host, from_attributes=True)
 
 
 def _line_through(cycles: Cycles, beyond: FloatArray) -> tuple[float, float]:
-    """Return (constant, slope per decode), neither negative, through the medians at each number of decodes."""
+    """Return (constant, slope per decode), neither negative, through the means at each number of decodes."""
     sizes = cycles.sizes()
-    whole = np.array([cycles.median(cycles.seconds, n) for n in sizes])
-    typical = np.array([cycles.median(beyond, n) for n in sizes])
+    whole = np.array([cycles.mean(cycles.seconds, n) for n in sizes])
+    typical = np.array([cycles.mean(beyond, n) for n in sizes])
     return _line(np.array(sizes), typical, whole)
 
 
@@ -195,25 +207,35 @@ def _decode_table(cycles: Cycles) -> tuple[float, list[float]]:
     n, context, seconds = cycles.decodes[keep], cycles.context[keep], cycles.seconds[keep]
     groups = {(size, round(c / size / 32)) for size, c in zip(n.tolist(), context.tolist(), strict=True)}
     rows, typical = [], []
-    for size, bucket in sorted(groups):  # medians first, because outliers are common and distort least squares
+    for size, bucket in sorted(groups):  # trimmed means first, because outliers are common and distort least squares
         mine = (n == size) & (np.round(context / n / 32) == bucket)
-        rows.append([float(np.median(context[mine])), *(float(size == s) for s in sizes)])
-        typical.append(float(np.median(seconds[mine])))
+        rows.append([float(np.mean(context[mine])), *(float(size == s) for s in sizes)])
+        typical.append(trimmed_mean(seconds[mine]))
     per_context = float(nonnegative(np.array(rows), np.array(typical))[0])
-    alone = [float(np.median((seconds - per_context * context)[n == s])) for s in sizes]
+    alone = [trimmed_mean((seconds - per_context * context)[n == s]) for s in sizes]
     return per_context, [max(t, SHORTEST_S) for t in alone]
 
 
+def trimmed_mean(values: FloatArray) -> float:
+    """Return the mean without the highest and the lowest tenth; shape (n,).
+
+    Times of a busy machine have a long tail. Their mean, of which the tail is a part, is what many steps take together;
+    only the rarest disturbances are left out.
+    """
+    cut = len(values) // 10
+    return float(np.sort(values)[cut : len(values) - cut].mean())
+
+
 def _typical(values: FloatArray) -> float:
-    """Return the lower median of repeats, because a disturbance can only lengthen a time; shape (repeats,)."""
+    """Return the lower median of few repeats, because a disturbance can only lengthen a time; shape (repeats,)."""
     return float(np.quantile(values, 0.5, method="lower"))
 
 
 def _outside_the_log(cycles: Cycles, log: pd.DataFrame) -> float:
     """Return the seconds of a cycle outside the engine's log: the client's gap minus logged time, at equal decodes."""
     alone = log[log.context_requests == 0].groupby("generation_requests").seconds
-    logged = alone.median()[alone.count() >= FEWEST]
-    found = [cycles.median(cycles.seconds, n) - float(logged[n]) for n in cycles.sizes() if n in logged.index]
+    logged = alone.agg(lambda seconds: trimmed_mean(seconds.to_numpy(float)))[alone.count() >= FEWEST]
+    found = [cycles.mean(cycles.seconds, n) - float(logged[n]) for n in cycles.sizes() if n in logged.index]
     return max(0.0, float(np.median(found))) if found else 0.0
 
 
