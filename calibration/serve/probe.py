@@ -7,7 +7,7 @@ several moments. The requests of a large model last that long with the fewest re
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -51,11 +51,42 @@ class Probe:
     burst_passes: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class ProbeLimits:
+    """The extent of a probe.
+
+    Attributes:
+        most_input_tokens: Longest prompt of the single requests.
+        max_num_seqs: Limit of concurrent sequences of the server; larger bursts are left out.
+        part_s: Time that the single requests, and the bursts, should take.
+    """
+
+    most_input_tokens: int
+    max_num_seqs: int
+    part_s: float = PART_S
+
+
+def joined(probes: Sequence[Probe]) -> Probe:
+    """Return several probes of one engine as one; passes are unknown if they are unknown for one of them."""
+    passes = [each.burst_passes for each in probes]
+    return Probe(
+        combined(_in_turn([each.lone for each in probes])),
+        combined(_in_turn([each.bursts for each in probes])),
+        tuple(n for each in probes for n in each.burst_sizes),
+        tuple(n for each in passes for n in each) if all(passes) else (),
+    )
+
+
+def _in_turn(runs: Sequence[MeasuredRun]) -> list[tuple[IntArray, MeasuredRun]]:
+    """Return each run with the positions of its requests, one run after the other."""
+    ends = np.cumsum([run.n for run in runs]).tolist()
+    return [(np.arange(end - run.n, end), run) for end, run in zip(ends, runs, strict=True)]
+
+
 def probe(
     client: Client,
     target: Endpoint,
-    most_input_tokens: int,
-    max_num_seqs: int,
+    limits: ProbeLimits,
     out: Path,
     tell: Callable[[str], None],
     seed: int = 0,
@@ -67,8 +98,7 @@ def probe(
     Args:
         client: The load client.
         target: The server.
-        most_input_tokens: Longest prompt of the single requests.
-        max_num_seqs: Limit of concurrent sequences of the server; larger bursts are left out.
+        limits: The extent of the probe.
         out: Folder for the client's files.
         tell: Shows which requests failed, and why.
         seed: Seed of the order of prompt lengths.
@@ -78,14 +108,15 @@ def probe(
         IncompleteReplay: If requests fail in every attempt.
     """
     send = partial(replay_groups, client, target, tell=tell)
-    warm_up = lone_requests(most_input_tokens, seed + 1, repeats=1)
+    most = limits.most_input_tokens
+    warm_up = lone_requests(most, seed + 1, repeats=1)
     warmed = send(warm_up, np.arange(warm_up.n), out / "warm-up")
-    single = lone_requests(most_input_tokens, seed, repeats_within(PART_S, float(warmed.e2e_s.sum())))
+    single = lone_requests(most, seed, repeats_within(limits.part_s, float(warmed.e2e_s.sum())))
     lone = send(single, np.arange(single.n), out / "lone")
-    sizes = tuple(n for n in BURSTS if n <= max_num_seqs)
+    sizes = tuple(n for n in BURSTS if n <= limits.max_num_seqs)
     first = lone.stat("ttft", "mean") * BURST_INPUT_TOKENS / max(float(lone.input_tokens.mean()), 1.0)
     times_s = max(first, lone.stat("ttft", "p50") * 0.2), lone.stat("tpot", "p50")
-    sizes *= repeats_within(PART_S, float(_spaces_s(np.array(sizes), *times_s).sum()))
+    sizes *= repeats_within(limits.part_s, float(_spaces_s(np.array(sizes), *times_s).sum()))
     spread = burst_requests(sizes, *times_s)
     return Probe(lone, send(spread, np.repeat(np.arange(len(sizes)), sizes), out / "bursts"), sizes)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from calibration.importers.iteration_log import COLUMNS
-from calibration.serve.llama_requests import read_llama_requests, read_lone_steps
+from calibration.serve.llama_requests import read_burst_slots, read_llama_requests, read_lone_steps
 
 
-def lines(task: int, at_s: float, prompt: tuple[int, float], output: tuple[int, float]) -> str:
+def lines(task: int, at_s: float, prompt: tuple[int, float], output: tuple[int, float], slot: int = 3) -> str:
     """The lines of one request; times in ms."""
 
     def stamp(second: float) -> str:
@@ -19,15 +19,15 @@ def lines(task: int, at_s: float, prompt: tuple[int, float], output: tuple[int, 
         return f"{minutes}.{rest // 1_000_000:02d}.{rest // 1000 % 1000:03d}.{rest % 1000:03d}"
 
     total_ms = prompt[1] + output[1]
-    slot, end_s = f"id  3 | task {task} |", at_s + total_ms * 1e-3
+    own, end_s = f"id {slot:2d} | task {task} |", at_s + total_ms * 1e-3
     return (
         f"{stamp(at_s - 1e-4)} I slot get_availabl: id  3 | task -1 | selected slot by LRU, t_last = -1\n"
-        f"{stamp(at_s)} I slot launch_slot_: {slot} processing task, is_child = 0\n"
-        f"{stamp(end_s)} I slot print_timing: {slot} prompt eval time = {prompt[1]:10.2f} ms / {prompt[0]:5d} tokens "
+        f"{stamp(at_s)} I slot launch_slot_: {own} processing task, is_child = 0\n"
+        f"{stamp(end_s)} I slot print_timing: {own} prompt eval time = {prompt[1]:10.2f} ms / {prompt[0]:5d} tokens "
         f"(    1.15 ms per token,   868.74 tokens per second)\n"
-        f"{stamp(end_s)} I slot print_timing: {slot}        eval time = {output[1]:10.2f} ms / {output[0]:5d} tokens "
+        f"{stamp(end_s)} I slot print_timing: {own}        eval time = {output[1]:10.2f} ms / {output[0]:5d} tokens "
         f"(    2.41 ms per token,   415.63 tokens per second)\n"
-        f"{stamp(end_s)} I slot print_timing: {slot}       total time = {total_ms:10.2f} ms /    29 tokens\n"
+        f"{stamp(end_s)} I slot print_timing: {own}       total time = {total_ms:10.2f} ms /    29 tokens\n"
     )
 
 
@@ -55,3 +55,18 @@ def test_a_log_without_lone_requests_holds_no_steps(tmp_path: Path) -> None:
     assert read_lone_steps(log) is None
     log.write_text("another version of the program\n")
     assert read_lone_steps(log) is None
+
+
+def test_the_slots_of_bursts_are_those_of_the_last_requests(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    prompt, output = (96, 40.0), (24, 230.0)
+    bursts = [(1, 70.0, 3), (2, 70.01, 2), (3, 75.0, 0), (4, 75.01, 3)]
+    log.write_text(
+        lines(0, 60.0, (21, 9.0), (8, 9.0))
+        + "".join(lines(task, at, prompt, output, slot) for task, at, slot in bursts)
+    )
+    assert read_burst_slots(log, (2, 2), 96) == [[2, 3], [0, 3]]
+    assert read_burst_slots(log, (2,), 96) == [[0, 3]]
+    assert read_burst_slots(log, (4,), 96) is None  # they do not overlap
+    assert read_burst_slots(log, (2, 2), 64) is None
+    assert read_burst_slots(log, (2, 2, 4), 96) is None

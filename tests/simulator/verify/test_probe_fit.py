@@ -14,7 +14,16 @@ from catalogs.errors import InputError
 from simulator.cluster.compiled import CompiledDeployment, with_host
 from simulator.core.batch import BatchShape
 from simulator.costs.measured_steps import MeasuredStepTimer
-from simulator.verify.probe_fit import NO_HOST, Cycles, _line_through, _shape, fit_host, fit_requests, fit_steps
+from simulator.verify.probe_fit import (
+    NO_HOST,
+    Cycles,
+    _line_through,
+    _shape,
+    fit_host,
+    fit_requests,
+    fit_steps,
+    trimmed_mean,
+)
 from tests.simulator.served_worlds import probed, synchronous_plant
 
 PLANTED = HostTimes(
@@ -122,6 +131,30 @@ def test_messages_of_several_tokens_are_left_out(engine: CompiledDeployment, pro
     lone = replace(probe.lone, itl_s=np.concatenate(merged), n_gaps=tuple(len(g) for g in merged))
     found = fit_host(replace(probe, lone=lone), with_host(engine, NO_HOST))
     assert found.step_s == pytest.approx(PLANTED.step_s, rel=0.03)
+
+
+def test_bursts_of_several_passes_are_left_out(probe: Probe) -> None:
+    """Every second burst took two passes: the cycles are those of the others, and of all if no burst took one pass."""
+    n_bursts = len(probe.burst_sizes)
+    first, second = probe.burst_sizes[: n_bursts // 2], probe.burst_sizes[n_bursts // 2 :]
+    assert first == second
+    slow = np.repeat([1.0] * len(first) + [2.0] * len(second), probe.burst_sizes)
+    gaps = [own * factor for own, factor in zip(probe.bursts.gaps(), slow, strict=True)]
+    bursts = replace(probe.bursts, itl_s=np.concatenate(gaps))
+    marked = replace(probe, bursts=bursts, burst_passes=(1,) * len(first) + (2,) * len(second))
+    plain, found = Cycles.of(probe), Cycles.of(marked)
+    assert found.sizes() == plain.sizes()
+    for n in found.sizes():
+        assert found.mean(found.seconds, n) == pytest.approx(plain.mean(plain.seconds, n), rel=0.01)
+    everywhere = Cycles.of(replace(probe, burst_passes=(2,) * n_bursts))
+    assert everywhere.sizes() == plain.sizes()
+
+
+def test_a_step_is_the_mean_of_a_long_tail_without_its_end() -> None:
+    """A fifth of the steps takes twice as long; one of fifty was disturbed."""
+    seconds = np.array([1.0] * 39 + [2.0] * 10 + [100.0])
+    assert trimmed_mean(seconds) == pytest.approx((34 + 2 * 6) / 40)
+    assert trimmed_mean(np.array([1.0, 3.0])) == 2.0
 
 
 def test_a_client_that_sees_hardly_any_single_token_is_one_line(probe: Probe) -> None:
