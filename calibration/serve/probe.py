@@ -209,5 +209,5 @@ def burst_requests(sizes: tuple[int, ...], first_s: float, token_s: float) -> Re
 
 def _spaces_s(n: IntArray, first_s: float, token_s: float) -> FloatArray:
     """Return the seconds from each burst of n requests to the next. All arrays have shape (bursts,)."""
-    found: FloatArray = SPACE * n * (first_s + 0.5 * OUTPUT_TOKENS * token_s) + OUTPUT_TOKENS * token_s + 0.3
-    return found
+    each_s = SPACE * (first_s + 0.5 * OUTPUT_TOKENS * token_s)
+    return n.astype(np.float64) * each_s + (OUTPUT_TOKENS * token_s + 0.3)
