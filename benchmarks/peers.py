@@ -92,6 +92,8 @@ class Peer:
         return ", ".join(f"{package} {version}" for package, version in self.packages.items())
 
     def predict(self, inputs: list[dict[str, Any]]) -> list[Prediction]:
+        if not inputs:
+            return []
         lines = "".join(json.dumps(point) + "\n" for point in inputs)
         done = subprocess.run(
             [str(self.python), str(WORKER)], input=lines, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
