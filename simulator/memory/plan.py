@@ -267,10 +267,10 @@ def outer_bytes(shard: Shard) -> dict[str, float]:
     model = shard.model
     each = model.weight_format(shard.weight_dtype).other_bytes_per_weight()
     return {
-        "embedding": shard.embeds * model.embedding_params / shard.tp * each,
-        "output projection": shard.projects * model.lm_head_params / shard.tp * each,
+        "embedding": model.embedding_params / shard.tp * each if shard.embeds else 0.0,
+        "output projection": model.lm_head_params / shard.tp * each if shard.projects else 0.0,
         TOWERS: model.other_params / shard.tp * each,
-        "last norms": shard.projects * model.norm_size * (2 if model.is_encoder_decoder else 1) * each,
+        "last norms": model.norm_size * (2 if model.is_encoder_decoder else 1) * each if shard.projects else 0.0,
     }
 
 
