@@ -77,6 +77,7 @@ class ResolvedDeployment:
     speculation: Speculation | None = None
     rank_dispatch: RankDispatch | None = None  # None: a replica has one rank
     api_server_count: int = 1  # API server processes of each replica
+    stage_layers: tuple[int, ...] = ()  # layers of each pipeline stage; empty: one stage
     settings: EngineSettings = DEFAULTS  # what the deployment sets instead of the engine's defaults
     role: Role = "both"
     site: str = ""  # pools of one site share its hardware

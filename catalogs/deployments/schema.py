@@ -185,6 +185,7 @@ class Deployment(StrictYamlBlock):
     replicas: PositiveInt = 1
     tensor_parallel: PositiveInt = 1
     pipeline_parallel: PositiveInt = 1
+    pipeline_layers: list[PositiveInt] | None = None  # layers of each pipeline stage; null: as the engine divides them
     data_parallel: PositiveInt = 1
     expert_parallel: bool = False
     context_parallel: PositiveInt = 1  # ranks that share each prompt's tokens

@@ -14,7 +14,7 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import KvRetention
 from catalogs.engines.flags import flag_table
 from catalogs.errors import InputError
-from catalogs.launch.arguments import Arguments, checkpoint_notes, folder_notes, served_weights
+from catalogs.launch.arguments import Arguments, checkpoint_notes, folder_notes, own_stage_layers, served_weights
 
 #: TensorRT-LLM's names of dtypes (llmapi/llm_args.py).
 _DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -124,6 +124,8 @@ def config(r: ResolvedDeployment) -> dict[str, Any]:
         cache["dtype"] = "fp8"
     if r.limits.block_size != r.engine.block_size_tokens:
         cache["tokens_per_block"] = r.limits.block_size
+    if layers := own_stage_layers(r):
+        found["pp_partition"] = layers
     _set(found, r.settings)
     if not r.model.encodes_prompt:
         return found | {"enable_chunked_prefill": r.engine.chunked_prefill}

@@ -163,6 +163,7 @@ def engine_rules(compiled: CompiledDeployment, seed: int = 0) -> EngineRules:
         **shared,
         lag=1 if engine.async_scheduling and stages == 1 else 0,
         pipeline_stages=stages,
+        stage_layers=resolved.stage_layers if stages > 1 else (),
         attention_ranks=ranks,
         api_servers=resolved.api_server_count,
         rank_dispatch="" if resolved.rank_dispatch in (None, "balanced") else resolved.rank_dispatch,

@@ -28,6 +28,7 @@ class EngineRules(Limits):
     admit_whole_prompt: bool = False  # admit a request only if its whole prompt fits now (newer vLLM)
     lag: int = 1  # steps scheduled ahead of the one that runs: 1 with async scheduling, 0 without
     pipeline_stages: int = 1  # batches in flight at once
+    stage_layers: tuple[int, ...] = ()  # layers of each stage; empty: the stages take equally long
     policy: str = "vllm-v1"
     max_output_tokens: int = 0  # max_tokens that every client declares; a run raises it to its longest output
     physical_batch_tokens: int = 0  # most tokens of one pass on the device; 0: a step is one pass
