@@ -41,8 +41,8 @@ TILE_ROWS: Final = 64.0
 
 LEAST_EXTRA: Final = 0.05  # minimum share of a chunk's time for its context, against noise
 
-#: Kernels of engines that run the decodes of a mixed step in a kernel of their own: FlashInfer (BatchDecode wrappers) and
-#: TensorRT-LLM (attentionOp.cpp: enqueueContext, then enqueueGeneration), also where other engines call the latter's.
+#: Kernels of engines that run the decodes of a mixed step in a kernel of their own: FlashInfer's (BatchDecode), and
+#: TensorRT-LLM's (attentionOp.cpp: enqueueContext, then enqueueGeneration), which other engines call too.
 SEPARATE: Final = ("flashinfer", "torch_flow", "trtllm")
 
 LINE_TOKENS: Final = (512.0, 1024.0, 2048.0, 4096.0)
