@@ -28,8 +28,7 @@ from calibration.profile.shapes.size_limits import CPU, CUDA
 from calibration.profile.shapes.sizes import catalog_sizes, user_model_sizes
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from catalogs.hardware.host_copies import save_host_copies
-from catalogs.hardware.local import MeasuredPeaks, cpu_hardware, local_hardware, read_cpu, save_measured_peaks
+from catalogs.hardware.local import MeasuredPeaks, cpu_hardware, local_hardware, read_cpu
 from catalogs.hardware.specs import Accelerator
 from catalogs.models.catalog import load_model
 from catalogs.models.spec import ModelSpec
@@ -249,9 +248,9 @@ def fit_and_install(done: ProfileResult) -> tuple[Path, Path | None, Path | None
         return bundle, None, None
     peaks = None
     as_of, source = done.facts["started_at"][:10], f"calibrate profile, torch {done.facts['libraries']['torch']}"
-    save_host_copies(host_copies(done.accelerator.full_name, as_of, source, done.session.rows))
+    host_copies(done.accelerator.full_name, as_of, source, done.session.rows).save()
     if done.accelerator.name == "local":
-        peaks = save_measured_peaks(MeasuredPeaks.of(done.accelerator, as_of, source))
+        peaks = MeasuredPeaks.of(done.accelerator, as_of, source).save()
     return bundle, install(bundle, done.accelerator.name), peaks
 
 

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import PositiveFloat
 
 from catalogs.errors import InputError
+from catalogs.hardware.measured import MeasuredFacts
 from catalogs.hardware.specs import Hardware, HostCopyRate, Node
-from catalogs.io.output_files import make_folder, write_atomically
-from catalogs.io.yaml_files import YamlBlock, read_yaml, user_folder, validate_as
-from catalogs.io.yaml_loader import dump_yaml
+from catalogs.io.yaml_files import YamlBlock
 from catalogs.units import GIGA
 
 PageSize = Literal["4KB", "2MB", "1GB"]
@@ -35,13 +33,12 @@ class HostCopy(YamlBlock):
     reason: str = ""
 
 
-class HostCopies(YamlBlock):
-    """The rates of one machine; `machine` is the full name of its accelerator."""
+class HostCopies(MeasuredFacts):
+    """The rates of one machine, measured with its accelerator."""
 
-    schema_version: Literal[1] = 1
-    machine: str
-    as_of: str
-    source: str
+    FILE = "host_copies.yaml"
+    WHAT = "copies"
+
     copies: list[HostCopy]
 
     def rates(self) -> tuple[HostCopyRate, ...]:
@@ -52,37 +49,14 @@ class HostCopies(YamlBlock):
         )
 
 
-def copies_path() -> Path:
-    """Return the path of the file."""
-    return user_folder("hardware") / "host_copies.yaml"
-
-
-def save_host_copies(copies: HostCopies) -> Path:
-    """Write the rates of this machine and return the path of the file.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
-    path = copies_path()
-    make_folder(path.parent)
-    write_atomically(path, [dump_yaml(copies.model_dump())])
-    return path
-
-
 def with_host_copies(hardware: Hardware) -> Hardware:
     """Return the hardware of this machine with the rates that were measured on it, if there are any.
 
     Raises:
         InputError: The file is damaged.
     """
-    path = copies_path()
-    if not path.is_file():
-        return hardware
-    try:
-        found = validate_as(HostCopies, read_yaml(path), path.name)
-    except InputError:
-        raise InputError("the measured copies of this machine cannot be read: delete the file", str(path)) from None
-    if found.machine != hardware.accelerator.full_name:
+    found = HostCopies.find(hardware.accelerator.full_name)
+    if found is None:
         return hardware
     rates = found.rates()
     usual = [rate.bytes_per_s for rate in rates if rate.pages == PAGE_SIZES[0] and rate.bytes_per_s]

@@ -10,17 +10,15 @@ import os
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import PositiveFloat
 
 from catalogs.errors import InputError
 from catalogs.hardware import files
 from catalogs.hardware.host_copies import with_host_copies
+from catalogs.hardware.measured import MeasuredFacts
 from catalogs.hardware.specs import Accelerator, Hardware, Node
-from catalogs.io.output_files import make_folder, write_atomically
-from catalogs.io.yaml_files import YamlBlock, read_yaml, user_folder, validate_as
-from catalogs.io.yaml_loader import dump_yaml
 from catalogs.units import GIGA, KIB, MEGA, MIB, TERA
 
 #: Dense tensor flops per cycle and multiprocessor by compute capability, fp16/bf16 with fp32 accumulation
@@ -61,7 +59,7 @@ def local_hardware() -> Hardware:
 def with_measured_peaks(hardware: Hardware) -> Hardware:
     """Return `hardware` with the peaks that `calibrate` measured on this machine in place of estimates."""
     unit = hardware.accelerator
-    measured = find_measured_peaks(unit.full_name) if unit.name == "local" else None
+    measured = MeasuredPeaks.find(unit.full_name) if unit.name == "local" else None
     if measured is None:
         return hardware
     note = f"local is {unit.full_name}: peaks measured {measured.as_of} by calibrate"
@@ -207,13 +205,12 @@ def _unlisted_gpu(nvml: Any, handle: Any, name: str) -> Accelerator:
     )
 
 
-class MeasuredPeaks(YamlBlock):
-    """Measured peaks in the units of the hardware files; `machine` is the full name of the measured device."""
+class MeasuredPeaks(MeasuredFacts):
+    """Measured peaks in the units of the hardware files."""
 
-    schema_version: Literal[1] = 1
-    machine: str
-    as_of: str
-    source: str
+    FILE = "local.yaml"
+    WHAT = "peaks"
+
     memory_bandwidth_gb_per_s: PositiveFloat
     last_level_cache_mib: float = 0.0
     peak_tflops: dict[str, PositiveFloat]
@@ -239,36 +236,3 @@ class MeasuredPeaks(YamlBlock):
             cache_bytes=self.last_level_cache_mib * MIB,
             source=f"measured {self.as_of}: {self.source}",
         )
-
-
-def measured_peaks_path() -> Path:
-    """Return the path of the file with the measured peaks of this machine."""
-    return user_folder("hardware") / "local.yaml"
-
-
-def find_measured_peaks(machine: str) -> MeasuredPeaks | None:
-    """Return the measured peaks, or None where there are none or they belong to another machine.
-
-    Raises:
-        InputError: The file is damaged.
-    """
-    path = measured_peaks_path()
-    if not path.is_file():
-        return None
-    try:
-        found = validate_as(MeasuredPeaks, read_yaml(path), path.name)
-    except InputError:
-        raise InputError("the measured peaks of this machine cannot be read: delete the file", str(path)) from None
-    return found if found.machine == machine else None
-
-
-def save_measured_peaks(peaks: MeasuredPeaks) -> Path:
-    """Write the measured peaks and return the path of the file.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
-    path = measured_peaks_path()
-    make_folder(path.parent)
-    write_atomically(path, [dump_yaml(peaks.model_dump())])
-    return path

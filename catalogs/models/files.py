@@ -54,7 +54,7 @@ class ProjectionFacts(YamlBlock):
     bias: bool = True
 
     def build(self) -> Projection:
-        """Return the products."""
+        """Return the products as towers count them."""
         return Projection(self.inputs, self.outputs, self.count, self.applied, self.bias)
 
 

@@ -168,7 +168,16 @@ class _Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch is untyped he
         reads: Amount,
         written: list[torch.Tensor],
     ) -> None:
-        """Append one operator."""
+        """Append an operator to the recording, with its place in the modules and the memory that is live after it.
+
+        Args:
+            kind: The kind of operator, which decides how it is priced.
+            operator: The name of its kernel.
+            dims: Its sizes.
+            inputs: The tensors that it reads.
+            reads: How much it reads.
+            written: The tensors that it writes.
+        """
         computed = next((t.dtype for t in (*written, *inputs) if t.is_floating_point()), None)
         dtype = None if computed in (None, self.dtype) else dtype_name(computed)
         self.recording.operators.append(

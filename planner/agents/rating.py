@@ -31,7 +31,7 @@ class RunOfChoice:
     speed: float = 1.0
 
     def observe(self) -> AgentObservation:
-        """Simulate the run."""
+        """Simulate the run and return its latencies, hit rates and rates of tokens."""
         c = self.choice
         return c.serving.observe(c.candidate, c.tier, c.router, self.agents, self.turns, self.seed, self.speed)
 

@@ -19,7 +19,7 @@ class RateVerdict(Protocol):
 
     @property
     def requests_per_s(self) -> float:
-        """Return the rate."""
+        """Return the rate of the run, in requests per second."""
 
     @property
     def met(self) -> bool:

@@ -289,7 +289,7 @@ class RequestCounter:
             self.n_requests += seen.n_simulated
 
     def restart(self) -> None:
-        """Forget every run."""
+        """Set the count of simulated requests to zero, for the next search."""
         self.n_requests = 0
         self._counted.clear()
 

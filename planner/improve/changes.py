@@ -24,18 +24,6 @@ PLACEMENT: Final = (
     "disaggregation",
 )
 
-#: Keys that are changes of their own.
-SINGLE: Final = (
-    "weight_dtype",
-    "kv_dtype",
-    "max_num_seqs",
-    "max_num_batched_tokens",
-    "prefix_caching",
-    "block_size",
-    "gpu_memory_utilization",
-    *SETTINGS,
-)
-
 #: Keys that a search keeps: facts about what is served and about the machine, and kernels that are not priced.
 KEPT: Final = (
     "max_model_len",
@@ -54,6 +42,17 @@ KEPT: Final = (
     "attention_backend",
 )
 
+#: Keys that are changes of their own.
+SINGLE: Final = (
+    "weight_dtype",
+    "kv_dtype",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "prefix_caching",
+    "block_size",
+    *(key for key in SETTINGS if key not in KEPT),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -64,24 +63,17 @@ class Change:
     after: Mapping[str, Any]
 
 
-def changes_between(today: Mapping[str, Any], best: Mapping[str, Any], written: Mapping[str, Any]) -> list[Change]:
-    """Return the changes from one filled-in deployment to another.
+def changes_between(today: Mapping[str, Any], best: Mapping[str, Any]) -> list[Change]:
+    """Return the changes from one deployment to another, every null of which is filled in.
 
-    Args:
-        today: The present deployment, every null filled in.
-        best: The other one.
-        written: The keys of the present deployment that its command states; the others follow the defaults.
+    Kept keys differ only where an engine derives them from others, which is no change of its own.
     """
     found = []
     placed = [key for key in PLACEMENT if today.get(key) != best.get(key)]
     if any(key in placed for key in PLACEMENT if key not in ("api_server_count", "rank_dispatch")):
         keys = [key for key in PLACEMENT if key in placed]
         found.append(_change("parallelism", keys, today, best))
-    for key in SINGLE:
-        derived = key == "gpu_memory_utilization" and key not in written
-        if today.get(key) != best.get(key) and not derived:
-            found.append(_change(key, [key], today, best))
-    return found
+    return found + [_change(key, [key], today, best) for key in SINGLE if today.get(key) != best.get(key)]
 
 
 def _change(what: str, keys: list[str], today: Mapping[str, Any], best: Mapping[str, Any]) -> Change:

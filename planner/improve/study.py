@@ -185,7 +185,7 @@ def _changed(
     if answer.best is None:
         return [], today, base
     best = answer.best.deployment
-    changes = changes_between(block, best, improver.read.keys)
+    changes = changes_between(block, best)
     alone: dict[str, EvaluatedPlan | str] = {}
     for change in changes:
         improver.report(f"{change.what} alone")

@@ -33,7 +33,7 @@ class CellPool(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalPool:
-    """Processes of this machine."""
+    """Worker processes on this machine, each of which evaluates one cell at a time."""
 
     n_workers: int
     shares_disk: bool = True

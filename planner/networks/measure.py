@@ -29,7 +29,6 @@ from planner.networks.schema import (
 )
 from planner.networks.service import error_factor
 from planner.problem.slo import STATS, Slo, statistic_s
-from simulator.networks.factors import interval_factor
 from simulator.networks.job import StagePrice
 
 #: Above this share of the rate of full batches, a plan is limited by them and not by waiting.
@@ -193,7 +192,8 @@ class PlanBuilder:
         kind = service.error_class(candidate.setup)
         return PriceError(
             error_class=kind,
-            interval_factor=interval_factor(kind),
+            interval_factor=service.interval_factor(candidate.setup),
+            hardware_measured=service.is_measured(candidate.setup),
             slowdown=self.assessor.evaluator.slowdown(candidate),
             bundle=service.bundle(candidate.setup).name,
         )

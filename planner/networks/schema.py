@@ -110,15 +110,17 @@ class StageRow(JsonBlock):
 
 
 class PriceError(JsonBlock):
-    """The published error of the predicted seconds: 90 % of measurements are within `interval_factor` either way.
+    """The error of the predicted seconds: 90 % of measurements are expected within `interval_factor` either way.
 
-    `slowdown` is the factor at the confidence of the request, with which the plan was sized.
+    The factor is the published one of a class; it is wider where no operator was measured on the hardware. `slowdown`
+    is the factor at the confidence of the request, with which the plan was sized.
     """
 
     error_class: str
     interval_factor: float
     slowdown: float
     bundle: str
+    hardware_measured: bool = True
 
 
 class LoadPoint(JsonBlock):

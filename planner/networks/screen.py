@@ -12,7 +12,7 @@ from planner.answer.plan_schema import SloResult
 from planner.answer.schema import GOALS
 from planner.economics.money import offer_words
 from planner.networks.deploy import NetworkPackage
-from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan
+from planner.networks.schema import NetworkAnswer, NetworkHardwareRow, NetworkPlan, PriceError
 from planner.sections.refusal import NO_REASON, refused_lines, ruled_out_lines
 from planner.sections.section import interval_words, level_words, verdict_words
 
@@ -144,14 +144,16 @@ def _machine(plan: NetworkPlan) -> Iterator[Line]:
             f"jobs per batch {metrics.jobs_per_batch:.3g}; busy {percent(metrics.busy_fraction)}"
         ),
     )
-    error = plan.error
-    yield (
-        "Accuracy",
-        (
-            f"90 % of measured {error.error_class} jobs took between 1/{error.interval_factor:g} and "
-            f"{error.interval_factor:g} of the prediction; sized with {error.slowdown:.2f} (calibration {error.bundle})"
-        ),
-    )
+    yield "Accuracy", error_words(plan.error)
+
+
+def error_words(error: PriceError) -> str:
+    """Return the error of the predicted seconds of a plan, and the factor that it was sized with."""
+    span = f"between 1/{error.interval_factor:.3g} and {error.interval_factor:.3g} of the prediction"
+    sized = f"sized with {error.slowdown:.2f} (calibration {error.bundle})"
+    if error.hardware_measured:
+        return f"90 % of measured {error.error_class} jobs took {span}; {sized}"
+    return f"this hardware was not measured: a job is assumed to take {span} in 90 % of cases; {sized}"
 
 
 def _hardware_words(row: NetworkHardwareRow, unit: str) -> str:

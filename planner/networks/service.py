@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, hypot, log
 from statistics import NormalDist
 from typing import Final
 
+from calibration.accuracy.stated_error import MEDIAN_TO_SIGMA
 from calibration.bundles.bundle import Bundle, load_bundle
 from catalogs.errors import InputError
 from planner.networks.candidate import Setup
 from planner.networks.job import BATCH, STEPS, TEXT_FAMILIES, PlannedJob
 from planner.networks.mix import JobMix
 from planner.problem.slo import Slo
+from simulator.costs.totals import ROOFLINE_ERROR
 from simulator.networks.factors import IntervalClass, interval_factor, load_factors, seconds_class
 from simulator.networks.job import JobPrice, price_job
 
@@ -24,15 +26,17 @@ POOLING: Final = "vllm"
 PUBLISHED_LEVEL: Final = 0.9
 
 
-def error_factor(kind: IntervalClass, level: float) -> float:
+def error_factor(kind: IntervalClass, level: float, measured: bool = True) -> float:
     """Return the factor that measured over predicted does not exceed with a probability, from the published interval.
 
     The logarithm of the ratio is normal with the published quantiles: 90 % of measurements are between the prediction
-    divided by the published factor and the prediction times it.
+    divided by the published factor and the prediction times it. The measurements are of hardware with operator tables.
+    On other hardware (`measured` false) the assumed error of the roofline is added in quadrature.
     """
     normal = NormalDist()
     sigma = log(interval_factor(kind)) / normal.inv_cdf((1 + PUBLISHED_LEVEL) / 2)
-    return exp(sigma * normal.inv_cdf(level))
+    roofline = 0.0 if measured else ROOFLINE_ERROR / MEDIAN_TO_SIGMA
+    return exp(hypot(sigma, roofline) * normal.inv_cdf(level))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +173,15 @@ class JobService:
 
     def slowdown(self, setup: Setup, level: float) -> float:
         """Return the factor on the seconds of a job that holds with a probability."""
-        return error_factor(self.error_class(setup), level)
+        return error_factor(self.error_class(setup), level, self.is_measured(setup))
+
+    def is_measured(self, setup: Setup) -> bool:
+        """Return whether operators were measured on the hardware, or on hardware that it resembles."""
+        return bool(self.bundle(setup).models)
+
+    def interval_factor(self, setup: Setup) -> float:
+        """Return the factor either way within which 90 % of measured seconds are expected to be."""
+        return error_factor(self.error_class(setup), (1 + PUBLISHED_LEVEL) / 2, self.is_measured(setup))
 
 
 def busy_s(price: JobPrice) -> float:

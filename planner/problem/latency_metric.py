@@ -27,7 +27,7 @@ class RunWindow(Protocol):
 
     @property
     def run(self) -> Run:
-        """Return the whole run."""
+        """Return the run that the window is a part of."""
 
     def per_request(self, values_s: FloatArray, where: BoolArray | None = None) -> FloatArray:
         """Return the values of the requests in the window for which `where` holds (None: all of them), in seconds.
@@ -156,7 +156,7 @@ class _ConditionedWindow:
 
     @property
     def run(self) -> Run:
-        """Return the whole run."""
+        """Return the run that the window is a part of."""
         return self.window.run
 
     def per_request(self, values_s: FloatArray, where: BoolArray | None = None) -> FloatArray:

@@ -88,7 +88,7 @@ class Outcome:
 
 
 class Assess(Protocol):
-    """Measures a candidate."""
+    """A function that simulates a candidate and judges it by the objectives."""
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         """Return the outcome of a candidate, given the best outcome so far (None: nothing feasible yet)."""

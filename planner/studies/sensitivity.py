@@ -78,7 +78,7 @@ class ChoiceFlips:
 
     @property
     def plan(self) -> Plan:
-        """Return the chosen plan."""
+        """Return the plan that the answer recommends, with which the others are compared."""
         return self.answer.plans[0]
 
     @property

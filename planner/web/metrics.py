@@ -26,7 +26,7 @@ class RequestMetrics:
         self._seconds: Counter[str] = Counter()
 
     def add(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one request."""
+        """Count a request and the seconds until its response began."""
         labels = (("method", method), ("route", route), ("status", str(status)))
         with self._lock:
             self._requests[labels] += 1

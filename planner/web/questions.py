@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 from urllib.parse import urlencode
 
 import yaml
@@ -25,7 +25,7 @@ from catalogs.io.json_files import check_values
 from catalogs.io.yaml_loader import dump_yaml
 from catalogs.ui.shared_options import own_version
 from planner.problem.request_keys import RequestKey, plan_keys
-from planner.web.uploads import LocalFile, Uploads, is_hugging_face_id, replaced, unique_names, with_names
+from planner.web.uploads import PREFIX, LocalFile, Uploads, is_hugging_face_id, replaced, unique_names, with_names
 
 if TYPE_CHECKING:
     from planner.networks.request import NetworkRequest
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 SERVER_KEYS: Final = ("search.study", "search.workers", "search.distributed")
 
 _FIXED: Final = "fixed."
+
+#: What a plan is for; plans for different subjects have no figures in common.
+Subject = Literal["language", "agents", "network"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +145,19 @@ def is_network_question(keys: Mapping[str, Any]) -> bool:
     from catalogs.deployments.networks import is_network
 
     return is_network(str(keys.get("model") or ""))
+
+
+def subject_of(question: Mapping[str, Any], uploads: Uploads, owner: str) -> Subject | None:
+    """Return what the question of a plan is for, with uploads by their reference; None if its model was deleted."""
+    if question.get("agents") is not None:
+        return "agents"
+    model = str(question.get("model") or "")
+    if model.startswith(PREFIX):
+        try:
+            model = uploads.stored(model, owner).name
+        except InputError:
+            return None
+    return "network" if is_network_question({"model": model}) else "language"
 
 
 def any_request(keys: Mapping[str, Any]) -> PlanRequest | NetworkRequest:

@@ -332,5 +332,5 @@ class SwapSpace:
         self.used += blocks
 
     def give_back(self, blocks: int) -> None:
-        """Free `blocks` blocks."""
+        """Return `blocks` blocks to the free ones of the swap space."""
         self.used -= blocks

@@ -160,7 +160,7 @@ class Cluster:
 
     @property
     def _stages(self) -> list[RoutingStage]:
-        """Return all routing stages."""
+        """Return the routing stages of encoders first, then those of each path of requests."""
         return [*(stage for stage in self._encoders if stage), *(stage for path in self._paths for stage in path)]
 
     def _collect_signals(self) -> None:

@@ -103,7 +103,7 @@ class EndpointMeasurement:
 
     @property
     def replies(self) -> list[GeneratedReply]:
-        """Return all replies."""
+        """Return the replies of all levels, in the order in which they were measured."""
         return [reply for level in self.levels for reply in level.load.replies]
 
     @property

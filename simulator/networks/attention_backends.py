@@ -31,7 +31,7 @@ class BackendEntry(YamlBlock):
 
 
 class BackendFile(YamlBlock):
-    """The whole file."""
+    """The file of attention kernels: the entries of each backend, one for each group of architectures."""
 
     backends: dict[str, tuple[BackendEntry, ...]]
 

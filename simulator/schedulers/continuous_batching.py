@@ -317,7 +317,7 @@ class DecodeSet:
         request.known_tokens = request.computed_tokens + 1
 
     def advance(self) -> None:
-        """Count a scheduled round."""
+        """Let every member gain one token, by a scheduled decode round."""
         self.rounds += 1
 
     def contexts(self) -> tuple[int, int]:

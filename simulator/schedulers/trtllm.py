@@ -72,7 +72,10 @@ class MaxUtilization(VllmV1):
 
 
 class TrtLlm(MaxUtilization):
-    """The capacity policy GUARANTEED_NO_EVICT."""
+    """TensorRT-LLM with GUARANTEED_NO_EVICT.
+
+    A request is admitted when there are blocks for its longest output, and is never evicted.
+    """
 
     preempts = False
 
@@ -134,5 +137,5 @@ class AttentionDpBalance:
         return self._steps - self._uneven - 1
 
     def count(self, even: bool, steps: int = 1) -> None:
-        """Count `steps` more steps."""
+        """Count `steps` further steps, in all of which the ranks are even or in none."""
         self._uneven = 0 if even else (self._uneven + steps) % self._steps

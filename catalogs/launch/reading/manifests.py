@@ -159,8 +159,8 @@ def _service(name: str, block: dict[str, Any]) -> Iterator[LaunchLine]:
     gpus: int | None = None
     for device in _blocks(_block(_block(deploy, "resources"), "reservations"), "devices"):
         if "gpu" in _list(device, "capabilities"):
-            ids, count = _list(device, "device_ids"), device.get("count")
-            gpus = len(ids) if ids else int(count) if str(count).isdecimal() else None
+            ids, count = _list(device, "device_ids"), str(device.get("count"))
+            gpus = len(ids) if ids else int(count) if count.isdecimal() else None
     for line in _container(words, environment, str(block.get("image") or "")):
         replicas = _count(deploy if "replicas" in deploy else {"replicas": block.get("scale")}, "replicas")
         yield replace(line, name=name, gpus=gpus if gpus is not None else line.gpus, replicas=replicas)

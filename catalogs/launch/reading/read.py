@@ -61,7 +61,11 @@ class ReadLaunch:
 
     @property
     def deployment(self) -> Deployment:
-        """Return the deployment."""
+        """Return the deployment that the keys describe.
+
+        Raises:
+            InputError: A key is unknown or has a value that a deployment does not allow.
+        """
         return deployment_of_keys(self.keys, "the deployment of the command")
 
     @property

@@ -78,7 +78,7 @@ class Reading:
         return reading
 
     def note(self, kind: Kind, flag: str, text: str) -> None:
-        """Add a note."""
+        """Add a note on a flag to those of the reading; `kind` states what the flag does to the deployment."""
         self.notes.append(Note(kind, flag, text))
 
     def state(self, key: str, value: Any, flag: str) -> None:

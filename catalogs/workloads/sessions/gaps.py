@@ -22,7 +22,7 @@ class Seconds(YamlBlock):
 
 
 class ConstantTime(Seconds):
-    """A constant time."""
+    """The same time for every gap, in seconds."""
 
     seconds: NonNegativeFloat
 

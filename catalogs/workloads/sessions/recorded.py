@@ -79,7 +79,11 @@ class _Reading:
     known: list[int] = field(default_factory=list)
 
     def read(self, session: dict[str, Any], number: int) -> None:
-        """Read one session."""
+        """Append the requests of a session; `number` is its line in the file, from 1.
+
+        Raises:
+            InputError: A value of the session is missing or invalid.
+        """
         size = self._whole(session.get("block_size"), "block_size", number)
         seen: dict[int, tuple[int, int]] = {}  # block id: the text that holds it first, and its place there
         self._read_line(session["requests"], number, size, seen, (), 0.0)

@@ -53,14 +53,18 @@ def _objectives(found: Improvement, figures: Figures) -> str:
 def _figures(figures: Figures) -> str:
     capacity = figures.capacity_requests_per_s
     carries = "no rate meets the objectives" if capacity is None else f"carries {rate(capacity)}"
-    known = [carries]
-    if figures.usd_per_hour is not None:
-        known.append(f"{dollars(figures.usd_per_hour)}/h")
+    known = carries if figures.usd_per_hour is None else f"{carries}, {dollars(figures.usd_per_hour)}/h"
+    tokens = []
     if figures.usd_per_million_output_tokens is not None:
-        known.append(f"{dollars(figures.usd_per_million_output_tokens)} per million output tokens")
+        tokens.append(f"{dollars(figures.usd_per_million_output_tokens)} per million output tokens")
     if figures.j_per_output_token is not None:
-        known.append(f"{joules(figures.j_per_output_token)} per output token")
-    return ", ".join(known)
+        tokens.append(f"{joules(figures.j_per_output_token)} per output token")
+    if not tokens:
+        return known
+    given = figures.requests_per_s
+    # more tokens than it serves within the objectives, so each is cheaper than it could be sold
+    overloaded = given is not None and given > (capacity or 0.0)
+    return known + (f"; overloaded at {rate(given)}: " if overloaded else ", ") + ", ".join(tokens)
 
 
 def _tightest(found: Improvement) -> str:

@@ -23,7 +23,7 @@ _RULES = 8
 
 
 def show_matrix(result: MatrixResult) -> None:
-    """Print a matrix."""
+    """Print the latencies of a matrix, the rules of cells without figures, and the comparison with measurements."""
     console = open_console()
     if result.matrix is not None:
         for origin in ("simulated", "measured"):

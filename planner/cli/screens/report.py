@@ -17,7 +17,7 @@ _GRIDS: Final = 8
 
 
 def show(m: ReportData) -> None:
-    """Print the report."""
+    """Print the tables of a report, or the constraint that refuses the request."""
     console, request = open_console(), m.answer.request
     console.print(f"{request.model} on {request.hardware}, workload {m.answer.workload_words}")
     if m.answer.best is None or m.simulated is None:

@@ -74,7 +74,7 @@ def _cut(text: str) -> str:
 
 
 def show_explanation(e: Explanation) -> None:
-    """Print an explanation."""
+    """Print why a plan was chosen, why not its alternatives, and what limits it."""
     console = open_console()
     show_lines(("" if i else "Why", line) for i, line in enumerate(e.why))
     if e.alternatives:

@@ -95,7 +95,7 @@ TARGETS: Final[dict[str, DeployTarget]] = {
 }
 
 
-#: A target of answers for networks only (planner/networks/deploy.py).
+#: A target of answers for networks only (planner/networks/targets).
 TEXT_EMBEDDINGS: Final = "text-embeddings-inference"
 
 

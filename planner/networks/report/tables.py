@@ -131,12 +131,13 @@ def errors(answer: NetworkAnswer) -> TextTable:
     """Return the published error of each plan's prices."""
     closest = answer.infeasible.closest if answer.infeasible else None
     rows = [
-        (plan.words, plan.error.error_class, f"{plan.error.interval_factor:g}", f"{plan.error.slowdown:.2f}")
+        (plan.words, plan.error.error_class, f"{plan.error.interval_factor:.3g}", f"{plan.error.slowdown:.2f}")
         for plan in [*answer.plans, *([closest] if closest else [])]
     ]
     text = (
         "90 % of the public measurements of a class are between the prediction divided by its factor and the "
-        "prediction times it. Plans are sized with batches slowed down by the factor at the confidence."
+        "prediction times it; the factor is wider on hardware that was not measured. Plans are sized with batches "
+        "slowed down by the factor at the confidence."
     )
     return TextTable(("Plan", "Class", "Published factor", "Sized with"), tuple(rows), text, words=2)
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query
 from catalogs.errors import InputError
 from planner.web.api.state import PREFIX, Owner, State
 from planner.web.documents.shapes import AnswerComparison
+from planner.web.questions import subject_of
 
 router = APIRouter(prefix=PREFIX, tags=["comparisons"])
 
@@ -30,6 +31,10 @@ def compare(
     found = [state.submission(owner).finished(id_, "plan") for id_ in dict.fromkeys(job)]
     if len(found) < 2:
         raise InputError("a comparison needs two different plans", job[0])
+    subjects = {subject_of(each.question, state.uploads, owner) for each in found}
+    if "agents" in subjects:
+        hint = "the answer for agents compares its own alternatives"
+        raise InputError("plans for agents cannot be compared", job[0], hint=hint)
     answers = []
     for each in found:
         content = state.store.artifact(each.id)

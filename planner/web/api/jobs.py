@@ -19,6 +19,7 @@ from planner.web.api.state import PREFIX, FoundJob, Owner, ServerState, State
 from planner.web.jobs.kind import JobKind
 from planner.web.jobs.queue import QueueFull
 from planner.web.jobs.registry import DERIVED, KINDS
+from planner.web.questions import subject_of
 from planner.web.store.jobs import RESULT, Job, UnknownJobError
 
 router = APIRouter(prefix=PREFIX, tags=["jobs"])
@@ -62,6 +63,9 @@ class JobView(BaseModel):
     verdict: str | None = Field(description="yes or no; null for a job that is not a yes-or-no question")
     key: str = Field(description="equal for equal questions, with this version and the same calibration")
     question: dict[str, Any]
+    subject: str | None = Field(
+        description="what a plan is for: language, agents or network; only plans for one subject can be compared"
+    )
     parent: str | None = Field(description="id of the job that the question is about")
     error: dict[str, Any] | None = Field(description="problem details of a failed job")
     links: dict[str, str]
@@ -74,8 +78,9 @@ class JobList(BaseModel):
     next: str | None
 
 
-def view(job: Job, artifacts: list[str]) -> dict[str, Any]:
+def view(state: ServerState, job: Job, artifacts: list[str]) -> dict[str, Any]:
     """Return a job as the API shows it."""
+    subject = subject_of(job.question, state.uploads, job.owner) if job.kind == "plan" else None
     here = f"{PREFIX}/jobs/{job.id}"
     links = {"self": here, "events": f"{here}/events"}
     if (kind := KINDS.get(job.kind)) is not None and kind.page is not None:
@@ -87,11 +92,11 @@ def view(job: Job, artifacts: list[str]) -> dict[str, Any]:
         links["result.parquet"] = f"{here}/result.parquet"
     if job.kind == "plan" and job.verdict == "yes":
         links |= {name: f"{here}/{name}" for name in ON_DEMAND}
-        if job.question.get("agents") is not None:  # `plan deploy` does not take an answer for agents
+        if subject == "agents":  # `plan deploy` does not take an answer for agents
             del links["files.zip"]
     kept = ("id", "kind", "status", "title", "verdict", "key", "question", "parent", "error", "progress")
     times = {name: _utc(getattr(job, name)) for name in ("created", "started", "ended")}
-    return {name: getattr(job, name) for name in kept} | times | {"links": links}
+    return {name: getattr(job, name) for name in kept} | times | {"links": links, "subject": subject}
 
 
 def _utc(seconds: float | None) -> str | None:
@@ -99,7 +104,7 @@ def _utc(seconds: float | None) -> str | None:
 
 
 def _view(state: ServerState, job: Job) -> dict[str, Any]:
-    return view(job, state.store.artifact_names([job.id])[job.id])
+    return view(state, job, state.store.artifact_names([job.id])[job.id])
 
 
 # ---- submit
@@ -178,13 +183,13 @@ def list_jobs(
     without = () if kind in DERIVED else DERIVED
     jobs = state.store.jobs(owner, limit + 1, kind, without, before or 0)
     names = state.store.artifact_names([job.id for job in jobs])
-    items = [JobView.model_validate(view(job, names[job.id])) for job in jobs[:limit]]
+    items = [JobView.model_validate(view(state, job, names[job.id])) for job in jobs[:limit]]
     return JobList(items=items, next=str(jobs[limit - 1].number) if len(jobs) > limit else None)
 
 
 @router.get("/jobs/{id}")
 def show_job(state: State, job: FoundJob) -> JobView:
-    """Return one job."""
+    """Return a job of the user, by its id."""
     return JobView.model_validate(_view(state, job))
 
 

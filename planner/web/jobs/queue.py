@@ -169,7 +169,7 @@ class JobQueue:
     # ---- the thread
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the thread that gives waiting jobs to worker processes."""
         self._stop.clear()
         self._thread = threading.Thread(target=self._work, name="job queue", daemon=True)
         self._thread.start()

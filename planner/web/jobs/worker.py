@@ -148,7 +148,7 @@ class _Reporter:
         self._sent_at = 0.0
 
     def report(self, done: int, total: int | None, words: str, best: Mapping[str, Any] | None) -> None:
-        """Send one report."""
+        """Send the progress of the job, unless the last report was sent a moment ago; the final one is always sent."""
         now = time.monotonic()
         if now - self._sent_at >= _REPORT_EVERY_S or done == total:
             self._sent_at = now

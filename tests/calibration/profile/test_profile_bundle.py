@@ -19,9 +19,8 @@ from calibration.profile.peaks import measured
 from calibration.profile.run import profile
 from calibration.profile.session.session import Session
 from catalogs.errors import InputError
-from catalogs.hardware import local as measured_peaks
 from catalogs.hardware.catalog import parse_hardware
-from catalogs.hardware.local import Cpu, cpu_hardware, with_measured_peaks
+from catalogs.hardware.local import Cpu, MeasuredPeaks, cpu_hardware, with_measured_peaks
 from tests.calibration.invented_accelerator import gemm_rows
 from tests.calibration.roofline_measurer import QUIET, UNIT, RooflineMeasurer, job
 
@@ -132,9 +131,7 @@ def test_peaks_are_kept_for_this_machine_and_no_other() -> None:
     mine = cpu_hardware(Cpu("Mine", 2, 2e9, frozenset({"avx2"}), 8e9))
     other = cpu_hardware(Cpu("Other", 2, 2e9, frozenset({"avx2"}), 8e9))
     assert with_measured_peaks(mine) == mine
-    path = measured_peaks.save_measured_peaks(
-        measured_peaks.MeasuredPeaks.of(UNIT, "2026-01-02", "test").model_copy(update={"machine": "Mine"})
-    )
+    path = MeasuredPeaks.of(UNIT, "2026-01-02", "test").model_copy(update={"machine": "Mine"}).save()
     found = with_measured_peaks(mine)
     assert found.accelerator.peak_flops == pytest.approx(UNIT.peak_flops)
     assert found.accelerator.memory_bytes == 8e9

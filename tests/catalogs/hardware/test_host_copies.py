@@ -13,7 +13,7 @@ from catalogs.deployments.features import resolve_offload
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from catalogs.hardware.host_copies import copies_path, copy_rates, save_host_copies, with_host_copies
+from catalogs.hardware.host_copies import HostCopies, copy_rates, with_host_copies
 from catalogs.hardware.specs import Hardware
 from catalogs.units import GIB
 
@@ -45,7 +45,7 @@ ROWS = [
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hardware:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     hardware = parse_hardware("h100x1")
-    save_host_copies(host_copies(hardware.accelerator.full_name, "2026-01-01", "a test", ROWS))
+    host_copies(hardware.accelerator.full_name, "2026-01-01", "a test", ROWS).save()
     return with_host_copies(hardware)
 
 
@@ -93,7 +93,7 @@ def test_offload_uses_them(measured: Hardware) -> None:
 def test_rates_of_another_machine_do_not_count(measured: Hardware) -> None:
     other = parse_hardware("a100-80gbx1")
     assert with_host_copies(other) == other
-    copies_path().write_text("machine: 3\n")
+    HostCopies.path().write_text("machine: 3\n")
     with pytest.raises(InputError, match="delete the file"):
         with_host_copies(measured)
 

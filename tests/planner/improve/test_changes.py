@@ -6,7 +6,7 @@ from typing import Any
 
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
-from planner.improve.changes import changes_between, flag_changes
+from planner.improve.changes import KEPT, SINGLE, changes_between, flag_changes
 from planner.improve.document import Figures, accelerators_of, savings
 
 
@@ -16,13 +16,13 @@ def filled(**keys: Any) -> dict[str, Any]:
 
 
 def test_equal_deployments_have_no_changes() -> None:
-    assert changes_between(filled(), filled(), {}) == []
+    assert changes_between(filled(), filled()) == []
 
 
 def test_the_layout_is_one_change_and_every_limit_is_its_own() -> None:
     today = filled(tensor_parallel=8, max_num_seqs=64, enforce_eager=True)
     best = filled(tensor_parallel=2, replicas=4, max_num_seqs=256, kv_dtype="fp8")
-    found = {change.what: dict(change.after) for change in changes_between(today, best, {})}
+    found = {change.what: dict(change.after) for change in changes_between(today, best)}
     assert found == {
         "parallelism": {"replicas": 4, "tensor_parallel": 2},
         "kv_dtype": {"kv_dtype": "fp8"},
@@ -34,9 +34,8 @@ def test_the_layout_is_one_change_and_every_limit_is_its_own() -> None:
 def test_a_share_of_memory_that_follows_from_others_is_no_change() -> None:
     today, best = filled(engine="sglang"), filled(engine="sglang", max_num_batched_tokens=2048)
     assert today["gpu_memory_utilization"] != best["gpu_memory_utilization"]
-    assert [change.what for change in changes_between(today, best, {})] == ["max_num_batched_tokens"]
-    stated = changes_between(today, best, {"gpu_memory_utilization": 0.8})
-    assert [change.what for change in stated] == ["max_num_batched_tokens", "gpu_memory_utilization"]
+    assert [change.what for change in changes_between(today, best)] == ["max_num_batched_tokens"]
+    assert not set(KEPT) & set(SINGLE)
 
 
 def test_flags_of_a_change() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.cli.screens.improve import show_improvement
-from planner.improve.document import SCHEMA_VERSION, Improvement
+from planner.improve.document import SCHEMA_VERSION, Figures, Improvement
 
 
 def refusal(changes: list[str]) -> Improvement:
@@ -41,3 +41,26 @@ def test_a_refusal_names_the_reason_and_what_would_meet_the_objectives(
     assert shown.count("Would meet") == 1
     assert all(change in shown for change in changes)
     assert ("no change that was tried" in shown) == (not changes)
+
+
+@pytest.mark.parametrize(("carried", "overloaded"), [(30.0, False), (20.0, False), (5.0, True), (None, True)])
+def test_figures_of_an_overloaded_deployment_say_so(
+    carried: float | None, overloaded: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    today = Figures(
+        words="1 replica",
+        hardware="h100x1",
+        accelerators=1,
+        requests_per_s=20.0,
+        capacity_requests_per_s=carried,
+        meets=not overloaded,
+        probability_met=0.95,
+        latencies_s={"ttft.p99": 0.5},
+        usd_per_hour=2.0,
+        usd_per_million_output_tokens=0.25,
+        j_per_output_token=0.5,
+    )
+    show_improvement(refusal([]).model_copy(update={"today": today, "why_not_today": ""}))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "$0.25 per million output tokens, 0.5 J per output token" in shown
+    assert ("; overloaded at 20 requests/s: $0.25" in shown) == overloaded

@@ -16,7 +16,8 @@ from planner.networks.deploy import pack_network
 from planner.networks.plan import plan_network
 from planner.networks.request import network_request
 from planner.networks.schema import NetworkAnswer
-from planner.networks.text_embeddings import image_of
+from planner.networks.targets.text_embeddings import image_of
+from planner.networks.targets.triton import triton_files
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +58,18 @@ def test_triton_has_the_batcher_and_the_accelerators_of_the_plan(batched: Networ
     assert text.count("{") == text.count("}")
 
 
+def test_triton_runs_on_a_cpu_and_on_no_tpu(batched: NetworkAnswer) -> None:
+    assert batched.best is not None
+    on = {
+        name: batched.best.model_copy(update={"deployment": batched.best.deployment | {"hardware": name}})
+        for name in ("epyc-9654", "tpu-v5ex1")
+    }
+    (text,) = triton_files(batched.job, on["epyc-9654"]).values()
+    assert "kind: KIND_CPU }" in text
+    with pytest.raises(InputError, match="Triton has instances for CPUs and for GPUs"):
+        triton_files(batched.job, on["tpu-v5ex1"])
+
+
 def test_sglang_starts_one_server_for_each_replica(diffusion: NetworkAnswer) -> None:
     assert diffusion.best is not None
     script = pack_network(diffusion, "sglang").files["serve.sh"]
@@ -69,7 +82,7 @@ def test_sglang_starts_one_server_for_each_replica(diffusion: NetworkAnswer) -> 
 def test_another_target_is_refused_with_the_right_one(batched: NetworkAnswer) -> None:
     with pytest.raises(InputError, match="this plan is for triton: got '--target vllm'; nearest"):
         pack_network(batched, "vllm")
-    with pytest.raises(InputError, match="this answer has 1 plans"):
+    with pytest.raises(InputError, match=r"the answer has 0 alternatives.*nearest valid choice: 0"):
         pack_network(batched, "triton", 5)
 
 

@@ -16,8 +16,10 @@ from planner.cli.main import app
 from planner.networks.plan import plan_network
 from planner.networks.request import network_request
 from planner.networks.schema import NetworkAnswer
-from planner.networks.screen import render
+from planner.networks.screen import error_words, render
+from planner.networks.service import error_factor
 from simulator.jobs.simulate import simulate_jobs
+from simulator.networks.factors import interval_factor
 
 #: Keys that leave few candidates.
 SMALL = {"modes": "compiled", "precisions": "bf16", "max_batch": 1, "search.trials": 3}
@@ -58,6 +60,20 @@ def test_the_figures_of_a_plan_follow_from_each_other(answer: dict[str, Any]) ->
     error = best["error"]
     assert 1.0 < error["slowdown"] < error["interval_factor"]
     assert best["memory"]["peak_bytes"] < best["memory"]["device_bytes"]
+
+
+def test_hardware_without_measurements_has_a_wider_interval_and_says_so() -> None:
+    keys = {"model": "resnet50", "slo": "e2e.p90=100ms", "rate": 100, "modes": "eager", "precisions": "bf16"}
+    keys |= {"max_batch": 1, "max_instances": 1, "tariff.usd_per_hour": 1.0, "search.trials": 1}
+    known, unknown = (plan_network(network_request(keys | {"hardware": name})).best for name in ("l40sx1", "tpu-v5ex1"))
+    assert known is not None
+    assert unknown is not None
+    assert (known.error.hardware_measured, unknown.error.hardware_measured) == (True, False)
+    assert unknown.error.interval_factor > known.error.interval_factor
+    assert unknown.error.slowdown > known.error.slowdown
+    assert "was not measured" in error_words(unknown.error)
+    assert error_factor("eager", 0.5, measured=False) == 1.0  # wider, but not biased
+    assert error_factor("eager", 0.95) == pytest.approx(interval_factor("eager"))
 
 
 def test_each_objective_is_met_at_the_confidence(answer: dict[str, Any]) -> None:

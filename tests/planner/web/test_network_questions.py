@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 from typing import TYPE_CHECKING, Any
@@ -22,12 +23,16 @@ from planner.web.documents.comparisons import comparison_document
 from planner.web.documents.guess import network_guess_document
 from planner.web.documents.network_answer import network_document
 from planner.web.documents.question_form import further_groups, only_of
+from planner.web.jobs.kind import Submission
+from planner.web.jobs.kinds.whatifs import prepare as prepare_what_if
 from planner.web.mcp.tools import tool
-from planner.web.questions import from_query, read_question, to_query
+from planner.web.questions import from_query, read_question, subject_of, to_query
+from planner.web.settings import ServerSettings
 from planner.web.store.database import Database
+from planner.web.store.jobs import DONE, JobStore, NewJob
 from planner.web.store.uploads import UploadStore
 from planner.web.uploads import Uploads
-from tests.planner.web.running_server import RunningServer, answered
+from tests.planner.web.running_server import SMALL, RunningServer, answered
 from tests.planner.web.watched_page import PHONE, watched
 
 if TYPE_CHECKING:
@@ -148,6 +153,44 @@ def test_assistants_may_ask_for_networks() -> None:
     assert {"job", "steps", "modes"} <= set(plan.definition()["inputSchema"]["properties"])
     found = guess.answer({"model": "resnet50", "hardware": "h100x2", "slo": ["e2e.p90=20ms"]}, None)  # type: ignore[arg-type]
     assert found["lone_job_s"] > 0
+
+
+def test_the_compare_page_offers_plans_for_one_subject_together(browser: Browser, server: RunningServer) -> None:
+    with server.client() as client:
+        language, _ = answered(client, "plans", SMALL)
+        network, _ = answered(client, "plans", KEYS | {"seed": 77})  # the newest plan
+        both = [("job", language["id"]), ("job", network["id"])]
+        assert client.get("/api/v1/comparison", params=both).status_code == 422
+        jobs = client.get("/api/v1/jobs?kind=plan&limit=100").json()["items"]
+    subjects = {job["id"]: job["subject"] for job in jobs}
+    assert (subjects[language["id"]], subjects[network["id"]]) == ("language", "network")
+    with watched(browser, server.url) as found:  # which fails for a comparison that the server refuses
+        page = found.open("/compare")
+        page.locator("#plans input").first.wait_for()
+        boxes = {box.input_value(): box for box in page.locator("#plans input").all()}
+        assert boxes[network["id"]].is_checked()
+        assert boxes[language["id"]].is_disabled()
+        assert {subjects[id_] for id_, box in boxes.items() if box.is_checked()} == {"network"}
+
+
+def test_what_a_plan_is_for_is_known_from_its_question(uploads: Uploads) -> None:
+    assert subject_of({"model": "resnet50"}, uploads, "") == "network"
+    assert subject_of({"model": "llama3.1-8b"}, uploads, "") == "language"
+    assert subject_of({"model": "llama3.1-8b", "agents": 4}, uploads, "") == "agents"
+    assert subject_of({"model": "upload:" + "0" * 64}, uploads, "") is None
+    network = uploads.receive(io.BytesIO(b"name: mine\n"), "mine.yaml", "")
+    assert subject_of({"model": f"upload:{network.hash}"}, uploads, "") == "network"
+
+
+def test_a_plan_for_agents_has_no_what_if(uploads: Uploads) -> None:
+    store = JobStore(uploads.store.database)
+    store.add(NewJob("plan", "for agents", "", "key", {"model": "llama3.1-8b", "agents": 4}))
+    job = store.claim("server", ("plan",), only=True)
+    assert job is not None
+    store.finish(job, DONE, {})
+    submission = Submission("", store, uploads, ServerSettings())
+    with pytest.raises(InputError, match="agents has no what-if"):
+        prepare_what_if({"job": job.id, "changes": {"rate": "x2"}}, submission)
 
 
 def test_a_plan_of_a_network_is_a_job_like_any_other(client: httpx.Client) -> None:

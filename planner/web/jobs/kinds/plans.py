@@ -45,7 +45,7 @@ def run(task: Task) -> JobResult:
 
 
 def _network(task: Task, request: NetworkRequest) -> JobResult:
-    """Plan a network."""
+    """Answer a question about a network; the table of its plans is an artifact."""
     from planner.networks.plan import plan_network
     from planner.networks.report.tables import plan_rows
     from planner.report.write import csv_text

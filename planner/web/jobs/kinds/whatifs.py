@@ -41,7 +41,7 @@ def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
     from planner.networks.studies.whatif import check_change
     from planner.problem.overrides import check_key
     from planner.studies.whatif import parse_rate
-    from planner.web.questions import is_network_question
+    from planner.web.questions import subject_of
 
     check_values(body, "the what-if")
     refuse_paths(body)
@@ -54,7 +54,10 @@ def prepare(body: Mapping[str, Any], submission: Submission) -> Prepared:
     for reference in references(body):
         submission.uploads.find(reference, submission.owner)
     plan = submission.finished(question.job, "plan")
-    is_network = is_network_question(plan.question)
+    subject = subject_of(plan.question, submission.uploads, submission.owner)
+    if subject == "agents":
+        raise InputError("a plan for agents has no what-if; plan again with the change", plan.title)
+    is_network = subject == "network"
     for key in changes.deployment:
         if is_network:
             check_change(key)

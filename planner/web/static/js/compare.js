@@ -30,10 +30,12 @@ window.addEventListener("popstate", () => {
   if (!window.location.hash) window.location.reload();
 });
 let running = null;
+const subjects = new Map(); // what each finished plan is for, by the id of its job
 
 try {
   const { items } = await call("/jobs?kind=plan&limit=100");
-  const done = items.filter((job) => job.status === "done");
+  const done = items.filter((job) => job.status === "done" && job.subject !== "agents"); // those are not compared
+  for (const job of done) subjects.set(job.id, job.subject);
   fill(
     at("plan"),
     done.filter((job) => job.verdict !== "no").map((job) => new Option(job.title, job.id)),
@@ -50,7 +52,8 @@ try {
       : el("p", { class: "soft" }, "There are no finished plans yet. ", el("a", { href: "/plan" }, "Make a plan")),
   );
   if (!chosen.length && done.length > 1) {
-    for (const job of done.slice(0, 2)) chosen.push(job.id);
+    const alike = done.filter((job) => job.subject === done[0].subject);
+    for (const job of alike.slice(0, 2)) chosen.push(job.id);
     place.plans.querySelectorAll("input").forEach((box) => {
       box.checked = chosen.includes(box.value);
     });
@@ -95,9 +98,12 @@ function choice(job) {
   );
 }
 
+/** Enable the plans that can join the chosen ones: while there is room, and only those for the same subject. */
 function limit() {
   place.plans.querySelectorAll("input").forEach((box) => {
-    box.disabled = !box.checked && chosen.length >= MOST;
+    const isOther = chosen.length > 0 && subjects.get(box.value) !== subjects.get(chosen[0]);
+    box.disabled = !box.checked && (isOther || chosen.length >= MOST);
+    box.parentElement.title = isOther && !box.checked ? "Networks and language models have no figures in common." : "";
   });
 }
 

@@ -1,0 +1,1 @@
+"""The servers that start plans of networks: one module for each, and the registry."""
