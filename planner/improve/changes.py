@@ -19,6 +19,7 @@ PLACEMENT: Final = (
     "hardware",
     "replicas",
     *(f.name for f in fields(Layout)),
+    "pipeline_layers",
     "api_server_count",
     "rank_dispatch",
     "disaggregation",
