@@ -32,16 +32,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let one worker of `pytest -n` run the tests of a file, so that what they share is computed once.
-
-    Files stay in their order: the last ones are short, so the workers end at about the same time.
-    """
+    """Let one worker of `pytest -n` run the tests of a file, so that what they share is computed once."""
     if config.getoption("dist") != "load":  # another way was chosen
         return None
     from xdist.scheduler import LoadFileScheduling
 
     config.option.loadscopereorder = False
     return LoadFileScheduling(config, log)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let workers begin with the outer folders: their files take long, and the workers shall end together."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: len(item.path.parts))
 
 
 def shared_folder(name: str) -> Path:

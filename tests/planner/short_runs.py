@@ -7,8 +7,9 @@ test of the planner has short runs, except slow tests and those that need runs o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -17,23 +18,37 @@ from planner.evaluation.evaluator import RunSizes
 from planner.studies import binding, sensitivity
 
 #: Requests of the longest runs with few requests in flight.
-MOST_REQUESTS = 400
+MOST_REQUESTS = 200
 
-#: Times as many requests have runs with many in flight.
+#: Runs with many requests in flight have up to this many times as many.
 MOST_LONGER = 2
 
-_FOR_SLOS = RunSizes.for_slos
+_USUAL = (RunSizes.for_slos, queueing._MAX_LONGER, binding.LEAST_REQUESTS, sensitivity.SETTLED)
 
 
 @contextmanager
-def shortened(most_requests: int = MOST_REQUESTS, most_longer: int = MOST_LONGER) -> Iterator[None]:
-    """Simulate at most `most_requests` in every run of a search, of an answer and of a study.
+def shortened(most_requests: int = MOST_REQUESTS) -> Iterator[None]:
+    """Simulate at most `most_requests` in every run with few requests in flight, of a search, answer or study."""
 
-    Runs with many requests in flight have up to `most_longer` times as many.
-    """
+    def sizes(*slos: Any) -> RunSizes:
+        return _USUAL[0](*slos).at_most(most_requests)
+
+    with _sizes(sizes, MOST_LONGER, most_requests, most_requests):
+        yield
+
+
+@contextmanager
+def usual() -> Iterator[None]:
+    """Simulate as many requests as users do, also in a test whose runs are short."""
+    with _sizes(*_USUAL):
+        yield
+
+
+@contextmanager
+def _sizes(for_slos: Callable[..., RunSizes], longer: int, least: int, settled: int) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunSizes, "for_slos", lambda slos, *shares: _FOR_SLOS(slos, *shares).at_most(most_requests))
-        patch.setattr(queueing, "_MAX_LONGER", most_longer)
-        patch.setattr(binding, "LEAST_REQUESTS", most_requests)
-        patch.setattr(sensitivity, "SETTLED", most_requests)
+        patch.setattr(RunSizes, "for_slos", for_slos)
+        patch.setattr(queueing, "_MAX_LONGER", longer)
+        patch.setattr(binding, "LEAST_REQUESTS", least)
+        patch.setattr(sensitivity, "SETTLED", settled)
         yield

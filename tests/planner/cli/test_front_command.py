@@ -25,6 +25,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
     return found
 
 
+@pytest.mark.usual_runs
 def test_a_front_is_ordered_simulated_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "--axes", "cost,ttft.p90", "--set", "search.trials=5")
     values = [tuple(row["values"].values()) for row in found["front"]]

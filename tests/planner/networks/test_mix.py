@@ -147,6 +147,7 @@ def test_users_who_think_are_more() -> None:
     assert found == sorted(set(found))
 
 
+@pytest.mark.usual_runs
 def test_a_plan_for_users_states_what_they_send() -> None:
     keys = {"model": "resnet50", "hardware": "l4", "slo": "e2e.p90=500ms", "users": 6, "think_s": 0.1, **SMALL}
     found = plan_network(network_request(keys | {"tariff.usd_per_hour": 1.0}))
@@ -186,6 +187,7 @@ def test_more_instances_are_searched_where_the_host_limits() -> None:
     assert {c.instances for c in make_space(alone, service, [parse_hardware("h100")]).left} == {1}
 
 
+@pytest.mark.usual_runs
 def test_simulated_instances_reach_the_rate_of_the_bound() -> None:
     setup = Setup(parse_hardware("h100"), "bf16", "eager")
     request = ask(slo="e2e.p90=1s", confidence=0.5)

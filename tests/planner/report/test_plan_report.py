@@ -35,7 +35,7 @@ from planner.sections.registry import section_pages
 from planner.sections.users import UsersInClosedLoop, UsersSection
 from planner.space.candidates import candidates
 from planner.studies.rerun import Rerun, found_again
-from tests.planner.short_runs import shortened
+from tests.planner.short_runs import shortened, usual
 
 REQUEST = PlanRequest(
     model="llama3.1-8b",
@@ -49,8 +49,10 @@ REQUEST = PlanRequest(
 
 @cache
 def told() -> str:
+    """The answer that the tests of several modules share, whichever comes first; some compare requests with it."""
     world = open_evaluator(REQUEST)
-    return json.dumps(make_plan(REQUEST, world, world.elsewhere).document())
+    with usual():
+        return json.dumps(make_plan(REQUEST, world, world.elsewhere).document())
 
 
 def data() -> dict[str, Any]:
@@ -65,9 +67,8 @@ def answer() -> Answer:
 
 @cache
 def material() -> ReportData:
-    full = answer()  # computed before the runs are shortened: other tests share it
     with shortened():
-        return gather(full)
+        return gather(answer())
 
 
 @cache

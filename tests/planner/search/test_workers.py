@@ -36,7 +36,11 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Everything; and a part of it, half of that proposed by the sampler.
 SETTINGS = (SearchSettings(100, 0), SearchSettings(18, 0))
 KEPT = "the search so far is stored in"
-QUESTION = ("--model", "llama3.1-8b", "--hw", "h100x1", "--slo", "ttft.p90=2s", "--trials", "6")
+#: Short prompts and answers, so that a run has few steps.
+QUESTION = (
+    *("--model", "llama3.2-1b", "--hw", "l4x1", "--slo", "ttft.p90=2s", "--trials", "6"),
+    *("--input-tokens", "500", "--output-tokens", "20"),
+)
 
 
 @dataclass(frozen=True)
