@@ -97,7 +97,7 @@ def tensor_form(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
 
 
-class Arguments:
+class CallArguments:
     """The arguments of a call: a key of their forms, and their tensors."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], known: Callable[[int], bool]) -> None:
@@ -179,7 +179,7 @@ class Made:
 class Results:
     """How to make the results of a call anew."""
 
-    def __init__(self, result: Any, arguments: Arguments) -> None:
+    def __init__(self, result: Any, arguments: CallArguments) -> None:
         """Read the results of a call.
 
         Raises:
@@ -190,7 +190,7 @@ class Results:
         with torch._C.DisableTorchFunction():
             self._plan = self._read(result, arguments)  # without the tensors themselves, which would live on
 
-    def _read(self, value: Any, arguments: Arguments) -> Any:
+    def _read(self, value: Any, arguments: CallArguments) -> Any:
         kind = type(value)
         if kind is torch.Tensor:
             if not value.is_meta or value.is_conj() or value.is_neg():
@@ -211,7 +211,7 @@ class Results:
             return None, value
         raise Unrepeatable
 
-    def make(self, arguments: Arguments) -> Any:
+    def make(self, arguments: CallArguments) -> Any:
         """Return equal results for a call with arguments of equal forms; no mode of torch may be active."""
         return _build(self._plan, arguments.tensors, {})
 

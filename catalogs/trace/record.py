@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from catalogs.trace.equal_modules import Arguments, EqualModules, Results, Unrepeatable
+from catalogs.trace.equal_modules import CallArguments, EqualModules, Results, Unrepeatable
 from catalogs.trace.kinds import (
     FILLS,
     TABLE_READS,
@@ -303,7 +303,7 @@ class _Calls:
         arguments = None
         if kind is not None and kind not in self.small:
             with suppress(Unrepeatable):
-                arguments = Arguments(args, kwargs, self.recorder.parameters.__contains__)
+                arguments = CallArguments(args, kwargs, self.recorder.parameters.__contains__)
         stack.append(name)
         try:
             if arguments is None:
@@ -319,7 +319,7 @@ class _Calls:
     def _first(
         self,
         key: Any,
-        arguments: Arguments,
+        arguments: CallArguments,
         original: Callable[..., Any],
         module: torch.nn.Module,
         args: tuple[Any, ...],
@@ -337,7 +337,7 @@ class _Calls:
             return result
         try:
             results = Results(result, arguments)
-            unchanged = Arguments(args, kwargs, recorder.parameters.__contains__).key == arguments.key
+            unchanged = CallArguments(args, kwargs, recorder.parameters.__contains__).key == arguments.key
         except Unrepeatable:
             return result
         kept = all(recorder.live.get(storage) is value for storage, value in before.items())
@@ -347,7 +347,7 @@ class _Calls:
                 self.known[key] = _Call(name, operators, live, results)
         return result
 
-    def _repeat(self, known: _Call, arguments: Arguments) -> Any:
+    def _repeat(self, known: _Call, arguments: CallArguments) -> Any:
         """Record what an equal call did, and return its results anew."""
         recorder = self.recorder
         elements = recorder.live_elements - known.live.elements

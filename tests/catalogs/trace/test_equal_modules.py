@@ -10,7 +10,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from catalogs.trace import record as recording  # noqa: E402
-from catalogs.trace.equal_modules import Arguments, EqualModules, Unrepeatable  # noqa: E402
+from catalogs.trace.equal_modules import CallArguments, EqualModules, Unrepeatable  # noqa: E402
 
 
 def meta(*shape: int, dtype=torch.bfloat16):
@@ -137,7 +137,7 @@ def test_arguments_that_share_memory_have_another_key() -> None:
     x, y = meta(4, 4), meta(4, 4)
 
     def key(*args):
-        return Arguments(args, {}, lambda _: False).key
+        return CallArguments(args, {}, lambda _: False).key
 
     assert key(x, x) != key(x, y) == key(y, x)
     assert key(x, 1) != key(x, 1.0) != key(x, True)
@@ -148,4 +148,4 @@ def test_arguments_that_share_memory_have_another_key() -> None:
 @pytest.mark.parametrize("argument", [torch.empty(2), [torch.empty(2, device="meta")], object()])
 def test_arguments_that_no_form_describes_are_refused(argument: object) -> None:
     with pytest.raises(Unrepeatable):
-        Arguments((argument,), {}, lambda _: False)
+        CallArguments((argument,), {}, lambda _: False)
