@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
+from fractions import Fraction
 from functools import cache
 from itertools import product
 from math import prod
@@ -156,24 +157,34 @@ def _fit(run: Runner, axes: Sequence[Axis], fixed: Mapping[str, int], corners: S
     fit = Fit(axes, points)
     samples = np.stack([sample(point) for point in fit.points])
     unique, place = np.unique(samples, axis=1, return_inverse=True)
-    known = {}
+    columns = place.reshape(-1).tolist()
+
+    @cache
+    def of_column(column: int) -> Polynomial:
+        return fit.polynomial([int(v) for v in unique[:, column]])
+
+    @cache
+    def of_columns(elements: int, fixed: int) -> Polynomial:
+        return of_column(elements) * Polynomial.name(ITEMSIZE) + of_column(fixed)
 
     def polynomial(position: int) -> Polynomial:
-        column = int(place.reshape(-1)[position])
-        if column not in known:
-            known[column] = fit.polynomial([int(v) for v in unique[:, column]])
-        return known[column]
+        return of_column(columns[position])
+
+    def in_bytes(position: int) -> Polynomial:
+        return of_columns(columns[position], columns[position + 1])
 
     operators, live, position = [], [], 0
     for op in base.operators:
-        operator, position = _operator(op, polynomial, position)
-        live.append(position - 2)
+        operator, position = _operator(op, polynomial, in_bytes, position)
+        live.append(in_bytes(position - 2))
         operators.append((operator, Polynomial.of(1)))
-    peak = _largest(live, polynomial, corners)
+    peak = _largest(live, corners)
     return _Flat(keys, tuple(operators), peak)
 
 
-def _operator(op: RecordedOperator, polynomial: Callable[[int], Polynomial], position: int) -> tuple[Operator, int]:
+def _operator(
+    op: RecordedOperator, polynomial: Callable[[int], Polynomial], in_bytes: Callable[[int], Polynomial], position: int
+) -> tuple[Operator, int]:
     """Return an operator whose numbers begin at a position, and the position after it."""
     dims: dict[str, Polynomial | tuple[Polynomial, ...]] = {}
     for name, dim in op.dims.items():
@@ -182,24 +193,19 @@ def _operator(op: RecordedOperator, polynomial: Callable[[int], Polynomial], pos
         dims[name] = found if isinstance(dim, tuple) else found[0]
         position += width
     ordered = {name: dims[name] for name in shape_class(op.kind).__dataclass_fields__ if name in dims}
-    reads, reads_fixed, weights, writes, writes_fixed = (polynomial(position + i) for i in range(5))
-    itemsize = Polynomial.name(ITEMSIZE)
-    read, written = reads * itemsize + reads_fixed, writes * itemsize + writes_fixed
+    read, weights, written = in_bytes(position), polynomial(position + 2), in_bytes(position + 3)
     constant = weights.constant
     if constant is None:  # a part of a table that depends on the sizes
-        read += weights * itemsize
+        read += weights * Polynomial.name(ITEMSIZE)
     return (
         Operator(op.module, op.kind, op.operator, ordered, read, written, int(constant or 0), op.dtype),  # type: ignore[arg-type]
         position + 7,
     )
 
 
-def _largest(
-    live: Sequence[int], polynomial: Callable[[int], Polynomial], corners: Sequence[Mapping[str, int]]
-) -> tuple[Polynomial, ...]:
+def _largest(live: Sequence[Polynomial], corners: Sequence[Mapping[str, int]]) -> tuple[Polynomial, ...]:
     """Return the live bytes that may be the most: those that no others reach at every corner."""
-    itemsize = Polynomial.name(ITEMSIZE)
-    distinct = list(dict.fromkeys(polynomial(i) * itemsize + polynomial(i + 1) for i in live))
+    distinct = list(dict.fromkeys({id(p): p for p in live}.values()))
     totals = _approximate(distinct, [{**corner, ITEMSIZE: CHOICE_ITEMSIZE} for corner in corners])
     chosen: list[int] = []
     for row in sorted(range(len(distinct)), key=lambda r: -float(totals[r].sum())):
@@ -308,23 +314,34 @@ def _verify(run: Runner, flat: _Flat, sizes: Sequence[JobSize], derived: Sequenc
         if len(found) != len(expected):
             rule = f"the sequence of operators at {where} differs from that at other sizes"
             raise InputError(rule, len(found), hint="raise the minimum of a size, or fix the size")
+        value = _values_at(complete | {ITEMSIZE: CHOICE_ITEMSIZE})
         for a, b in zip(expected, found, strict=True):
-            _verify_operator(a, b, complete, where)
+            _verify_operator(a, b, value, where)
         peak = max(_bytes(op.live) for op in found)
         formula = max(p.count(complete | {ITEMSIZE: CHOICE_ITEMSIZE}) for p in flat.peak)
         if formula != peak:
             raise InputError(f"the formula of peak memory differs from the recorded {peak} bytes at {where}", formula)
 
 
-def _verify_operator(op: Operator, recorded: RecordedOperator, sizes: Mapping[str, int], where: str) -> None:
-    complete = {**sizes, ITEMSIZE: CHOICE_ITEMSIZE}
-    dims = {
-        k: tuple(x.value(complete) for x in d) if isinstance(d, tuple) else d.value(complete)
-        for k, d in op.dims.items()
-    }
+def _values_at(sizes: Mapping[str, int]) -> Callable[[Polynomial], Fraction]:
+    """Return a function that evaluates polynomials at sizes, each object once: operators share them."""
+    known: dict[int, tuple[Polynomial, Fraction]] = {}  # with the polynomials, so that no other takes their addresses
+
+    def value(polynomial: Polynomial) -> Fraction:
+        if id(polynomial) not in known:
+            known[id(polynomial)] = polynomial, polynomial.value(sizes)
+        return known[id(polynomial)][1]
+
+    return value
+
+
+def _verify_operator(
+    op: Operator, recorded: RecordedOperator, value: Callable[[Polynomial], Fraction], where: str
+) -> None:
+    dims = {k: tuple(map(value, d)) if isinstance(d, tuple) else value(d) for k, d in op.dims.items()}
     read = _bytes(recorded.reads) + recorded.reads.weights * CHOICE_ITEMSIZE
-    known_read = op.reads.value(complete) + op.weights * CHOICE_ITEMSIZE
-    same = dims == recorded.dims and known_read == read and op.writes.value(complete) == _bytes(recorded.writes)
+    known_read = value(op.reads) + op.weights * CHOICE_ITEMSIZE
+    same = dims == recorded.dims and known_read == read and value(op.writes) == _bytes(recorded.writes)
     if not same or (op.name, op.operator) != (recorded.module, recorded.operator):
         raise InputError(
             f"the formulas of {op.operator} in {op.name or 'the module'} do not hold at {where}",
