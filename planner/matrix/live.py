@@ -28,7 +28,7 @@ from calibration.complexity.summary import complexity_of
 from calibration.machine_trace.folder import check_new_trace
 from calibration.profile.machine.contention import CONTENDED_CORES
 from calibration.serve.clients import IncompleteReplay
-from calibration.serve.probe import OUTPUT_TOKENS
+from calibration.serve.probe import OUTPUT_TOKENS, Probe
 from calibration.serve.tiny_model import TINY_MODELS, write_tiny_model
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import user_folder
@@ -47,7 +47,7 @@ from simulator.cluster.simulate import engine_rules, run_rules, simulate
 from simulator.costs.measured_steps import MeasuredStepTimer
 from simulator.verify.engines import SHORT_LIMITS, STARTERS, EngineChoice
 from simulator.verify.measurement import EngineUnderTest, Probed, pooled
-from simulator.verify.probe_fit import fit_host, fit_requests, fit_steps
+from simulator.verify.probe_fit import Cycles, fit_host, fit_requests, fit_steps
 from simulator.verify.trials import Simulate, Trial
 
 #: Hardware of cells that can be measured.
@@ -58,6 +58,9 @@ _LONGEST_PROBE: Final = 512
 
 #: Time that each part of one of the probes of an engine should take, seconds.
 _PROBE_PART_S: Final = 5.0
+
+#: Relative difference of the steps of several probes that a row mentions.
+DRIFT: Final = 0.1
 
 Tell = Callable[[str], None]
 
@@ -137,9 +140,10 @@ def _measure_engine(
             probes.append(engine.probe(probe_tokens, seats, _PROBE_PART_S))
     probed = pooled(probes)
     run, way = _calibrated(probed, compiled)
+    notices = [f"simulated on this machine with {way}", *drift_notice([part.probe for part in probes])]
     versions = CellVersions(product=own_version(), engine=f"{first.engine} {probed.engine_version}".strip())
     for cell, requests, replay in replays:
-        predicted = _simulated(cell, run(requests), versions, way)
+        predicted = _simulated(cell, run(requests), versions, notices)
         if isinstance(replay, IncompleteReplay):  # the engine may serve the other cells
             yield cell, predicted, refused(cell, "failed", replay).model_copy(update={"origin": "measured"})
         else:
@@ -153,6 +157,19 @@ def _replayed(engine: EngineUnderTest, trial: Trial) -> tuple[MeasuredRun, float
     except IncompleteReplay as error:
         return error
     return replayed[trial.name][0], others_cores
+
+
+def drift_notice(probes: Sequence[Probe]) -> list[str]:
+    """Return a notice if the speed of the engine differed between its probes by more than DRIFT; otherwise nothing.
+
+    A measured row may differ from its prediction by as much, whatever the prediction is worth.
+    """
+    cycles = [Cycles.of(probe) for probe in probes]
+    steps_s = [each.mean(each.seconds, 1) for each in cycles if 1 in each.sizes()]
+    if len(steps_s) < 2 or max(steps_s) <= (1.0 + DRIFT) * min(steps_s):
+        return []
+    least_ms, most_ms = min(steps_s) * 1e3, max(steps_s) * 1e3
+    return [f"a step of one decode took {least_ms:.3g} to {most_ms:.3g} ms in the probes: the machine's speed changed"]
 
 
 def _calibrated(probed: Probed, compiled: CompiledDeployment) -> tuple[Simulate, str]:
@@ -191,7 +208,7 @@ def _folder_of(model: str) -> Path:
     return folder
 
 
-def _simulated(cell: Cell, run: Run, versions: CellVersions, way: str) -> MatrixRow:
+def _simulated(cell: Cell, run: Run, versions: CellVersions, notices: list[str]) -> MatrixRow:
     metrics = latency_metrics(run)
     return MatrixRow(
         **identity(cell),
@@ -202,7 +219,7 @@ def _simulated(cell: Cell, run: Run, versions: CellVersions, way: str) -> Matrix
         metrics=metrics,
         complexity=complexity_of(latency_records(run)).block(),
         versions=versions,
-        notices=[f"simulated on this machine with {way}"],
+        notices=notices,
     )
 
 
