@@ -130,12 +130,15 @@ def _measure_engine(
     check_new_trace(machine)
     probe_tokens, probes = min(_LONGEST_PROBE, longest - OUTPUT_TOKENS), list[Probed]()
     replays: list[tuple[Cell, RequestSet, tuple[MeasuredRun, float] | IncompleteReplay]] = []
-    middle = -(-len(cells) // 2)
+    middle, warmed = -(-len(cells) // 2), set[str]()
     with EngineUnderTest(subject, client, settings.out / name, tell, machine) as engine:
         probes.append(engine.probe(probe_tokens, seats, _PROBE_PART_S))
         for half in filter(None, (cells[:middle], cells[middle:])):
             for cell in half:
                 requests = requests_of(cell, longest)
+                if cell.workload not in warmed:
+                    engine.warm_up(requests)
+                    warmed.add(cell.workload)
                 replays.append((cell, requests, _replayed(engine, Trial(cell.name, requests))))
             probes.append(engine.probe(probe_tokens, seats, _PROBE_PART_S))
     probed = pooled(probes)

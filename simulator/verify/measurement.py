@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -9,6 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.machine_trace.folder import write_trace
@@ -19,6 +22,7 @@ from calibration.serve.clients import TRIES, Client, IncompleteReplay, InProcess
 from calibration.serve.probe import PART_S, Probe, ProbeLimits, joined, probe
 from calibration.serve.server import EngineServer
 from catalogs.io.output_files import make_folder
+from catalogs.workloads.request_set import RequestSet
 from simulator.verify.engines import EngineSubject, engine_version
 from simulator.verify.trials import Trial
 
@@ -71,7 +75,7 @@ class EngineUnderTest:
         api = ApiProcesses(lambda: self._server.launch.port if self._server is not None else None)
         self._sampler, self._requests = MachineSampler(self._pids, api_pids=api), list[dict[str, float]]()
         self._server = EngineServer(subject.launch, out / "server.log") if subject.launch is not None else None
-        self._probes, self._trials = 0, 0  # so far, which number the folders of their files
+        self._probes, self._trials, self._warm_ups = 0, 0, 0  # so far, which number the folders of their files
 
     def __enter__(self) -> EngineUnderTest:
         self._sampler.__enter__()
@@ -134,6 +138,20 @@ class EngineUnderTest:
         """Return the steps of an engine in this process before a later probe."""
         steps = self._client.steps() if self._probes > 1 and isinstance(self._client, InProcessEngine) else None
         return 0 if steps is None else len(steps)
+
+    def warm_up(self, requests: RequestSet) -> None:
+        """Send the prompts of `requests` once, for two tokens each, if the server keeps what it prepares.
+
+        vLLM on CPUs prepares kernels when a step has some number of tokens for the first time, which adds milliseconds
+        to that step; a server in use has them. Requests that fail are left out.
+        """
+        if self._server is not None and self._server.launch.restart_per_replay:
+            return
+        self._tell("warming up with the prompts of the next cells")
+        short = replace(requests, output_tokens=np.minimum(requests.output_tokens, 2))
+        self._warm_ups += 1
+        with contextlib.suppress(IncompleteReplay):
+            self._client.replay(short, self.subject.target, self._out / "runs" / f"warm-up-{self._warm_ups}")
 
     def replay(self, trials: list[Trial], repeats: int) -> tuple[dict[str, list[MeasuredRun]], float]:
         """Replay every trial `repeats` times, alternating between trials, so that drift affects all of them.

@@ -72,6 +72,7 @@ def test_a_later_probe_reads_none_of_the_steps_before_it(tmp_path: Path) -> None
     trial = Trial("cell", RequestSet(np.zeros(2), np.array([5, 6]), np.array([4, 4]), concurrency=1))
     with EngineUnderTest(subject, MarkingClient(), tmp_path / "out", [].append) as engine:
         first = engine.probe(64, 2)
+        engine.warm_up(trial.requests)
         engine.replay([trial, trial], 1)
         engine.replay([trial], 1)
         second = engine.probe(64, 2)
@@ -81,6 +82,7 @@ def test_a_later_probe_reads_none_of_the_steps_before_it(tmp_path: Path) -> None
     assert first.log.mark.tolist() == second.log.mark.tolist() == names
     log = (tmp_path / "out" / "server.log").read_text()
     assert [name in log for name in ("trial-1-1", "trial-2-1", "trial-3-1", "trial-4-1")] == [True, True, True, False]
+    assert log.index("warm-up-1") < log.index("trial-1-1")
     both = pooled([first, second])
     assert both.log is not None
     assert both.log.mark.tolist() == names * 2
