@@ -258,24 +258,39 @@ def page_text(sample: list[Point], refused: list[str], peers: list[Peer], speed:
     )
 
 
+def part(text: str) -> tuple[int, int]:
+    """The two numbers of --part.
+
+    Raises:
+        InputError: It is not I/N with I from 1 to N.
+    """
+    numbers = text.split("/")
+    if len(numbers) == 2 and all(n.isdecimal() for n in numbers) and 1 <= int(numbers[0]) <= int(numbers[1]):
+        return int(numbers[0]), int(numbers[1])
+    raise InputError("--part is I/N with I from 1 to N", text, "1/1")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("score", type=Path)
     parser.add_argument("--peer-python", type=Path, action="append", required=True)
     parser.add_argument("--points", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", default="1/1", help="I/N: of the sample every Nth point from the Ith on (a long run)")
     parser.add_argument("--page", type=Path)
     given = parser.parse_args()
     try:
         peers = [find_peer(python) for python in given.peer_python]
+        first, every = part(given.part)
         speed = speed_point()
         sample, refused = sampled(given.score, given.points, given.seed)
+        sample = sample[first - 1 :: every]
     except InputError as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
     for peer in peers:
-        every = [speed, *sample]
-        for point, got in zip(every, peer.predict([p.inputs for p in every]), strict=True):
+        asked = [speed, *sample]
+        for point, got in zip(asked, peer.predict([p.inputs for p in asked]), strict=True):
             point.predictions[peer.name] = got
     text = page_text(sample, refused, peers, speed_table(speed))
     print(text)
