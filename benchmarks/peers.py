@@ -258,16 +258,16 @@ def page_text(sample: list[Point], refused: list[str], peers: list[Peer], speed:
     )
 
 
-def part(text: str) -> tuple[int, int]:
-    """The two numbers of --part.
+def part(text: str) -> slice:
+    """The slice that --part states.
 
     Raises:
-        InputError: It is not I/N with I from 1 to N.
+        InputError: It is no START:STOP:STEP of whole numbers.
     """
-    numbers = text.split("/")
-    if len(numbers) == 2 and all(n.isdecimal() for n in numbers) and 1 <= int(numbers[0]) <= int(numbers[1]):
-        return int(numbers[0]), int(numbers[1])
-    raise InputError("--part is I/N with I from 1 to N", text, "1/1")
+    numbers = text.split(":")
+    if len(numbers) > 3 or not all(n.isdecimal() or not n for n in numbers) or numbers[2:] == ["0"]:
+        raise InputError("--part is START:STOP:STEP in points of the sample", text, "0:30")
+    return slice(*(int(n) if n else None for n in [*numbers, "", ""][:3]))
 
 
 def main() -> None:
@@ -276,15 +276,15 @@ def main() -> None:
     parser.add_argument("--peer-python", type=Path, action="append", required=True)
     parser.add_argument("--points", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--part", default="1/1", help="I/N: of the sample every Nth point from the Ith on (a long run)")
+    parser.add_argument("--part", default=":", help="START:STOP:STEP of the sample, to run it in parts")
     parser.add_argument("--page", type=Path)
     given = parser.parse_args()
     try:
         peers = [find_peer(python) for python in given.peer_python]
-        first, every = part(given.part)
+        chosen = part(given.part)
         speed = speed_point()
         sample, refused = sampled(given.score, given.points, given.seed)
-        sample = sample[first - 1 :: every]
+        sample = sample[chosen]
     except InputError as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
