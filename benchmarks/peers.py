@@ -258,24 +258,39 @@ def page_text(sample: list[Point], refused: list[str], peers: list[Peer], speed:
     )
 
 
+def part(text: str) -> slice:
+    """The slice that --part states.
+
+    Raises:
+        InputError: It is no START:STOP:STEP of whole numbers.
+    """
+    numbers = text.split(":")
+    if len(numbers) > 3 or not all(n.isdecimal() or not n for n in numbers) or numbers[2:] == ["0"]:
+        raise InputError("--part is START:STOP:STEP in points of the sample", text, "0:30")
+    return slice(*(int(n) if n else None for n in [*numbers, "", ""][:3]))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("score", type=Path)
     parser.add_argument("--peer-python", type=Path, action="append", required=True)
     parser.add_argument("--points", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", default=":", help="START:STOP:STEP of the sample, to run it in parts")
     parser.add_argument("--page", type=Path)
     given = parser.parse_args()
     try:
         peers = [find_peer(python) for python in given.peer_python]
+        chosen = part(given.part)
         speed = speed_point()
         sample, refused = sampled(given.score, given.points, given.seed)
+        sample = sample[chosen]
     except InputError as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
     for peer in peers:
-        every = [speed, *sample]
-        for point, got in zip(every, peer.predict([p.inputs for p in every]), strict=True):
+        asked = [speed, *sample]
+        for point, got in zip(asked, peer.predict([p.inputs for p in asked]), strict=True):
             point.predictions[peer.name] = got
     text = page_text(sample, refused, peers, speed_table(speed))
     print(text)
