@@ -19,7 +19,8 @@ def short_runs() -> Iterator[None]:
 
 def _length(item: pytest.Item) -> AbstractContextManager[None]:
     """Return what shortens the runs of a test, unless it is slow or needs the usual ones."""
-    return shortened() if not any(map(item.get_closest_marker, ("slow", "usual_runs"))) else nullcontext()
+    is_usual = item.get_closest_marker("slow") or item.get_closest_marker("usual_runs")
+    return nullcontext() if is_usual else shortened()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -35,7 +35,7 @@ from planner.sections.registry import section_pages
 from planner.sections.users import UsersInClosedLoop, UsersSection
 from planner.space.candidates import candidates
 from planner.studies.rerun import Rerun, found_again
-from tests.planner.short_runs import shortened, usual
+from tests.planner.short_runs import shortened
 
 REQUEST = PlanRequest(
     model="llama3.1-8b",
@@ -49,10 +49,14 @@ REQUEST = PlanRequest(
 
 @cache
 def told() -> str:
-    """The answer that the tests of several modules share, whichever comes first; some compare requests with it."""
+    """The answer that the tests of several modules share, from short runs whichever comes first."""
+    with shortened():
+        return planned()
+
+
+def planned() -> str:
     world = open_evaluator(REQUEST)
-    with usual():
-        return json.dumps(make_plan(REQUEST, world, world.elsewhere).document())
+    return json.dumps(make_plan(REQUEST, world, world.elsewhere).document())
 
 
 def data() -> dict[str, Any]:
