@@ -205,7 +205,7 @@ def cpu_lines(sample: list[Point], names: list[str]) -> list[str]:
     for name in names:
         got = [p.predictions[name] for p in sample]
         ran = [p for p in got if not p.error]
-        reasons = Counter(p.error[:160] for p in got if p.error)
+        reasons = Counter(p.error[:72] for p in got if p.error)
         line = f"- {name}: {len(ran)} of {len(got)} points, {sum(p.cpu_s for p in ran):.0f} CPU seconds."
         lines.append(line + "".join(f" Without an answer: {n} ({reason})." for reason, n in reasons.most_common()))
     return lines
