@@ -29,7 +29,8 @@ class RetentionRules:
     """Which blocks have priority, and for how long after they were released.
 
     Attributes:
-        prompt_tokens: A unit has priority if it begins within the first tokens of a prompt; infinite for all blocks.
+        prompt_tokens: A unit has priority if it begins within the first tokens of a prompt, units of generated tokens
+            do not; infinite for all blocks, those of generated tokens included.
         duration_s: Seconds from release to the end of the priority; infinite for no end.
     """
 
@@ -98,7 +99,7 @@ class RetainingKvCache(KvCache):
     def release(
         self, request: Request, computed_tokens: int, returning: bool = False, kept_tokens: int | None = None
     ) -> None:
-        """Free all blocks of a request, the last one first; those with priority wait apart from the others.
+        """Free all blocks of a request, the last one first; those with priority go to the queue of their own.
 
         Args:
             request: The request that gives up its blocks.
@@ -119,9 +120,9 @@ class RetainingKvCache(KvCache):
 
     def _units_with_priority(self, request: Request, units: int) -> int:
         """Return how many of a request's first `units` units begin within the tokens that have priority."""
-        tokens = self._rules.prompt_tokens
-        if tokens == inf:
+        if self._rules.prompt_tokens == inf:
             return units
+        tokens = min(self._rules.prompt_tokens, request.input_tokens)
         if request.ends is None:
             return min(units, ceil(tokens / self.unit_tokens))
         return min(units, 1 + bisect_left(request.ends, tokens / self.block_size))

@@ -61,6 +61,18 @@ def test_the_first_blocks_of_prompts_in_turn_stay(prompt_tokens: int | None, fou
     assert run.cached_tokens.tolist() == found
 
 
+def test_generated_blocks_have_no_priority_unless_all_blocks_have_it() -> None:
+    """Three prompts of one block, each with three generated ones; then a prompt that is the first with its answer.
+
+    Eight blocks hold the first blocks of all prompts and five others. If the generated blocks were kept as well, the
+    third request would evict all that the first one left.
+    """
+    work = requests([0, 10, 20, 30], [4, 4, 4, 17], [13, 13, 13, 1], [*ROUNDS[:3], ROUNDS[0]])
+    for prompt_tokens, found in ((100, 4), (inf, 0)):
+        run = serve(work, engine(8, retention=RetentionRules(prompt_tokens)))
+        assert run.cached_tokens.tolist() == [0, 0, 0, found]
+
+
 def test_a_block_that_has_lost_its_priority_goes_in_its_turn() -> None:
     """Eleven blocks hold two blocks of each of three prompts and five others.
 
