@@ -48,7 +48,7 @@ def resolve_offload(deployment: Deployment, hardware: Hardware, replicas: int) -
     if between is not None and not requested.shared:
         raise InputError("kv_offload.pool_gib_per_s needs a pool that replicas share", between, "shared: true")
     if requested.expire_s is not None and not requested.shared:
-        rule = "kv_offload.expire_s needs a pool that replicas share: the engine's own tiers evict what was used first"
+        rule = "kv_offload.expire_s needs a pool that replicas share: blocks of a replica's own tiers do not expire"
         raise InputError(rule, requested.expire_s, "shared: true")
     to_host, to_device = copy_rates(hardware.node, requested.host_pages)
     if rate is not None:

@@ -71,9 +71,7 @@ class KvOffload(StrictYamlBlock):
     disk_gib_per_s: PositiveFloat | None = None  # per replica, one direction
     shared: bool = False  # one pool for all replicas, prefill and decode replicas included
     pool_gib_per_s: PositiveFloat | None = None  # per accelerator, one direction, to the pool's part on other nodes
-    expire_s: Annotated[float, Field(ge=0)] | None = (
-        None  # from when a block was stored; null: evicted when space lacks
-    )
+    expire_s: Annotated[float, Field(ge=0)] | None = None  # from when a block was stored; null: blocks do not expire
 
 
 #: The priority of KV blocks without another one (TensorRT-LLM, `KvCacheRetentionConfig.kDefaultRetentionPriority`).

@@ -315,7 +315,7 @@ def kv_pools(pools: Sequence[Pool]) -> dict[int, OffloadTierPair]:
     """Return the KV pool of each model whose replicas share one.
 
     Raises:
-        InputError: They share it, and their blocks are not of one size.
+        InputError: They share it, and their blocks are not of one size or do not expire at one age.
     """
     found: dict[int, OffloadTierPair] = {}
     for model in {pool.model for pool in pools}:
@@ -323,6 +323,10 @@ def kv_pools(pools: Sequence[Pool]) -> dict[int, OffloadTierPair]:
         sizes = {pool.rules.block_size for pool in sharing}
         if len(sizes) > 1:
             raise InputError("replicas that share a KV pool need the same block_size", max(sizes), str(min(sizes)))
+        ages_s = list(dict.fromkeys(pool.rules.offload.expire_s for pool in sharing if pool.rules.offload))
+        if len(ages_s) > 1:
+            rule = "replicas that share a KV pool need the same kv_offload.expire_s"
+            raise InputError(rule, str(ages_s[1]), str(ages_s[0]))
         tiers = OffloadTierPair.pooled((pool.rules.offload, pool.replicas) for pool in sharing if pool.rules.offload)
         if tiers is not None:
             found[model] = tiers
