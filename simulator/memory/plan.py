@@ -115,6 +115,9 @@ class MemoryPlan:
         if held > self.budget_bytes:
             lora = f" ({_gb(self.adapter_bytes * n)} of them LoRA slots)" if self.adapter_bytes else ""
             lora += f" ({_gb(self.draft_bytes * n)} of them the drafter)" if self.draft_bytes else ""
+            if self.stage is not None:  # the other stages hold less
+                stage = f"each accelerator of pipeline stage {self.stage + 1}"
+                return f"weights {_gb(held)} > {_gb(self.budget_bytes)} usable on {stage}"
             return f"weights {_gb(held * n)}{lora} > {_gb(self.budget_bytes * n)} usable on {n} accelerator(s)"
         if self.free_bytes <= 0:
             rest = _gb(self.activation_bytes + self.non_torch_bytes)
