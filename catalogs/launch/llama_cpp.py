@@ -46,9 +46,8 @@ def llama_cpp_arguments(resolved: ResolvedDeployment) -> Arguments:
         mode = "tensor" if r.layout.tensor_parallel > 1 else "layer"
         count = r.accelerators_per_replica
         if count > 1:  # by default the server spreads the model over every device that it sees
-            shares = own_stage_layers(r) or [1] * count
-            if shares != [1] * count:
-                shares[-1] += 1  # the output layer
+            layers = own_stage_layers(r)
+            shares = [*layers[:-1], layers[-1] + 1] if layers else [1] * count  # with the output layer
             found += [("--split-mode", mode), ("--tensor-split", ",".join(map(str, shares)))]
         elif r.hardware.n_accelerators > 1:
             found.append(("--split-mode", "none"))

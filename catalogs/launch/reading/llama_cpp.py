@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Final
 
 from catalogs.deployments.stages import by_shares
@@ -117,7 +118,9 @@ def _shares(reading: Reading, shares: GivenFlag, mode: str) -> None:
     try:
         parts = [float(part) for part in shares.value.split(",")]
     except ValueError:
-        raise InputError("--tensor-split is a list of numbers with commas", shares.value, "1,1") from None
+        parts = []
+    if not parts or not all(map(isfinite, parts)):
+        raise InputError("--tensor-split is a list of numbers with commas", shares.value, "1,1")
     if mode != "layer" or len(parts) < 2 or len(set(parts)) == 1:
         text = "the GPUs have equal shares" if len(set(parts)) == 1 else "tensors are divided evenly in a simulation"
         reading.note("no effect", shares.text, text)

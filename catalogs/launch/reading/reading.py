@@ -180,8 +180,12 @@ class Reading:
             layers = [int(layer) for layer in written.split(",")]
         except ValueError:
             raise InputError(f"{name} is a list of whole numbers with commas", written, "20,20") from None
+        self.state_by_variable("pipeline_layers", layers, name)
+
+    def state_by_variable(self, key: str, value: Any, name: str) -> None:
+        """Set a key that an environment variable states, in place of the note that the table has on the variable."""
         self.notes[:] = [note for note in self.notes if not note.flag.startswith(f"{name}=")]
-        self.state("pipeline_layers", layers, f"{name}={written}")
+        self.state(key, value, f"{name}={self.line.environment[name]}")
 
     def _variables(self) -> None:
         """Note the environment variables that the table does not read; HOME and the like are passed over."""

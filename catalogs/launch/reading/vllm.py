@@ -344,8 +344,7 @@ def _variables(reading: Reading) -> None:
     reading.stage_variable(STAGES_VARIABLE)
     if environment.get(MXFP8_VARIABLE) in ("0", "1"):
         value = "mxfp8" if environment[MXFP8_VARIABLE] == "1" else "bf16"
-        reading.state("activation_dtype", value, f"{MXFP8_VARIABLE}={environment[MXFP8_VARIABLE]}")
-        reading.notes[:] = [n for n in reading.notes if not n.flag.startswith(f"{MXFP8_VARIABLE}=") or n.kind == "read"]
+        reading.state_by_variable("activation_dtype", value, MXFP8_VARIABLE)
     if environment.get("VLLM_USE_V1") == "0":
         reading.version = "0.6"
         reading.note("read", "VLLM_USE_V1=0", "the V0 engine")
