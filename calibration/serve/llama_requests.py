@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 
 from calibration.importers import iteration_log
 from calibration.serve.llama_log import entries
-from catalogs.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,14 +50,10 @@ def read_llama_requests(path: Path) -> list[EngineRequest]:
     Raises:
         InputError: The log cannot be read.
     """
-    try:
-        text = path.read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise InputError(f"the server log cannot be read ({type(error).__name__})", str(path)) from None
     starts: dict[str, tuple[int, float]] = {}
     prompts: dict[str, tuple[int, float]] = {}
     found: list[EngineRequest] = []
-    for at_s, entry in entries(text):
+    for at_s, entry in entries(path):
         if match := _LAUNCH.search(entry):
             starts[match[2]] = int(match[1]), at_s
         elif match := _PROMPT.search(entry):

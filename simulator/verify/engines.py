@@ -105,9 +105,9 @@ def _iterations(log: Path) -> pd.DataFrame:
 
 
 def _llama_passes(log: Path, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the passes of each burst: only slots with neighbouring numbers share one."""
+    """Return the passes of a decode step of each burst: only slots with neighbouring numbers share one."""
     slots = read_burst_slots(log, sizes, BURST_INPUT_TOKENS) or []
-    return tuple(count_passes([(slot, 1) for slot in each], SHORT_LIMITS.max_num_batched_tokens) for each in slots)
+    return tuple(count_passes([(slot, 1) for slot in each], most=0) for each in slots)
 
 
 def llama_cpp(choice: EngineChoice) -> tuple[EngineSubject, Client]:
