@@ -62,7 +62,10 @@ class EqualModules:
             self._descriptions[key] = (
                 type(module),
                 tuple((name, None if t is None else tensor_form(t)) for name, t in tensors),
-                tuple((name, m and self._number(self._describe(m))) for name, m in module._modules.items()),
+                tuple(
+                    (name, None if m is None else self._number(self._describe(m)))
+                    for name, m in module._modules.items()
+                ),
                 self._attributes({k: v for k, v in vars(module).items() if k not in _FIELDS}, DEPTH),
             )
         return self._descriptions[key]
@@ -153,7 +156,7 @@ class CallArguments:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ResultTensor:
     """A tensor among the results: a new one, in a storage by its number and bytes, or one in that of an argument."""
 
     form: tuple[Any, ...]
@@ -176,7 +179,7 @@ class Made:
         )
 
 
-class Results:
+class CallResults:
     """How to make the results of a call anew."""
 
     def __init__(self, result: Any, arguments: CallArguments) -> None:
@@ -200,9 +203,9 @@ class Results:
             if argument >= 0:
                 if value.dtype != arguments.tensors[argument].dtype:
                     raise Unrepeatable
-                return Made(tensor_form(value), argument, same, -1, 0)
+                return ResultTensor(tensor_form(value), argument, same, -1, 0)
             number = self.new.setdefault(storage._cdata, len(self.new))
-            return Made(tensor_form(value), -1, False, number, storage.nbytes())
+            return ResultTensor(tensor_form(value), -1, False, number, storage.nbytes())
         if kind is tuple or kind is list:
             return kind, [self._read(inner, arguments) for inner in value]
         if kind is dict:
@@ -217,7 +220,7 @@ class Results:
 
 
 def _build(plan: Any, arguments: list[torch.Tensor], storages: dict[int, torch.Tensor]) -> Any:
-    if isinstance(plan, Made):
+    if isinstance(plan, ResultTensor):
         return plan.make(arguments, storages)
     kind, content = plan
     if kind is None:

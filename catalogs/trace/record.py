@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from catalogs.trace.equal_modules import CallArguments, EqualModules, Results, Unrepeatable
+from catalogs.trace.equal_modules import CallArguments, CallResults, EqualModules, Unrepeatable
 from catalogs.trace.kinds import (
     FILLS,
     TABLE_READS,
@@ -282,7 +282,7 @@ class _Call:
     module: str
     operators: list[RecordedOperator]
     live: Amount
-    results: Results
+    results: CallResults
 
 
 class _Calls:
@@ -336,7 +336,7 @@ class _Calls:
             self.small.add(key[0])
             return result
         try:
-            results = Results(result, arguments)
+            results = CallResults(result, arguments)
             unchanged = CallArguments(args, kwargs, recorder.parameters.__contains__).key == arguments.key
         except Unrepeatable:
             return result
