@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -84,6 +85,8 @@ class EqualModules:
             return id(value)
         if isinstance(value, list | tuple):
             return type(value), tuple(self._value(inner, depth - 1) for inner in value)
+        if isinstance(value, partial):  # its attributes do not name the function
+            return type(value), self._value((value.func, value.args, value.keywords), depth)
         if isinstance(value, Mapping):
             return type(value), self._attributes(value, depth - 1)
         if hasattr(value, "__code__") or not hasattr(value, "__dict__"):

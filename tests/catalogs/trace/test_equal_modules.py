@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -124,6 +126,21 @@ def test_layers_are_equal_but_for_their_number() -> None:
     numbers = [kinds.get(id(layer)) for layer in module]
     assert numbers[0] == numbers[1] is not None
     assert numbers[2:] == [None, None]
+
+
+def test_functions_with_other_arguments_differ_and_empty_parts_are_equal() -> None:
+    gelu = torch.nn.functional.gelu
+    layers = [Block() for _ in range(6)]
+    for layer, approximate in zip(layers[:4], ("tanh", "tanh", "none", None), strict=True):
+        layer.act = partial(gelu) if approximate is None else partial(gelu, approximate=approximate)
+    for layer in layers[4:]:
+        layer.further = torch.nn.ModuleList()
+    module = torch.nn.Sequential(*layers)
+    kinds = EqualModules(module).kinds
+    numbers = [kinds.get(id(layer)) for layer in module]
+    assert numbers[0] == numbers[1] is not None
+    assert numbers[2:4] == [None, None]
+    assert numbers[4] == numbers[5] is not None
 
 
 def test_a_layer_with_a_part_of_another_layer_is_not_repeated() -> None:
