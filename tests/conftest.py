@@ -28,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     cases = "hostile files for the readers, in all; the commands get one per cent as many"
     parser.addoption("--fuzz-cases", type=int, default=100_000, metavar="N", help=cases)
     parser.addoption("--fuzz-seed", type=int, default=2, metavar="N", help="of the hostile files; another draws others")
+    parser.addoption("--usual-runs", action="store_true", help="no short runs in the planner's tests")
 
 
 @pytest.hookimpl(optionalhook=True)
