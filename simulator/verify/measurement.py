@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -21,7 +22,7 @@ from calibration.report.machine_page import write_trace_and_page
 from calibration.serve.clients import TRIES, Client, IncompleteReplay, InProcessEngine
 from calibration.serve.probe import PART_S, Probe, ProbeLimits, joined, probe
 from calibration.serve.server import EngineServer
-from catalogs.io.output_files import make_folder
+from catalogs.io.output_files import atomic_file, make_folder
 from catalogs.workloads.request_set import RequestSet
 from simulator.verify.engines import EngineSubject, engine_version
 from simulator.verify.trials import Trial
@@ -124,7 +125,9 @@ class EngineUnderTest:
         log = None
         if self._server is not None:
             subject, own = self.subject, make_folder(folder) / "engine.log"
-            own.write_bytes(self._server.log.read_bytes()[first_byte:])
+            with self._server.log.open("rb") as whole, atomic_file(own) as part, Path(part).open("wb") as out:
+                whole.seek(first_byte)
+                shutil.copyfileobj(whole, out)
             log = None if subject.read_steps is None else subject.read_steps(own)
             if subject.read_passes is not None:
                 found = replace(found, burst_passes=subject.read_passes(own, found.burst_sizes))

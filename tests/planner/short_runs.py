@@ -2,16 +2,14 @@
 
 The figures of an answer must agree with each other, and a study must answer in full, for runs of any length. So every
 test of the planner has short runs, except slow tests and those that need runs of the usual length: these are marked
-`usual_runs`.
+`usual_runs`. `pytest --usual-runs` gives all tests the usual length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
-
-import pytest
+from typing import Any, Final
 
 from planner.evaluation import queueing
 from planner.evaluation.evaluator import RunSizes
@@ -23,7 +21,29 @@ MOST_REQUESTS = 200
 #: Runs with many requests in flight have up to this many times as many.
 MOST_LONGER = 2
 
-_USUAL = (RunSizes.for_slos, queueing._MAX_LONGER, binding.LEAST_REQUESTS, sensitivity.SETTLED)
+#: What sets the lengths of runs: the sizes of runs, how much longer they may get, and the least lengths of studies.
+_PLACES: Final = (
+    (RunSizes, "for_slos"),
+    (queueing, "_MAX_LONGER"),
+    (binding, "LEAST_REQUESTS"),
+    (sensitivity, "SETTLED"),
+)
+
+_USUAL: Final = tuple(vars(owner)[name] for owner, name in _PLACES)
+
+_usual_sizes = RunSizes.for_slos
+
+
+class _Lengths:
+    """Lengths of runs that a test or a fixture has asked for: the values of `_PLACES`."""
+
+    def __init__(self, values: Sequence[object]) -> None:
+        self.values = values
+
+
+#: The lengths that were asked for and have not ended, the present ones last. A fixture may end after the test that set
+#: it up, so the first does not always end last.
+_asked: list[_Lengths] = []
 
 
 @contextmanager
@@ -31,24 +51,31 @@ def shortened(most_requests: int = MOST_REQUESTS) -> Iterator[None]:
     """Simulate at most `most_requests` in every run with few requests in flight, of a search, answer or study."""
 
     def sizes(*slos: Any) -> RunSizes:
-        return _USUAL[0](*slos).at_most(most_requests)
+        return _usual_sizes(*slos).at_most(most_requests)
 
-    with _sizes(sizes, MOST_LONGER, most_requests, most_requests):
+    with _lengths(_Lengths((staticmethod(sizes), MOST_LONGER, most_requests, most_requests))):
         yield
 
 
 @contextmanager
 def usual() -> Iterator[None]:
     """Simulate as many requests as users do, also in a test whose runs are short."""
-    with _sizes(*_USUAL):
+    with _lengths(_Lengths(_USUAL)):
         yield
 
 
 @contextmanager
-def _sizes(for_slos: Callable[..., RunSizes], longer: int, least: int, settled: int) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunSizes, "for_slos", for_slos)
-        patch.setattr(queueing, "_MAX_LONGER", longer)
-        patch.setattr(binding, "LEAST_REQUESTS", least)
-        patch.setattr(sensitivity, "SETTLED", settled)
+def _lengths(lengths: _Lengths) -> Iterator[None]:
+    _asked.append(lengths)
+    _apply()
+    try:
         yield
+    finally:
+        _asked.remove(lengths)
+        _apply()
+
+
+def _apply() -> None:
+    values = _asked[-1].values if _asked else _USUAL
+    for (owner, name), value in zip(_PLACES, values, strict=True):
+        setattr(owner, name, value)
