@@ -23,16 +23,16 @@ from typing import Any, Final
 
 from error_budget import load
 from measured_points import INFERRED, points, written
+from page_section import around_section, write_section
 
 from catalogs.deployments.schema import load_deployment
 from catalogs.errors import InputError
-from catalogs.io.output_files import write_atomically
 from catalogs.workloads.workload import load_workload
 from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import CompiledDeployment, compile_deployment
 from simulator.cluster.simulate import engine_rules, simulate
 
-BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
+SECTION: Final = "peers"
 WORKER: Final = Path(__file__).with_name("peer_worker.py")
 TITLES: Final = {"replay": "replay of ai-dynamo", "estimate": "AIConfigurator"}
 OURS: Final = "this simulator"
@@ -282,6 +282,12 @@ def main() -> None:
     try:
         peers = [find_peer(python) for python in given.peer_python]
         chosen = part(given.part)
+        if given.points < 1:
+            raise InputError("--points is a number of points", str(given.points), "60")
+        if not given.score.is_file():
+            raise InputError("SCORE.py is the scorer of the measurements", str(given.score))
+        if given.page:
+            around_section(given.page, SECTION)  # before the long work
         speed = speed_point()
         sample, refused = sampled(given.score, given.points, given.seed)
         sample = sample[chosen]
@@ -295,8 +301,7 @@ def main() -> None:
     text = page_text(sample, refused, peers, speed_table(speed))
     print(text)
     if given.page:
-        head, rest = given.page.read_text().split(BEGIN)
-        write_atomically(given.page, [f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}"])
+        write_section(given.page, SECTION, text)
 
 
 if __name__ == "__main__":
