@@ -142,13 +142,14 @@ class PlanBuilder:
         price = price_of(candidate, request.tariff)
         joules = float(np.mean([o.joules_per_job for o in plain.observations]))
         cost = money(Rates(0.0, 0.0, joules * rate, rate), price)
+        users = None if request.users is None else self._users_of(sized)
         return NetworkPlan(
             deployment=evaluator.deployment(candidate).model_dump(mode="json"),
             words=candidate.words,
             requests_per_s=rate,
             units_per_hour=units_per_s * SECONDS_PER_HOUR,
             capacity_requests_per_s=capacity,
-            capacity_users=None if request.users is None else self._users_of(sized),
+            capacity_users=users,
             limited_by=self._limited_by(candidate, capacity, bars),
             metrics=_metrics(plain, service.seconds(candidate.setup)),
             slo=[SloResult.of(slo, b.value_s, b, request.confidence, ci_level=b.level) for slo, b in bars.items()],
@@ -159,7 +160,7 @@ class PlanBuilder:
             stages=self._stages(candidate),
             error=self._error(candidate),
             curve=[] if capacity is None else self._curve(candidate, capacity, cost.usd_per_hour),
-            notices=self._notices(candidate),
+            notices=self._notices(candidate, users),
         )
 
     def _users_of(self, sized: SizedCandidate) -> int:
@@ -238,7 +239,8 @@ class PlanBuilder:
             bundle=service.bundle(candidate.setup).name,
         )
 
-    def _notices(self, candidate: JobCandidate) -> list[str]:
+    def _notices(self, candidate: JobCandidate, users: int | None) -> list[str]:
+        """Return what to know of a plan with this capacity in users (None: planned for a rate)."""
         service, memory = self.assessor.evaluator.service, self._memory(candidate)
         found = list(service.bundle(candidate.setup).notices)
         found += [n for _, price in service.prices(candidate.setup, candidate.max_batch) for n in price.notices]
@@ -253,7 +255,7 @@ class PlanBuilder:
             found.append(f"the job may not fit into memory: {need} at {sure} confidence; try it on one accelerator")
         if candidate.setup.offload:
             found.append("weights are offloaded to the host between stages; the time of these transfers is not counted")
-        if self.assessor.request.users is not None and self.users(candidate) == self.most_users:
+        if users == self.most_users:
             found.append(f"it may hold more than {counted(self.most_users, 'user')}: more are not simulated")
         return list(dict.fromkeys(found))
 
