@@ -7,20 +7,21 @@ from contextlib import AbstractContextManager, nullcontext
 
 import pytest
 
-from tests.planner.short_runs import shortened
+from tests.planner.short_runs import shortened, usual
 
 
 @pytest.fixture(scope="module")
-def short_runs() -> Iterator[None]:
+def short_runs(pytestconfig: pytest.Config) -> Iterator[None]:
     """Shorten every simulated run of the tests of a module, the slow ones too."""
-    with shortened():
+    with usual() if pytestconfig.getoption("usual_runs") else shortened():
         yield
 
 
 def _length(item: pytest.Item) -> AbstractContextManager[None]:
-    """Return what shortens the runs of a test, unless it is slow or needs the usual ones."""
-    is_usual = item.get_closest_marker("slow") or item.get_closest_marker("usual_runs")
-    return nullcontext() if is_usual else shortened()
+    """Return what gives the runs of a test their length: short, unless the test is slow or needs the usual one."""
+    if item.config.getoption("usual_runs") or item.get_closest_marker("usual_runs"):
+        return usual()
+    return nullcontext() if item.get_closest_marker("slow") else shortened()
 
 
 @pytest.hookimpl(wrapper=True)

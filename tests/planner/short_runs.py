@@ -2,7 +2,7 @@
 
 The figures of an answer must agree with each other, and a study must answer in full, for runs of any length. So every
 test of the planner has short runs, except slow tests and those that need runs of the usual length: these are marked
-`usual_runs`. `pytest --usual-runs` gives all tests the usual length.
+`usual_runs`. `pytest --usual-runs` gives the others the usual length too, where they do not call `shortened`.
 """
 
 from __future__ import annotations

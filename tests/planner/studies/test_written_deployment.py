@@ -13,6 +13,9 @@ from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.studies.written_deployment import WrittenDeployment
 
+#: The lengths of runs are compared with each other.
+pytestmark = pytest.mark.usual_runs
+
 RARE = "e2e[in<64].p90=5s"
 
 
@@ -30,7 +33,6 @@ def test_its_runs_are_as_long_as_those_of_a_search(slo: str) -> None:
     assert written(request).tester.sizes == candidate_search.tester_of(request, open_evaluator(request), []).sizes
 
 
-@pytest.mark.usual_runs
 def test_its_runs_are_longer_for_a_condition_that_few_requests_fulfil() -> None:
     rare = asked(RARE)
     assert written(rare).tester.sizes.full > RunSizes.for_slos(rare.slos).full
